@@ -1,4 +1,4 @@
-"""An incident in the sandbox, told by the programs' own metrics to a real Prometheus."""
+"""An incident in the sandbox, and a real Prometheus that scrapes the programs."""
 
 import contextlib
 import json

@@ -115,12 +115,12 @@ class Program:
     def wait_until_readyz_says(self, text: str) -> str:
         """Waits until /readyz says that."""
         deadline = time.monotonic() + READY_BOUND_SECONDS
-        while text not in (said := self.readyz()):
+        while text not in (shown := self.readyz()):
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
             assert self._process.poll() is None, f"{self.service} ended:\n{tail}"
-            assert time.monotonic() < deadline, f"{self.service} never said {text!r} but {said!r}:\n{tail}"
+            assert time.monotonic() < deadline, f"{self.service} never answered {text!r} but {shown!r}:\n{tail}"
             time.sleep(0.1)
-        return said
+        return shown
 
 
 def _transport(tls) -> list[str]:

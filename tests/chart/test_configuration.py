@@ -79,8 +79,8 @@ def test_ranges_are_those_of_the_code(tmp_path, field, good, bad):
     for value in good:
         assert judge(tmp_path, field, value) == (0, ""), f"{field}: {value} is documented as good"
     for value in bad:
-        code, said = judge(tmp_path, field, value)
-        assert code == 2 and field.split(".")[-1] in said, f"{field}: {value} is documented as bad"
+        code, found = judge(tmp_path, field, value)
+        assert code == 2 and field.split(".")[-1] in found, f"{field}: {value} is documented as bad"
 
 
 def test_ranges_are_found():
@@ -135,8 +135,8 @@ JUDGED += [(PROBER | TWICE, False)]
 @pytest.mark.parametrize(("config", "good"), JUDGED, ids=str)
 def test_chart_and_program_judge_alike(tmp_path, config, good):
     weeder = "servicesAndDependantSelectors" in config
-    code, said = check(tmp_path, config, weeder)
-    assert (code == 0) == good, said
+    code, found = check(tmp_path, config, weeder)
+    assert (code == 0) == good, found
     values = {"config": {"weeder" if weeder else "prober": config}}
     if good:
         render(values)

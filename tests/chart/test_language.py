@@ -8,7 +8,7 @@ from chart import ROOT
 LINT = "tests/tools/lint-language"
 EXCEPTIONS = 'unread = ["docs/old.md"]\nlong_lines = ["*.json"]\n[names]\n"both are parsers" = ["Reader"]\n'
 GOOD = {
-    "docs/page.md": "So many shoots changed that the queue grew. A 429 cannot be told from a timeout.\n",
+    "docs/page.md": "So many shoots changed that the queue grew. A 429 cannot be told apart from a timeout.\n",
     "docs/old.md": "It waits for ever.\n",
     "docs/long.md": f"| {'x' * 120} |\n\nSee https://example.org/{'x' * 120}\n\n```\n{'x' * 121}\n```\n",
     "generated.json": f'"{"x" * 120}"\n',
@@ -26,7 +26,9 @@ GOOD = {
         ("docs/page.md", "One line.\nIt waits for\never.\n", 'docs/page.md:2: "for ever"'),
         ("charts/x/values.yaml", "# Whoever reads this.\n", 'charts/x/values.yaml:1: "Whoever"'),
         ("proto/x.proto", "// At most so many shoots.\n", 'proto/x.proto:1: "so many"'),
-        ("a/src/lib.rs", "struct Reader;\n// It is told\n// to stop.\n", 'a/src/lib.rs:2: "is told"'),
+        ("a/src/lib.rs", "struct Reader;\n// It was\n// told to stop.\n", 'a/src/lib.rs:3: "told"'),
+        ("docs/page.md", "At first sight it works. In sight of all it fails.\n", 'docs/page.md:1: "sight"'),
+        ("proto/x.proto", "// A shoot.\n\n// Whether it is.\n", 'proto/x.proto:3: a doc comment begins with "Whether"'),
         ("a/src/lib.rs", 'struct Reader;\nfn f() { g("gone for ever"); }\n', 'a/src/lib.rs:2: "for ever"'),
         (
             "a/src/lib.rs",

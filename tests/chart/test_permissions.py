@@ -100,9 +100,9 @@ def test_the_job_before_an_uninstallation_restores_with_these_rights(seed, shoot
         stack.callback(job.kill)
         # The deployment controller goes on, and so does lease-probe.
         wait(lambda: shoot.replicas() and job.poll() is not None)
-        said = job.communicate()[0]
-        assert job.returncode == 0, said
-        assert "nothing is held down" in said and "failed" not in said, said
+        shown = job.communicate()[0]
+        assert job.returncode == 0, shown
+        assert "nothing is held down" in shown and "failed" not in shown, shown
         assert set(shoot.replicas().values()) == {1}
         assert not any(protected(shoot, name) for name in DEPENDANTS)
         stopped = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")[1]
@@ -119,11 +119,11 @@ def test_without_a_rule_in_the_shoot_the_verdict_names_the_permission(shoot, ins
             # They are listed only when something is wrong.
             ("nodes", "list nodes"),
         ):
-            said = f"The kubeconfig's user lacks a permission (403): {permission}."
+            shown = f"The kubeconfig's user lacks a permission (403): {permission}."
             shoot.grant(resource)
-            wait(lambda said=said: verdict(program).get("message") == said)
+            wait(lambda shown=shown: verdict(program).get("message") == shown)
             assert verdict(program)["outcome"] == "OUTCOME_INCONCLUSIVE"
-            wait(lambda said=said: said in program.log.read_text())
+            wait(lambda shown=shown: shown in program.log.read_text())
             wait(lambda: forbidden(program.metrics()))
             # Gardener grants to get as well; that is not needed.
             shoot.grant(resource, "list")
@@ -138,7 +138,7 @@ def test_a_permission_that_is_withdrawn_from_a_running_program_is_named(seed, sh
     with contextlib.ExitStack() as stack:
         coordinator = stack.enter_context(start("scaling-coordinator"))
         coordinator.wait_until_readyz_says("ready\n")
-        # Nothing has told it to scale yet.
+        # No verdict asks it to scale yet.
         with without(seed, coordinator_role, "deployments", "patch"):
             probe = stack.enter_context(start("lease-probe"))
             missing = f"he permission to patch deployments.apps in namespace {SHOOT} is missing"
@@ -197,10 +197,10 @@ def take_rules_away_in_turn(seed, start, service) -> int:
             wait(lambda sample=sample: not allowed(seed, service, *sample))
             with start(service, tls=ISSUED) as program:
                 program.wait_until_readyz_says("permissions: grant this service on the seed: ")
-                said, log = program.readyz(), program.log.read_text()
+                shown, log = program.readyz(), program.log.read_text()
                 for verb, group, resource, name in gone:
                     missing = f"{verb} {written(group, resource)}{f' named {name}' if name else ''} in "
-                    assert missing in said and missing in log
+                    assert missing in shown and missing in log
                 assert "watchdog_permission_missing{" in program.metrics()
             seed.merge(where, {"rules": whole})
             wait(lambda sample=sample: allowed(seed, service, *sample))

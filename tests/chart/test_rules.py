@@ -342,7 +342,7 @@ CASES = {
         "31m",
         ["WatchdogScalingStuck"],
     ),
-    "an-observer-is-not-heard": (
+    "no-stream-to-an-observer": (
         {'watchdog_scaling_lease_probe_replicas{pod="coordinator-0",state="synced"}': "2x20 1x279"},
         "12m",
         "13m",

@@ -34,7 +34,7 @@ RANGES = 8
 
 
 def ranges(lines: list[int]) -> str:
-    """[1, 2, 3, 7] -> "1-3, 7". Lines between which there is no code are told as one range by the gaps they leave."""
+    """[1, 2, 3, 7] -> "1-3, 7". Lines between which there is no code are one range."""
     found: list[list[int]] = []
     for line in lines:
         if found and line - found[-1][1] <= 2:

@@ -19,8 +19,7 @@ use crate::go_flags::{IGNORED_FLAGS, in_one_form, parse_bool};
 /// The flags of the Go program that have a meaning here, and a few of our own.
 #[derive(Debug, Clone, Args)]
 struct Flags {
-    /// Configuration file (YAML), as gardenlet writes it. Unknown fields are ignored, with a
-    /// warning.
+    /// Configuration file (YAML), as gardenlet writes it. Unknown fields are ignored, with a warning.
     #[arg(long, value_name = "FILE")]
     config_file: PathBuf,
 

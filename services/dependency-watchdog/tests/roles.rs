@@ -28,8 +28,8 @@ use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::{Part, WriteOptions};
 use watchdog_sandbox::{
-    ApiServer, AuditEntry, Cut, Fault, FaultAction, PROBE_SECRET, Rule, Sandbox, SandboxConfig, ShootSpec,
-    SimTiming, SimulatedShoot,
+    ApiServer, AuditEntry, Cut, Fault, FaultAction, PROBE_SECRET, Rule, Sandbox, SandboxConfig, SimTiming,
+    SimulatedShoot, SimulatedShootSpec,
 };
 
 /// Bound of every wait: generous, because the machine may be busy.
@@ -108,12 +108,12 @@ fn permissions(role: &str) -> Vec<Rule> {
     rules
 }
 
-struct World {
+struct Fixture {
     sandbox: Sandbox,
     dir: TempDir,
 }
 
-impl World {
+impl Fixture {
     async fn start(delay: &str) -> Self {
         let config = SandboxConfig {
             timing: SimTiming {
@@ -121,7 +121,7 @@ impl World {
                 stop_delay: Duration::from_millis(100),
                 ..SimTiming::scaled(5.0)
             },
-            shoots: vec![ShootSpec::new("one", 3)],
+            shoots: vec![SimulatedShootSpec::new("one", 3)],
             ..SandboxConfig::default()
         };
         let sandbox = Sandbox::start(config).await.unwrap();
@@ -169,19 +169,19 @@ struct DropIn {
 
 impl DropIn {
     /// Starts a role with the permissions that gardenlet grants, as the user of this name, and waits until it is ready.
-    async fn start(world: &World, role: &str, user: &str) -> Self {
-        world.seed().restrict(user, permissions(role));
-        let drop_in = Self::launch(world, role, user).await;
+    async fn start(fixture: &Fixture, role: &str, user: &str) -> Self {
+        fixture.seed().restrict(user, permissions(role));
+        let drop_in = Self::launch(fixture, role, user).await;
         let mut ready = drop_in.bound.readiness.subscribe();
         let waited = tokio::time::timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
         assert!(waited.is_ok(), "not ready: {:?}", drop_in.bound.readiness.lines());
         drop_in
     }
 
-    async fn launch(world: &World, role: &str, user: &str) -> Self {
-        let kubeconfig = world.dir.path().join(format!("{user}.kubeconfig"));
-        std::fs::write(&kubeconfig, world.seed().kubeconfig(user)).unwrap();
-        let config = world.dir.path().join(format!("{role}.yaml"));
+    async fn launch(fixture: &Fixture, role: &str, user: &str) -> Self {
+        let kubeconfig = fixture.dir.path().join(format!("{user}.kubeconfig"));
+        std::fs::write(&kubeconfig, fixture.seed().kubeconfig(user)).unwrap();
+        let config = fixture.dir.path().join(format!("{role}.yaml"));
         let args = [
             "dependency-watchdog".to_owned(),
             role.to_owned(),
@@ -298,23 +298,27 @@ async fn get(address: SocketAddr, path: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
-    let world = World::start("0s").await;
-    let shoot = world.shoot();
-    let leader = DropIn::start(&world, "prober", "leader-0").await;
-    eventually("the first process leads", || !world.leader("prober").is_empty()).await;
-    let standby = DropIn::start(&world, "prober", "leader-1").await;
+    let fixture = Fixture::start("0s").await;
+    let shoot = fixture.shoot();
+    let leader = DropIn::start(&fixture, "prober", "leader-0").await;
+    eventually("the first process leads", || !fixture.leader("prober").is_empty()).await;
+    let standby = DropIn::start(&fixture, "prober", "leader-1").await;
     shoot.cut(Cut::All);
     until_all(&shoot, "everything is scaled down", 0).await;
     shoot.heal();
     until_all(&shoot, "everything is restored", 1).await;
     assert!(
-        world.scalers().iter().all(|user| user == "leader-0"),
+        fixture.scalers().iter().all(|user| user == "leader-0"),
         "{:?}",
-        world.scalers()
+        fixture.scalers()
     );
     let answer = get(leader.bound.admin_addr, "/readyz").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let refused = world.seed().audit().into_iter().filter(|entry| entry.code == 403);
+    let refused = fixture
+        .seed()
+        .audit()
+        .into_iter()
+        .filter(|entry| entry.code == 403);
     let refused: Vec<_> = refused
         .map(|entry| format!("{} {}", entry.verb, entry.path))
         .collect();
@@ -323,7 +327,7 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
         "nothing is asked for that gardenlet does not grant: {refused:?}"
     );
 
-    let before = world.leader("prober");
+    let before = fixture.leader("prober");
     let (verdicts, completeness) = standby.verdicts().await;
     assert!(verdicts.is_empty() && !completeness.complete);
     assert_eq!(completeness.missing_replicas, std::slice::from_ref(&before));
@@ -334,7 +338,7 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     assert!(verdicts.len() == 1 && completeness.complete, "{completeness:?}");
     leader.stop().await;
     eventually("the standby leads", || {
-        ![before.as_str(), ""].contains(&world.leader("prober").as_str())
+        ![before.as_str(), ""].contains(&fixture.leader("prober").as_str())
     })
     .await;
     shoot.cut(Cut::All);
@@ -343,31 +347,31 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     assert!(verdicts.len() == 1 && completeness.complete, "{completeness:?}");
     standby.verdict(&shoot).await.unwrap();
     standby.stop().await;
-    assert_eq!(world.leader("prober"), "", "the Lease is released");
+    assert_eq!(fixture.leader("prober"), "", "the Lease is released");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
     // The leader dies before the second level begins.
-    let world = World::start("5s").await;
-    let shoot = world.shoot();
-    let leader = DropIn::start(&world, "prober", "leader-0").await;
-    eventually("the first process leads", || !world.leader("prober").is_empty()).await;
-    let _standby = DropIn::start(&world, "prober", "leader-1").await;
+    let fixture = Fixture::start("5s").await;
+    let shoot = fixture.shoot();
+    let leader = DropIn::start(&fixture, "prober", "leader-0").await;
+    eventually("the first process leads", || !fixture.leader("prober").is_empty()).await;
+    let _standby = DropIn::start(&fixture, "prober", "leader-1").await;
     shoot.cut(Cut::All);
     eventually("the first level is scaled down", || wants(&shoot, MCM) == 0).await;
     leader.kill();
     let half = wants(&shoot, KCM);
     until_all(&shoot, "the standby scales the second level down", 0).await;
     assert_eq!(half, 1, "the leader died in the middle of the flow");
-    assert!(world.scalers().contains(&"leader-1".to_owned()));
+    assert!(fixture.scalers().contains(&"leader-1".to_owned()));
     shoot.heal();
     until_all(&shoot, "the standby restores what both scaled down", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_rights_are_named() {
-    let world = World::start("0s").await;
+    let fixture = Fixture::start("0s").await;
     let without = |resources: &[&str]| {
         let rules = permissions("prober").into_iter();
         rules
@@ -390,8 +394,8 @@ async fn missing_rights_are_named() {
             &["update leases.coordination.k8s.io named dwd-prober-leader-election in namespace garden"],
         ),
     ] {
-        world.seed().restrict(user, without(resources));
-        let drop_in = DropIn::launch(&world, "prober", user).await;
+        fixture.seed().restrict(user, without(resources));
+        let drop_in = DropIn::launch(&fixture, "prober", user).await;
         eventually("the missing rights are named", || {
             let lines = drop_in.bound.readiness.lines();
             let named = |part: &&str| {
@@ -410,16 +414,16 @@ async fn missing_rights_are_named() {
 
 /// A namespace in which the kube-apiserver is not ready, and a weeder that leads.
 struct Weeded {
-    world: World,
+    fixture: Fixture,
     weeder: DropIn,
 }
 
 impl Weeded {
     async fn start() -> Self {
-        let world = World::start("0s").await;
-        let weeder = DropIn::start(&world, "weeder", "leader-0").await;
-        eventually("the process leads", || !world.leader("weeder").is_empty()).await;
-        let seed = world.seed();
+        let fixture = Fixture::start("0s").await;
+        let weeder = DropIn::start(&fixture, "weeder", "leader-0").await;
+        eventually("the process leads", || !fixture.leader("weeder").is_empty()).await;
+        let seed = fixture.seed();
         seed.create(&keys::NAMESPACES, "", json!({"metadata": {"name": WEEDED}}))
             .unwrap();
         let slice = json!({
@@ -428,7 +432,7 @@ impl Weeded {
             "endpoints": endpoints(false),
         });
         seed.create(&keys::ENDPOINT_SLICES, WEEDED, slice).unwrap();
-        Self { world, weeder }
+        Self { fixture, weeder }
     }
 
     fn crashing(&self, name: &str) {
@@ -449,7 +453,7 @@ impl Weeded {
             "spec": {"containers": [{"name": "main", "image": "none"}]},
             "status": {"containerStatuses": [crashing]},
         });
-        self.world.seed().create(&keys::PODS, WEEDED, pod).unwrap();
+        self.fixture.seed().create(&keys::PODS, WEEDED, pod).unwrap();
     }
 
     fn recover(&self) {
@@ -457,7 +461,7 @@ impl Weeded {
             object["endpoints"] = endpoints(true);
             Ok(())
         };
-        let store = self.world.seed().store();
+        let store = self.fixture.seed().store();
         let options = WriteOptions::default();
         store
             .modify(
@@ -472,12 +476,16 @@ impl Weeded {
     }
 
     fn exists(&self, pod: &str) -> bool {
-        self.world.seed().store().find(&keys::PODS, WEEDED, pod).is_some()
+        self.fixture
+            .seed()
+            .store()
+            .find(&keys::PODS, WEEDED, pod)
+            .is_some()
     }
 
     /// The requests on a path so far, in the order of their ends.
     fn requests(&self, verb: &str, path: &str) -> Vec<AuditEntry> {
-        let mut audit = self.world.seed().audit();
+        let mut audit = self.fixture.seed().audit();
         audit.retain(|entry| entry.verb == verb && entry.path.ends_with(path));
         audit
     }
@@ -506,7 +514,7 @@ async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
     weeded.recover();
     eventually("the crashing pod is deleted", || !weeded.exists("scheduler")).await;
     let refused = weeded
-        .world
+        .fixture
         .seed()
         .audit()
         .into_iter()
@@ -526,7 +534,7 @@ async fn a_weeder_that_cannot_renew_its_lease_deletes_nothing_and_goes_on_with_w
     weeded.crashing("scheduler");
     weeded.recover();
     eventually("the crashing pod is deleted", || !weeded.exists("scheduler")).await;
-    let seed = weeded.world.seed();
+    let seed = weeded.fixture.seed();
     let fault = seed.inject(
         Fault::always(FaultAction::InternalError)
             .verb("update")
@@ -554,15 +562,15 @@ async fn a_weeder_that_cannot_renew_its_lease_deletes_nothing_and_goes_on_with_w
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_weeder_that_stops_keeps_its_lease_until_a_deletion_is_answered() {
     let weeded = Weeded::start().await;
-    let seed = weeded.world.seed();
+    let seed = weeded.fixture.seed();
     let delay = FaultAction::Delay { millis: 500 };
     seed.inject(Fault::always(delay).verb("delete").times(1));
     weeded.crashing("scheduler");
     weeded.recover();
     eventually("the deletion is under way", || seed.faults().is_empty()).await;
-    let Weeded { world, weeder } = weeded;
+    let Weeded { fixture, weeder } = weeded;
     weeder.stop().await;
-    let audit = world.seed().audit();
+    let audit = fixture.seed().audit();
     let ended = |wanted: &dyn Fn(&AuditEntry) -> bool| audit.iter().position(wanted);
     let deleted = ended(&|entry| entry.verb == "delete" && entry.path.ends_with("/pods/scheduler"));
     let released = ended(&|entry| {

@@ -137,9 +137,9 @@ async fn a_malformed_annotation_is_reported_and_stops_nothing_else() {
         reports
     };
     eventually("both are reported", || reports().len() == 2).await;
-    let told = reports();
-    assert_eq!((&*told[0].0, &*told[1].0), ("etcd", "queue"));
-    assert!(told[1].1.contains("[0]: selects every pod"), "{told:?}");
+    let found = reports();
+    assert_eq!((&*found[0].0, &*found[1].0), ("etcd", "queue"));
+    assert!(found[1].1.contains("[0]: selects every pod"), "{found:?}");
     assert!(seed.exists("shoot", "user"));
     seed.annotate("shoot", "queue", Some(QUEUE_USERS));
     seed.gone("shoot", "user").await;

@@ -161,22 +161,22 @@ async fn a_weeder_is_told_from_its_start_to_its_end() {
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.service("shoot", "etcd", true);
     // States in between may be merged, the order stays.
-    let mut told = vec![next().await];
-    while told.last().unwrap().state() != pb::WeederState::Ended {
+    let mut received = vec![next().await];
+    while received.last().unwrap().state() != pb::WeederState::Ended {
         let weeding = next().await;
         assert!(
-            weeding.state() as i32 >= told.last().unwrap().state() as i32,
-            "{told:#?}"
+            weeding.state() as i32 >= received.last().unwrap().state() as i32,
+            "{received:#?}"
         );
-        assert!(weeding.deleted >= told.last().unwrap().deleted);
-        told.push(weeding);
+        assert!(weeding.deleted >= received.last().unwrap().deleted);
+        received.push(weeding);
     }
-    let deletion = told.iter().find(|weeding| weeding.deleted == 1).unwrap();
+    let deletion = received.iter().find(|weeding| weeding.deleted == 1).unwrap();
     assert_eq!(deletion.state(), pb::WeederState::Active);
     assert!(deletion.remaining.unwrap().seconds <= 2);
     assert_eq!(deletion.deletions[0].pod, "kube-apiserver");
     assert_eq!(
-        told.last().unwrap().message,
+        received.last().unwrap().message,
         "Its time is over; it deleted 1 pod."
     );
     weeder.stop().await;

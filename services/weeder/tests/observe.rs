@@ -77,7 +77,7 @@ async fn events_are_written_on_request_and_nothing_else() {
     eventually("an Event tells of it", || {
         seed.events()
             .iter()
-            .any(|event| event.text("/reason") == "CrashLoopingPodObserved")
+            .any(|event| event.text("/reason") == "DeletionKeptBack")
     })
     .await;
     assert!(

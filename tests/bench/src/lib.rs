@@ -1,5 +1,7 @@
 //! Shared by the measurements: percentiles, the cost of a process, and a simulated fleet of shoots.
 
+#![allow(missing_docs, reason = "no API: only tests use it")]
+
 pub mod fleet;
 pub mod rig;
 pub mod rules;

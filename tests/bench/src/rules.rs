@@ -39,7 +39,6 @@ pub type Work = Box<dyn FnMut()>;
 pub struct Case {
     /// Its name in the baseline.
     pub name: &'static str,
-    /// Prepares it.
     pub prepare: fn() -> Work,
 }
 

@@ -14,7 +14,6 @@ pub struct Usage {
     pub cpu: Duration,
     /// Resident memory now, in MiB.
     pub resident_mib: f64,
-    /// Its threads.
     pub threads: u64,
 }
 

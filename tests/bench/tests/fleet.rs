@@ -14,7 +14,7 @@ use kube::{Api, Client, Config, ResourceExt};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_bench::fleet::listener::Listener;
+use watchdog_bench::fleet::listener::FleetListener;
 use watchdog_bench::fleet::seeding::ShootEndpoint;
 use watchdog_bench::fleet::{Fleet, OutageMode};
 use watchdog_test_support::scratch::Scratch;
@@ -29,7 +29,7 @@ struct Served {
 fn serve(shoots: usize, nodes: usize) -> Served {
     let scratch = Scratch::new("fleet-test").unwrap();
     let fleet = Arc::new(Fleet::new(shoots, nodes));
-    let listener = Listener::bind(&scratch, 0).unwrap();
+    let listener = FleetListener::bind(&scratch, 0).unwrap();
     let reached = ShootEndpoint {
         host: None,
         port: listener.port,

@@ -8,6 +8,7 @@ It knows the kinds of panels, units, thresholds and legends that the dashboards 
 import io
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -146,14 +147,9 @@ def timeseries(box: Box, panel: dict, answers, recorded) -> None:
     lines = [(label(target, series), series) for target, of in zip(panel["targets"], answers) for series in of]
     columns = 6 if box.width > 20 else 3 if box.width > 10 else 2
     axes = box.axes(1.3, 0.35, 1.1, 1.25 + 0.42 * -(-len(lines) // columns))
-    fixed = {
-        override["matcher"]["options"]: given["value"]["fixedColor"]
-        for override in panel["fieldConfig"]["overrides"]
-        for given in override["properties"]
-    }
     others = itertools.cycle(SERIES)
     for name, series in lines:
-        colour = fixed.get(name) or next(others)
+        colour = fixed_colour(panel, name) or next(others)
         times, values = points(series, recorded)
         if stacked:
             grid = numpy.arange(0, recorded["end"] - recorded["began"] + 1)
@@ -210,6 +206,17 @@ def label(target: dict, series: dict) -> str:
     for name, value in series["metric"].items():
         text = text.replace("{{" + name + "}}", value)
     return text
+
+
+def fixed_colour(panel: dict, name: str) -> str | None:
+    """Of a series. The last override that matches wins, as in Grafana."""
+    found = None
+    for override in panel["fieldConfig"]["overrides"]:
+        how, options = override["matcher"]["id"], override["matcher"]["options"]
+        matches = options == name if how == "byName" else re.search(options.strip("/"), name)
+        if matches:
+            found = override["properties"][0]["value"]["fixedColor"]
+    return found
 
 
 def scales(axes, recorded) -> None:

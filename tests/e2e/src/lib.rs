@@ -2,5 +2,7 @@
 //!
 //! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
 
+#![allow(missing_docs, reason = "no API: only tests use it")]
+
 pub mod acceptance;
 pub mod demo;

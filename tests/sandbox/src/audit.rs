@@ -35,7 +35,7 @@ impl AuditEntry {
     /// Bytes kept of a request's body.
     pub const MAX_BODY: usize = 4096;
 
-    /// True if the request was to change something.
+    /// True if the request would change something.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
     }

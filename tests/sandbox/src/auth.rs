@@ -10,14 +10,14 @@ use crate::status::{self, ApiError};
 
 /// The credentials that an API server accepts.
 #[derive(Default)]
-pub(crate) struct Credentials {
+pub(crate) struct AcceptedCredentials {
     inner: RwLock<KnownUsers>,
 }
 
-impl std::fmt::Debug for Credentials {
+impl std::fmt::Debug for AcceptedCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The tokens stay out of logs.
-        f.debug_struct("Credentials").finish_non_exhaustive()
+        f.debug_struct("AcceptedCredentials").finish_non_exhaustive()
     }
 }
 
@@ -28,7 +28,7 @@ struct KnownUsers {
     user_of_certificate: HashMap<Vec<u8>, String>,
 }
 
-impl Credentials {
+impl AcceptedCredentials {
     /// The token of a user, made at the first call.
     pub(crate) fn token(&self, user: &str) -> String {
         let mut known = self.inner.write();
@@ -75,7 +75,6 @@ impl Credentials {
 /// The action of a request, as RBAC sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// The user.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: String,

@@ -18,7 +18,7 @@ use crate::{
     control::Control,
     sandbox::{Sandbox, SandboxConfig},
     server::ApiOptions,
-    sim::{ShootSpec, SimTiming},
+    sim::{SimTiming, SimulatedShootSpec},
 };
 
 /// The user of the kubeconfig that the binary writes: may do everything.
@@ -118,7 +118,7 @@ impl Args {
     fn config(&self) -> SandboxConfig {
         let default = SandboxConfig::default();
         let shoots = (0..self.shoots)
-            .map(|index| ShootSpec::new(&format!("shoot-{index}"), self.nodes).zones(self.zones));
+            .map(|index| SimulatedShootSpec::new(&format!("shoot-{index}"), self.nodes).zones(self.zones));
         SandboxConfig {
             seed: ApiOptions {
                 port: self.seed_port,

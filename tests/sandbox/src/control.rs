@@ -22,7 +22,7 @@ use crate::{
     faults::{Fault, FaultId},
     sandbox::Sandbox,
     server::{ApiServer, Counters},
-    sim::{Cut, ShootSpec, ShootState},
+    sim::{Cut, ShootState, SimulatedShootSpec},
 };
 
 /// The control endpoint of one sandbox; it ends when dropped.
@@ -172,7 +172,7 @@ async fn add_shoot(
     Json(new): Json<NewShoot>,
 ) -> ControlResult<Json<ShootState>> {
     let shoot = sandbox
-        .add_shoot(ShootSpec::new(&new.name, new.nodes).zones(new.zones))
+        .add_shoot(SimulatedShootSpec::new(&new.name, new.nodes).zones(new.zones))
         .await?;
     Ok(Json(shoot.state()))
 }
@@ -202,14 +202,14 @@ async fn heal(State(sandbox): SandboxState, Path(name): Path<String>) -> Control
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Hibernation {
+struct HibernationRequest {
     enabled: bool,
 }
 
 async fn hibernation(
     State(sandbox): SandboxState,
     Path(name): Path<String>,
-    Json(Hibernation { enabled }): Json<Hibernation>,
+    Json(HibernationRequest { enabled }): Json<HibernationRequest>,
 ) -> ControlResult<StatusCode> {
     sandbox.shoot(&name)?.set_hibernated(enabled)?;
     Ok(StatusCode::NO_CONTENT)
@@ -217,7 +217,7 @@ async fn hibernation(
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LastOperation {
+struct LastOperationRequest {
     r#type: String,
     state: String,
 }
@@ -225,7 +225,7 @@ struct LastOperation {
 async fn last_operation(
     State(sandbox): SandboxState,
     Path(name): Path<String>,
-    Json(operation): Json<LastOperation>,
+    Json(operation): Json<LastOperationRequest>,
 ) -> ControlResult<StatusCode> {
     sandbox
         .shoot(&name)?

@@ -7,12 +7,7 @@ pub(crate) enum Proof<'a> {
     /// A bearer token.
     Token(&'a str),
     /// PEM of a client certificate and its key.
-    Certificate {
-        /// The certificate.
-        certificate: &'a str,
-        /// The key.
-        key: &'a str,
-    },
+    Certificate { certificate: &'a str, key: &'a str },
 }
 
 /// YAML of a kubeconfig with one cluster, one user and one context.

@@ -7,11 +7,11 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), watchdog_sandbox::SandboxError> {
-//! use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, ShootSpec, SimTiming};
+//! use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, SimulatedShootSpec, SimTiming};
 //!
 //! let config = SandboxConfig { timing: SimTiming::scaled(10.0), ..SandboxConfig::default() };
 //! let sandbox = Sandbox::start(config).await?;
-//! let shoot = sandbox.add_shoot(ShootSpec::new("alpha", 5)).await?;
+//! let shoot = sandbox.add_shoot(SimulatedShootSpec::new("alpha", 5)).await?;
 //! let kubeconfig = sandbox.seed().kubeconfig("lease-probe");
 //! shoot.cut(Cut::All);
 //! # Ok(())
@@ -23,6 +23,8 @@
 //! two Event APIs do not show each other's objects; server-side apply owns lists as a whole; admission is limited
 //! to namespaces, names, types and Events; Endpoints and EndpointSlices are written by the simulation, not
 //! mirrored.
+
+#![allow(missing_docs, reason = "no API: only tests use it")]
 
 mod api;
 mod audit;
@@ -56,6 +58,6 @@ pub use faults::{Fault, FaultAction, FaultId, Matcher};
 pub use sandbox::{Sandbox, SandboxConfig};
 pub use server::{ApiOptions, ApiServer, Counters};
 pub use sim::{
-    Cut, MachineView, NEEDS_ANNOTATION, NodeView, PROBE_SECRET, PodView, ShootSpec, ShootState, SimTiming,
-    SimulatedShoot, WorkloadView,
+    Cut, MachineView, NEEDS_ANNOTATION, NodeView, PROBE_SECRET, PodView, ShootState, SimTiming,
+    SimulatedShoot, SimulatedShootSpec, WorkloadView,
 };

@@ -9,7 +9,7 @@ use crate::{
     error::SandboxError,
     resource::{ResourceKey, keys},
     server::{ApiOptions, ApiServer},
-    sim::{ShootSpec, SimTiming, SimulatedShoot},
+    sim::{SimTiming, SimulatedShoot, SimulatedShootSpec},
     store::{ListQuery, Store, WatchStep},
 };
 
@@ -21,7 +21,7 @@ pub struct SandboxConfig {
     /// Timing of shoots that bring none of their own.
     pub timing: SimTiming,
     /// Shoots to begin with.
-    pub shoots: Vec<ShootSpec>,
+    pub shoots: Vec<SimulatedShootSpec>,
 }
 
 impl Default for SandboxConfig {
@@ -91,7 +91,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// When there is one of this name already or a port cannot be bound.
-    pub async fn add_shoot(&self, spec: ShootSpec) -> Result<SimulatedShoot, SandboxError> {
+    pub async fn add_shoot(&self, spec: SimulatedShootSpec) -> Result<SimulatedShoot, SandboxError> {
         let namespace = spec.namespace();
         if self.shoots.read().contains_key(&namespace) {
             return Err(SandboxError::ShootExists(namespace));

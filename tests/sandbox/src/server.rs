@@ -16,14 +16,14 @@ use tokio::{net::TcpSocket, sync::watch as signal};
 use crate::{
     api::ApiState,
     audit::{AuditEntry, AuditLog},
-    auth::{Credentials, Policy, Rule},
+    auth::{AcceptedCredentials, Policy, Rule},
     error::SandboxError,
     faults::{Fault, FaultId, Faults},
     kubeconfig::{self, Proof},
     listener::{ConnectionContext, Listener},
     resource::{self, ResourceKey, ResourceType, keys},
     store::{Backup, Store, WriteOptions},
-    tls::Pki,
+    tls::ServerPki,
 };
 
 /// How an API server behaves.
@@ -87,7 +87,7 @@ pub struct ApiServer {
 #[derive(Debug)]
 struct ServerState {
     front: Arc<ConnectionContext>,
-    pki: Pki,
+    pki: ServerPki,
     address: SocketAddr,
     /// Bound but not listening: keeps the port ours while the server is stopped.
     _reservation: TcpSocket,
@@ -119,7 +119,7 @@ impl ApiServer {
         }
         let state = Arc::new(ApiState {
             store,
-            credentials: Credentials::default(),
+            credentials: AcceptedCredentials::default(),
             policy: Policy::default(),
             faults: Faults::default(),
             audit: AuditLog::new(options.audit_log),
@@ -130,7 +130,7 @@ impl ApiServer {
             path_prefix: Mutex::default(),
             options: options.clone(),
         });
-        let pki = Pki::new(&options.name)?;
+        let pki = ServerPki::new(&options.name)?;
         let server = Self {
             shared: Arc::new(ServerState {
                 front: Arc::new(ConnectionContext::new(state, pki.server())),

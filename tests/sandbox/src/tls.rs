@@ -18,7 +18,7 @@ use rustls::{
 use crate::error::SandboxError;
 
 /// A CA and the TLS configuration of the server that it vouches for.
-pub(crate) struct Pki {
+pub(crate) struct ServerPki {
     ca_pem: String,
     issuer: Issuer<'static, KeyPair>,
     server: Arc<ServerConfig>,
@@ -26,7 +26,6 @@ pub(crate) struct Pki {
 
 /// A client certificate with its key.
 pub(crate) struct ClientIdentity {
-    /// PEM of the certificate.
     pub(crate) certificate_pem: String,
     /// PEM of the private key.
     pub(crate) key_pem: String,
@@ -34,14 +33,14 @@ pub(crate) struct ClientIdentity {
     pub(crate) der: Vec<u8>,
 }
 
-impl std::fmt::Debug for Pki {
+impl std::fmt::Debug for ServerPki {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The keys stay out of logs.
-        f.debug_struct("Pki").finish_non_exhaustive()
+        f.debug_struct("ServerPki").finish_non_exhaustive()
     }
 }
 
-impl Pki {
+impl ServerPki {
     /// Makes a CA called `name` and a server certificate for 127.0.0.1 and localhost.
     pub(crate) fn new(name: &str) -> Result<Self, SandboxError> {
         let mut params = CertificateParams::new(Vec::new())?;

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 /// A field and what is wrong with it.
-pub(crate) type Fault = (String, String);
+pub(crate) type FieldError = (String, String);
 
 /// Finds what is wrong with an object: when it is created there is no old one.
-pub(crate) type Validate = fn(old: Option<&Value>, new: &Value) -> Vec<Fault>;
+pub(crate) type Validate = fn(old: Option<&Value>, new: &Value) -> Vec<FieldError>;
 
 /// Longest `action`, `reason` and `reportingInstance` of an Event.
 const MAX_WORD: usize = 128;
@@ -15,7 +15,7 @@ const MAX_WORD: usize = 128;
 const MAX_NOTE: usize = 1024;
 
 /// Events of events.k8s.io/v1, as pkg/apis/core/validation/events.go has it.
-pub(crate) fn event(old: Option<&Value>, new: &Value) -> Vec<Fault> {
+pub(crate) fn event(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
     let text = |pointer: &str| new.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let mut faults = Vec::new();
     let mut fault = |field: &str, detail: String| faults.push((field.to_owned(), detail));

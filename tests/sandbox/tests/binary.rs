@@ -20,16 +20,16 @@ use support::{client_of, eventually, eventually_async};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Kills the process when the test ends early.
-struct Process(Child);
+struct ChildProcess(Child);
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }
 }
 
-fn spawn(dir: &Path, args: &[&str]) -> Process {
+fn spawn(dir: &Path, args: &[&str]) -> ChildProcess {
     let child = Command::new(env!("CARGO_BIN_EXE_watchdog-sandbox"))
         .arg("--dir")
         .arg(dir)
@@ -37,7 +37,7 @@ fn spawn(dir: &Path, args: &[&str]) -> Process {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    Process(child)
+    ChildProcess(child)
 }
 
 /// One plain HTTP request to the control endpoint.

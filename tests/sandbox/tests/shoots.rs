@@ -22,7 +22,9 @@ use kube::{
 };
 use serde_json::json;
 use support::{client, client_of, eventually, eventually_async};
-use watchdog_sandbox::{Cut, PROBE_SECRET, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
+use watchdog_sandbox::{
+    Cut, PROBE_SECRET, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
+};
 
 /// Everything 40 times faster: the grace period is a second, a machine is replaced after 15.
 fn fast() -> SimTiming {
@@ -39,7 +41,10 @@ async fn one_shoot() -> (Sandbox, SimulatedShoot) {
     })
     .await
     .unwrap();
-    let shoot = sandbox.add_shoot(ShootSpec::new("alpha", 6)).await.unwrap();
+    let shoot = sandbox
+        .add_shoot(SimulatedShootSpec::new("alpha", 6))
+        .await
+        .unwrap();
     (sandbox, shoot)
 }
 
@@ -189,7 +194,7 @@ async fn without_a_controller_manager_nothing_melts() {
     let grace = timing.node_monitor_grace_period;
     let sandbox = Sandbox::start(SandboxConfig::default()).await.unwrap();
     let shoot = sandbox
-        .add_shoot(ShootSpec::new("alpha", 6).timing(timing))
+        .add_shoot(SimulatedShootSpec::new("alpha", 6).timing(timing))
         .await
         .unwrap();
     shoot.scale("kube-controller-manager", 0).unwrap();
@@ -281,7 +286,10 @@ async fn dependants_crash_loop_and_a_deleted_pod_recovers_at_once() {
     })
     .await
     .unwrap();
-    let shoot = sandbox.add_shoot(ShootSpec::new("alpha", 1)).await.unwrap();
+    let shoot = sandbox
+        .add_shoot(SimulatedShootSpec::new("alpha", 1))
+        .await
+        .unwrap();
     shoot.service_down("etcd-main-client");
     eventually("the chain crash-loops", || {
         shoot
@@ -379,14 +387,17 @@ async fn clusters_can_be_hibernated_migrated_and_deleted() {
             .text("/spec/shoot/metadata/deletionTimestamp")
             .is_empty()
     );
-    let again = sandbox.add_shoot(ShootSpec::new("alpha", 1)).await;
+    let again = sandbox.add_shoot(SimulatedShootSpec::new("alpha", 1)).await;
     assert!(again.is_err());
     sandbox.delete_shoot("alpha").await.unwrap();
     assert!(cluster().is_none());
     assert!(shoot.pods().is_empty());
     assert!(!shoot.api().is_running());
     assert!(sandbox.shoot("alpha").is_err());
-    sandbox.add_shoot(ShootSpec::new("alpha", 1)).await.unwrap();
+    sandbox
+        .add_shoot(SimulatedShootSpec::new("alpha", 1))
+        .await
+        .unwrap();
     sandbox.stop().await.unwrap();
 }
 

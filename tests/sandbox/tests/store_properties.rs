@@ -15,7 +15,7 @@ use watchdog_sandbox::{
     resource::{self, keys},
     store::{
         EventKind, ListQuery, Part, Preconditions, Store, StoreWatch, WatchStep, WriteOptions,
-        object::ObjectKey, selector::LabelSelector,
+        object::StoreKey, selector::LabelSelector,
     },
 };
 
@@ -70,7 +70,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-type Contents = BTreeMap<ObjectKey, u64>;
+type Contents = BTreeMap<StoreKey, u64>;
 
 /// A client with a copy of what it is allowed to see.
 struct StoreClient {

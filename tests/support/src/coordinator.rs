@@ -29,9 +29,10 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 pub use watchdog_proto::probe::v1::Outcome;
 
 use crate::binaries;
-use crate::process::{Command, Process};
+use crate::process::{ChildProcess, Command};
 use crate::scratch::Scratch;
 use crate::wait::{self, BOUND};
+use crate::watchdog::LISTENING;
 
 /// Longer than any test.
 const VALID_SECONDS: i64 = 600;
@@ -213,8 +214,7 @@ impl LeaseProbeService for VerdictService {
 /// A running coordinator that listens to a [`FakeProbe`]. Killed when dropped.
 #[derive(Debug)]
 pub struct Coordinator {
-    /// The process.
-    pub process: Process,
+    pub process: ChildProcess,
     /// Where its admin endpoint listens.
     pub admin: String,
     /// Its API.
@@ -263,8 +263,8 @@ impl Coordinator {
             .arg("--lease-probe")
             .arg(probe.address.to_string());
         let process = command.spawn(scratch)?;
-        let grpc = process.wait_for_field("listening", "grpc_addr", BOUND).await?;
-        let admin = process.wait_for_field("listening", "admin_addr", BOUND).await?;
+        let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
+        let admin = process.wait_for_field(LISTENING, "admin_addr", BOUND).await?;
         let channel = tonic::transport::Channel::from_shared(format!("http://{grpc}"))?.connect_lazy();
         Ok(Self {
             process,

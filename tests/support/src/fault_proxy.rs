@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::answers::FixedAnswer;
-use self::tls::Identity;
+use self::tls::ProxyTls;
 
 /// Connections at once; more wait in the listen queue.
 const MAX_CONNECTIONS: usize = 512;
@@ -68,7 +68,7 @@ pub struct Upstream {
 
 /// The state of a connection.
 struct ProxyRoute {
-    identity: Option<Identity>,
+    identity: Option<ProxyTls>,
     upstream: SocketAddr,
 }
 
@@ -80,7 +80,7 @@ impl FaultProxy {
     /// # Errors
     /// When no port is free, no certificate can be made, or the upstream cannot be used.
     pub async fn start(upstream: Upstream) -> anyhow::Result<Self> {
-        let identity = Identity::new(&upstream.ca_pem)?;
+        let identity = ProxyTls::new(&upstream.ca_pem)?;
         let ca_pem = identity.ca_pem.clone();
         let authority = upstream
             .url
@@ -105,7 +105,7 @@ impl FaultProxy {
     async fn start_with(
         upstream: Upstream,
         target: SocketAddr,
-        tls: Option<(Identity, String)>,
+        tls: Option<(ProxyTls, String)>,
     ) -> anyhow::Result<Self> {
         let (identity, ca_pem) = tls.unzip();
         let route = Arc::new(ProxyRoute {

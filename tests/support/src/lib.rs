@@ -4,6 +4,8 @@
 //!
 //! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
 
+#![allow(missing_docs, reason = "no API: only tests use it")]
+
 pub mod binaries;
 pub mod certs;
 pub mod coordinator;

@@ -1,7 +1,7 @@
 //! Child processes that never outlive their test.
 //!
-//! A [`Process`] is killed when it is dropped, so also when its test panics, and by the kernel when the test process
-//! itself is killed. It is always reaped, so no zombie stays either.
+//! A [`ChildProcess`] is killed when it is dropped, so also when its test panics, and by the kernel when the test
+//! process itself is killed. It is always reaped, so no zombie stays either.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -94,7 +94,7 @@ impl Command {
     ///
     /// # Errors
     /// When the log file cannot be made or the program not be started.
-    pub fn spawn(&self, scratch: &Arc<Scratch>) -> anyhow::Result<Process> {
+    pub fn spawn(&self, scratch: &Arc<Scratch>) -> anyhow::Result<ChildProcess> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let log = scratch.join(format!("{}-{count}.log", self.name));
@@ -111,7 +111,7 @@ impl Command {
             .and_then(Pid::from_raw)
             .context("a process id out of range")?;
         let state = Mutex::new(ProcessState { child, exit: None });
-        Ok(Process {
+        Ok(ChildProcess {
             name: self.name.clone(),
             pid,
             log,
@@ -137,7 +137,7 @@ impl Command {
 /// A running (or ended) child process with its log. Killed when dropped; the end of its log is printed if the test is
 /// panicking then.
 #[derive(Debug)]
-pub struct Process {
+pub struct ChildProcess {
     name: String,
     pid: Pid,
     log: PathBuf,
@@ -162,9 +162,9 @@ impl ProcessState {
     }
 }
 
-// === impl Process ===
+// === impl ChildProcess ===
 
-impl Process {
+impl ChildProcess {
     /// The name given to the command.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -227,7 +227,7 @@ impl Process {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on after [`Process::sigstop`].
+    /// Lets it go on after [`ChildProcess::sigstop`].
     ///
     /// # Errors
     /// When the signal cannot be sent.
@@ -340,7 +340,7 @@ impl Process {
     /// Waits for a line of its log that contains `text`.
     ///
     /// # Errors
-    /// As [`Process::wait_for_line`].
+    /// As [`ChildProcess::wait_for_line`].
     pub async fn wait_for_text(&self, text: &str, bound: Duration) -> anyhow::Result<()> {
         self.wait_for_line(&format!("line with {text:?}"), bound, |line| {
             line.text.contains(text).then_some(())
@@ -352,7 +352,7 @@ impl Process {
     /// that a server bound.
     ///
     /// # Errors
-    /// As [`Process::wait_for_line`].
+    /// As [`ChildProcess::wait_for_line`].
     pub async fn wait_for_field(&self, message: &str, name: &str, bound: Duration) -> anyhow::Result<String> {
         let what = format!("line {message:?} with the field {name:?}");
         self.wait_for_line(&what, bound, |line| {
@@ -376,7 +376,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let running = matches!(self.state.lock().reap(), Ok(None));
         self.send_kill();

@@ -10,7 +10,7 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
-use watchdog_sandbox::{Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
+use watchdog_sandbox::{Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 
 use crate::fixtures::{self, CA, KCM, MCM};
 use crate::scratch::Scratch;
@@ -24,7 +24,7 @@ const SPEED: f64 = 5.0;
 const USER: &str = "watchdog";
 
 /// Everything of one test. The services belong to the test itself.
-pub struct World {
+pub struct SandboxFixture {
     /// The seed and its shoots.
     pub sandbox: Sandbox,
     /// Starts services.
@@ -35,7 +35,7 @@ pub struct World {
     pub scratch: Arc<Scratch>,
 }
 
-/// Times of the simulated world.
+/// Times of the simulation.
 #[must_use]
 pub fn timing() -> SimTiming {
     SimTiming {
@@ -48,11 +48,9 @@ pub fn timing() -> SimTiming {
 /// The services, for tests that do the same with each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceKind {
-    /// lease-probe.
     LeaseProbe,
     /// scaling-coordinator.
     Coordinator,
-    /// weeder.
     Weeder,
 }
 
@@ -61,13 +59,16 @@ impl ServiceKind {
     pub const ALL: [Self; 3] = [Self::LeaseProbe, Self::Coordinator, Self::Weeder];
 }
 
-impl World {
+impl SandboxFixture {
     /// Starts a seed with shoots of five nodes.
     ///
     /// # Errors
     /// When something does not come up.
     pub async fn start(name: &str, shoots: &[&str]) -> anyhow::Result<Self> {
-        let specs: Vec<_> = shoots.iter().map(|name| ShootSpec::new(name, 5)).collect();
+        let specs: Vec<_> = shoots
+            .iter()
+            .map(|name| SimulatedShootSpec::new(name, 5))
+            .collect();
         let head = "probeInterval: 5s\ninitialDelay: 1s\nprobeTimeout: 3s";
         Self::start_with(
             name,
@@ -84,7 +85,7 @@ impl World {
     /// When something does not come up.
     pub async fn start_with(
         name: &str,
-        shoots: Vec<ShootSpec>,
+        shoots: Vec<SimulatedShootSpec>,
         prober: &str,
         weeder: &str,
     ) -> anyhow::Result<Self> {

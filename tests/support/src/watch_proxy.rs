@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::fault_proxy::Upstream;
-use crate::fault_proxy::tls::Identity;
+use crate::fault_proxy::tls::ProxyTls;
 
 /// Connections at once; more wait in the listen queue.
 const MAX_CONNECTIONS: usize = 512;
@@ -77,7 +77,7 @@ impl WatchProxy {
     /// # Errors
     /// When no port is free, no certificate can be made, or the upstream cannot be used.
     pub async fn start(upstream: Upstream) -> anyhow::Result<Self> {
-        let identity = Identity::new(&upstream.ca_pem)?;
+        let identity = ProxyTls::new(&upstream.ca_pem)?;
         let ca_pem = identity.ca_pem.clone();
         let authority = upstream.url.strip_prefix("https://");
         let target = authority.context("the upstream does not speak TLS")?.parse()?;
@@ -148,7 +148,7 @@ impl WatchProxy {
 async fn accept(
     listener: TcpListener,
     target: SocketAddr,
-    identity: Arc<Identity>,
+    identity: Arc<ProxyTls>,
     watches: Arc<Mutex<ProxiedWatches>>,
 ) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -185,7 +185,7 @@ struct ProxiedConnection {
 
 impl ProxiedConnection {
     /// Passes bytes on until one side ends, or until the watch that it carries is silenced and the client gives it up.
-    async fn run(&self, mut client: TlsStream<TcpStream>, target: SocketAddr, identity: &Identity) {
+    async fn run(&self, mut client: TlsStream<TcpStream>, target: SocketAddr, identity: &ProxyTls) {
         let Some(mut server) = identity.connect(target, None).await else {
             return;
         };

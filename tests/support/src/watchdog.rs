@@ -14,7 +14,7 @@ use watchdog_runtime::tls::{Tls, TlsPaths};
 use crate::binaries;
 use crate::certs::{Authority, TlsFiles};
 use crate::ports::free_port;
-use crate::process::{Command, Process};
+use crate::process::{ChildProcess, Command};
 use crate::scratch::Scratch;
 use crate::wait::BOUND;
 
@@ -35,6 +35,9 @@ pub const CLIENT_NAME: &str = "client.test";
 /// Namespace of the membership Leases.
 pub const NAMESPACE: &str = "garden";
 
+/// The message of the log line with the addresses that a service has bound.
+pub const LISTENING: &str = "listening for gRPC and admin requests";
+
 /// Shared by the services of one test: a folder, certificates and configuration files.
 pub struct Setup {
     scratch: Arc<Scratch>,
@@ -49,8 +52,7 @@ pub struct Setup {
 /// A running service. Killed when dropped.
 #[derive(Debug)]
 pub struct Service {
-    /// The process.
-    pub process: Process,
+    pub process: ChildProcess,
     /// Where its gRPC API listens.
     pub grpc: String,
     /// Where its admin endpoint listens.
@@ -282,8 +284,8 @@ impl Setup {
 
     async fn start(&self, command: Command) -> anyhow::Result<Service> {
         let process = command.spawn(&self.scratch)?;
-        let grpc = process.wait_for_field("listening", "grpc_addr", BOUND).await?;
-        let admin = process.wait_for_field("listening", "admin_addr", BOUND).await?;
+        let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
+        let admin = process.wait_for_field(LISTENING, "admin_addr", BOUND).await?;
         Ok(Service {
             process,
             grpc,

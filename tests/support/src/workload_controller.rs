@@ -139,7 +139,6 @@ struct ControllerState {
 // === impl WorkloadController ===
 
 impl WorkloadController {
-    /// Starts it.
     pub fn start(seed: &Client, options: WorkloadOptions) -> Self {
         let shared = Arc::new(ControllerState {
             seed: seed.clone(),
@@ -264,7 +263,7 @@ async fn follow(shared: Arc<ControllerState>, resource: ApiResource) {
             sender.send_if_modified(|old| std::mem::replace(old, target) != target);
         } else if wanted.len() < MAX_OBJECTS {
             let (sender, receiver) = watch::channel(target);
-            let workload = Workload::new(&shared, &resource, &object);
+            let workload = ControlledWorkload::new(&shared, &resource, &object);
             tasks.spawn(workload.run(current(&object), receiver));
             wanted.insert(key(&object), sender);
         } else {
@@ -303,7 +302,7 @@ fn current(object: &DynamicObject) -> Scale {
 }
 
 /// One object.
-struct Workload {
+struct ControlledWorkload {
     shared: Arc<ControllerState>,
     api: Api<DynamicObject>,
     namespace: String,
@@ -314,9 +313,9 @@ struct Workload {
     noted: (i64, i64),
 }
 
-// === impl Workload ===
+// === impl ControlledWorkload ===
 
-impl Workload {
+impl ControlledWorkload {
     fn new(shared: &Arc<ControllerState>, resource: &ApiResource, object: &DynamicObject) -> Self {
         let (namespace, name) = key(object);
         let ready = current(object).count;

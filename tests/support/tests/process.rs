@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
 
 const BOUND: Duration = Duration::from_secs(10);
 
-fn shell(script: &str) -> (Arc<Scratch>, Process) {
+fn shell(script: &str) -> (Arc<Scratch>, ChildProcess) {
     let scratch = Scratch::new("process").unwrap();
     let process = Command::new("shell", "/bin/sh")
         .arg("-c")

@@ -27,7 +27,7 @@ pub struct Cluster {
 /// Specification of a [`Cluster`]. CloudProfile and Seed are not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSpec {
-    /// The shoot.
+    /// `spec.shoot`, as gardenlet copied it from the garden.
     pub shoot: Lenient<Shoot>,
 }
 

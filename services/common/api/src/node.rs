@@ -20,7 +20,7 @@ pub struct NodeItem {
     pub conditions: Vec<NodeCondition>,
 }
 
-/// One of a node's conditions.
+/// An entry of `status.conditions`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct NodeCondition {
     /// Such as `Ready` or `DiskPressure`.

@@ -30,7 +30,7 @@ const MAX_ITEMS: usize = 200_000;
 /// A value and when it was sent, by the local monotonic clock, never later than true.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Received<V> {
-    /// The value.
+    /// As it was last received.
     pub value: V,
     /// When it was sent.
     pub sent_at: Instant,

@@ -13,7 +13,7 @@ pub struct NamePair(pub Arc<str>, pub Arc<str>);
 
 /// An item with a key.
 pub trait Keyed: Send + 'static {
-    /// Its key.
+    /// Unique among the items of a stream.
     type Key: Ord + Clone + Send + Sync + 'static;
 
     /// Its key, if it has one.

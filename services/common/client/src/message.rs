@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A subscriber receives a message at least this often. Three silent intervals mean a dead stream.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The event.
+/// The change that a message of a stream reports, or its sign of life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<K, V> {
     /// A key is new, changed or renewed.
@@ -74,6 +74,6 @@ pub struct Position {
 pub struct Message<K, V> {
     /// Where it stands.
     pub position: Position,
-    /// The event.
+    /// The change, or a sign of life.
     pub event: Event<K, V>,
 }

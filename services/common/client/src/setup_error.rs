@@ -11,16 +11,16 @@ pub enum SetupError {
     #[error("{0}: cannot read")]
     Unreadable(String, #[source] io::Error),
     /// A file or a part of a Secret is not PEM.
-    #[error("{0}: not PEM")]
+    #[error("{0}: is not PEM")]
     NotPem(String, #[source] pem::Error),
     /// It has no certificate.
     #[error("{0}: holds no certificate in PEM")]
     NoCertificate(String),
     /// It has no private key.
-    #[error("{0}: no private key in PEM")]
+    #[error("{0}: holds no private key in PEM")]
     NoKey(String, #[source] pem::Error),
     /// An authority in it cannot be used.
-    #[error("{0}: bad authority")]
+    #[error("{0}: holds an authority that cannot be used")]
     BadAuthority(String, #[source] rustls::Error),
     /// The private key does not belong to the certificate.
     #[error("{key} is not the private key of {cert}")]

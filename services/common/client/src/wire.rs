@@ -122,7 +122,7 @@ fn service_key(NamePair(namespace, service): NamePair) -> weeder::ServiceKey {
     }
 }
 
-/// A position.
+/// Encodes the position of a message in its stream.
 #[must_use]
 pub fn position(position: &Position) -> pb::Position {
     pb::Position {
@@ -171,7 +171,7 @@ pub const fn timestamp(unix_micros: i64) -> Timestamp {
     }
 }
 
-/// A duration.
+/// Encodes a duration; seconds that do not fit become the most that do.
 #[must_use]
 pub fn duration(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {

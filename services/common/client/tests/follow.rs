@@ -52,13 +52,13 @@ fn complete(items: u64) -> Event<String, u32> {
 }
 
 fn start(streams: Vec<mpsc::Receiver<Sent>>) -> mpsc::UnboundedReceiver<Update<String, u32>> {
-    let (heard, updates) = mpsc::unbounded_channel();
+    let (sender, updates) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let mut source = Scripted {
             streams: streams.into(),
         };
         follow(&mut source, &CancellationToken::new(), |update| {
-            let _ = heard.send(update);
+            let _ = sender.send(update);
         })
         .await;
     });

@@ -125,7 +125,7 @@ impl From<kube::Error> for RequestError {
     }
 }
 
-/// Tells an object that does not exist from a kind that is not served: only the first answer names the object.
+/// Distinguishes an object that does not exist from a kind that is not served: only the first answer names it.
 ///
 /// # Errors
 /// The error, unless it is that the object of this name does not exist.

@@ -7,7 +7,7 @@ use kube::Resource;
 pub struct ObjectKey {
     /// Namespace; empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
+    /// `metadata.name`.
     pub name: String,
 }
 

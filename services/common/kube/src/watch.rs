@@ -71,9 +71,9 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     /// Lists and watches until `stop` is cancelled, and calls `on_change` for every change; `on_change` must not block.
-    /// A list or watch that fails is tried again with back-off, without end: the index then shows the last known state.
-    /// What was deleted meanwhile is found by the next complete list, against what the index holds then. `K` must
-    /// decode leniently, so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
+    /// A list or watch that fails is tried again with back-off, without end. Until it succeeds, the index shows the
+    /// last known state; the next complete list removes from it what was deleted meanwhile. `K` must decode leniently,
+    /// so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
     ///
     /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. Everything is listed
     /// again when etcd was restored from a backup: resource versions then start over below the one from which the watch
@@ -305,7 +305,11 @@ impl<'r, F> WatchProgress<'r, F> {
                 self.live = std::mem::take(&mut self.listed);
                 (self.on_change)(Change::Synced(self.live.clone()));
                 if !self.synced {
-                    tracing::info!(watch = self.name, objects = self.live.len(), "listed");
+                    tracing::info!(
+                        watch = self.name,
+                        objects = self.live.len(),
+                        "watch listed its objects"
+                    );
                 }
                 self.synced = true;
                 self.blocker = None;

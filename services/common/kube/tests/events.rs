@@ -49,16 +49,16 @@ fn notice(note: &str) -> Notice {
 }
 
 /// Notes of the Events in the order of their names, which are made of the time, and the count of each.
-fn told(api: &ApiServer) -> Vec<(String, i64)> {
+fn published(api: &ApiServer) -> Vec<(String, i64)> {
     let mut events = api.store().all(&keys::EVENTS, Some("shoot--a"));
     events.sort_by_key(|event| event.name().to_owned());
-    let told = events.iter().map(|event| {
+    let published = events.iter().map(|event| {
         (
             event.text("/note").to_owned(),
             event.number("/series/count").max(1),
         )
     });
-    told.collect()
+    published.collect()
 }
 
 #[tokio::test]
@@ -76,7 +76,10 @@ async fn another_note_is_another_event_and_the_same_one_a_series() {
     }
     drop(sink);
     tokio::time::timeout(PATIENCE, publish).await.unwrap().unwrap();
-    assert_eq!(told(&api), [("429".to_owned(), 3), ("a Pod hangs".to_owned(), 1)]);
+    assert_eq!(
+        published(&api),
+        [("429".to_owned(), 3), ("a Pod hangs".to_owned(), 1)]
+    );
 }
 
 #[tokio::test]
@@ -92,7 +95,7 @@ async fn an_event_that_is_gone_is_published_anew() {
     let publish = tokio::spawn(publish);
     sink.publish(notice("429"));
     let until_told = async || {
-        while told(&api).is_empty() {
+        while published(&api).is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -109,7 +112,7 @@ async fn an_event_that_is_gone_is_published_anew() {
         .unwrap()
         .unwrap()
         .unwrap();
-    assert_eq!(told(&api), [("429".to_owned(), 1)]);
+    assert_eq!(published(&api), [("429".to_owned(), 1)]);
 }
 
 /// A recovery of a whole seed makes more Events than wait.
@@ -134,7 +137,7 @@ async fn a_warning_is_not_lost_behind_thousands_of_other_events() {
     let publish = tokio::spawn(publish);
     let first = async {
         loop {
-            if let [(first, _), ..] = &told(&api)[..] {
+            if let [(first, _), ..] = &published(&api)[..] {
                 return first.clone();
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -167,7 +170,7 @@ async fn what_waits_when_the_process_stops_is_published() {
         .unwrap()
         .unwrap()
         .unwrap();
-    assert_eq!(told(&api), [("one".to_owned(), 1), ("two".to_owned(), 1)]);
+    assert_eq!(published(&api), [("one".to_owned(), 1), ("two".to_owned(), 1)]);
 }
 
 #[tokio::test]

@@ -204,7 +204,7 @@ async fn every_loop_says_why_its_last_try_failed() {
                 sleep(Duration::from_millis(10)).await;
             }
         }
-        let said = format!("{:?}", readiness.failures());
-        assert!(!said.contains("Bearer"), "{said}");
+        let failures = format!("{:?}", readiness.failures());
+        assert!(!failures.contains("Bearer"), "{failures}");
     }
 }

@@ -25,7 +25,7 @@ pub trait CommandLine: Parser {
 /// Reads the command line of the process and checks it.
 ///
 /// # Errors
-/// The exit code with which the process is to end: 0 after --help, --version or a good --check-config, 2 when something
+/// The exit code with which the process must end: 0 after --help, --version or a good --check-config, 2 when something
 /// is wrong, after it was printed.
 pub fn parse_or_exit<A: CommandLine>() -> Result<A::Config, ExitCode> {
     let args = A::try_parse().map_err(|error| {

@@ -1,4 +1,4 @@
-//! Tells when files change: the configuration file and the TLS files.
+//! Reports changes of files: the configuration file and the TLS files.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 /// steps.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// In a folder that is never quiet the files are looked at after this time.
+/// In a folder that is never quiet, the files are checked after this time.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The files are looked at this often even when the operating system reports nothing: some volumes (NFS, some
+/// The files are checked this often even when the operating system reports nothing: some volumes (NFS, some
 /// container runtimes) deliver no events.
 const LOOK_ANYWAY: Duration = Duration::from_secs(30);
 
@@ -47,7 +47,9 @@ impl FileWatch {
             Ok(watcher)
         });
         let watcher = watcher
-            .inspect_err(|error| tracing::warn!(%error, "cannot watch files; looking every 30 s instead"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "cannot watch files; polling them every 30 s instead"),
+            )
             .ok();
         let seen = paths.iter().map(|path| file_version(path)).collect();
         Self {

@@ -38,7 +38,7 @@ impl Listeners {
         tracing::info!(
             grpc_addr = %grpc.local_addr()?,
             admin_addr = %admin.local_addr()?,
-            "listening"
+            "listening for gRPC and admin requests"
         );
         Ok(Self { grpc, admin })
     }

@@ -84,7 +84,7 @@ where
     }
 }
 
-/// True if a text needs no quotes to be told from the next field.
+/// True if a text needs no quotes to be distinguished from the next field.
 fn is_plain(text: &str) -> bool {
     !text.is_empty()
         && text

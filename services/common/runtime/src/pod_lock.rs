@@ -1,4 +1,4 @@
-//! Being the only living process of its identity in a Pod.
+//! The lock that only one living process of an identity can hold in a Pod.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;

@@ -64,9 +64,12 @@ impl Bound {
         };
         let _draining = self.readiness.block("draining", "the process is stopping");
         if let Some(error) = &failure {
-            tracing::error!(error = format!("{error:#}"), "stopping after a failure");
+            tracing::error!(
+                error = format!("{error:#}"),
+                "a task failed; the process is draining"
+            );
         } else {
-            tracing::info!("draining");
+            tracing::info!("the process is draining");
         }
         let (failed, in_time) = tokio::select! {
             drained = self.tasks.drain(DRAIN_GRACE) => drained,
@@ -126,11 +129,14 @@ where
     runtime.shutdown_background();
     match result {
         Ok(()) => {
-            tracing::info!("stopped");
+            tracing::info!("the process has stopped");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "ended by a failure");
+            tracing::error!(
+                error = format!("{error:#}"),
+                "the process ends because of a failure"
+            );
             ExitCode::FAILURE
         }
     }

@@ -99,7 +99,7 @@ impl RpcMetrics {
         })
     }
 
-    /// For a client.
+    /// Counts the calls that a client makes.
     #[must_use]
     pub const fn client() -> Self {
         Self {
@@ -109,7 +109,7 @@ impl RpcMetrics {
         }
     }
 
-    fn start(&self, path: &str) -> Call {
+    fn start(&self, path: &str) -> RunningRpc {
         let known = self.known.as_ref().is_none_or(|known| known.contains(path));
         let path = path.strip_prefix('/').filter(|_| known);
         let (service, method) = path
@@ -121,7 +121,7 @@ impl RpcMetrics {
         };
         let in_flight = self.in_flight.handle(method.clone());
         in_flight.increment(1.0);
-        Call {
+        RunningRpc {
             duration: self.duration,
             in_flight,
             method,
@@ -184,9 +184,9 @@ where
     }
 }
 
-/// A call under way. It is counted when it is dropped; one that nobody waits for any more was cancelled.
+/// A call under way. It is counted when it is dropped; one without a result was cancelled.
 #[derive(Debug)]
-struct Call {
+struct RunningRpc {
     duration: &'static Histogram<(Method, Code)>,
     in_flight: metrics::Gauge,
     method: Method,
@@ -194,7 +194,7 @@ struct Call {
     code: Option<Code>,
 }
 
-impl Call {
+impl RunningRpc {
     /// Notes the code of headers that end a call; others have none.
     fn ended_with(&mut self, headers: &HeaderMap) {
         if let Some(status) = Status::from_header_map(headers) {
@@ -203,7 +203,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for RunningRpc {
     fn drop(&mut self) {
         self.in_flight.decrement(1.0);
         let labels = (self.method.clone(), self.code.unwrap_or(Code::Cancelled));
@@ -214,7 +214,7 @@ impl Drop for Call {
 /// The body of an answer; the code of the call is in its trailers.
 struct MeasuredBody {
     inner: Body,
-    call: Call,
+    call: RunningRpc,
 }
 
 impl http_body::Body for MeasuredBody {

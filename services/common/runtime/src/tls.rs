@@ -206,7 +206,7 @@ impl Tls {
             match self.read(&paths) {
                 Ok(()) => {
                     TLS_VALID.set((), 1.0);
-                    tracing::info!(cert = %paths.cert.display(), "TLS files read again");
+                    tracing::info!(cert = %paths.cert.display(), "changed TLS files read");
                 }
                 Err(error) => {
                     TLS_VALID.set((), 0.0);

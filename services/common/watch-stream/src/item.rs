@@ -53,7 +53,7 @@ impl FeedKey for NamePair {
     }
 }
 
-/// The channel to a replica.
+/// A gRPC channel to another replica, whose calls are counted.
 pub type ReplicaChannel = Measured<Channel>;
 
 /// An open stream of items.

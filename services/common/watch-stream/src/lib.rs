@@ -3,8 +3,8 @@
 //! [`server::StateStore`] holds the latest value of every key. Writers never wait: they replace a value and raise the
 //! revision. Each [`subscription::Subscription`] has a cursor; it reads whatever changed since, so a slow reader skips
 //! intermediate values and memory is bounded by the number of keys. [`stream::serve`] turns a subscription into the
-//! body of a streaming RPC, and [`client::follow`] is the other end: it reconnects, notices dead streams, and tells
-//! when each message was *sent* by the local clock, so that validity survives any skew between hosts.
+//! body of a streaming RPC, and [`client::follow`] is the other end: it reconnects, notices dead streams, and estimates
+//! when each message was *sent*, by the local clock, so that validity survives any skew between hosts.
 //!
 //! Every replica of a service answers for the whole seed (ADR 0028):
 //!

@@ -47,7 +47,6 @@ pub(crate) struct State<K, V> {
     pub(crate) compacted: u64,
 }
 
-/// The order of the changes.
 #[derive(Debug)]
 pub(crate) struct ChangeOrder<K> {
     pub(crate) revision: u64,
@@ -78,9 +77,9 @@ pub(crate) struct LatestChange<V> {
     pub(crate) value: Option<Arc<V>>,
 }
 
-/// A page of a listing.
+/// A part of all items, in the order of their keys.
 #[derive(Debug)]
-pub struct Page<K, V> {
+pub struct ListingPage<K, V> {
     /// The items in the order of their keys.
     pub items: Vec<(K, Arc<V>)>,
     /// True if more follow.
@@ -120,7 +119,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         }
     }
 
-    /// Sets the value of a key and tells the subscribers.
+    /// Sets the value of a key and notifies the subscribers.
     pub fn upsert(&self, key: K, value: V) {
         self.update(key, Instant::now(), |_| KeyUpdate::Changed(value));
     }
@@ -163,7 +162,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         true
     }
 
-    /// Removes a key and tells the subscribers; nothing happens when it is not there.
+    /// Removes a key and notifies the subscribers; nothing happens when it is not there.
     pub fn remove(&self, key: &K) {
         let mut state = self.inner.state.lock();
         if state.live(key).is_none() {
@@ -216,9 +215,9 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         after: Option<&K>,
         limit: usize,
         mut matches: impl FnMut(&K, &V) -> bool,
-    ) -> Page<K, V> {
+    ) -> ListingPage<K, V> {
         let state = self.inner.state.lock();
-        let mut page = Page {
+        let mut page = ListingPage {
             items: Vec::new(),
             more: false,
             total: 0,

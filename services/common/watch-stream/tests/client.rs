@@ -42,10 +42,10 @@ async fn a_follower_that_is_aborted_is_not_connected_any_more() {
         assert!(text.lines().any(|shown| shown == line), "{text}");
     };
     let (sender, stream) = mpsc::channel(16);
-    let (heard, mut updates) = mpsc::unbounded_channel();
+    let (received, mut updates) = mpsc::unbounded_channel();
     let follower = tokio::spawn(async move {
         let mut source = SingleStream(Some(stream));
-        let on_update = |update| drop(heard.send(update));
+        let on_update = |update| drop(received.send(update));
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
         follow("test", &mut source, &readiness, &stop, on_update).await;
     });

@@ -264,15 +264,15 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
                 .unwrap();
             tokio::spawn(async move {
                 // Newest state of all shoots; only the last round's is reported for every one.
-                let (mut newest, mut told) = (vec![0_u32; SHOOTS as usize], 0_u32);
+                let (mut newest, mut complete) = (vec![0_u32; SHOOTS as usize], 0_u32);
                 while let Some(Ok(message)) = body.next().await {
                     if let Event::Upsert(shoot, round) = message.event {
                         let known = &mut newest[shoot as usize];
                         assert!(*round >= *known, "a state that is older than the one before");
                         *known = *round;
-                        told += u32::from(*round == ROUNDS);
+                        complete += u32::from(*round == ROUNDS);
                     }
-                    if told == SHOOTS {
+                    if complete == SHOOTS {
                         return;
                     }
                 }

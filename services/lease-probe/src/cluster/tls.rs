@@ -19,7 +19,7 @@ static HOST_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     let loaded = rustls_native_certs::load_native_certs();
     for error in loaded.errors {
-        tracing::warn!(%error, "cannot read an authority that the host trusts");
+        tracing::warn!(%error, "cannot read an authority that the host trusts; leaving it out");
     }
     roots.add_parsable_certificates(loaded.certs);
     Arc::new(roots)

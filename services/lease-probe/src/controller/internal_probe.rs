@@ -19,7 +19,6 @@ use crate::domain::schedule;
 /// take long, and the leases may be renewed meanwhile.
 const STALE_LIST: Duration = Duration::from_secs(2);
 
-/// The result of one probe.
 pub(super) struct ProbeResult {
     pub(super) assessment: Assessment,
     // A 429 that did not decide the result. The prober still pauses for as long as the server asked.

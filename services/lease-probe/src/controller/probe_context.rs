@@ -31,7 +31,7 @@ pub struct ProbeContext {
 }
 
 impl ProbeContext {
-    /// Now.
+    /// The present time: wall time at the start, continued by the monotonic clock.
     #[must_use]
     pub fn now(&self) -> UnixTime {
         UnixTime(self.clock.now_micros())

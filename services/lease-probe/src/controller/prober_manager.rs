@@ -335,7 +335,7 @@ impl ProberManager {
         let shoot: Arc<str> = shoot.into();
         // Of the highest level, so that no filter takes the shoot from the lines of its prober.
         let span = tracing::error_span!("prober", shoot = &*shoot);
-        tracing::info!(parent: &span, "probe started");
+        tracing::info!(parent: &span, "prober started");
         let (manager, shoots) = (self.clone(), inner.clusters.len());
         let run = async move {
             let probe = || {
@@ -366,7 +366,7 @@ impl ManagerState {
     fn stop(&mut self, shoot: &str, why: &str) {
         self.denied.remove(shoot);
         if let Some(running) = self.probes.remove(shoot) {
-            tracing::info!(shoot, reason = why, "probe stopped");
+            tracing::info!(shoot, reason = why, "prober stopped");
             running.stop.cancel();
         }
     }

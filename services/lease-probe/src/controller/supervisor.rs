@@ -17,7 +17,7 @@ pub(super) async fn supervise<F: Future<Output = ()>>(
 ) {
     // Unwind safe: a prober that panicked is dropped. On the heap, where it takes its room once.
     while AssertUnwindSafe(Box::pin(begin())).catch_unwind().await.is_err() {
-        tracing::error!("prober panicked; starting it again in 10 s");
+        tracing::error!("prober panicked; starting it again in 10 s: report this defect of lease-probe");
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(PAUSE) => {}

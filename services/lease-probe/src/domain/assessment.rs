@@ -102,7 +102,7 @@ impl Evidence {
 /// The result of judging one list of the leases.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
-    /// The outcome.
+    /// As found now, before the thresholds of a verdict.
     pub outcome: Outcome,
     /// The outcome by the leases alone, without the external endpoint.
     pub by_leases: Outcome,

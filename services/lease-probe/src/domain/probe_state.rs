@@ -187,8 +187,9 @@ impl ProbeState {
         self.judge_by(listed, nodes, rule, now, now)
     }
 
-    /// Judges a list of the leases that was asked for at `now`, after the nodes and machines of the last judgement,
-    /// which had been asked for at `as_of`, took long. Returns none if they took so long that they prove nothing.
+    /// Judges a newer list of the leases, asked for at `now`, with the nodes and machines of the last judgement, which
+    /// were asked for at `as_of`. For when listing the nodes took so long that the first list of leases is old. Returns
+    /// none if it took so long that the nodes prove nothing.
     pub fn judge_again(
         &mut self,
         listed: &ListedLeases,

@@ -295,10 +295,10 @@ const TWO_TIMEOUTS: Duration = Duration::from_secs(22);
 /// The least part of the grace period that must be left for the verdict and the scale-down.
 const DETECTION_RESERVE: Duration = Duration::from_secs(7);
 
-/// The expiry age for a grace period of kube-controller-manager: three quarters of it, but at least the time within
-/// which a connected kubelet renews. With the default renew interval that minimum ends [`DETECTION_RESERVE`] before the
-/// grace period. A kubelet that renews more slowly may be silent for longer than the grace period, and then a true
-/// verdict is better than a timely one.
+/// The expiry age for a grace period of kube-controller-manager: three quarters of it, or the longest silence of a
+/// connected kubelet if that is longer. [`DETECTION_RESERVE`] before the end of the grace period is the latest, because
+/// a later verdict is too late; but not for kubelets that renew more slowly than by default. Connected ones may be
+/// silent for longer than the grace period, and a true verdict is better than a timely one.
 #[must_use]
 pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
     let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);

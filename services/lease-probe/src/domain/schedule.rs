@@ -1,4 +1,4 @@
-//! When to look again.
+//! When to probe a shoot again.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl RecentStarts {
         }
     }
 
-    /// The first moment from `wanted` on at which a crossing may be looked at: at once, unless that were a storm.
+    /// The first moment from `wanted` on at which a probe at a crossing may start: at once, unless many just did.
     fn allow(&self, wanted: UnixTime) -> UnixTime {
         match self.starts.last() {
             Some(Some(oldest)) => wanted.max(oldest.after(MIN_SPACING)),
@@ -191,7 +191,7 @@ pub(crate) fn after_assessment(
         due = due.min(now.after(MIN_SPACING));
     }
     // At random within the window, so that the shoots of a seed that are lost at once do not all ask at once. Neither
-    // early, for most kubelets would have renewed by then, nor so late that there is no time left.
+    // early, because most kubelets would have renewed by then, nor so late that there is no time left.
     if let Some(LookAhead {
         crossing,
         window,
@@ -203,7 +203,7 @@ pub(crate) fn after_assessment(
             .min(list_by);
     }
     due = due.at_multiple_of(pace.tick()).max(now.after(MIN_SPACING));
-    // One that came before the leases were judged was judged. One that came since was not: it is looked at now.
+    // One that came before the leases were judged was judged. One that came since was not: probe now.
     if let Some(crossing) = seen.crossing.filter(|crossing| *crossing > seen.judged) {
         let wanted = recent.allow(crossing.max(now));
         // While the nodes need not be known, it is only the first lease that would expire: no instant to be met.

@@ -13,7 +13,7 @@ use super::renewals::{is_notable, magnitude};
 /// The state of a shoot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The outcome.
+    /// As reported, after the thresholds.
     pub outcome: Outcome,
     /// Why a probe failed, as a label; empty when it did not.
     pub failure: &'static str,

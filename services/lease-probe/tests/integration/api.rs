@@ -5,25 +5,27 @@ use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
-use watchdog_sandbox::ShootSpec;
+use watchdog_sandbox::SimulatedShootSpec;
 
+use crate::fixture::{Fixture, real};
 use crate::replica::Replica;
-use crate::world::{World, real};
 
 #[tokio::test]
 async fn verdicts_are_listed_in_pages_and_by_outcome() {
     let names = ["a", "b", "c", "d", "e"];
-    let world = World::new(real(), 1, &names).await;
+    let fixture = Fixture::new(real(), 1, &names).await;
     for asleep in ["b", "d"] {
-        world.shoot(asleep).set_hibernated(true).unwrap();
+        fixture.shoot(asleep).set_hibernated(true).unwrap();
     }
-    let replica = Replica::start(&world).await;
+    let replica = Replica::start(&fixture).await;
     for awake in ["a", "c", "e"] {
-        replica.until_outcome(&world.shoot(awake), Outcome::Healthy).await;
+        replica
+            .until_outcome(&fixture.shoot(awake), Outcome::Healthy)
+            .await;
     }
     for asleep in ["b", "d"] {
         replica
-            .until_outcome(&world.shoot(asleep), Outcome::Skipped)
+            .until_outcome(&fixture.shoot(asleep), Outcome::Skipped)
             .await;
     }
     let pages = async |scope: Scope, outcomes: &[Outcome]| {
@@ -47,7 +49,7 @@ async fn verdicts_are_listed_in_pages_and_by_outcome() {
         }
     };
     let named = |names: &[&str]| -> Vec<String> {
-        let shoots = names.iter().map(|name| world.shoot(name));
+        let shoots = names.iter().map(|name| fixture.shoot(name));
         shoots.map(|shoot| shoot.namespace().to_owned()).collect()
     };
     for scope in [Scope::Unspecified, Scope::Local] {
@@ -61,8 +63,8 @@ async fn verdicts_are_listed_in_pages_and_by_outcome() {
 
 #[tokio::test]
 async fn bad_requests_name_the_field() {
-    let world = World::new(real(), 1, &["a"]).await;
-    let replica = Replica::start(&world).await;
+    let fixture = Fixture::new(real(), 1, &["a"]).await;
+    let replica = Replica::start(&fixture).await;
     let mut client = replica.client.clone();
     let get = |shoot: &str| pb::GetVerdictRequest { shoot: shoot.into() };
     let watch = |shoots: Vec<String>, scope: i32| pb::WatchVerdictsRequest { shoots, scope };
@@ -110,25 +112,25 @@ async fn bad_requests_name_the_field() {
 
 #[tokio::test]
 async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_reported() {
-    let world = World::new(real(), 1, &["early"]).await;
-    let replica = Replica::start(&world).await;
-    let late = ShootSpec::new("late", 1);
+    let fixture = Fixture::new(real(), 1, &["early"]).await;
+    let replica = Replica::start(&fixture).await;
+    let late = SimulatedShootSpec::new("late", 1);
     let name = late.namespace();
     for scope in [Scope::Local, Scope::Unspecified] {
         let mut stream = replica.watch(scope, &[&name]).await;
         assert_eq!(stream.next().await.unwrap(), Event::SnapshotComplete(complete(0)));
-        world.sandbox.add_shoot(late.clone()).await.unwrap();
+        fixture.sandbox.add_shoot(late.clone()).await.unwrap();
         stream.until_outcome(&name, Outcome::Healthy).await;
         let age = format!("watchdog_shoot_verdict_age_seconds{{shoot=\"{name}\"}}");
         replica.until_metric(&age, |age| age.is_some()).await;
 
-        world.sandbox.delete_shoot(&name).await.unwrap();
+        fixture.sandbox.delete_shoot(&name).await.unwrap();
         stream.until_removed(&name).await;
         replica.until_unknown(&name).await;
         replica.until_metric(&age, |age| age.is_none()).await;
     }
     replica
-        .until_outcome(&world.shoot("early"), Outcome::Healthy)
+        .until_outcome(&fixture.shoot("early"), Outcome::Healthy)
         .await;
 }
 

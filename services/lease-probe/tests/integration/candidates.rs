@@ -9,8 +9,8 @@ use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Cut, SimulatedShoot};
 
+use crate::fixture::{Fixture, NODE_LEASES, delete, fast, faster, modify, without_controllers};
 use crate::replica::{IDENTITY, Replica, evidence};
-use crate::world::{NODE_LEASES, World, delete, fast, faster, modify, without_controllers};
 
 fn excluded(evidence: &Evidence) -> BTreeMap<Exclusion, u32> {
     let counts = evidence.excluded.iter();
@@ -35,9 +35,9 @@ fn unmanage(shoot: &SimulatedShoot, name: &str) {
     });
 }
 
-fn phase(world: &World, shoot: &SimulatedShoot, machine: &str, phase: &str) {
+fn phase(fixture: &Fixture, shoot: &SimulatedShoot, machine: &str, phase: &str) {
     modify(
-        world.seed(),
+        fixture.seed(),
         &keys::MACHINES,
         shoot.namespace(),
         machine,
@@ -49,8 +49,8 @@ fn phase(world: &World, shoot: &SimulatedShoot, machine: &str, phase: &str) {
 
 #[tokio::test]
 async fn only_eligible_leases_are_counted() {
-    let world = World::new(faster(), 9, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(faster(), 9, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
     without_controllers(&alpha).await;
     // Every machine has the name of its node.
     let names: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
@@ -63,9 +63,9 @@ async fn only_eligible_leases_are_counted() {
         "KubeletHasDiskPressure",
     );
     condition(&alpha, &names[2], "InPlaceUpdate", "False", "ReadyForUpdate");
-    delete(world.seed(), &keys::MACHINES, alpha.namespace(), &names[3]);
-    phase(&world, &alpha, &names[4], "Failed");
-    phase(&world, &alpha, &names[5], "Terminating");
+    delete(fixture.seed(), &keys::MACHINES, alpha.namespace(), &names[3]);
+    phase(&fixture, &alpha, &names[4], "Failed");
+    phase(&fixture, &alpha, &names[5], "Terminating");
     let orphans = [
         (
             "gone",
@@ -78,7 +78,7 @@ async fn only_eligible_leases_are_counted() {
         alpha.api().create(&keys::LEASES, NODE_LEASES, lease).unwrap();
     }
 
-    let replica = Replica::start(&world).await;
+    let replica = Replica::start(&fixture).await;
     alpha.cut(Cut::All);
     modify(alpha.api(), &keys::LEASES, NODE_LEASES, &names[6], |lease| {
         lease["spec"].as_object_mut().unwrap().remove("renewTime");
@@ -144,8 +144,8 @@ async fn only_eligible_leases_are_counted() {
 
 #[tokio::test]
 async fn a_lease_that_looks_old_at_the_first_look_is_watched_before_it_counts() {
-    let world = World::new(fast(), 3, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(fast(), 3, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
     without_controllers(&alpha).await;
     alpha.cut(Cut::All);
     // By its clock, a minute ago.
@@ -156,8 +156,8 @@ async fn a_lease_that_looks_old_at_the_first_look_is_watched_before_it_counts() 
         });
     }
     // No probe fails for being slow.
-    world.configure(&[("probeTimeout", "30s")]);
-    let replica = Replica::launch(&world, IDENTITY, &[]).await;
+    fixture.configure(&[("probeTimeout", "30s")]);
+    let replica = Replica::launch(&fixture, IDENTITY, &[]).await;
     let mut stream = replica.watch(Scope::Local, &[]).await;
     // Never anything else before: pending, then the loss.
     let lost = loop {

@@ -7,18 +7,18 @@ use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
 use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule};
 
+use crate::fixture::{Fixture, fast, real, with_field, without_controllers};
 use crate::replica::{IDENTITY, Replica, evidence, micros};
 use crate::until;
-use crate::world::{World, fast, real, with_field, without_controllers};
 
 const CONFIG_VALID: &str = "watchdog_config_valid";
 
 #[tokio::test]
 async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
-    let world = World::new(fast(), 5, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(fast(), 5, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
     without_controllers(&alpha).await;
-    let replica = Replica::start(&world).await;
+    let replica = Replica::start(&fixture).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
     let nodes: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
     alpha.cut(Cut::Nodes(nodes[..2].to_vec()));
@@ -34,13 +34,13 @@ async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
             verdict.outcome() == outcome && verdict.evidence.as_ref().is_some_and(of)
         }
     };
-    world.configure(&[("nodeLeaseFailureFraction", "0.4")]);
+    fixture.configure(&[("nodeLeaseFailureFraction", "0.4")]);
     let lost = judged_by(Outcome::LeasesExpired, 0.4);
     replica.until(&alpha, "lost by another threshold", &lost).await;
     assert_eq!(replica.metric(CONFIG_VALID).await, Some(1.0));
 
     // Two things are wrong with it, and the fraction is neither.
-    world.configure(&[
+    fixture.configure(&[
         ("nodeLeaseFailureFraction", "0.9"),
         ("probeIntervall", "1s"),
         ("failureThreshold", "0"),
@@ -55,7 +55,7 @@ async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
         .until(&alpha, "lost still", |verdict| lost(verdict) && later(verdict))
         .await;
 
-    world.configure(&[("nodeLeaseFailureFraction", "0.8")]);
+    fixture.configure(&[("nodeLeaseFailureFraction", "0.8")]);
     replica
         .until(
             &alpha,
@@ -70,10 +70,10 @@ async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
 
 #[tokio::test]
 async fn a_shoot_has_its_own_failure_fraction() {
-    let world = World::new(fast(), 5, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(fast(), 5, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
     without_controllers(&alpha).await;
-    let replica = Replica::start(&world).await;
+    let replica = Replica::start(&fixture).await;
     let annotate = |value: Option<&str>| {
         let annotations = value.map(|value| serde_json::json!({ FAILURE_FRACTION_ANNOTATION: value }));
         let change = |cluster: &mut serde_json::Value| {
@@ -113,11 +113,11 @@ async fn a_shoot_has_its_own_failure_fraction() {
 
 #[tokio::test]
 async fn thresholds_ask_for_probes_in_a_row() {
-    let world = World::new(fast(), 3, &["alpha"]).await;
-    world.configure(&[("failureThreshold", "3"), ("successThreshold", "2")]);
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(fast(), 3, &["alpha"]).await;
+    fixture.configure(&[("failureThreshold", "3"), ("successThreshold", "2")]);
+    let alpha = fixture.shoot("alpha");
     without_controllers(&alpha).await;
-    let replica = Replica::start(&world).await;
+    let replica = Replica::start(&fixture).await;
     let probes = async |outcome: &str| {
         let series = format!("watchdog_probes_total{{outcome=\"{outcome}\"}}");
         replica.metric(&series).await.unwrap_or(0.0)
@@ -135,9 +135,9 @@ async fn thresholds_ask_for_probes_in_a_row() {
 
 #[tokio::test]
 async fn a_kubeconfig_is_rotated_renamed_and_taken_away() {
-    let world = World::new(real(), 2, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
-    let replica = Replica::start(&world).await;
+    let fixture = Fixture::new(real(), 2, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
+    let replica = Replica::start(&fixture).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
     let asked = || alpha.api().counters().requests;
 
@@ -158,10 +158,10 @@ async fn a_kubeconfig_is_rotated_renamed_and_taken_away() {
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
     // Another name: followed from now on, and the old Secret matters no more.
-    world.set_kubeconfig(&alpha, "other", &alpha.probe_kubeconfig());
-    world.configure(&[("kubeConfigSecretName", "other")]);
+    fixture.set_kubeconfig(&alpha, "other", &alpha.probe_kubeconfig());
+    fixture.configure(&[("kubeConfigSecretName", "other")]);
     let watched = || {
-        let audit = world.seed().audit();
+        let audit = fixture.seed().audit();
         audit
             .iter()
             .any(|entry| entry.verb == "watch" && entry.query.contains("metadata.name%3Dother"))
@@ -171,7 +171,7 @@ async fn a_kubeconfig_is_rotated_renamed_and_taken_away() {
         async || watched().then_some(()),
     )
     .await;
-    world.delete_secret(&alpha, PROBE_SECRET);
+    fixture.delete_secret(&alpha, PROBE_SECRET);
     let before = asked();
     until(
         || "it goes on".to_owned(),
@@ -180,23 +180,23 @@ async fn a_kubeconfig_is_rotated_renamed_and_taken_away() {
     .await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
-    world.delete_secret(&alpha, "other");
+    fixture.delete_secret(&alpha, "other");
     let verdict = replica.until_outcome(&alpha, Outcome::Inconclusive).await;
     let missing = "the Secret other does not exist in namespace shoot--sandbox--alpha";
     assert!(verdict.message.contains(missing), "{}", verdict.message);
-    world.set_kubeconfig(&alpha, "other", &alpha.probe_kubeconfig());
+    fixture.set_kubeconfig(&alpha, "other", &alpha.probe_kubeconfig());
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 }
 
 #[tokio::test]
 async fn an_external_endpoint_is_probed_too_where_one_is_named() {
-    let world = World::new(real(), 2, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
-    let replica = Replica::start(&world).await;
+    let fixture = Fixture::new(real(), 2, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
+    let replica = Replica::start(&fixture).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
     // Without its Secret there is no evidence about the endpoint, but no silence either.
-    world.configure(&[
+    fixture.configure(&[
         ("externalKubeConfigSecretName", "external"),
         ("failureThreshold", "2"),
     ]);
@@ -216,7 +216,7 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     closed.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let server = format!("https://{}", closed.local_addr().unwrap());
     let inside = alpha.probe_kubeconfig();
-    world.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
+    fixture.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
     replica
         .until_metric(&failures("connect"), |n| n.is_some_and(|n| n >= 2.0))
         .await;
@@ -224,12 +224,12 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
 
     // A renewal since the endpoint began to fail refutes it. So it begins to fail again after the last one.
     let before = replica.metric(&failures("kubeconfig")).await;
-    world.delete_secret(&alpha, "external");
+    fixture.delete_secret(&alpha, "external");
     replica
         .until_metric(&failures("kubeconfig"), |n| n > before)
         .await;
     alpha.cut(Cut::All);
-    world.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
+    fixture.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
     let lost = replica.until_outcome(&alpha, Outcome::ExternalUnreachable).await;
     assert!(
         lost.message
@@ -239,7 +239,7 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     );
     assert_eq!(evidence(&lost).nodes, Some(2), "the nodes were seen");
 
-    world.set_kubeconfig(&alpha, "external", &inside);
+    fixture.set_kubeconfig(&alpha, "external", &inside);
     alpha.heal();
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
@@ -254,16 +254,16 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
 
 #[tokio::test]
 async fn what_is_not_granted_on_the_seed_is_named_until_it_is() {
-    let world = World::new(real(), 1, &["alpha"]).await;
+    let fixture = Fixture::new(real(), 1, &["alpha"]).await;
     let denied = |resource: &str| Rule {
         verbs: vec!["list".to_owned()],
         resources: vec![resource.to_owned()],
         ..Rule::default()
     };
     for resource in ["secrets", "machines"] {
-        world.seed().deny(denied(resource));
+        fixture.seed().deny(denied(resource));
     }
-    let replica = Replica::launch(&world, IDENTITY, &[]).await;
+    let replica = Replica::launch(&fixture, IDENTITY, &[]).await;
     let wanted = [
         format!("list secrets named {PROBE_SECRET} in all namespaces"),
         "list machines.machine.sapcloud.io in all namespaces".to_owned(),
@@ -286,9 +286,9 @@ async fn what_is_not_granted_on_the_seed_is_named_until_it_is() {
         .until_metric(missing, |missing| missing == Some(1.0))
         .await;
 
-    world.seed().allow_all();
+    fixture.seed().allow_all();
     replica
-        .until_outcome(&world.shoot("alpha"), Outcome::Healthy)
+        .until_outcome(&fixture.shoot("alpha"), Outcome::Healthy)
         .await;
     replica
         .until_metric(missing, |missing| missing == Some(0.0))

@@ -5,8 +5,8 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule, SimulatedShoot};
 
+use crate::fixture::{Fixture, NODE_LEASES, faster, field, modify, real, with_field, without_controllers};
 use crate::replica::Replica;
-use crate::world::{NODE_LEASES, World, faster, field, modify, real, with_field, without_controllers};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
@@ -102,18 +102,18 @@ const ROWS: [Row; 14] = [
     ),
 ];
 
-async fn fail(world: &World, shoot: &SimulatedShoot) {
+async fn fail(fixture: &Fixture, shoot: &SimulatedShoot) {
     let api = shoot.api();
     let leases = |action| {
         api.inject(Fault::always(action).path(LEASES));
     };
     let kubeconfig = shoot.probe_kubeconfig();
     let edited = |field: &str, value: &str| with_field(&kubeconfig, field, value);
-    let write = |kubeconfig: &str| world.set_kubeconfig(shoot, PROBE_SECRET, kubeconfig);
+    let write = |kubeconfig: &str| fixture.set_kubeconfig(shoot, PROBE_SECRET, kubeconfig);
     match shoot.name() {
         "refused" => api.stop().await.unwrap(),
         "foreign" => {
-            let other = world.shoot("slow").probe_kubeconfig();
+            let other = fixture.shoot("slow").probe_kubeconfig();
             let authority = "certificate-authority-data";
             write(&edited(authority, &field(&other, authority)));
         }
@@ -143,15 +143,15 @@ async fn fail(world: &World, shoot: &SimulatedShoot) {
                     .query("continue="),
             );
         }
-        "no-secret" => world.delete_secret(shoot, PROBE_SECRET),
-        "no-key" => world.set_secret(shoot, PROBE_SECRET, json!({})),
+        "no-secret" => fixture.delete_secret(shoot, PROBE_SECRET),
+        "no-key" => fixture.set_secret(shoot, PROBE_SECRET, json!({})),
         "no-server" => write(&edited("server", "\"http://127.0.0.1:1\"")),
         "no-authority" => write(&edited("certificate-authority-data", "bm9uZQ==")),
         name => panic!("{name}"),
     }
 }
 
-async fn mend(world: &World, shoot: &SimulatedShoot) {
+async fn mend(fixture: &Fixture, shoot: &SimulatedShoot) {
     let api = shoot.api();
     match shoot.name() {
         "refused" => api.resume().await.unwrap(),
@@ -161,20 +161,22 @@ async fn mend(world: &World, shoot: &SimulatedShoot) {
     }
     // Whose pause is long looks again at once, because its kubeconfig changed.
     api.revoke(PROBE_USER);
-    world.set_kubeconfig(shoot, PROBE_SECRET, &shoot.probe_kubeconfig());
+    fixture.set_kubeconfig(shoot, PROBE_SECRET, &shoot.probe_kubeconfig());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
     let names = ROWS.map(|row| row.shoot);
-    let world = World::new(real(), 2, &names).await;
-    world.configure(&[("probeTimeout", "2s")]);
-    let replica = Replica::start(&world).await;
+    let fixture = Fixture::new(real(), 2, &names).await;
+    fixture.configure(&[("probeTimeout", "2s")]);
+    let replica = Replica::start(&fixture).await;
     for name in names {
-        replica.until_outcome(&world.shoot(name), Outcome::Healthy).await;
+        replica
+            .until_outcome(&fixture.shoot(name), Outcome::Healthy)
+            .await;
     }
     for name in names {
-        fail(&world, &world.shoot(name)).await;
+        fail(&fixture, &fixture.shoot(name)).await;
     }
     let failures = |shoot: &SimulatedShoot, reason: &str| {
         let name = shoot.namespace();
@@ -183,7 +185,7 @@ async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
         )
     };
     for row in &ROWS {
-        let shoot = world.shoot(row.shoot);
+        let shoot = fixture.shoot(row.shoot);
         let verdict = replica
             .until(&shoot, row.message, |verdict| {
                 verdict.outcome() == row.outcome && verdict.message.contains(row.message)
@@ -203,7 +205,7 @@ async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
     replica
         .until_metric(failed, |n| n.is_some_and(|n| n >= 1.0))
         .await;
-    let forbidden = world.shoot("forbidden");
+    let forbidden = fixture.shoot("forbidden");
     let missing = ["list leases in namespace kube-node-lease", "list nodes"].map(|permission| {
         let name = forbidden.namespace();
         format!("watchdog_shoot_permission_missing{{shoot=\"{name}\",permission=\"{permission}\"}}")
@@ -213,27 +215,29 @@ async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
     }
 
     for name in names {
-        mend(&world, &world.shoot(name)).await;
+        mend(&fixture, &fixture.shoot(name)).await;
     }
     for name in names {
-        replica.until_outcome(&world.shoot(name), Outcome::Healthy).await;
+        replica
+            .until_outcome(&fixture.shoot(name), Outcome::Healthy)
+            .await;
     }
     for series in &missing {
         replica.until_metric(series, |missing| missing.is_none()).await;
     }
     // What has failed stays counted.
-    let counted = failures(&world.shoot("refused"), "connect");
+    let counted = failures(&fixture.shoot("refused"), "connect");
     assert!(replica.metric(&counted).await.is_some());
 }
 
 /// Nodes and machines are asked for only when it matters; without them there is no loss.
 #[tokio::test]
 async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
-    let world = World::new(faster(), 3, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(faster(), 3, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
     let machine = alpha.machines()[0].name.clone();
     without_controllers(&alpha).await;
-    let replica = Replica::start(&world).await;
+    let replica = Replica::start(&fixture).await;
     let shown = async |outcome, reason: &str, message: &str| {
         replica
             .until(&alpha, message, |verdict| {
@@ -252,7 +256,7 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
 
     let path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/shoot--sandbox--alpha/machines";
     let fault = Fault::always(FaultAction::InternalError).path(path);
-    world.seed().inject(fault);
+    fixture.seed().inject(fault);
     alpha.cut(Cut::All);
     shown(
         Outcome::Inconclusive,
@@ -260,12 +264,12 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
         "machines cannot be listed on the seed",
     )
     .await;
-    world.seed().clear_faults();
+    fixture.seed().clear_faults();
     replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
 
     let set_status = |status| {
         let set = |machine: &mut Value| machine["status"] = status;
-        modify(world.seed(), &keys::MACHINES, alpha.namespace(), &machine, set);
+        modify(fixture.seed(), &keys::MACHINES, alpha.namespace(), &machine, set);
     };
     set_status(json!("broken"));
     shown(

@@ -6,13 +6,13 @@
 mod api;
 mod candidates;
 mod changes;
+mod eligible_shoots;
 mod failures;
-mod life;
+mod fixture;
+mod losses;
 mod replica;
 mod replicas;
-mod story;
 mod stream;
-mod world;
 
 use std::time::Duration;
 

@@ -15,8 +15,8 @@ use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::SimulatedShoot;
 
+use crate::fixture::Fixture;
 use crate::stream::Stream;
-use crate::world::World;
 use crate::{PATIENCE, until};
 
 /// The name of the replica of tests that need only one.
@@ -31,13 +31,13 @@ pub struct Replica {
 
 impl Replica {
     /// Starts a replica and waits until it is ready.
-    pub async fn start(world: &World) -> Self {
-        Self::start_as(world, IDENTITY, &[]).await
+    pub async fn start(fixture: &Fixture) -> Self {
+        Self::start_as(fixture, IDENTITY, &[]).await
     }
 
     /// The same with an identity and more arguments.
-    pub async fn start_as(world: &World, identity: &str, more: &[&str]) -> Self {
-        let replica = Self::launch(world, identity, more).await;
+    pub async fn start_as(fixture: &Fixture, identity: &str, more: &[&str]) -> Self {
+        let replica = Self::launch(fixture, identity, more).await;
         let bound = replica.bound.as_ref().unwrap();
         let mut ready = bound.readiness.subscribe();
         let waited = tokio::time::timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
@@ -46,8 +46,8 @@ impl Replica {
     }
 
     /// Starts a replica.
-    pub async fn launch(world: &World, identity: &str, more: &[&str]) -> Self {
-        let file = |name: &str| world.dir.path().join(name).display().to_string();
+    pub async fn launch(fixture: &Fixture, identity: &str, more: &[&str]) -> Self {
+        let file = |name: &str| fixture.dir.path().join(name).display().to_string();
         let mut args = vec![
             "lease-probe".to_owned(),
             "--insecure-plaintext".into(),

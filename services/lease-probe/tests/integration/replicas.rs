@@ -8,8 +8,8 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 
+use crate::fixture::{Fixture, real};
 use crate::replica::{IDENTITY, Replica};
-use crate::world::{World, real};
 use crate::{eventually, until};
 
 const SHOOTS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -29,16 +29,16 @@ async fn observers(replica: &Replica, scope: Scope) -> BTreeMap<String, String> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
-    let world = World::new(real(), 1, &SHOOTS).await;
+    let fixture = Fixture::new(real(), 1, &SHOOTS).await;
     // The verdicts of a replica that leaves must hold until the other one has probed, even on a slow machine.
-    world.configure(&[("probeInterval", "20s"), ("probeTimeout", "30s")]);
-    let first = Replica::start_as(&world, "first", &[]).await;
+    fixture.configure(&[("probeInterval", "20s"), ("probeTimeout", "30s")]);
+    let first = Replica::start_as(&fixture, "first", &[]).await;
     until(
         || "the first has all".to_owned(),
         async || (observers(&first, Scope::Local).await.len() == SHOOTS.len()).then_some(()),
     )
     .await;
-    let second = Replica::start_as(&world, "second", &[]).await;
+    let second = Replica::start_as(&fixture, "second", &[]).await;
     let shared = until(
         || "both have their share".to_owned(),
         async || {
@@ -74,14 +74,14 @@ async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
         first.watch(Scope::Local, &[]).await,
         first.watch(Scope::Unspecified, &[]).await,
     ];
-    assert_eq!(world.holder("first").as_deref(), Some("first"));
+    assert_eq!(fixture.holder("first").as_deref(), Some("first"));
     first.stop().await;
     for stream in leaving {
         let status = stream.end().await;
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         assert!(status.message().contains("stopping"), "{status}");
     }
-    assert_eq!(world.holder("first"), None, "its Lease is released");
+    assert_eq!(fixture.holder("first"), None, "its Lease is released");
 
     let mut moved: Vec<_> = shared
         .iter()
@@ -105,17 +105,17 @@ async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
 
 #[tokio::test]
 async fn a_replica_that_is_started_again_takes_its_place() {
-    let world = World::new(real(), 1, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(real(), 1, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
     for _ in 0..2 {
-        let replica = Replica::start(&world).await;
+        let replica = Replica::start(&fixture).await;
         replica.until_outcome(&alpha, Outcome::Healthy).await;
-        assert_eq!(world.holder(IDENTITY).as_deref(), Some(IDENTITY));
+        assert_eq!(fixture.holder(IDENTITY).as_deref(), Some(IDENTITY));
         replica.stop().await;
-        assert_eq!(world.holder(IDENTITY), None);
+        assert_eq!(fixture.holder(IDENTITY), None);
         // Its connections are gone with it.
         eventually("the seed is rid of its watches", || {
-            world.seed().counters().open_watches == 0
+            fixture.seed().counters().open_watches == 0
         })
         .await;
     }

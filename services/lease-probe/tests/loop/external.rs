@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// A shoot whose nodes stop renewing after a while, and an external endpoint with scripted answers.
 #[derive(Clone)]
-struct World {
+struct ScriptedEndpoints {
     clock: Clock,
     began: i64,
     /// For how long the nodes renew every ten seconds.
@@ -43,7 +43,7 @@ struct Observed {
     failures: Vec<(Endpoint, &'static str)>,
 }
 
-impl ProbeReporter for World {
+impl ProbeReporter for ScriptedEndpoints {
     fn verdict(&self, verdict: Verdict) {
         let reported = (verdict.observed_at, verdict.outcome);
         self.observed.lock().reported.push(reported);
@@ -56,7 +56,7 @@ impl ProbeReporter for World {
 
 const RENEW_INTERVAL: i64 = 10_000_000;
 
-impl ShootClient for World {
+impl ShootClient for ScriptedEndpoints {
     async fn leases(&mut self, _: &Access, _: Budget) -> Result<(ListedLeases, Instant), ProbeFailure> {
         let alive = i64::try_from(self.renew_for.as_micros()).unwrap();
         let since = (self.clock.now_micros() - self.began).min(alive);
@@ -86,7 +86,7 @@ impl ShootClient for World {
     }
 }
 
-impl ExternalEndpoint for World {
+impl ExternalEndpoint for ScriptedEndpoints {
     async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), ProbeFailure> {
         let next = self.answers.lock().pop_front();
         match next {
@@ -102,7 +102,7 @@ const FOREVER: Duration = Duration::from_secs(86_400);
 /// Probes until all answers were given.
 async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(), ProbeFailure>>) -> Observed {
     let clock = Clock::start();
-    let world = World {
+    let endpoints = ScriptedEndpoints {
         clock,
         began: clock.now_micros(),
         renew_for,
@@ -121,14 +121,14 @@ async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(),
         "shoot".into(),
         context(clock),
         inputs,
-        world.clone(),
-        world.clone(),
-        world.clone(),
+        endpoints.clone(),
+        endpoints.clone(),
+        endpoints.clone(),
     );
     let hour = Duration::from_secs(3600);
     let run = prober.run(1, CancellationToken::new());
     assert!(tokio::time::timeout(hour, run).await.is_err(), "the prober ended");
-    std::mem::take(&mut *world.observed.lock())
+    std::mem::take(&mut *endpoints.observed.lock())
 }
 
 /// Without the one that is pending before the first probe.

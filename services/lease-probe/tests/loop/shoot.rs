@@ -162,7 +162,7 @@ async fn probe(shoot: TestShoot, config: ProberConfig) -> Observed {
     let clock = Clock::start();
     let began = clock.now_micros();
     let observed = Arc::new(Mutex::new(Observed::default()));
-    let world = World {
+    let world = ScriptedShoot {
         shoot: Arc::new(shoot),
         clock,
         began,
@@ -193,20 +193,20 @@ async fn probe(shoot: TestShoot, config: ProberConfig) -> Observed {
 }
 
 #[derive(Clone)]
-struct World {
+struct ScriptedShoot {
     shoot: Arc<TestShoot>,
     clock: Clock,
     began: i64,
     observed: Arc<Mutex<Observed>>,
 }
 
-impl World {
+impl ScriptedShoot {
     fn now(&self) -> Millis {
         (self.clock.now_micros() - self.began) / 1_000
     }
 }
 
-impl ProbeReporter for World {
+impl ProbeReporter for ScriptedShoot {
     fn verdict(&self, verdict: Verdict) {
         let now = self.now();
         let mut observed = self.observed.lock();
@@ -222,7 +222,7 @@ impl ProbeReporter for World {
     }
 }
 
-impl ShootClient for World {
+impl ShootClient for ScriptedShoot {
     async fn leases(&mut self, _: &Access, _: Budget) -> Result<(ListedLeases, Instant), ProbeFailure> {
         let (started, sent) = (self.now(), Instant::now());
         self.observed.lock().probes.push((started, Millis::MAX));
@@ -268,7 +268,7 @@ impl ShootClient for World {
     }
 }
 
-impl ExternalEndpoint for World {
+impl ExternalEndpoint for ScriptedShoot {
     async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), ProbeFailure> {
         Ok(())
     }

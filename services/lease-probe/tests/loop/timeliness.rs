@@ -9,12 +9,12 @@ use crate::shoot::{EXPIRY_AGE, LASTS, Millis, Observed, RENEW_INTERVAL, TestShoo
 /// Timers of the runtime are exact to a millisecond; a probe has three.
 const TIMERS: Millis = 4;
 
-/// Kubelets in step with the lists cannot be told from clocks that are behind by as much.
+/// Kubelets in step with the lists look like clocks that are behind by as much.
 const COMMON_SKEW: Millis = 3_000;
 
 /// The nodes that a cut concerns do not renew from its start to its end.
 #[derive(Debug, Clone)]
-struct Cut {
+struct RenewalGap {
     start: Millis,
     lasts: Millis,
     nodes: Vec<bool>,
@@ -40,7 +40,7 @@ fn history(nodes: usize) -> impl Strategy<Value = TestShoot> {
             for (after, lasts, nodes) in [first, second] {
                 let start = end + after;
                 end = start + lasts;
-                cuts.push(Cut { start, lasts, nodes });
+                cuts.push(RenewalGap { start, lasts, nodes });
             }
             let renewals = kubelets.iter().enumerate().map(|(node, (phase, steps))| {
                 let phase = together.map_or(*phase, |width| phase % width);
@@ -50,8 +50,9 @@ fn history(nodes: usize) -> impl Strategy<Value = TestShoot> {
                     if at > LASTS {
                         break;
                     }
-                    let is_cut =
-                        |cut: &Cut| cut.nodes[node] && (cut.start..cut.start + cut.lasts).contains(&at);
+                    let is_cut = |cut: &RenewalGap| {
+                        cut.nodes[node] && (cut.start..cut.start + cut.lasts).contains(&at)
+                    };
                     if !cuts.iter().any(is_cut) {
                         renewals.push(at);
                     }

@@ -3,7 +3,7 @@
 use crate::kubelet::{KubeletModel, NodeClock};
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 use crate::script::{FactSpan, History, NodeFact, NodeScript, ProberRun, RUN_UP, ShootScript};
-use crate::timeline::{Behaviour, Cut, FOREVER, Segment, ServerTimeline};
+use crate::timeline::{Behaviour, FOREVER, PacketLoss, Segment, ServerTimeline};
 
 /// Time needed after the last event of a history, until kube-controller-manager marks the nodes and the prober sees it.
 pub(crate) const AFTERMATH: Micros = 130 * SECOND;
@@ -141,7 +141,7 @@ impl Builder {
         self.random.shuffle(&mut nodes);
         let cut = ((count as f64 * share).round() as usize).clamp(1, count);
         for node in &nodes[..cut] {
-            self.shoot().nodes[*node].cuts.push(Cut { from, to });
+            self.shoot().nodes[*node].cuts.push(PacketLoss { from, to });
         }
         self.ends = self.ends.max(from);
         if to < FOREVER {

@@ -67,13 +67,13 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("loss in a shoot of 50 nodes", nodes::large_loss),
         class("clocks off by up to 120 s", nodes::skewed_clocks),
         class("clocks off, loss", nodes::skewed_clocks_loss).may_be_late(
-            "a clock that is off by less than a renew interval cannot be told from a list that came late",
+            "a clock that is off by less than a renew interval looks like a list that came late",
         ),
         class("clocks that are set", nodes::clock_steps).may_be_late(
             "kube-controller-manager takes nodes for dead whose clocks were set back; they live",
         ),
         class("clocks that are set, loss", nodes::clock_steps_loss).may_be_late(
-            "a clock that is off by less than a renew interval cannot be told from a list that came late",
+            "a clock that is off by less than a renew interval looks like a list that came late",
         ),
         class("nodes join and leave", nodes::joins_and_leaves),
         class("nodes join and leave, loss", nodes::joins_and_leaves_loss).may_be_late(

@@ -3,7 +3,7 @@
 use crate::builder::Builder;
 use crate::random::{MILLISECOND, Micros, SECOND};
 use crate::script::History;
-use crate::timeline::{Behaviour, Cut, FOREVER, FailsFor};
+use crate::timeline::{Behaviour, FOREVER, FailsFor, PacketLoss};
 
 /// Duration of a server's bad behaviour.
 const BAD_TIMES: i64 = 150 * SECOND;
@@ -214,7 +214,7 @@ fn external_away(class: &'static str, seed: u64) -> Builder {
     let mut history = Builder::new(class, seed);
     let at = history.some_time();
     let to = at + history.random.seconds(1.0, 120.0);
-    history.shoot().external_cuts = Some(vec![Cut { from: at, to }]);
+    history.shoot().external_cuts = Some(vec![PacketLoss { from: at, to }]);
     history.until(to);
     history
 }
@@ -237,7 +237,7 @@ pub(crate) fn external(class: &'static str, seed: u64) -> History {
 pub(crate) fn external_around(history: &mut Builder, (starts, ends): (Micros, Micros)) {
     let from = starts + history.random.seconds(-60.0, 40.0);
     let to = ends + history.random.seconds(20.0, 90.0);
-    history.shoot().external_cuts = Some(vec![Cut { from, to }]);
+    history.shoot().external_cuts = Some(vec![PacketLoss { from, to }]);
     history.until(to);
 }
 
@@ -246,7 +246,7 @@ pub(crate) fn external_loss(class: &'static str, seed: u64) -> History {
     let mut history = external_away(class, seed);
     let cuts = history.shoot().external_cuts.clone().unwrap_or_default();
     let share = history.random.pick(&[0.5, 0.7, 1.0]);
-    for Cut { from, to } in cuts {
+    for PacketLoss { from, to } in cuts {
         history.cut(share, from, to);
     }
     history.build()
@@ -277,7 +277,7 @@ pub(crate) fn many_things(mut history: Builder) -> History {
                 let by = history.random.seconds(0.2, 8.0);
                 history.server(at, lasts, Behaviour::Slow { by });
             }
-            5 => history.shoot().prober_cuts.push(Cut {
+            5 => history.shoot().prober_cuts.push(PacketLoss {
                 from: at,
                 to: at + lasts,
             }),

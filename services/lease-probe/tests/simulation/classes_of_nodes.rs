@@ -38,10 +38,12 @@ pub(crate) fn creeping_loss(class: &'static str, seed: u64) -> History {
     let mut at = history.some_time();
     let most = history.random.seconds(2.0, 30.0);
     for node in 0..history.shoot().nodes.len() {
-        history.shoot().nodes[node].cuts.push(crate::timeline::Cut {
-            from: at,
-            to: FOREVER,
-        });
+        history.shoot().nodes[node]
+            .cuts
+            .push(crate::timeline::PacketLoss {
+                from: at,
+                to: FOREVER,
+            });
         history.until(at);
         at += history.random.between(0, most);
     }
@@ -211,7 +213,7 @@ fn draw_facts(history: &mut Builder) {
             let to = from + lasts - 12 * SECOND;
             history.shoot().nodes[node]
                 .cuts
-                .push(crate::timeline::Cut { from: silent, to });
+                .push(crate::timeline::PacketLoss { from: silent, to });
             history.until(to);
         }
     }

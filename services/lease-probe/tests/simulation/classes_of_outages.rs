@@ -3,7 +3,7 @@
 use crate::builder::{Builder, OUTAGES};
 use crate::random::{Micros, SECOND};
 use crate::script::History;
-use crate::timeline::{Behaviour, Cut, FOREVER};
+use crate::timeline::{Behaviour, FOREVER, PacketLoss};
 
 fn outage(mut history: Builder, behaviour: Behaviour) -> History {
     let (at, lasts) = (history.some_time(), outage_length(&mut history));
@@ -311,7 +311,7 @@ pub(crate) fn handover_loss(class: &'static str, seed: u64) -> History {
 
 fn cut_prober(history: &mut Builder) {
     let (at, lasts) = (history.some_time(), outage_length(history));
-    history.shoot().prober_cuts.push(Cut {
+    history.shoot().prober_cuts.push(PacketLoss {
         from: at,
         to: at + lasts,
     });

@@ -6,7 +6,7 @@ use crate::judge::{Judgement, LossJudgement};
 use crate::random::{Micros, SECOND, seconds};
 use crate::script::{History, ShootHistory, ShootScript, required};
 use crate::timeline::FOREVER;
-use crate::world::ProbedShoot;
+use crate::virtual_time::ProbedShoot;
 
 /// A description starts this long before a verdict in question and ends half of it after.
 const AROUND: Micros = 60 * SECOND;

@@ -46,7 +46,6 @@ impl NodeClock {
     }
 }
 
-/// One kubelet.
 #[derive(Debug, Clone)]
 pub(crate) struct KubeletModel {
     pub(crate) seed: u64,

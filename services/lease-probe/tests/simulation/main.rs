@@ -27,7 +27,7 @@ mod script;
 mod table;
 mod timeline;
 mod transport;
-mod world;
+mod virtual_time;
 
 use std::time::{Duration, Instant};
 

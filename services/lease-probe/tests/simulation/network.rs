@@ -3,7 +3,7 @@
 //! The whole future of a history is known, so every exchange is computed when it begins.
 
 use crate::random::{MILLISECOND, Micros, SECOND, hashed};
-use crate::timeline::{Behaviour, Client, Cut, Segment, ServerTimeline};
+use crate::timeline::{Behaviour, Client, PacketLoss, Segment, ServerTimeline};
 
 /// From one end to the other and back.
 const ROUND_TRIP: Micros = 2 * MILLISECOND;
@@ -23,7 +23,7 @@ const RETRANSMISSIONS: usize = 15;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NetworkPath<'a> {
     pub(crate) server: &'a ServerTimeline,
-    pub(crate) cuts: &'a [Cut],
+    pub(crate) cuts: &'a [PacketLoss],
     pub(crate) client: Client,
 }
 
@@ -52,7 +52,6 @@ pub(crate) enum ExchangeEnd {
     Silent,
 }
 
-/// One request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestKind {
     pub(crate) writes: bool,
@@ -269,7 +268,7 @@ mod tests {
         }
     }
 
-    fn path<'a>(server: &'a ServerTimeline, cuts: &'a [Cut]) -> NetworkPath<'a> {
+    fn path<'a>(server: &'a ServerTimeline, cuts: &'a [PacketLoss]) -> NetworkPath<'a> {
         NetworkPath {
             server,
             cuts,
@@ -330,7 +329,7 @@ mod tests {
     #[test]
     fn a_close_that_got_lost_is_found_out_later() {
         let server = server(&[(10, 12, Behaviour::Refuses)]);
-        let cuts = [Cut {
+        let cuts = [PacketLoss {
             from: 9 * SECOND,
             to: 20 * SECOND,
         }];
@@ -357,7 +356,7 @@ mod tests {
     #[test]
     fn what_was_written_before_a_cut_stays_written() {
         let server = server(&[]);
-        let cuts = [Cut {
+        let cuts = [PacketLoss {
             from: 10 * SECOND + 4 * MILLISECOND,
             to: 100 * SECOND,
         }];

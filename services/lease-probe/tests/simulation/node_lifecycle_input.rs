@@ -3,7 +3,6 @@
 
 use crate::random::Micros;
 
-/// A write of the Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaseWrite {
     /// When the API server made it.
@@ -12,7 +11,6 @@ pub(crate) struct LeaseWrite {
     pub(crate) renew_time: Micros,
 }
 
-/// The history of one kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KubeletHistory {
     /// In order.

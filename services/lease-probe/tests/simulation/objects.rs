@@ -14,7 +14,7 @@ use crate::kubelet::last_write;
 use crate::node_lifecycle::is_unknown;
 use crate::random::{MILLISECOND, Micros};
 use crate::script::{NodeFact, NodeScript};
-use crate::world::{EPOCH, PlayedShoot, VirtualClock};
+use crate::virtual_time::{EPOCH, PlayedShoot, VirtualClock};
 
 /// Latency of a list of machines on the seed's API server.
 const SEED_LATENCY: Micros = 20 * MILLISECOND;

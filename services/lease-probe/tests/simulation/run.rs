@@ -10,7 +10,7 @@ use crate::describe::Account;
 use crate::judge::{Judgement, LossJudgement, judge, unprotected};
 use crate::script::History;
 use crate::table::{self, Table};
-use crate::world::{PlayedShoot, probe};
+use crate::virtual_time::{PlayedShoot, probe};
 
 /// The results of many histories.
 pub(crate) struct RunResult {

@@ -6,7 +6,7 @@ use crate::network::NetworkPath;
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, ReadyChange, is_unknown};
 use crate::node_lifecycle_input::LeadershipTerm;
 use crate::random::{Micros, SECOND};
-use crate::timeline::{Client, Cut, FOREVER, ServerTimeline, frozen_cuts};
+use crate::timeline::{Client, FOREVER, PacketLoss, ServerTimeline, frozen_cuts};
 
 /// Kubelets and kube-controller-manager run for this long before the first prober starts.
 pub(crate) const RUN_UP: Micros = -150 * SECOND;
@@ -36,12 +36,11 @@ pub(crate) struct FactSpan {
     pub(crate) fact: NodeFact,
 }
 
-/// One node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeScript {
     pub(crate) kubelet: KubeletModel,
     /// Between the node and the API server.
-    pub(crate) cuts: Vec<Cut>,
+    pub(crate) cuts: Vec<PacketLoss>,
     pub(crate) created: Micros,
     /// The node and its lease.
     pub(crate) deleted: Micros,
@@ -50,15 +49,14 @@ pub(crate) struct NodeScript {
     pub(crate) facts: Vec<FactSpan>,
 }
 
-/// One shoot.
 #[derive(Debug, Clone)]
 pub(crate) struct ShootScript {
     pub(crate) server: ServerTimeline,
     pub(crate) nodes: Vec<NodeScript>,
     /// Between the seed's lease-probe and the API server.
-    pub(crate) prober_cuts: Vec<Cut>,
+    pub(crate) prober_cuts: Vec<PacketLoss>,
     /// The same on the way through the external endpoint, where that is configured.
-    pub(crate) external_cuts: Option<Vec<Cut>>,
+    pub(crate) external_cuts: Option<Vec<PacketLoss>>,
     pub(crate) grace: Micros,
 }
 

@@ -67,7 +67,7 @@ pub(crate) struct ServerTimeline {
 
 /// A time in which packets between a client and the server are dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Cut {
+pub(crate) struct PacketLoss {
     pub(crate) from: Micros,
     pub(crate) to: Micros,
 }
@@ -78,7 +78,7 @@ impl Segment {
     }
 }
 
-impl Cut {
+impl PacketLoss {
     pub(crate) const fn contains(&self, at: Micros) -> bool {
         self.from <= at && at < self.to
     }
@@ -212,10 +212,10 @@ impl ServerTimeline {
 }
 
 /// The same cuts if the network stayed as it is at `at`.
-pub(crate) fn frozen_cuts(cuts: &[Cut], at: Micros) -> Vec<Cut> {
+pub(crate) fn frozen_cuts(cuts: &[PacketLoss], at: Micros) -> Vec<PacketLoss> {
     let so_far = cuts.iter().filter(|cut| cut.from <= at);
     so_far
-        .map(|cut| Cut {
+        .map(|cut| PacketLoss {
             to: if cut.contains(at) { FOREVER } else { cut.to },
             ..*cut
         })
@@ -280,14 +280,14 @@ mod tests {
     fn nothing_new_fails_in_a_frozen_history() {
         let server = server(&[(10, 20, Behaviour::Refuses), (30, 40, Behaviour::Refuses)]);
         assert_eq!(server.frozen_at(15 * SECOND).segments, server.segments[..1]);
-        let cut = |from: i64, to: i64| Cut {
+        let cut = |from: i64, to: i64| PacketLoss {
             from: from * SECOND,
             to: to * SECOND,
         };
         let cuts = [cut(0, 5), cut(10, 20), cut(30, 40)];
         let expected = [
             cuts[0],
-            Cut {
+            PacketLoss {
                 to: FOREVER,
                 ..cuts[1]
             },

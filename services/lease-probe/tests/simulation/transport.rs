@@ -15,7 +15,7 @@ use crate::network::{ExchangeEnd, NetworkPath, Opening, RequestKind};
 use crate::objects;
 use crate::random::{MILLISECOND, Micros, SECOND};
 use crate::timeline::{Client, FOREVER};
-use crate::world::{PlayedShoot, ProbedShoot, VirtualClock};
+use crate::virtual_time::{PlayedShoot, ProbedShoot, VirtualClock};
 
 /// The HTTP/2 PINGs of lease-probe (`cluster/http.rs`).
 const PING_INTERVAL: Micros = 6 * SECOND;
@@ -234,7 +234,7 @@ impl SimLink {
     /// The instant of something that is past.
     fn instant_of(&self, at: Micros) -> Instant {
         let clock = self.peer.clock;
-        let ago = crate::world::duration((clock.now() - at).max(0));
+        let ago = crate::virtual_time::duration((clock.now() - at).max(0));
         Instant::now().checked_sub(ago).unwrap_or_else(Instant::now)
     }
 

@@ -53,10 +53,10 @@ impl WatchedResources {
             let listed = resources.drop_from_configuration(reference);
             let held = resources.held_down_in(reference);
             if !held.is_empty() {
-                let (n, shoots) = (held.len(), held.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
+                let (held_down, shoots) = (held.len(), held.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
                 tracing::warn!(
                     resource = %reference,
-                    n,
+                    held_down,
                     shoots,
                     "resource removed from the configuration while scaled down; watching it until it is restored"
                 );

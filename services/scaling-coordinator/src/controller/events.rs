@@ -107,8 +107,8 @@ pub(super) fn kept_back(about: ObjectReference, write: &ResourceWrite, reason: &
     Notice {
         about,
         warning: false,
-        reason: "MeltdownProtectionObserved",
-        action: "Observed",
+        reason: "WriteKeptBack",
+        action: "KeptBack",
         note: format!("Would {write}, but the mode is observe. {reason}"),
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct DecisionInputs {
     pub(crate) verdicts: Arc<VerdictTable>,
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) resources: Arc<Resources>,
-    /// Tells which shoots this replica owns.
+    /// Knows which shoots this replica owns.
     pub(crate) membership: Exclusive,
     /// Cancelled when the process drains: no write begins after that.
     pub(crate) draining: CancellationToken,
@@ -90,7 +90,7 @@ impl DecisionInputs {
         self.clusters.policy(shoot).malformed
     }
 
-    /// Where the dependants of a shoot are to go now.
+    /// The direction in which the dependants of a shoot should be scaled now.
     pub(crate) fn decide(&self, shoot: &str, now: Instant) -> Decision {
         let mode = self.mode(shoot, now);
         let mut decision = match self.allowed(shoot) {

@@ -285,7 +285,7 @@ impl Controller {
                 FAILURES.inc(direction);
             }
             let name = direction_name(direction);
-            tracing::warn!(resource = %reference, direction = name, error = why, "a resource failed its level");
+            tracing::warn!(resource = %reference, direction = name, error = why, "a level failed; trying it again");
             let about = self.inputs.resources.about(reference, shoot);
             publish(events::failed(about, direction, why));
         }

@@ -143,7 +143,7 @@ impl HoldReason {
     }
 }
 
-/// Where the dependants of a shoot are to go.
+/// The direction of a shoot, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Decision {
     /// The direction; `None` holds.
@@ -159,7 +159,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Holds.
+    /// The decision to leave the shoot as it is.
     #[must_use]
     pub fn hold(held: HoldReason, reason: impl Into<String>) -> Self {
         Self {

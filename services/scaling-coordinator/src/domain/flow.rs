@@ -86,7 +86,7 @@ impl Steps {
 }
 
 impl Flow {
-    /// Notes that somebody else may have acted on the shoot until now: what was learnt before counts no more. A new
+    /// Notes that somebody else may have acted on the shoot until now: what was learnt before no longer counts. A new
     /// flow knows nothing anyway.
     pub fn take_over(&mut self) {
         let under_way = self.ops.iter().filter(|(_, op)| op.sent.is_some());

@@ -19,7 +19,7 @@ pub(crate) mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 
-/// Where the dependants of a shoot are to go. Holding is the absence of a direction.
+/// The direction in which the dependants of a shoot should be scaled. Holding is the absence of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// Scaled down: the nodes are cut off.

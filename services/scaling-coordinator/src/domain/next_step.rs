@@ -23,7 +23,7 @@ use watchdog_api::workload::RecordedReplicas;
 use super::Direction;
 use super::observed::{Dependent, Observed, ResourceState};
 
-/// A write.
+/// One change of a resource, sent with the version that the decision was based on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceWrite {
     /// Record the replicas and set meltdown-protection-active: the first of two steps down.

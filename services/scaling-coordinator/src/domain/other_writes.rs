@@ -120,7 +120,11 @@ mod tests {
             let short = |other: OtherWrite| (other.direction, other.from, other.to, other.writer);
             found.into_iter().map(short).collect::<Vec<_>>()
         };
-        assert_eq!(find(seen(2, 2)), [], "at first sight nothing has changed");
+        assert_eq!(
+            find(seen(2, 2)),
+            [],
+            "nothing has changed when it is first observed"
+        );
         let go = || "dependency-watchdog".to_owned();
         assert_eq!(find(by(&go(), held(2))), [(Direction::Down, 2, 0, go())]);
         assert_eq!(find(by(&go(), held(2))), []);

@@ -125,7 +125,7 @@ async fn a_shoot_that_hibernates_or_goes_away_is_released_and_not_scaled_again()
             }
         })
         .await;
-        // Another shoot goes through all of it: whatever was to come has come by then.
+        // Another shoot goes through all of it: whatever would come has come by then.
         seed.shoot("shoot--other", 1, false).await;
         probe.say("shoot--other", Outcome::LeasesExpired);
         coordinator.until_settled("shoot--other", Direction::Down).await;

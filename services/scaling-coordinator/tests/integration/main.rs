@@ -23,8 +23,8 @@ mod probe;
 mod release;
 mod restored;
 mod seed;
-mod story;
 mod streams;
+mod watch_scaling;
 
 use std::time::Duration;
 

@@ -179,7 +179,7 @@ async fn events_are_written_on_request_and_nothing_else() {
     eventually("Events tell of it", || {
         [KCM, MCM, CA]
             .iter()
-            .all(|name| seed.events(SHOOT, name) == ["MeltdownProtectionObserved"])
+            .all(|name| seed.events(SHOOT, name) == ["WriteKeptBack"])
     })
     .await;
     let writes = seed.all_writes();

@@ -183,7 +183,7 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
     let coordinator = Coordinator::start(&seed, &[]).await;
     probe.say("shoot--0", Outcome::LeasesExpired);
     coordinator.until_settled("shoot--0", Direction::Down).await;
-    // It leaves: what it said does not count any more.
+    // It leaves: what it reported no longer counts.
     stop.cancel();
     tokio::time::timeout(crate::PATIENCE, task)
         .await

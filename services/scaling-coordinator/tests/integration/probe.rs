@@ -30,7 +30,7 @@ struct FakeVerdict {
     outcome: Outcome,
     /// Age of the observation when the verdict was sent.
     age: Duration,
-    said: Instant,
+    given_at: Instant,
     valid_until: Instant,
     observer: String,
 }
@@ -76,7 +76,7 @@ impl Probe {
         let given = FakeVerdict {
             outcome,
             age,
-            said: Instant::now(),
+            given_at: Instant::now(),
             valid_until: Instant::now() + valid_for,
             observer: self.name.clone(),
         };
@@ -177,7 +177,7 @@ fn verdict(shoot: String, given: &FakeVerdict) -> pb::Verdict {
         outcome: given.outcome.into(),
         message: "The test says so.".into(),
         age: Some(signed(micros(
-            given.age + now.saturating_duration_since(given.said),
+            given.age + now.saturating_duration_since(given.given_at),
         ))),
         valid_for: Some(signed(left - over)),
         observer: given.observer.clone(),

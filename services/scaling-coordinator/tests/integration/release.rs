@@ -64,7 +64,7 @@ impl Run {
         }
     }
 
-    /// How it ends, and what it said.
+    /// How it ends, and its standard output.
     async fn end(self) -> (anyhow::Result<()>, String) {
         let result = tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap();
         (result, String::from_utf8(self.output.0.lock().clone()).unwrap())
@@ -109,7 +109,7 @@ async fn what_is_held_down_is_restored_in_order_and_nothing_else_is_touched() {
         "the next level waits until the first one is ready"
     );
     seed.thaw(SHOOT, KCM);
-    let (result, said) = run.end().await;
+    let (result, stdout) = run.end().await;
     result.unwrap();
     assert_eq!((seed.all(SHOOT), seed.all(OTHER)), ([2, 1, 0], [0, 0, 1]));
     let writes = [
@@ -120,12 +120,12 @@ async fn what_is_held_down_is_restored_in_order_and_nothing_else_is_touched() {
     ];
     assert_eq!(seed.writes(SHOOT), writes);
     assert_eq!(seed.writes(OTHER), [format!("clean {KCM}")]);
-    let lines: Vec<_> = said.lines().collect();
+    let lines: Vec<_> = stdout.lines().collect();
     let restored = |line: &&str| line.ends_with(": restored");
     assert_eq!(
         lines.iter().copied().filter(|line| restored(line)).count(),
         3,
-        "{said}"
+        "{stdout}"
     );
     assert_eq!(lines.last(), Some(&"nothing is held down"));
     let lease = seed.api.store().find(
@@ -161,7 +161,7 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
         namespaces: vec![OTHER.to_owned()],
         ..Rule::default()
     });
-    let (result, said) = Run::start(&seed, "coordinator", &["--release-timeout=20s"])
+    let (result, stdout) = Run::start(&seed, "coordinator", &["--release-timeout=20s"])
         .end()
         .await;
     let error = format!("{:#}", result.unwrap_err());
@@ -169,15 +169,15 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
         error.contains(OTHER) && error.contains("the permission to patch deployments.apps"),
         "{error}"
     );
-    assert_eq!(said, format!("{SHOOT}: {kcm}: restored\n"));
+    assert_eq!(stdout, format!("{SHOOT}: {kcm}: restored\n"));
     assert_eq!((seed.replicas(SHOOT, KCM), seed.replicas(OTHER, KCM)), (2, 0));
 
     seed.api.allow_all();
-    let (result, said) = Run::start(&seed, "coordinator", &[]).end().await;
+    let (result, stdout) = Run::start(&seed, "coordinator", &[]).end().await;
     result.unwrap();
     let released =
         format!("{OTHER}: {kcm}: meltdown-protection-active removed, its replicas are left to others\n");
-    assert_eq!(said, released + "nothing is held down\n");
+    assert_eq!(stdout, released + "nothing is held down\n");
     assert_eq!(seed.replicas(OTHER, KCM), 0);
 }
 
@@ -215,7 +215,7 @@ async fn the_coordinator_is_stopped_where_its_deployment_is_named() {
     const DEPLOYMENT: &str = "dependency-watchdog-scaling-coordinator";
     let seed = Seed::new().await;
     seed.deployment("garden", DEPLOYMENT, 2);
-    let (result, said) = Run::start(
+    let (result, stdout) = Run::start(
         &seed,
         "coordinator",
         &[&format!("--stop-deployment=garden/{DEPLOYMENT}")],
@@ -223,7 +223,7 @@ async fn the_coordinator_is_stopped_where_its_deployment_is_named() {
     .end()
     .await;
     result.unwrap();
-    assert_eq!(said, "nothing is held down\n");
+    assert_eq!(stdout, "nothing is held down\n");
     assert_eq!(seed.replicas("garden", DEPLOYMENT), 0);
     let (result, _) = Run::start(&seed, "coordinator", &["--stop-deployment=garden/other"])
         .end()
@@ -249,7 +249,7 @@ async fn a_plan_says_what_would_be_done_and_writes_nothing() {
             .all(|name| seed.annotation(OTHER, name, PROTECTED).is_none())
     })
     .await;
-    let (result, said) = Run::start(&seed, "release", &["--plan"]).end().await;
+    let (result, stdout) = Run::start(&seed, "release", &["--plan"]).end().await;
     result.unwrap();
     for part in [
         format!("{SHOOT}: level 0: "),
@@ -258,7 +258,7 @@ async fn a_plan_says_what_would_be_done_and_writes_nothing() {
         format!("{SHOOT}: level 2: "),
         "3 resources are held down in 1 shoots\n".to_owned(),
     ] {
-        assert!(said.contains(&part), "{part} is not in {said}");
+        assert!(stdout.contains(&part), "{part} is not in {stdout}");
     }
     let audit = seed.api.audit().into_iter();
     let writes: Vec<_> = audit.filter(|e| e.user == "release" && e.is_write()).collect();

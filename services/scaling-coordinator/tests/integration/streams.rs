@@ -147,7 +147,7 @@ async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_someth
     let coordinator = Coordinator::start(&seed, &[&one, &two]).await;
     one.say(SHOOT, Outcome::Healthy);
     coordinator.until_settled(SHOOT, Direction::Up).await;
-    // What it saw a minute ago, as if it were still valid: before it said that all is well.
+    // What it saw a minute ago, as if it were still valid: before it reported that all is well.
     let (minute, long) = (Duration::from_secs(60), Duration::from_secs(300));
     one.say_of(SHOOT, Outcome::LeasesExpired, minute, long);
     coordinator

@@ -3,14 +3,14 @@
 //! writes, somebody else who writes, a Cluster that stops being one to act on. S1 to S6 are checked in every state.
 //!
 //! ```text
-//! rules    what a mutation can switch off, each in the world around the domain code, none in the code itself
-//! world    one state: API server, observers, coordinators, budgets; its events; what each of them does
+//! rules    what a mutation can switch off, each in the surroundings of the domain code, none in the code itself
+//! state    one state: API server, observers, coordinators, budgets; its events; what each of them does
 //! restore  from every state: without further faults and with a healthy verdict everything is restored
 //! search   breadth first, so that a counterexample is a shortest one
 //! ```
 //!
 //! Budgets bound the search: they limit the changes of the verdict, faults, handovers and jumps in time. Random walks
-//! through the same world have larger budgets, and any levels.
+//! through the same state have larger budgets, and any levels.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,13 +25,13 @@ mod mutations;
 mod restore_checker;
 mod rules;
 mod search;
-mod world;
+mod state;
 
 use proptest::prelude::*;
 use restore_checker::{RestoreChecker, goes_down};
 use rules::{Budget, NONE, Rules};
 use search::explore;
-use world::World;
+use state::ModelState;
 
 /// Explores all that fits in the budget, with Deployments and with kinds that take two steps down; no state may break a
 /// rule, and from each everything can be restored.
@@ -41,7 +41,7 @@ fn holds(rules: Rules, budget: Budget) {
             in_two_steps,
             ..rules
         };
-        let explored = explore(&World::new(budget), rules);
+        let explored = explore(&ModelState::new(budget), rules);
         eprintln!("{} states, in two steps: {in_two_steps}", explored.states);
         if let Some(broken) = explored.broken {
             panic!("{broken}");
@@ -199,18 +199,18 @@ proptest! {
         choices in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
     ) {
         let rules = Rules { levels, in_two_steps, ..Rules::default() };
-        let mut world = World::new(Budget { stops, ..LARGE });
-        world.begin(rules);
+        let mut state = ModelState::new(Budget { stops, ..LARGE });
+        state.begin(rules);
         for choice in choices {
-            let events = world.events(rules);
+            let events = state.events(rules);
             if !events.is_empty() {
-                let played = world.play(*choice.get(&events), rules);
-                prop_assert!(played.is_ok(), "{played:?} in {world:#?}");
+                let played = state.play(*choice.get(&events), rules);
+                prop_assert!(played.is_ok(), "{played:?} in {state:#?}");
             }
         }
-        let down = goes_down(&world, rules);
-        prop_assert!(down.is_ok(), "{down:?} from {world:#?}");
-        let restored = RestoreChecker::default().check(&world, rules);
-        prop_assert!(restored.is_ok(), "{restored:?} from {world:#?}");
+        let down = goes_down(&state, rules);
+        prop_assert!(down.is_ok(), "{down:?} from {state:#?}");
+        let restored = RestoreChecker::default().check(&state, rules);
+        prop_assert!(restored.is_ok(), "{restored:?} from {state:#?}");
     }
 }

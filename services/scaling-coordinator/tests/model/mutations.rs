@@ -2,7 +2,7 @@
 
 use crate::rules::{Budget, NONE, Rules};
 use crate::search::explore;
-use crate::world::World;
+use crate::state::ModelState;
 
 /// Explores with a rule switched off and expects `invariant` to break.
 fn breaks(rules: Rules, budget: Budget, invariant: &str) {
@@ -11,7 +11,7 @@ fn breaks(rules: Rules, budget: Budget, invariant: &str) {
             in_two_steps,
             ..rules
         };
-        let explored = explore(&World::new(budget), rules);
+        let explored = explore(&ModelState::new(budget), rules);
         let broken = explored.broken.expect("the search finds nothing wrong");
         assert!(broken.starts_with(invariant), "{broken}");
     }

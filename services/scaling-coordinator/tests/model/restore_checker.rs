@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use crate::rules::Rules;
 use crate::search::fingerprint;
-use crate::world::{CombinedVerdict, World};
+use crate::state::{CombinedVerdict, ModelState};
 
 /// More rounds than any path without faults needs: four writes, their waits and a failed level's pause.
 const ROUNDS: usize = 80;
@@ -19,33 +19,33 @@ pub struct RestoreChecker {
 
 impl RestoreChecker {
     /// Checks that everything is restored from here.
-    pub fn check(&mut self, from: &World, rules: Rules) -> anyhow::Result<()> {
-        let mut world = from.clone();
-        world.end_faults(CombinedVerdict::Healthy, rules)?;
+    pub fn check(&mut self, from: &ModelState, rules: Rules) -> anyhow::Result<()> {
+        let mut state = from.clone();
+        state.end_faults(CombinedVerdict::Healthy, rules)?;
         let mut path = Vec::new();
         for _ in 0..ROUNDS {
-            let now = fingerprint(&world);
+            let now = fingerprint(&state);
             // A path that joins an earlier one ends as that one did.
-            if world.is_settled() || self.good.contains(&now) {
+            if state.is_settled() || self.good.contains(&now) {
                 self.good.extend(path);
                 return Ok(());
             }
             path.push(now);
-            world.faultless_round(rules)?;
+            state.faultless_round(rules)?;
         }
         anyhow::bail!("S6: it is not restored or released although faults have ended")
     }
 }
 
 /// Checks that from here everything goes down while the observers report a loss.
-pub fn goes_down(from: &World, rules: Rules) -> anyhow::Result<()> {
-    let mut world = from.clone();
-    world.end_faults(CombinedVerdict::LeasesExpired, rules)?;
+pub fn goes_down(from: &ModelState, rules: Rules) -> anyhow::Result<()> {
+    let mut state = from.clone();
+    state.end_faults(CombinedVerdict::LeasesExpired, rules)?;
     for _ in 0..ROUNDS {
-        if world.is_settled() {
+        if state.is_settled() {
             return Ok(());
         }
-        world.faultless_round(rules)?;
+        state.faultless_round(rules)?;
     }
     anyhow::bail!("it does not go down although faults have ended")
 }

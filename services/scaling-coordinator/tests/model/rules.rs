@@ -1,4 +1,4 @@
-//! The guarantees of the world around the domain code, and the number of faults in one search.
+//! The guarantees of the surroundings of the domain code, and the number of faults in one search.
 
 /// The rules; all hold unless a test switches one off.
 #[derive(Debug, Clone, Copy)]

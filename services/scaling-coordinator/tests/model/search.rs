@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 use crate::restore_checker::RestoreChecker;
 use crate::rules::Rules;
-use crate::world::{Event, World};
+use crate::state::{Event, ModelState};
 
 /// The result of a search.
 pub struct Explored {
@@ -23,7 +23,7 @@ pub fn fingerprint(state: &impl Hash) -> u64 {
 }
 
 /// Visits every state that can be reached from `start`, until one breaks a rule.
-pub fn explore(start: &World, rules: Rules) -> Explored {
+pub fn explore(start: &ModelState, rules: Rules) -> Explored {
     let mut first = start.clone();
     first.begin(rules);
     let mut seen = HashSet::from([fingerprint(&first)]);

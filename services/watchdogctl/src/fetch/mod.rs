@@ -75,7 +75,6 @@ impl Clients<'_> {
 
 // === lease-probe ===
 
-/// One page of verdicts.
 async fn verdict_page(
     lease_probe: &LeaseProbe,
     outcomes: &[Outcome],

@@ -61,7 +61,7 @@ pub(crate) struct WeederManager {
 #[derive(Debug)]
 struct ManagedWeeder {
     weeder: Weeder,
-    // Tells it from the one that it replaced.
+    // Distinguishes it from the weeder that it replaced.
     generation: u64,
     proof: OutageProof,
     recoveries: Recoveries,
@@ -173,7 +173,7 @@ impl WeederManager {
         self.changed.insert(key);
     }
 
-    /// The list of endpoints is complete: `proof` tells of each service that was ready in it.
+    /// The list of endpoints is complete: `proof` is about each service that was ready in it.
     pub(crate) fn endpoints_listed(&mut self, proof: impl Fn(&NamespacedName) -> OutageProof, now: UnixTime) {
         let mut listed = Vec::new();
         for (key, entry) in &mut self.weeders {

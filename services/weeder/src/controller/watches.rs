@@ -22,7 +22,6 @@ use crate::domain::namespaces::Namespace;
 /// Service after the other.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The watches of one seed.
 #[derive(Clone)]
 pub(crate) struct SeedWatches {
     pub(crate) client: kube::Client,

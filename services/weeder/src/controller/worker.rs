@@ -317,8 +317,8 @@ fn kept_back_notice(deletion: &Deletion) -> Notice {
     Notice {
         about: regarding(pod),
         warning: false,
-        reason: "CrashLoopingPodObserved",
-        action: "Observed",
+        reason: "DeletionKeptBack",
+        action: "KeptBack",
         note: format!(
             "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready \
              since {}.",

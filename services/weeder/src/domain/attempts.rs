@@ -119,12 +119,12 @@ struct ContainerRecord {
     last_round: u64,
     last: UnixTime,
     weeder: u64,
-    outcome: Outcome,
+    outcome: DeletionOutcome,
 }
 
 /// The use of the last deletion to a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum DeletionOutcome {
     /// It may not have taken place.
     Uncertain,
     Open,
@@ -244,10 +244,10 @@ impl Attempts {
         let mut useless = Vec::new();
         for container in &pod.restarted {
             if let Some(known) = record.containers.get_mut(container)
-                && known.outcome == Outcome::Open
+                && known.outcome == DeletionOutcome::Open
                 && now < known.last.after(PROOF)
             {
-                known.outcome = Outcome::Judged;
+                known.outcome = DeletionOutcome::Judged;
                 useless.push(UselessDeletion {
                     weeder: known.weeder,
                     container: container.clone(),
@@ -265,8 +265,8 @@ impl Attempts {
                 continue;
             };
             for container in record.containers.values_mut() {
-                if container.outcome == Outcome::Open && container.last.after(PROOF) <= now {
-                    container.outcome = Outcome::Judged;
+                if container.outcome == DeletionOutcome::Open && container.last.after(PROOF) <= now {
+                    container.outcome = DeletionOutcome::Judged;
                     // Success: the next deletion need not wait.
                     container.deletions = 0;
                     useful += 1;
@@ -338,13 +338,13 @@ impl DeletionRound {
 
     fn count_container(&mut self, container: &str, attempt: Attempt, now: UnixTime) {
         let outcome = if attempt.certain {
-            Outcome::Open
+            DeletionOutcome::Open
         } else {
-            Outcome::Uncertain
+            DeletionOutcome::Uncertain
         };
         match self.containers.get_mut(container) {
             Some(known) if known.last_round == self.round => {
-                if known.outcome == Outcome::Uncertain {
+                if known.outcome == DeletionOutcome::Uncertain {
                     known.outcome = outcome;
                 }
             }
@@ -363,7 +363,7 @@ impl DeletionRound {
     }
 
     fn next_due(&self) -> UnixTime {
-        let open = |container: &&ContainerRecord| container.outcome == Outcome::Open;
+        let open = |container: &&ContainerRecord| container.outcome == DeletionOutcome::Open;
         let open = self.containers.values().filter(open);
         let next = open.map(|container| container.last.after(PROOF)).min();
         next.unwrap_or(self.keep_until)

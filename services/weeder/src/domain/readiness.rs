@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::namespaced_name::{NamespacedName, in_namespace};
 use watchdog_api::unix_time::UnixTime;
 
-/// Readiness of a service.
+/// Judged over all slices of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceReadiness {
     /// At least one endpoint over all slices is ready.

@@ -61,7 +61,7 @@ struct Args {
 }
 
 /// A seed, its shoots, and the coordinator under test.
-struct Rig {
+struct CoordinatorBench {
     args: Args,
     api: ApiServer,
     probe: FakeProbe,
@@ -73,7 +73,7 @@ struct Rig {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let rig = Rig::start(args).await?;
+    let bench = CoordinatorBench::start(args).await?;
     let mut out = std::io::stdout();
     writeln!(
         out,
@@ -83,15 +83,15 @@ async fn main() -> anyhow::Result<()> {
         args.delay,
         load_average()
     )?;
-    rig.rest(&mut out).await?;
-    rig.one_shoot(&mut out).await?;
+    bench.rest(&mut out).await?;
+    bench.one_shoot(&mut out).await?;
     for (outcome, direction) in [
         (Outcome::LeasesExpired, Direction::Down),
         (Outcome::Healthy, Direction::Up),
     ] {
-        rig.all_shoots(&mut out, outcome, direction).await?;
+        bench.all_shoots(&mut out, outcome, direction).await?;
     }
-    let memory = peak_memory(rig.coordinator.process.id())?;
+    let memory = peak_memory(bench.coordinator.process.id())?;
     writeln!(
         out,
         "memory of the coordinator: {memory:.0} MiB at most; load average {:.2}",
@@ -100,7 +100,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Rig {
+impl CoordinatorBench {
     async fn start(args: Args) -> anyhow::Result<Self> {
         let options = ApiOptions {
             namespaces: vec!["garden".to_owned()],
@@ -125,7 +125,7 @@ impl Rig {
         probe.say(names.iter().map(String::as_str), Outcome::Healthy);
         let config = scratch.write("prober.yaml", fixtures::prober("probeInterval: 10s", "0s"))?;
         let coordinator = Coordinator::start(&scratch, &config, &api.kubeconfig(USER), &probe).await?;
-        let rig = Self {
+        let bench = Self {
             args,
             api,
             probe,
@@ -133,10 +133,10 @@ impl Rig {
             names,
             _workloads: workloads,
         };
-        rig.until_all(Direction::Up).await?;
+        bench.until_all(Direction::Up).await?;
         let delay = FaultAction::Delay { millis: args.delay };
-        rig.api.inject(Fault::always(delay).path("/apis/").user(USER));
-        Ok(rig)
+        bench.api.inject(Fault::always(delay).path("/apis/").user(USER));
+        Ok(bench)
     }
 
     /// Nothing happens.
@@ -163,7 +163,7 @@ impl Rig {
                 (Outcome::LeasesExpired, Direction::Down, &mut down),
                 (Outcome::Healthy, Direction::Up, &mut up),
             ] {
-                let (begin, said) = (self.last_id(), Timestamp::now());
+                let (begin, given_at) = (self.last_id(), Timestamp::now());
                 self.probe.say([one.as_str()], outcome);
                 self.coordinator.until_settled(one, direction, BOUND).await?;
                 let mut writes = self.writes(begin);
@@ -176,8 +176,8 @@ impl Rig {
                     "{} writes {direction:?}",
                     writes.len()
                 );
-                first.extend(writes.first().map(|write| since(said, write)).transpose()?);
-                last.extend(writes.last().map(|write| since(said, write)).transpose()?);
+                first.extend(writes.first().map(|write| since(given_at, write)).transpose()?);
+                last.extend(writes.last().map(|write| since(given_at, write)).transpose()?);
             }
         }
         writeln!(
@@ -214,7 +214,7 @@ impl Rig {
         outcome: Outcome,
         direction: Direction,
     ) -> anyhow::Result<()> {
-        let (begin, said) = (self.last_id(), Timestamp::now());
+        let (begin, given_at) = (self.last_id(), Timestamp::now());
         self.probe.say(self.names.iter().map(String::as_str), outcome);
         self.until_all(direction).await?;
         let writes = self.writes(begin);
@@ -226,7 +226,7 @@ impl Rig {
         let (mut first, mut last) = (BTreeMap::new(), BTreeMap::new());
         for write in &writes {
             let shoot = write.path.split('/').nth(5).unwrap_or_default();
-            let at = since(said, write)?;
+            let at = since(given_at, write)?;
             first.entry(shoot).or_insert(at);
             last.insert(shoot, at);
         }
@@ -234,10 +234,10 @@ impl Rig {
         let mut requests = Vec::with_capacity(all_requests.len());
         for entry in all_requests {
             if !entry.path.contains("/leases") && !entry.path.contains("/events") {
-                requests.push(since(said, &entry)?);
+                requests.push(since(given_at, &entry)?);
             }
         }
-        let whole = writes.last().map(|write| since(said, write)).transpose()?;
+        let whole = writes.last().map(|write| since(given_at, write)).transpose()?;
         let whole = whole.context("nothing was written")?;
         writeln!(out, "all {} shoots {direction:?} at once", self.names.len())?;
         writeln!(
@@ -311,8 +311,8 @@ impl Rig {
     }
 }
 
-fn since(said: Timestamp, entry: &AuditEntry) -> anyhow::Result<Duration> {
-    Ok(entry.time.duration_since(said).try_into()?)
+fn since(given_at: Timestamp, entry: &AuditEntry) -> anyhow::Result<Duration> {
+    Ok(entry.time.duration_since(given_at).try_into()?)
 }
 
 fn spread(times: Vec<Duration>) -> anyhow::Result<Spread> {

@@ -14,14 +14,14 @@ use watchdog_bench::scenario::{healthy, hostile, incident, loss, outage, serve};
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]
-    scenario: Scenario,
+    scenario: ScenarioCommand,
     /// Appends the figures to this file, one line of JSON per measurement
     #[arg(long, global = true)]
     json: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Scenario {
+enum ScenarioCommand {
     /// The start of a fleet and its steady state: CPU, bytes, requests, memory, lag of the schedule
     Healthy(healthy::HealthyOptions),
     /// All nodes lost and recovered: from the crossing of the threshold to the verdict at a subscriber
@@ -42,20 +42,20 @@ enum Scenario {
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     match args.scenario {
-        Scenario::Healthy(options) => tell(&healthy::run(options).await?, args.json),
-        Scenario::Loss(options) => tell(&loss::run(options).await?, args.json),
-        Scenario::Outage(options) => {
+        ScenarioCommand::Healthy(options) => tell(&healthy::run(options).await?, args.json),
+        ScenarioCommand::Loss(options) => tell(&loss::run(options).await?, args.json),
+        ScenarioCommand::Outage(options) => {
             let outcomes = outage::run(options).await?;
             tell(&outcomes, args.json)?;
             outcomes.check()
         }
-        Scenario::Hostile(options) => {
+        ScenarioCommand::Hostile(options) => {
             let outcomes = hostile::run(options).await?;
             tell(&outcomes, args.json)?;
             outcomes.check()
         }
-        Scenario::Incident(options) => tell(&incident::run(options).await?, args.json),
-        Scenario::Serve(options) => serve::run(options).await,
+        ScenarioCommand::Incident(options) => tell(&incident::run(options).await?, args.json),
+        ScenarioCommand::Serve(options) => serve::run(options).await,
     }
 }
 

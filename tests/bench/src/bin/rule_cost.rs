@@ -107,15 +107,15 @@ fn instructions(case: usize, repetitions: u32) -> anyhow::Result<u64> {
         .args(["run", &case.to_string(), &repetitions.to_string()])
         .output()
         .context("run valgrind: is it installed (Debian package valgrind)?")?;
-    let said = String::from_utf8_lossy(&run.stderr);
+    let output = String::from_utf8_lossy(&run.stderr);
     if !run.status.success() {
-        bail!("valgrind failed: {said}");
+        bail!("valgrind failed: {output}");
     }
-    collected(&said).with_context(|| format!("valgrind names no count: {said}"))
+    collected(&output).with_context(|| format!("valgrind names no count: {output}"))
 }
 
-fn collected(said: &str) -> Option<u64> {
-    let line = said.lines().find_map(|line| line.split_once("Collected : "))?;
+fn collected(output: &str) -> Option<u64> {
+    let line = output.lines().find_map(|line| line.split_once("Collected : "))?;
     line.1.trim().parse().ok()
 }
 
@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn the_count_is_found() {
-        let said =
+        let output =
             "==7== Callgrind, a call-graph generating cache profiler\n==7== Collected : 123456\n==7== \n";
-        assert_eq!(collected(said), Some(123_456));
+        assert_eq!(collected(output), Some(123_456));
         assert_eq!(collected("==7== nothing"), None);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use watchdog_bench::fleet::listener::Listener;
+use watchdog_bench::fleet::listener::FleetListener;
 use watchdog_bench::fleet::seeding::{self, Seeding, ShootEndpoint};
 use watchdog_bench::fleet::{Fleet, admin};
 use watchdog_test_support::scratch::Scratch;
@@ -63,7 +63,7 @@ async fn main() -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let scratch = Scratch::new("fleet")?;
     let fleet = Arc::new(Fleet::new(args.shoots, args.nodes));
-    let listener = Listener::bind(&scratch, args.port)?;
+    let listener = FleetListener::bind(&scratch, args.port)?;
     let reached = ShootEndpoint {
         host: args.host.clone(),
         port: listener.port,

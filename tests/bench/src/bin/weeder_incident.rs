@@ -74,7 +74,6 @@ struct Args {
     delay: u64,
 }
 
-/// The observations of one run.
 #[derive(Debug, Default)]
 struct RunObservations {
     watches: usize,
@@ -239,7 +238,7 @@ async fn seed(args: Args) -> anyhow::Result<(ApiServer, usize)> {
     Ok((api, crashing))
 }
 
-/// Makes the services ready, evenly over the time that it is to take, and says when each was.
+/// Makes the services ready, evenly over the time that it should take, and says when each was.
 async fn recover(api: ApiServer, args: Args) -> anyhow::Result<BTreeMap<String, Timestamp>> {
     let begun = Instant::now();
     let mut ready = BTreeMap::new();

@@ -73,7 +73,7 @@ fn respond(fleet: &Fleet, shoot: &FleetShoot, request: &Request<Incoming>) -> Re
             status(StatusCode::NOT_FOUND, "NotFound")
         };
     }
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let query = RequestQuery::parse(request.uri().query().unwrap_or_default());
     if query.watch {
         return refuse(StatusCode::FORBIDDEN, "Forbidden");
     }
@@ -98,13 +98,13 @@ fn respond(fleet: &Fleet, shoot: &FleetShoot, request: &Request<Incoming>) -> Re
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Query {
+struct RequestQuery {
     limit: usize,
     start: usize,
     watch: bool,
 }
 
-impl Query {
+impl RequestQuery {
     fn parse(query: &str) -> Self {
         let mut found = Self::default();
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
@@ -176,9 +176,9 @@ mod tests {
     #[test]
     fn queries_of_a_pager() {
         let token = continue_token(500);
-        let query = Query::parse(&format!("limit=500&continue={token}"));
+        let query = RequestQuery::parse(&format!("limit=500&continue={token}"));
         assert_eq!((query.limit, query.start, query.watch), (500, 500, false));
-        assert!(Query::parse("watch=true").watch);
-        assert_eq!(Query::parse(""), Query::default());
+        assert!(RequestQuery::parse("watch=true").watch);
+        assert_eq!(RequestQuery::parse(""), RequestQuery::default());
     }
 }

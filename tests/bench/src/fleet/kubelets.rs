@@ -29,16 +29,15 @@ struct Restart {
     nodes: usize,
 }
 
-/// The kubelets of one shoot.
 #[derive(Debug, Clone, Default)]
-pub struct Kubelets {
+pub struct ShootKubelets {
     seed: u64,
     outage: Option<Outage>,
     // Of the outages before `outage`, the last one that gave kubelets new turns.
     restart: Option<Restart>,
 }
 
-impl Kubelets {
+impl ShootKubelets {
     /// Kubelets whose turns follow from `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
@@ -155,7 +154,7 @@ mod tests {
 
     #[test]
     fn kubelets_renew_every_interval_and_not_all_at_once() {
-        let kubelets = Kubelets::new(7);
+        let kubelets = ShootKubelets::new(7);
         let ages: Vec<i64> = (0..50).map(|node| NOW - kubelets.renewed(node, NOW)).collect();
         assert!(ages.iter().all(|age| (0..RENEW_INTERVAL).contains(age)));
         assert!(ages.iter().filter(|age| **age < RENEW_INTERVAL / 2).count() > 10);
@@ -167,7 +166,7 @@ mod tests {
 
     #[test]
     fn an_outage_stops_the_nodes_that_it_concerns_until_it_ends() {
-        let mut kubelets = Kubelets::new(7);
+        let mut kubelets = ShootKubelets::new(7);
         let last = kubelets.renewed(0, NOW);
         kubelets.cut(Outage {
             from: NOW,
@@ -187,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_last_renewals_can_be_close_together() {
-        let mut kubelets = Kubelets::new(7);
+        let mut kubelets = ShootKubelets::new(7);
         kubelets.cut(Outage {
             from: NOW,
             until: None,
@@ -209,7 +208,7 @@ mod tests {
     #[test]
     fn retries_end_within_the_time_given_and_set_the_turns_anew() {
         const WITHIN: i64 = 7_000_000;
-        let mut kubelets = Kubelets::new(7);
+        let mut kubelets = ShootKubelets::new(7);
         let mut now = NOW;
         let mut first = Vec::new();
         for _ in 0..2 {

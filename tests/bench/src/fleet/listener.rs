@@ -36,26 +36,25 @@ const MAX_STREAMS: u32 = 250;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound listener.
-pub struct Listener {
+pub struct FleetListener {
     socket: TcpListener,
     // Bound and never listening: keeps the port while the API servers refuse connections.
     reserved: TcpSocket,
     acceptor: TlsAcceptor,
     /// The authority that clients must trust, PEM.
     pub ca_pem: String,
-    /// Its port.
     pub port: u16,
 }
 
-impl std::fmt::Debug for Listener {
+impl std::fmt::Debug for FleetListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listener")
+        f.debug_struct("FleetListener")
             .field("port", &self.port)
             .finish_non_exhaustive()
     }
 }
 
-impl Listener {
+impl FleetListener {
     /// Binds all addresses (each shoot has one of its own in 127.0.0.0/8); port 0 picks a free one.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use watchdog_sandbox::io::{Gate, WireCounters};
 use watchdog_sandbox::protobuf::{LeaseList, ListMeta};
 
-use kubelets::{Kubelets, Outage, mix};
+use kubelets::{Outage, ShootKubelets, mix};
 use template::{LeaseTemplate, Template, Values};
 
 /// Parent of the server names of all shoots, in their certificate and their kubeconfigs.
@@ -48,9 +48,7 @@ pub struct Fleet {
     node: Template,
     /// Bearer token that callers must show.
     pub token: String,
-    /// The request.
     pub requests: Requests,
-    /// Connections.
     pub connections: Connections,
     /// Bytes on the wire, TLS included.
     pub wire: Arc<WireCounters>,
@@ -87,8 +85,7 @@ pub struct FleetShoot {
     pub name: String,
     /// Number of its nodes.
     pub nodes: usize,
-    /// Its kubelets.
-    pub kubelets: Mutex<Kubelets>,
+    pub kubelets: Mutex<ShootKubelets>,
     /// When its Leases were listed.
     pub listed: ListedAt,
 }
@@ -112,7 +109,6 @@ pub struct Requests {
     pub pages: AtomicU64,
     /// GET /version.
     pub version: AtomicU64,
-    /// Discovery.
     pub discovery: AtomicU64,
     /// Everything else, refusals included.
     pub other: AtomicU64,
@@ -136,7 +132,6 @@ pub struct Connections {
 pub enum ItemKind {
     /// Leases in kube-node-lease.
     Leases,
-    /// Nodes.
     Nodes,
 }
 
@@ -193,7 +188,7 @@ impl Fleet {
         let shoot = |index: usize| FleetShoot {
             name: format!("shoot--bench--{index:05}"),
             nodes,
-            kubelets: Mutex::new(Kubelets::new(mix(index as u64))),
+            kubelets: Mutex::new(ShootKubelets::new(mix(index as u64))),
             listed: ListedAt::default(),
         };
         Self {
@@ -434,14 +429,14 @@ impl FleetShoot {
         &self,
         out: &mut Vec<u8>,
         template: &Template,
-        kubelets: &Kubelets,
+        kubelets: &ShootKubelets,
         node: usize,
         now: i64,
     ) {
         template.write(out, &self.values(node, kubelets, now));
     }
 
-    fn values(&self, node: usize, kubelets: &Kubelets, now: i64) -> Values {
+    fn values(&self, node: usize, kubelets: &ShootKubelets, now: i64) -> Values {
         let number = mix(node as u64 ^ 0x51);
         let renewed = kubelets.renewed(node, now);
         Values {

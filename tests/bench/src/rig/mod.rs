@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use watchdog_test_support::binaries;
-use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::watchdog::{Service, Setup};
 
 use admin::FleetAdmin;
-use seed::Seed;
+use seed::BenchSeed;
 
 /// Putting 10,000 shoots with all their objects on a seed takes minutes.
 const SEEDING_BOUND: Duration = Duration::from_secs(900);
@@ -27,7 +27,6 @@ const NO_WEEDER: &str = "";
 /// The processes to start.
 #[derive(Debug, Clone)]
 pub struct RigOptions {
-    /// Shoots.
     pub shoots: usize,
     /// Nodes of each.
     pub nodes: usize,
@@ -45,10 +44,8 @@ pub struct RigOptions {
 pub struct Rig {
     /// Steers the fleet.
     pub admin: FleetAdmin,
-    /// The fleet.
-    pub fleet: Process,
-    /// The seed.
-    pub seed: Seed,
+    pub fleet: ChildProcess,
+    pub seed: BenchSeed,
     /// Starts services.
     pub setup: Setup,
     /// The running processes.
@@ -64,7 +61,7 @@ impl Rig {
     /// When something does not come up.
     pub async fn start(options: RigOptions) -> anyhow::Result<Self> {
         let scratch = Scratch::new("bench")?;
-        let seed = Seed::start(&scratch, options.real).await?;
+        let seed = BenchSeed::start(&scratch, options.real).await?;
         let (fleet, admin) = start_fleet(&scratch, &seed, &options).await?;
         Ok(Self {
             setup: Setup::new(&scratch, &options.prober, NO_WEEDER)?,
@@ -92,9 +89,9 @@ impl Rig {
 
 async fn start_fleet(
     scratch: &Arc<Scratch>,
-    seed: &Seed,
+    seed: &BenchSeed,
     options: &RigOptions,
-) -> anyhow::Result<(Process, FleetAdmin)> {
+) -> anyhow::Result<(ChildProcess, FleetAdmin)> {
     let kubeconfig = scratch.write("fleet-seed.kubeconfig", &seed.kubeconfig)?;
     let mut command = Command::new("fleet", binaries::path("watchdog-fleet")?)
         .arg("--shoots")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::watchdog::Service;
 
@@ -17,7 +17,7 @@ const STOP_BOUND: Duration = Duration::from_secs(60);
 
 /// A running `perf record`.
 #[derive(Debug)]
-pub struct Perf(Process);
+pub struct Perf(ChildProcess);
 
 impl Perf {
     /// Samples these services, with their stacks, into `file`.

@@ -8,8 +8,8 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
 use watchdog_test_support::binaries;
-use watchdog_test_support::process::{Command, Process};
-use watchdog_test_support::real::{ApiServer, RealControlPlane};
+use watchdog_test_support::process::{ChildProcess, Command};
+use watchdog_test_support::real::{KubeApiserver, RealControlPlane};
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
 
@@ -19,7 +19,7 @@ use super::admin;
 const START_BOUND: Duration = Duration::from_secs(30);
 
 /// A running seed.
-pub struct Seed {
+pub struct BenchSeed {
     /// An administrator's kubeconfig.
     pub kubeconfig: String,
     kind: SeedKind,
@@ -28,10 +28,10 @@ pub struct Seed {
 enum SeedKind {
     Sandbox {
         control: String,
-        _process: Process,
+        _process: ChildProcess,
     },
     Real {
-        _server: Box<ApiServer>,
+        _server: Box<KubeApiserver>,
         _plane: Box<RealControlPlane>,
     },
 }
@@ -50,7 +50,7 @@ pub struct Audited {
     pub user_agent: String,
 }
 
-impl Seed {
+impl BenchSeed {
     /// Starts one.
     ///
     /// # Errors

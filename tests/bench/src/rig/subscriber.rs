@@ -33,7 +33,6 @@ const RECONNECT: Duration = Duration::from_millis(100);
 /// An outcome and when it arrived first, in microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedOutcome {
-    /// The outcome.
     pub outcome: pb::Outcome,
     /// When the first verdict with it arrived, since the one before had another.
     pub at: i64,
@@ -55,7 +54,7 @@ pub struct OutcomeChange {
 /// The verdicts that all streams brought.
 #[derive(Debug, Default)]
 struct SubscriberVerdicts {
-    told: BTreeMap<String, ReceivedOutcome>,
+    latest: BTreeMap<String, ReceivedOutcome>,
     changes: Vec<OutcomeChange>,
 }
 
@@ -118,8 +117,8 @@ impl Subscriber {
 
     /// The last outcome of every shoot.
     #[must_use]
-    pub fn told(&self) -> BTreeMap<String, ReceivedOutcome> {
-        self.received.lock().told.clone()
+    pub fn latest(&self) -> BTreeMap<String, ReceivedOutcome> {
+        self.received.lock().latest.clone()
     }
 
     /// The changes of outcomes since this was called last, in the order in which they arrived.
@@ -143,9 +142,9 @@ impl Subscriber {
             let found = self
                 .received
                 .lock()
-                .told
+                .latest
                 .values()
-                .filter(|told| told.outcome == outcome)
+                .filter(|latest| latest.outcome == outcome)
                 .count();
             anyhow::ensure!(found >= count, "{found} are");
             Ok(true)
@@ -167,10 +166,10 @@ impl Subscriber {
         wait::until_true(&format!("shoots are {outcome:?}"), bound, || async {
             let received = self.received.lock();
             let missing = received
-                .told
+                .latest
                 .iter()
                 .filter(|(shoot, _)| included(shoot))
-                .filter(|(_, told)| told.outcome != outcome || told.observed_at < since)
+                .filter(|(_, latest)| latest.outcome != outcome || latest.observed_at < since)
                 .count();
             anyhow::ensure!(missing == 0, "{missing} are not");
             Ok(true)
@@ -188,7 +187,7 @@ impl SubscriberVerdicts {
         let observed_at = verdict
             .observed_at
             .map_or(0, |time| time.seconds * 1_000_000 + i64::from(time.nanos) / 1_000);
-        if let Some(known) = self.told.get_mut(&verdict.shoot)
+        if let Some(known) = self.latest.get_mut(&verdict.shoot)
             && known.outcome == outcome
         {
             known.observed_at = observed_at;
@@ -200,12 +199,12 @@ impl SubscriberVerdicts {
             outcome,
             at,
         });
-        let told = ReceivedOutcome {
+        let latest = ReceivedOutcome {
             outcome,
             at,
             observed_at,
         };
-        self.told.insert(verdict.shoot, told);
+        self.latest.insert(verdict.shoot, latest);
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::watchdog::Service;
 
-use super::{Histogram, peak_of, prober_config, round, share, usage_of};
+use super::{ScrapedHistogram, peak_of, prober_config, round, share, usage_of};
 use crate::fleet::{self, Report};
 use crate::rig::perf::Perf;
 use crate::rig::subscriber::{CountingSubscribers, Subscriber};
@@ -123,7 +123,7 @@ struct UsageSnapshot {
     at: Instant,
     fleet: Report,
     used: Usage,
-    lag: Histogram,
+    lag: ScrapedHistogram,
     crowd: (u64, u64, u64),
 }
 
@@ -134,7 +134,7 @@ impl UsageSnapshot {
         crowd: Option<&CountingSubscribers>,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            lag: Histogram::read(services, SCHEDULE_LAG).await?,
+            lag: ScrapedHistogram::read(services, SCHEDULE_LAG).await?,
             fleet: rig.admin.report().await?,
             used: usage_of(services)?,
             crowd: crowd.map_or((0, 0, 0), CountingSubscribers::counts),
@@ -301,8 +301,8 @@ pub async fn start(rig: &Rig, replicas: usize) -> anyhow::Result<(Vec<Service>, 
     subscriber
         .until(rig.options.shoots, Outcome::Healthy, START_BOUND)
         .await?;
-    let told = subscriber.told();
-    let last = told.values().map(|told| told.at).max().unwrap_or(begun);
+    let latest = subscriber.latest();
+    let last = latest.values().map(|latest| latest.at).max().unwrap_or(begun);
     let used = usage_of(&services)?;
     let shoots = rig.admin.shoots().await?;
     let firsts = || shoots.iter().map(|shoot| shoot.first_list);

@@ -13,7 +13,7 @@ use watchdog_test_support::fixtures::{self, PROBE_SECRET};
 use watchdog_test_support::real::{create_cluster, create_kubeconfig_secret, create_namespace};
 
 use super::loss::{crossing, lags};
-use super::{Histogram, Millis, prober_config, round, usage_of};
+use super::{Millis, ScrapedHistogram, prober_config, round, usage_of};
 use crate::fleet::admin::Loss;
 use crate::fleet::seeding;
 use crate::peak_memory;
@@ -190,11 +190,13 @@ pub async fn run(options: HostileOptions) -> anyhow::Result<Outcomes> {
     drop(subscriber.take_changes());
     let before = (
         usage_of(&services)?.cpu,
-        Histogram::read(&services, SCHEDULE_LAG).await?,
+        ScrapedHistogram::read(&services, SCHEDULE_LAG).await?,
     );
     tokio::time::sleep(Duration::from_secs_f64(options.window)).await;
     let cpu = (usage_of(&services)?.cpu - before.0).as_secs_f64();
-    let lag = Histogram::read(&services, SCHEDULE_LAG).await?.since(&before.1);
+    let lag = ScrapedHistogram::read(&services, SCHEDULE_LAG)
+        .await?
+        .since(&before.1);
     let gaps = rig.admin.shoots().await?;
     let longest_gap = gaps.iter().map(|shoot| shoot.longest_gap).max().unwrap_or(0);
     let changes = subscriber.take_changes();
@@ -212,20 +214,20 @@ pub async fn run(options: HostileOptions) -> anyhow::Result<Outcomes> {
     subscriber
         .until(options.lost, Outcome::LeasesExpired, BOUND)
         .await?;
-    let told = subscriber.told();
+    let latest = subscriber.latest();
     let lost: Vec<_> = rig.admin.shoots().await?.into_iter().take(options.lost).collect();
-    let detection = Histogram::read(&services, DETECTION_LAG).await?;
+    let detection = ScrapedHistogram::read(&services, DETECTION_LAG).await?;
     let mut outcomes_of_hostile: BTreeMap<String, usize> = BTreeMap::new();
-    for (_, told) in told.iter().filter(|(shoot, _)| !is_honest(shoot)) {
+    for (_, latest) in latest.iter().filter(|(shoot, _)| !is_honest(shoot)) {
         ensure!(
             !matches!(
-                told.outcome,
+                latest.outcome,
                 Outcome::LeasesExpired | Outcome::ExternalUnreachable
             ),
             "a hostile shoot is reported as lost"
         );
         *outcomes_of_hostile
-            .entry(told.outcome.as_str_name().to_owned())
+            .entry(latest.outcome.as_str_name().to_owned())
             .or_default() += 1;
     }
     let (resident, limited) = (peak_memory(pid)?, limit.most_used_mib()?);
@@ -246,7 +248,7 @@ pub async fn run(options: HostileOptions) -> anyhow::Result<Outcomes> {
         longest_gap_ms: round(longest_gap as f64 / 1e3),
         detection_lag_p50_below_ms: detection.at_most_millis(50),
         detection_lag_p99_below_ms: detection.at_most_millis(99),
-        age_to_verdict: Millis::of_micros(lags(&told, &lost, crossing)),
+        age_to_verdict: Millis::of_micros(lags(&latest, &lost, crossing)),
         outcomes_of_hostile,
         peak_resident_mib: round(resident),
         peak_limited_mib: round(limited),

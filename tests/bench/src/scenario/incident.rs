@@ -102,7 +102,7 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
     subscriber
         .until(options.shoots, Outcome::LeasesExpired, BOUND)
         .await?;
-    let told = subscriber.told();
+    let latest = subscriber.latest();
     let shoots = rig.admin.shoots().await?;
     let down = Scales::since(&rig.admin.scales().await?, lost_at);
     let healed_at = fleet::now();
@@ -113,7 +113,7 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
     let last = |shoot: &ShootReport| shoot.renewed.last().copied();
     let spread =
         |moment: &dyn Fn(&ShootReport) -> Option<i64>| Millis::of_micros(shoots.iter().filter_map(moment));
-    let verdict = |shoot: &ShootReport| Some(told.get(&shoot.name)?.at);
+    let verdict = |shoot: &ShootReport| Some(latest.get(&shoot.name)?.at);
     let kcm =
         |scales: &Scales, shoot: &ShootReport, replicas, ready| scales.at(&shoot.name, KCM, replicas, ready);
     Ok(Outcomes {

@@ -114,19 +114,19 @@ pub fn recovered(shoot: &ShootReport) -> Option<i64> {
 
 /// How late each verdict was, after the time that the fleet says.
 pub(crate) fn lags<'a>(
-    told: &'a BTreeMap<String, ReceivedOutcome>,
+    latest: &'a BTreeMap<String, ReceivedOutcome>,
     shoots: &'a [ShootReport],
     moment: impl Fn(&ShootReport) -> Option<i64> + 'a,
 ) -> impl Iterator<Item = i64> + 'a {
     shoots
         .iter()
-        .filter_map(move |shoot| Some(told.get(&shoot.name)?.at - moment(shoot)?))
+        .filter_map(move |shoot| Some(latest.get(&shoot.name)?.at - moment(shoot)?))
 }
 
 /// Measures.
 ///
 /// # Errors
-/// When something does not come up, or a loss or recovery is not told, or told before it was one.
+/// When something does not come up, or a loss or recovery is not reported, or reported before it was one.
 pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
     let load_average_before = load_average();
     let interval = Duration::from_secs_f64(options.interval);
@@ -158,7 +158,7 @@ pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
         })
         .await?;
     subscriber.until(lost, Outcome::LeasesExpired, LOSS_BOUND).await?;
-    let told = subscriber.told();
+    let latest = subscriber.latest();
     if let (Some(sampling), Some(file)) = (sampling, perf) {
         sampling.stop(file).await?;
     }
@@ -167,7 +167,7 @@ pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
     let fleet_after = rig.admin.report().await?;
     let crossings = || shoots.iter().filter_map(crossing);
     let spread = crossings().max().unwrap_or(0) - crossings().min().unwrap_or(0);
-    let late: Vec<i64> = lags(&told, &shoots, crossing).collect();
+    let late: Vec<i64> = lags(&latest, &shoots, crossing).collect();
     ensure!(
         late.iter().all(|lag| *lag >= 0),
         "a loss was reported before it was one"
@@ -180,9 +180,9 @@ pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
     subscriber
         .until(options.shoots, Outcome::Healthy, LOSS_BOUND)
         .await?;
-    let told = subscriber.told();
+    let latest = subscriber.latest();
     let shoots: Vec<ShootReport> = rig.admin.shoots().await?.into_iter().take(lost).collect();
-    let back: Vec<i64> = lags(&told, &shoots, recovered).collect();
+    let back: Vec<i64> = lags(&latest, &shoots, recovered).collect();
     ensure!(
         back.len() == lost
             && shoots

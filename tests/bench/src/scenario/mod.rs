@@ -109,9 +109,9 @@ pub fn peak_of(services: &[Service]) -> anyhow::Result<f64> {
 
 /// A histogram as /metrics shows it: how many values were at most that many seconds.
 #[derive(Debug, Clone, Default)]
-pub struct Histogram(BTreeMap<u64, u64>);
+pub struct ScrapedHistogram(BTreeMap<u64, u64>);
 
-impl Histogram {
+impl ScrapedHistogram {
     /// Reads one without labels, added up over all services.
     ///
     /// # Errors
@@ -164,13 +164,13 @@ mod tests {
     #[test]
     fn a_histogram_tells_bounds() {
         let histogram = |counts: [u64; 3]| {
-            Histogram([(1_000, counts[0]), (2_500, counts[1]), (u64::MAX, counts[2])].into())
+            ScrapedHistogram([(1_000, counts[0]), (2_500, counts[1]), (u64::MAX, counts[2])].into())
         };
         let since = histogram([90, 199, 200]).since(&histogram([0, 100, 100]));
         assert_eq!(since.at_most_millis(50), Some(1.0));
         assert_eq!(since.at_most_millis(99), Some(2.5));
         assert_eq!(since.at_most_millis(100), None);
-        assert_eq!(Histogram::default().at_most_millis(50), None);
+        assert_eq!(ScrapedHistogram::default().at_most_millis(50), None);
     }
 
     #[test]

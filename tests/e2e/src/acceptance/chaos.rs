@@ -37,14 +37,14 @@ const DEAD_MILLIS: std::ops::Range<u64> = 0..4_000;
 
 /// One thing that goes wrong, or right again.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum ChaosEvent {
     Cut(usize),
     Reconnect(usize),
     Kill(usize, Duration),
 }
 
 /// When, after the beginning, what.
-fn schedule(seed: u64, services: usize) -> Vec<(Duration, Event)> {
+fn schedule(seed: u64, services: usize) -> Vec<(Duration, ChaosEvent)> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut events = Vec::new();
     let mut at = Duration::ZERO;
@@ -55,11 +55,11 @@ fn schedule(seed: u64, services: usize) -> Vec<(Duration, Event)> {
         }
         // Losses that last, and services that live long enough to act upon them.
         let event = match random.random_range(0..6) {
-            0..=2 => Event::Cut(random.random_range(0..SHOOTS)),
-            3 | 4 => Event::Reconnect(random.random_range(0..SHOOTS)),
+            0..=2 => ChaosEvent::Cut(random.random_range(0..SHOOTS)),
+            3 | 4 => ChaosEvent::Reconnect(random.random_range(0..SHOOTS)),
             _ => {
                 let dead = Duration::from_millis(random.random_range(DEAD_MILLIS));
-                Event::Kill(random.random_range(0..services), dead)
+                ChaosEvent::Kill(random.random_range(0..services), dead)
             }
         };
         events.push((at, event));
@@ -193,17 +193,17 @@ async fn storm(
     for (at, event) in schedule(seed, services.len()) {
         tokio::time::sleep_until(begin + at).await;
         match event {
-            Event::Cut(index) => {
+            ChaosEvent::Cut(index) => {
                 if let Some(shoot) = shoots.get(index) {
                     shoot.cut_all().await;
                 }
             }
-            Event::Reconnect(index) => {
+            ChaosEvent::Reconnect(index) => {
                 if let Some(shoot) = shoots.get(index) {
                     shoot.reconnect().await;
                 }
             }
-            Event::Kill(index, pause) => {
+            ChaosEvent::Kill(index, pause) => {
                 let (Some(service), Some(dead)) = (services.get(index), dead.get_mut(index)) else {
                     continue;
                 };

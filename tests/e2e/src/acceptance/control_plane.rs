@@ -42,9 +42,8 @@ pub const API_SERVER: &str = "kube-apiserver";
 /// The first member of etcd.
 pub const ETCD: &str = "etcd-main-0";
 
-/// A component of a control plane.
 #[derive(Clone, Copy, Debug)]
-struct Component {
+struct ControlPlaneComponent {
     name: &'static str,
     role: &'static str,
     needs: Option<NeededService>,
@@ -60,7 +59,7 @@ enum NeededService {
 const ETCD_MEMBERS: [&str; 3] = [ETCD, "etcd-main-1", "etcd-main-2"];
 
 /// All but etcd.
-const COMPONENTS: [Component; 5] = [
+const COMPONENTS: [ControlPlaneComponent; 5] = [
     component(API_SERVER, "apiserver", Some(NeededService::Etcd)),
     component(
         "kube-controller-manager",
@@ -80,8 +79,12 @@ const COMPONENTS: [Component; 5] = [
     component("gardener-resource-manager", "resource-manager", None),
 ];
 
-const fn component(name: &'static str, role: &'static str, needs: Option<NeededService>) -> Component {
-    Component { name, role, needs }
+const fn component(
+    name: &'static str,
+    role: &'static str,
+    needs: Option<NeededService>,
+) -> ControlPlaneComponent {
+    ControlPlaneComponent { name, role, needs }
 }
 
 /// All control planes of a seed.
@@ -95,7 +98,6 @@ pub struct ControlPlanes {
 /// Lets pods come back while it lives.
 pub struct Following(#[expect(dead_code, reason = "held for its end")] AbortOnDropHandle<()>);
 
-/// One control plane.
 pub struct ControlPlane {
     namespace: String,
     members: usize,
@@ -113,7 +115,7 @@ struct ComponentStates {
     pods: BTreeMap<&'static str, RunningPod>,
     /// Readiness of the services as it was published last.
     published: BTreeMap<&'static str, Vec<(String, bool)>>,
-    deletions: Vec<Deletion>,
+    deletions: Vec<OtherDeletion>,
 }
 
 struct RunningPod {
@@ -126,7 +128,7 @@ struct RunningPod {
 
 /// Somebody else deleted a pod.
 #[derive(Clone, Debug)]
-pub struct Deletion {
+pub struct OtherDeletion {
     /// The component that it was of.
     pub component: &'static str,
     /// True if it was in CrashLoopBackOff.
@@ -246,7 +248,7 @@ async fn follow(seed: Client, control_planes: Arc<ControlPlanes>) {
             }
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(pod)) => listed.extend(pod.uid()),
-            // After a break: what was deleted meanwhile is not told.
+            // After a break: the watch does not bring what was deleted meanwhile.
             Ok(Event::InitDone) => {
                 for plane in control_planes.all() {
                     for uid in plane.missing(&listed).await {
@@ -263,7 +265,6 @@ async fn follow(seed: Client, control_planes: Arc<ControlPlanes>) {
 // === impl ControlPlane ===
 
 impl ControlPlane {
-    /// Its namespace.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
@@ -304,7 +305,7 @@ impl ControlPlane {
     }
 
     /// The deletions so far.
-    pub async fn deletions(&self) -> Vec<Deletion> {
+    pub async fn deletions(&self) -> Vec<OtherDeletion> {
         self.state.lock().await.deletions.clone()
     }
 
@@ -355,7 +356,7 @@ impl ControlPlane {
             .iter()
             .find(|c| c.name == component)
             .and_then(|c| c.needs);
-        let deletion = Deletion {
+        let deletion = OtherDeletion {
             component,
             crashed: pod.crashed,
             need_met: needs.is_some_and(|service| self.is_ready(service, &state)),
@@ -394,7 +395,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    async fn start_pod(&self, component: Component) -> anyhow::Result<RunningPod> {
+    async fn start_pod(&self, component: ControlPlaneComponent) -> anyhow::Result<RunningPod> {
         let created = self
             .writer
             .create(&self.namespace, component.name, component.role);

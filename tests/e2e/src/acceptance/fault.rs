@@ -23,9 +23,8 @@ const SLOW: Duration = Duration::from_millis(300);
 /// How often connections break while watches are dropped.
 const DROPS: u32 = 10;
 
-/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum FaultKind {
     /// The seed's API server is restarted.
     SeedRestarted,
     /// The services cannot reach the seed's API server; packets vanish.
@@ -64,7 +63,7 @@ pub enum Fault {
     CoordinatorClockJumps,
 }
 
-impl Fault {
+impl FaultKind {
     /// Those that the sandbox can have.
     pub const SANDBOX: [Self; 17] = [
         Self::SeedRestarted,

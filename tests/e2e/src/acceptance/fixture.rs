@@ -45,7 +45,7 @@ impl Fixture {
         &self.backend
     }
 
-    /// How fast the world turns.
+    /// How fast its time runs.
     #[must_use]
     pub fn times(&self) -> Times {
         self.backend.times()

@@ -11,9 +11,7 @@ use super::accounting::Account;
 /// One scenario on one back-end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Its number.
     pub number: u8,
-    /// Its title.
     pub title: String,
     /// How long it took, its preparation included.
     pub seconds: f64,

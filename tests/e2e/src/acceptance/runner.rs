@@ -19,7 +19,6 @@ pub struct Scenario {
     pub file: &'static str,
     /// Its text; the comment at its head is what it is about.
     pub source: &'static str,
-    /// Plays it.
     pub play: fn(Arc<Fixture>) -> BoxFuture<'static, anyhow::Result<()>>,
 }
 

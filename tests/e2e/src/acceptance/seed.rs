@@ -31,11 +31,9 @@ pub struct Seed {
     pub timeline: Arc<Timeline>,
     /// Starts services, and calls them.
     pub setup: Arc<Setup>,
-    /// lease-probe.
     pub lease_probe: Arc<RestartableService>,
     /// scaling-coordinator.
     pub coordinator: Arc<RestartableService>,
-    /// weeder.
     pub weeder: Arc<RestartableService>,
     // Held for their end.
     verdicts: Option<AbortOnDropHandle<()>>,

@@ -122,7 +122,7 @@ impl ShootUnderTest {
         &self.namespace
     }
 
-    /// How fast its world turns.
+    /// How fast its time runs.
     #[must_use]
     pub const fn times(&self) -> &Times {
         &self.times

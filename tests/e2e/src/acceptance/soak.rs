@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rand::Rng;
 use tokio::time::{Instant, sleep};
-use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
+use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 
 use super::seed::Seed;
 use super::times::Times;
@@ -92,7 +92,7 @@ async fn sandbox() -> anyhow::Result<Sandbox> {
     let mut config = SandboxConfig {
         timing,
         shoots: (0..SHOOTS)
-            .map(|index| ShootSpec::new(&format!("soak-{index}"), NODES))
+            .map(|index| SimulatedShootSpec::new(&format!("soak-{index}"), NODES))
             .collect(),
         ..SandboxConfig::default()
     };

@@ -1,4 +1,4 @@
-//! How fast the world of a back-end turns.
+//! How fast time runs on a back-end.
 
 use std::time::Duration;
 

@@ -50,7 +50,7 @@ pub enum Age {
     Older,
 }
 
-/// A lease-probe of another version that says the same of one shoot until told otherwise.
+/// A lease-probe of another version that reports the same verdict on one shoot until the test changes it.
 pub struct SkewedPeer {
     /// Where it listens, in plaintext.
     pub address: SocketAddr,
@@ -234,7 +234,11 @@ impl tower::Service<http::Request<Body>> for PeerRecord {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let say = self.clone();
-        Box::pin(async move { Ok(tonic::server::Grpc::new(Raw).server_streaming(say, request).await) })
+        Box::pin(async move {
+            Ok(tonic::server::Grpc::new(RawMessages)
+                .server_streaming(say, request)
+                .await)
+        })
     }
 }
 
@@ -251,7 +255,9 @@ pub async fn newer_request(channel: Channel, shoot: &str) -> anyhow::Result<pb::
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await?;
     let path = PathAndQuery::from_static("/gardener.watchdog.probe.v1.LeaseProbeService/GetVerdict");
-    let answer = client.unary(Request::new(Bytes::from(bytes)), path, Raw).await?;
+    let answer = client
+        .unary(Request::new(Bytes::from(bytes)), path, RawMessages)
+        .await?;
     Ok(pb::GetVerdictResponse::decode(answer.into_inner())?)
 }
 
@@ -273,9 +279,9 @@ fn delimited(bytes: &mut Vec<u8>, field: u64, content: &[u8]) {
 }
 
 /// Messages as bytes.
-struct Raw;
+struct RawMessages;
 
-impl Codec for Raw {
+impl Codec for RawMessages {
     type Encode = Bytes;
     type Decode = Bytes;
     type Encoder = Self;
@@ -290,7 +296,7 @@ impl Codec for Raw {
     }
 }
 
-impl Encoder for Raw {
+impl Encoder for RawMessages {
     type Item = Bytes;
     type Error = Status;
 
@@ -300,7 +306,7 @@ impl Encoder for Raw {
     }
 }
 
-impl Decoder for Raw {
+impl Decoder for RawMessages {
     type Item = Bytes;
     type Error = Status;
 

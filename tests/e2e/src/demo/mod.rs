@@ -1,17 +1,18 @@
-//! The demo: a seed with shoots in one process, the three services beside it, and a story told as it happens.
+//! The demo: a seed with shoots in one process, the three services beside it, and incidents that are printed as they
+//! happen.
 
 mod config;
+mod incidents;
 mod output;
-mod story;
-mod witness;
+mod printer;
 
 use std::time::Duration;
 
 use anyhow::Context;
-use watchdog_sandbox::{Sandbox, SandboxConfig, ShootSpec, SimTiming};
+use watchdog_sandbox::{Sandbox, SandboxConfig, SimTiming, SimulatedShootSpec};
 
+use incidents::Incidents;
 use output::TimedOutput;
-use story::Story;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::watchdog::{Service, Setup};
 
@@ -43,7 +44,10 @@ fn timing() -> SimTiming {
 async fn sandbox(shoots: &[&str]) -> anyhow::Result<Sandbox> {
     let config = SandboxConfig {
         timing: timing(),
-        shoots: shoots.iter().map(|name| ShootSpec::new(name, NODES)).collect(),
+        shoots: shoots
+            .iter()
+            .map(|name| SimulatedShootSpec::new(name, NODES))
+            .collect(),
         ..SandboxConfig::default()
     };
     Sandbox::start(config).await.context("start the sandbox")
@@ -91,8 +95,8 @@ pub async fn run(keep: bool) -> anyhow::Result<bool> {
             service.grpc
         ));
     }
-    let story = Story::new(&output, &protected, &unprotected, &setup, &watchdog)?;
-    let good = match tokio::time::timeout(LIMIT, story.play()).await {
+    let incidents = Incidents::new(&output, &protected, &unprotected, &setup, &watchdog)?;
+    let good = match tokio::time::timeout(LIMIT, incidents.play()).await {
         Ok(good) => good?,
         Err(_) => anyhow::bail!("it took longer than {} s", LIMIT.as_secs()),
     };

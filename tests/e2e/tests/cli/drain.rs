@@ -18,7 +18,7 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1::WatchEndpointReadinessRequest;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::{Fault, FaultAction};
-use watchdog_test_support::sandboxed::{ServiceKind, World};
+use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{NAMESPACE, Service};
 
@@ -28,7 +28,7 @@ const GRACE_PERIOD: Duration = Duration::from_secs(30);
 /// Opens a stream, waits for its first message, and gives what ends it.
 async fn stream(
     kind: ServiceKind,
-    world: &World,
+    fixture: &SandboxFixture,
     service: &Service,
 ) -> anyhow::Result<tokio::task::JoinHandle<Option<tonic::Status>>> {
     async fn end<T>(mut stream: tonic::Streaming<T>) -> Option<tonic::Status> {
@@ -40,7 +40,7 @@ async fn stream(
             }
         }
     }
-    let channel = world.setup.channel(service)?;
+    let channel = fixture.setup.channel(service)?;
     Ok(match kind {
         ServiceKind::LeaseProbe => {
             let request = WatchVerdictsRequest::default();
@@ -67,8 +67,8 @@ async fn stream(
 }
 
 /// The holder of a replica's membership Lease; none once it is released.
-async fn holder(world: &World, identity: &str) -> anyhow::Result<Option<String>> {
-    let leases: Api<Lease> = Api::namespaced(world.seed.clone(), NAMESPACE);
+async fn holder(fixture: &SandboxFixture, identity: &str) -> anyhow::Result<Option<String>> {
+    let leases: Api<Lease> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
     let all = leases.list(&ListParams::default()).await?;
     let own = all.into_iter().find(|lease| {
         let name = lease.metadata.name.as_deref().unwrap_or_default();
@@ -81,8 +81,8 @@ async fn holder(world: &World, identity: &str) -> anyhow::Result<Option<String>>
         .filter(|holder| !holder.is_empty()))
 }
 
-async fn health(world: &World, service: &Service) -> anyhow::Result<ServingStatus> {
-    let mut client = HealthClient::new(world.setup.channel(service)?);
+async fn health(fixture: &SandboxFixture, service: &Service) -> anyhow::Result<ServingStatus> {
+    let mut client = HealthClient::new(fixture.setup.channel(service)?);
     Ok(client
         .check(HealthCheckRequest::default())
         .await?
@@ -91,12 +91,12 @@ async fn health(world: &World, service: &Service) -> anyhow::Result<ServingStatu
 }
 
 /// Its drain, while the seed is as it should be.
-async fn stops(world: &World, kind: ServiceKind) -> anyhow::Result<()> {
+async fn stops(fixture: &SandboxFixture, kind: ServiceKind) -> anyhow::Result<()> {
     let name = format!("{kind:?}").to_lowercase();
-    let service = world.start_replica(kind, &name).await?;
-    anyhow::ensure!(health(world, &service).await? == ServingStatus::Serving);
-    anyhow::ensure!(holder(world, &name).await? == Some(name.clone()));
-    let stream = stream(kind, world, &service).await?;
+    let service = fixture.start_replica(kind, &name).await?;
+    anyhow::ensure!(health(fixture, &service).await? == ServingStatus::Serving);
+    anyhow::ensure!(holder(fixture, &name).await? == Some(name.clone()));
+    let stream = stream(kind, fixture, &service).await?;
 
     let begin = Instant::now();
     service.process.sigterm()?;
@@ -108,10 +108,14 @@ async fn stops(world: &World, kind: ServiceKind) -> anyhow::Result<()> {
     eprintln!("{name} stopped after {:?}", begin.elapsed());
     anyhow::ensure!(exit.code() == Some(0), "{exit}");
     anyhow::ensure!(
-        holder(world, &name).await?.is_none(),
+        holder(fixture, &name).await?.is_none(),
         "its Lease was not released"
     );
-    for line in ["draining", "left the membership", "stopped"] {
+    for line in [
+        "the process is draining",
+        "replica left the membership",
+        "the process has stopped",
+    ] {
         service.process.wait_for_text(&format!("{line:?}"), BOUND).await?;
     }
     Ok(())
@@ -119,11 +123,11 @@ async fn stops(world: &World, kind: ServiceKind) -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
-    let world = World::start("drain", &["one"]).await.unwrap();
+    let fixture = SandboxFixture::start("drain", &["one"]).await.unwrap();
     tokio::try_join!(
-        stops(&world, ServiceKind::LeaseProbe),
-        stops(&world, ServiceKind::Coordinator),
-        stops(&world, ServiceKind::Weeder)
+        stops(&fixture, ServiceKind::LeaseProbe),
+        stops(&fixture, ServiceKind::Coordinator),
+        stops(&fixture, ServiceKind::Weeder)
     )
     .unwrap();
 }
@@ -131,11 +135,11 @@ async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
 /// The seed does not answer: the Lease cannot be released, which is what holds up the drain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
-    let world = World::start("drain-held", &["one"]).await.unwrap();
+    let fixture = SandboxFixture::start("drain-held", &["one"]).await.unwrap();
     let drained = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
-        let service = world.start_replica(kind, &name).await?;
-        world
+        let service = fixture.start_replica(kind, &name).await?;
+        fixture
             .sandbox
             .seed()
             .inject(Fault::always(FaultAction::Hang).user(&name));
@@ -149,7 +153,7 @@ async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
         })
         .await?;
         let exit = service.process.wait_exit(BOUND).await?;
-        // The machine may be busy, so this is only told: the bound that counts is that of the process itself.
+        // The machine may be busy, so this is only printed: the bound that counts is that of the process itself.
         eprintln!("{name} stopped after {:?}, of {GRACE_PERIOD:?}", begin.elapsed());
         anyhow::ensure!(exit.code() == Some(0), "{exit}");
         anyhow::Ok(())
@@ -159,11 +163,11 @@ async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_at_once() {
-    let world = World::start("drain-twice", &["one"]).await.unwrap();
+    let fixture = SandboxFixture::start("drain-twice", &["one"]).await.unwrap();
     let ended = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
-        let service = world.start_replica(kind, &name).await?;
-        world
+        let service = fixture.start_replica(kind, &name).await?;
+        fixture
             .sandbox
             .seed()
             .inject(Fault::always(FaultAction::Hang).user(&name));

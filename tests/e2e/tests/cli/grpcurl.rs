@@ -4,7 +4,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::tools;
 use watchdog_test_support::wait::{BOUND, until};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service};
@@ -12,13 +12,13 @@ use watchdog_test_support::watchdog::{SERVER_NAME, Service};
 const SHOOT: &str = "shoot--sandbox--one";
 
 struct Grpcurl<'a> {
-    world: &'a World,
+    fixture: &'a SandboxFixture,
     service: &'a Service,
 }
 
 impl Grpcurl<'_> {
     async fn run(&self, arguments: &[&str]) -> Output {
-        let files = self.world.setup.client_files();
+        let files = self.fixture.setup.client_files();
         let mut command = tokio::process::Command::new(tools::path(tools::GRPCURL).unwrap());
         command
             .arg("-cacert")
@@ -78,7 +78,7 @@ impl Grpcurl<'_> {
     /// The messages of a stream until one that `last` accepts.
     async fn stream(&self, method: &str, request: Value, last: impl Fn(&Value) -> bool) -> Vec<Value> {
         use tokio::io::{AsyncBufReadExt, BufReader};
-        let files = self.world.setup.client_files();
+        let files = self.fixture.setup.client_files();
         let mut child = tokio::process::Command::new(tools::path(tools::GRPCURL).unwrap())
             .arg("-cacert")
             .arg(&files.ca)
@@ -151,10 +151,10 @@ async fn described(grpcurl: &Grpcurl<'_>, service: &str, methods: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_probe() {
-    let world = World::start("grpcurl-probe", &["one"]).await.unwrap();
-    let service = world.lease_probe().await.unwrap();
+    let fixture = SandboxFixture::start("grpcurl-probe", &["one"]).await.unwrap();
+    let service = fixture.lease_probe().await.unwrap();
     let grpcurl = Grpcurl {
-        world: &world,
+        fixture: &fixture,
         service: &service,
     };
     let api = "gardener.watchdog.probe.v1.LeaseProbeService";
@@ -231,12 +231,12 @@ async fn lease_probe() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scaling_coordinator() {
-    let world = World::start("grpcurl-scaling", &["one"]).await.unwrap();
-    let _lease_probe = world.lease_probe().await.unwrap();
-    let service = world.coordinator().await.unwrap();
+    let fixture = SandboxFixture::start("grpcurl-scaling", &["one"]).await.unwrap();
+    let _lease_probe = fixture.lease_probe().await.unwrap();
+    let service = fixture.coordinator().await.unwrap();
     service.wait_ready().await.unwrap();
     let grpcurl = Grpcurl {
-        world: &world,
+        fixture: &fixture,
         service: &service,
     };
     let api = "gardener.watchdog.scaling.v1.ScalingService";
@@ -284,7 +284,7 @@ async fn scaling_coordinator() {
         ]
     );
     assert!(
-        world.scale_writes(&world.shoot("one").unwrap()).is_empty(),
+        fixture.scale_writes(&fixture.shoot("one").unwrap()).is_empty(),
         "a plan touches nothing"
     );
     let messages = grpcurl
@@ -304,7 +304,7 @@ async fn scaling_coordinator() {
         Value::Null,
         "a healthy shoot has no history: {healthy}"
     );
-    world.shoot("one").unwrap().cut(watchdog_sandbox::Cut::All);
+    fixture.shoot("one").unwrap().cut(watchdog_sandbox::Cut::All);
     let written = |message: &Value| message["upsert"]["writeEnded"]["result"] == "WRITE_RESULT_APPLIED";
     let messages = grpcurl
         .stream(&method("WatchShootEvents"), json!({"shoots": [SHOOT]}), written)
@@ -323,7 +323,7 @@ async fn scaling_coordinator() {
         events["events"][0]["verdictChanged"].is_object(),
         "oldest first: {events}"
     );
-    world.shoot("one").unwrap().heal();
+    fixture.shoot("one").unwrap().heal();
 
     let bad = grpcurl
         .refused(
@@ -357,11 +357,11 @@ async fn scaling_coordinator() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weeder() {
-    let world = World::start("grpcurl-weeder", &["one"]).await.unwrap();
-    let service = world.weeder().await.unwrap();
+    let fixture = SandboxFixture::start("grpcurl-weeder", &["one"]).await.unwrap();
+    let service = fixture.weeder().await.unwrap();
     service.wait_ready().await.unwrap();
     let grpcurl = Grpcurl {
-        world: &world,
+        fixture: &fixture,
         service: &service,
     };
     let api = "gardener.watchdog.weeder.v1.WeederService";

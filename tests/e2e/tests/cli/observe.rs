@@ -7,7 +7,7 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
 use watchdog_sandbox::Cut;
 use watchdog_test_support::binaries;
 use watchdog_test_support::log::LogRecord;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{BOUND, until};
 use watchdog_test_support::watchdog::Service;
 
@@ -19,8 +19,8 @@ const SHOOT: &str = "shoot--sandbox--one";
 const OBSERVERS: [&str; 2] = ["scaling-coordinator-0", "weeder-0"];
 
 /// Everything that the observing programs have written, except their membership Leases.
-fn writes(world: &World) -> Vec<String> {
-    let audit = world.sandbox.seed().audit().into_iter();
+fn writes(fixture: &SandboxFixture) -> Vec<String> {
+    let audit = fixture.sandbox.seed().audit().into_iter();
     audit
         .filter(|entry| entry.is_write() && OBSERVERS.contains(&entry.user.as_str()))
         .filter(|entry| !entry.path.contains("/leases") && !entry.path.contains("/selfsubjectaccessreviews"))
@@ -28,9 +28,13 @@ fn writes(world: &World) -> Vec<String> {
         .collect()
 }
 
-async fn until_settled(world: &World, coordinator: &Service, direction: Direction) -> ShootScaling {
+async fn until_settled(
+    fixture: &SandboxFixture,
+    coordinator: &Service,
+    direction: Direction,
+) -> ShootScaling {
     until(&format!("{direction:?} is settled"), BOUND, || async {
-        let scaling = world.scaling(coordinator, SHOOT).await?;
+        let scaling = fixture.scaling(coordinator, SHOOT).await?;
         let settled = scaling.direction() == direction && scaling.state() == FlowState::Settled;
         anyhow::ensure!(settled, "{:?}: {}", scaling.state(), scaling.reason);
         Ok(Some(scaling))
@@ -41,32 +45,35 @@ async fn until_settled(world: &World, coordinator: &Service, direction: Directio
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_incident_is_observed_and_the_next_one_is_prevented() {
-    let world = World::start("observe", &["one"]).await.unwrap();
-    let kubeconfig = |user: &str| world.sandbox.seed().kubeconfig(user);
+    let fixture = SandboxFixture::start("observe", &["one"]).await.unwrap();
+    let kubeconfig = |user: &str| fixture.sandbox.seed().kubeconfig(user);
     let [name, weeder] = OBSERVERS;
-    let command = world.setup.coordinator_command(name, &kubeconfig(name)).unwrap();
-    let coordinator = world.setup.custom(command.arg("--mode=observe")).await.unwrap();
-    let command = world.setup.weeder_command(weeder, &kubeconfig(weeder)).unwrap();
-    let weeder = world.setup.custom(command.arg("--mode=observe")).await.unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
+    let command = fixture
+        .setup
+        .coordinator_command(name, &kubeconfig(name))
+        .unwrap();
+    let coordinator = fixture.setup.custom(command.arg("--mode=observe")).await.unwrap();
+    let command = fixture.setup.weeder_command(weeder, &kubeconfig(weeder)).unwrap();
+    let weeder = fixture.setup.custom(command.arg("--mode=observe")).await.unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
     for service in [&coordinator, &weeder] {
         service.wait_ready().await.unwrap();
     }
-    world
+    fixture
         .wait_outcome(&lease_probe, SHOOT, Outcome::Healthy, BOUND)
         .await
         .unwrap();
 
-    let shoot = world.shoot("one").unwrap();
+    let shoot = fixture.shoot("one").unwrap();
     shoot.cut(Cut::All);
-    let down = until_settled(&world, &coordinator, Direction::Down).await;
+    let down = until_settled(&fixture, &coordinator, Direction::Down).await;
     assert_eq!(down.mode(), Mode::Observe);
     assert!(
         down.resources.iter().all(|resource| resource.simulated),
         "{down:#?}"
     );
     shoot.heal();
-    until_settled(&world, &coordinator, Direction::Up).await;
+    until_settled(&fixture, &coordinator, Direction::Up).await;
     let ended = |record: LogRecord<'_>| {
         let is_it = record.is_message("an incident has ended");
         is_it.then(|| record.text.to_owned())
@@ -81,9 +88,9 @@ async fn an_incident_is_observed_and_the_next_one_is_prevented() {
         line.contains("\"first_to_scale_down\":\"scaling-coordinator\""),
         "{line}"
     );
-    assert_eq!(writes(&world), [""; 0]);
+    assert_eq!(writes(&fixture), [""; 0]);
 
-    let files = world.setup.client_files();
+    let files = fixture.setup.client_files();
     let status = Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap())
         .args([
             "--lease-probe",
@@ -111,10 +118,10 @@ async fn an_incident_is_observed_and_the_next_one_is_prevented() {
         })
         .unwrap();
     shoot.cut(Cut::All);
-    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    fixture.wait_replicas(&shoot, 0, BOUND).await.unwrap();
     shoot.heal();
-    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
-    let protected = until_settled(&world, &coordinator, Direction::Up).await;
+    fixture.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+    let protected = until_settled(&fixture, &coordinator, Direction::Up).await;
     assert_eq!(
         (protected.mode(), protected.mode_from_annotation),
         (Mode::Protect, true)

@@ -1,28 +1,28 @@
 //! The requests of a healthy probe: one small request on a kept connection, and nothing of the seed.
 
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::ShootSpec;
+use watchdog_sandbox::SimulatedShootSpec;
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{BOUND, until_true};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_healthy_probe_is_one_list_on_one_connection_and_asks_the_seed_nothing() {
-    let mut spec = ShootSpec::new("one", 20);
+    let mut spec = SimulatedShootSpec::new("one", 20);
     // Real times: a lease that is late on a busy machine is far from its expiry.
     spec.states_grace_period = false;
     let prober = fixtures::prober(
         "probeInterval: 1s\nbackoffJitterFactor: 0\ninitialDelay: 1s",
         "500ms",
     );
-    let world = World::start_with("cost", vec![spec], &prober, &fixtures::weeder("1m"))
+    let fixture = SandboxFixture::start_with("cost", vec![spec], &prober, &fixtures::weeder("1m"))
         .await
         .unwrap();
-    let shoot = world.shoot("one").unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
-    world
+    let shoot = fixture.shoot("one").unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    fixture
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
         .await
         .unwrap();
@@ -45,6 +45,6 @@ async fn a_healthy_probe_is_one_list_on_one_connection_and_asks_the_seed_nothing
     );
     assert_eq!(api.counters().connections, 1);
     // The seed is asked for machines only when nodes matter.
-    let seed = world.sandbox.seed().audit();
+    let seed = fixture.sandbox.seed().audit();
     assert!(seed.iter().all(|entry| !entry.path.ends_with("/machines")));
 }

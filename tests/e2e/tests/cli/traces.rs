@@ -21,7 +21,7 @@ use watchdog_runtime::accept;
 use watchdog_runtime::allowed_clients::AllowedClients;
 use watchdog_sandbox::Cut;
 use watchdog_test_support::binaries::{LEASE_PROBE, SCALING_COORDINATOR};
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{BOUND, until_true};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service, Setup};
 
@@ -143,24 +143,24 @@ impl Collector {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_one_trace_from_the_probe_to_the_last_write() {
-    let mut world = World::start("traces", &["alpha"]).await.unwrap();
+    let mut fixture = SandboxFixture::start("traces", &["alpha"]).await.unwrap();
     let collector = Collector::default();
-    let (url, _serving) = collector.serve(&world.setup).await;
-    world.setup.trace(LEASE_PROBE, &url);
-    world.setup.trace(SCALING_COORDINATOR, &url);
+    let (url, _serving) = collector.serve(&fixture.setup).await;
+    fixture.setup.trace(LEASE_PROBE, &url);
+    fixture.setup.trace(SCALING_COORDINATOR, &url);
     let (probe, _coordinator) = (
-        world.lease_probe().await.unwrap(),
-        world.coordinator().await.unwrap(),
+        fixture.lease_probe().await.unwrap(),
+        fixture.coordinator().await.unwrap(),
     );
-    let alpha = world.shoot("alpha").unwrap();
+    let alpha = fixture.shoot("alpha").unwrap();
     let name = alpha.namespace().to_owned();
-    world
+    fixture
         .wait_outcome(&probe, &name, Outcome::Healthy, BOUND)
         .await
         .unwrap();
 
     alpha.cut(Cut::All);
-    world.wait_replicas(&alpha, 0, BOUND).await.unwrap();
+    fixture.wait_replicas(&alpha, 0, BOUND).await.unwrap();
     // Each of the three resources is scaled in one write.
     let (root, operation, writes) = collector.wait_for_story("leases_expired", "scale down", 3).await;
     assert!(root.span.parent_span_id.is_empty());
@@ -172,7 +172,7 @@ async fn a_loss_is_one_trace_from_the_probe_to_the_last_write() {
         "{root:?}"
     );
     assert!(operation.attribute("reason").contains("LEASES_EXPIRED"));
-    let told = world.verdict(&probe, &name).await.unwrap().traceparent;
+    let traceparent = fixture.verdict(&probe, &name).await.unwrap().traceparent;
     let trace: String = root
         .span
         .trace_id
@@ -180,8 +180,8 @@ async fn a_loss_is_one_trace_from_the_probe_to_the_last_write() {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     assert!(
-        told.starts_with(&format!("00-{trace}-")),
-        "the verdict names the trace: {told}"
+        traceparent.starts_with(&format!("00-{trace}-")),
+        "the verdict names the trace: {traceparent}"
     );
     let mut done: HashMap<String, usize> = HashMap::new();
     for write in writes
@@ -197,7 +197,7 @@ async fn a_loss_is_one_trace_from_the_probe_to_the_last_write() {
     assert!(done.values().all(|writes| *writes == 1), "{done:?}");
 
     alpha.heal();
-    world.wait_replicas(&alpha, 1, BOUND).await.unwrap();
+    fixture.wait_replicas(&alpha, 1, BOUND).await.unwrap();
     let (recovered, _, _) = collector.wait_for_story("healthy", "scale up", 3).await;
     assert_ne!(recovered.span.trace_id, root.span.trace_id);
     let spans = collector.seen.lock();
@@ -216,28 +216,28 @@ async fn failed_spans(service: &Service) -> anyhow::Result<bool> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_hangs_or_is_gone_delays_nothing() {
-    let mut world = World::start("traces-lost", &["alpha"]).await.unwrap();
+    let mut fixture = SandboxFixture::start("traces-lost", &["alpha"]).await.unwrap();
     // One takes connections and never answers; where the other should be, nobody listens.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
-    world.setup.trace(LEASE_PROBE, &url(&silent));
-    world.setup.trace(SCALING_COORDINATOR, &url(&gone));
+    fixture.setup.trace(LEASE_PROBE, &url(&silent));
+    fixture.setup.trace(SCALING_COORDINATOR, &url(&gone));
     drop(gone);
     let (probe, coordinator) = (
-        world.lease_probe().await.unwrap(),
-        world.coordinator().await.unwrap(),
+        fixture.lease_probe().await.unwrap(),
+        fixture.coordinator().await.unwrap(),
     );
-    let alpha = world.shoot("alpha").unwrap();
-    world
+    let alpha = fixture.shoot("alpha").unwrap();
+    fixture
         .wait_outcome(&probe, alpha.namespace(), Outcome::Healthy, BOUND)
         .await
         .unwrap();
 
     alpha.cut(Cut::All);
-    world.wait_replicas(&alpha, 0, BOUND).await.unwrap();
+    fixture.wait_replicas(&alpha, 0, BOUND).await.unwrap();
     alpha.heal();
-    world.wait_replicas(&alpha, 1, BOUND).await.unwrap();
+    fixture.wait_replicas(&alpha, 1, BOUND).await.unwrap();
     for service in [&probe, &coordinator] {
         until_true("spans are counted as failed", BOUND, || failed_spans(service))
             .await

@@ -11,7 +11,7 @@ use watchdog_sandbox::{Cut, SimulatedShoot};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
 use watchdog_test_support::log::LogRecord;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait::{BOUND, until};
 use watchdog_test_support::watchdog::Service;
@@ -105,10 +105,12 @@ fn line<'a>(text: &'a str, shoot: &str) -> &'a str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_command_shows_what_is_so_through_an_incident() {
-    let world = World::start("watchdogctl", &["one", "two"]).await.unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
-    let coordinator = world.coordinator().await.unwrap();
-    let weeder = world.weeder().await.unwrap();
+    let fixture = SandboxFixture::start("watchdogctl", &["one", "two"])
+        .await
+        .unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
+    let weeder = fixture.weeder().await.unwrap();
     for service in [&coordinator, &weeder] {
         service.wait_ready().await.unwrap();
     }
@@ -117,25 +119,25 @@ async fn each_command_shows_what_is_so_through_an_incident() {
         ("--scaling-coordinator", &coordinator),
         ("--weeder", &weeder),
     ];
-    let watchdogctl = Watchdogctl::new(&services, world.setup.client_files());
-    let shoot = world.shoot("one").unwrap();
+    let watchdogctl = Watchdogctl::new(&services, fixture.setup.client_files());
+    let shoot = fixture.shoot("one").unwrap();
 
-    healthy(&world, &watchdogctl, &shoot).await;
+    healthy(&fixture, &watchdogctl, &shoot).await;
 
     shoot.cut(Cut::All);
-    world
+    fixture
         .wait_outcome(&lease_probe, SHOOT, Outcome::LeasesExpired, BOUND)
         .await
         .unwrap();
-    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
-    held_down(&world, &lease_probe, &watchdogctl).await;
+    fixture.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    held_down(&fixture, &lease_probe, &watchdogctl).await;
 
     shoot.api().stop().await.unwrap();
     held_without_verdict(&watchdogctl).await;
     shoot.api().resume().await.unwrap();
 
     shoot.heal();
-    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+    fixture.wait_replicas(&shoot, 1, BOUND).await.unwrap();
     let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
     watchdogctl.until_shown("status", &parts).await;
     let history = watchdogctl
@@ -177,7 +179,7 @@ async fn incident_line_is_the_documented_one(coordinator: &Service) {
     assert_eq!(fields["target"], "scaling_coordinator::controller::history");
 }
 
-async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &SimulatedShoot) {
+async fn healthy(fixture: &SandboxFixture, watchdogctl: &Watchdogctl, shoot: &SimulatedShoot) {
     let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
     watchdogctl.until_shown("status", &parts).await;
     let verdicts = watchdogctl.json("verdicts -o json").await;
@@ -199,7 +201,7 @@ async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &SimulatedShoo
         let line = plan.lines().find(|line| line.contains(name)).unwrap();
         assert!(line.contains("SCALE") && line.contains("1 -> 0"), "{line}");
     }
-    assert!(world.scale_writes(shoot).is_empty(), "a plan touches nothing");
+    assert!(fixture.scale_writes(shoot).is_empty(), "a plan touches nothing");
 
     let weeders = watchdogctl.shown("weeders --shoot sandbox/one").await;
     assert!(line(&weeders, SHOOT).contains("kube-apiserver") || weeders.contains("etcd-main-client"));
@@ -231,7 +233,7 @@ async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &SimulatedShoo
     assert!(checked.contains("ends 4096-01-01"), "{checked}");
 }
 
-async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogctl) {
+async fn held_down(fixture: &SandboxFixture, lease_probe: &Service, watchdogctl: &Watchdogctl) {
     let parts = [
         "1 LEASES_EXPIRED",
         "1 HEALTHY",
@@ -247,7 +249,7 @@ async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogc
     );
     assert!(!status.contains(OTHER), "a healthy shoot needs no line: {status}");
 
-    let verdict = world.verdict(lease_probe, SHOOT).await.unwrap();
+    let verdict = fixture.verdict(lease_probe, SHOOT).await.unwrap();
     let why = watchdogctl.shown("shoot sandbox/one").await;
     for part in [
         verdict.message.as_str(),
@@ -362,18 +364,20 @@ async fn held_without_verdict(watchdogctl: &Watchdogctl) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_says_what_to_do_and_has_its_exit_code() {
-    let world = World::start("watchdogctl-errors", &["one"]).await.unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
-    let coordinator = world.coordinator().await.unwrap();
+    let fixture = SandboxFixture::start("watchdogctl-errors", &["one"])
+        .await
+        .unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
     let services = [
         ("--lease-probe", &lease_probe),
         ("--scaling-coordinator", &coordinator),
     ];
-    let files = world.setup.client_files();
+    let files = fixture.setup.client_files();
     let good = Watchdogctl::new(&services, files);
     good.until_shown("verdicts", &[SHOOT]).await;
-    let stranger = Authority::new(&world.scratch, "stranger").unwrap();
+    let stranger = Authority::new(&fixture.scratch, "stranger").unwrap();
     let stranger = Watchdogctl::new(
         &services,
         &stranger.issue("stranger", &["stranger.test"]).unwrap(),

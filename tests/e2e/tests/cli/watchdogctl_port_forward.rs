@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_test_support::certs::TlsFiles;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::{binaries, wait};
 
 const PROTOCOL: &str = "v4.channel.k8s.io";
@@ -193,18 +193,18 @@ async fn run(kubeconfig: &std::path::Path, arguments: &str) -> (i32, String, Str
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_is_forwarded_to_a_ready_pod_with_the_certificate_of_a_secret() {
-    let world = World::start("port-forward", &["one"]).await.unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
+    let fixture = SandboxFixture::start("port-forward", &["one"]).await.unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
     let free = watchdog_test_support::ports::free_port().unwrap();
     let api = PodApi {
         pods: BTreeMap::from([
             ("lease-probe".to_owned(), lease_probe.grpc.clone()),
             ("weeder".to_owned(), format!("127.0.0.1:{free}")),
         ]),
-        secret: secret(world.setup.client_files()),
+        secret: secret(fixture.setup.client_files()),
     };
     let (kubeconfig, _server) = api.serve().await;
-    let kubeconfig = world.scratch.write("seed.kubeconfig", &kubeconfig).unwrap();
+    let kubeconfig = fixture.scratch.write("seed.kubeconfig", &kubeconfig).unwrap();
     let with_secret = format!("--tls-secret {SECRET}");
 
     let verdicts = wait::until(

@@ -32,14 +32,14 @@ fn names() -> Vec<String> {
     (0..SHOOTS).map(|i| format!("shoot--cost--{i}")).collect()
 }
 
-struct World {
+struct Fixture {
     api: ApiServer,
     probe: FakeProbe,
     coordinator: Coordinator,
     _workloads: WorkloadController,
 }
 
-impl World {
+impl Fixture {
     async fn start() -> anyhow::Result<Self> {
         let options = ApiOptions {
             namespaces: vec!["garden".to_owned()],
@@ -72,14 +72,14 @@ impl World {
         probe.say(names().iter().map(String::as_str), Outcome::Healthy);
         let config = scratch.write("prober.yaml", fixtures::prober("probeInterval: 10s", "100ms"))?;
         let coordinator = Coordinator::start(&scratch, &config, &api.kubeconfig(USER), &probe).await?;
-        let world = Self {
+        let fixture = Self {
             api,
             probe,
             coordinator,
             _workloads: workloads,
         };
-        world.until_all(Direction::Up).await?;
-        Ok(world)
+        fixture.until_all(Direction::Up).await?;
+        Ok(fixture)
     }
 
     async fn list(&self) -> anyhow::Result<Vec<ShootScaling>> {
@@ -140,15 +140,15 @@ fn settled(all: &[ShootScaling], direction: Direction) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_shoots() {
-    let world = World::start().await.unwrap();
+    let fixture = Fixture::start().await.unwrap();
 
     // Nothing happens: nothing is asked for but what keeps the replica a member and its watches alive.
-    let begin = world.last_id();
+    let begin = fixture.last_id();
     wait::holds(
         "nothing but Leases of the replicas is asked for",
         REST,
         || async {
-            let mut requests = world.requests(begin).into_iter();
+            let mut requests = fixture.requests(begin).into_iter();
             Ok(requests.all(|entry| {
                 ["watch", "list"].contains(&entry.verb) || entry.path.contains("/namespaces/garden/leases")
             }))
@@ -157,7 +157,7 @@ async fn a_thousand_shoots() {
     .await
     .unwrap();
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-    for entry in world.requests(begin) {
+    for entry in fixture.requests(begin) {
         *kinds.entry(format!("{} {}", entry.verb, entry.path)).or_default() += 1;
     }
     eprintln!("requests in {REST:?} of rest: {kinds:?}");
@@ -171,19 +171,24 @@ async fn a_thousand_shoots() {
         } else {
             (Outcome::Healthy, Direction::Up, 10)
         };
-        let (before, said) = (world.last_id(), Timestamp::now());
-        world.probe.say([one.as_str()], outcome);
-        world
+        let (before, given_at) = (fixture.last_id(), Timestamp::now());
+        fixture.probe.say([one.as_str()], outcome);
+        fixture
             .coordinator
             .until_settled(&one, direction, BOUND)
             .await
             .unwrap();
-        let requests = world.scaling_requests(before);
+        let requests = fixture.scaling_requests(before);
         eprintln!("turn {turn} {direction:?}: {} requests", requests.len());
         // The status of a Deployment changes while it is written: conflicts are the controller's doing.
         let fulfilled = requests.iter().filter(|entry| entry.code != 409).count();
         assert!(fulfilled <= most, "{direction:?}: {requests:#?}");
-        let took = world.writes(before).first().unwrap().time.duration_since(said);
+        let took = fixture
+            .writes(before)
+            .first()
+            .unwrap()
+            .time
+            .duration_since(given_at);
         first_writes.push(Duration::try_from(took).unwrap());
     }
     first_writes.sort();
@@ -194,12 +199,12 @@ async fn a_thousand_shoots() {
     );
 
     // All are lost at the same instant.
-    let begin = world.last_id();
-    world
+    let begin = fixture.last_id();
+    fixture
         .probe
         .say(names().iter().map(String::as_str), Outcome::LeasesExpired);
     let progress = wait::until("some are settled, others wait for their turn", BOUND, || async {
-        let all = world.list().await?;
+        let all = fixture.list().await?;
         let waits = |s: &&ShootScaling| s.resources.iter().any(|r| r.step() == Step::Writing);
         let (done, waiting) = (settled(&all, Direction::Down), all.iter().filter(waits).count());
         anyhow::ensure!(done < SHOOTS, "all are settled");
@@ -211,8 +216,8 @@ async fn a_thousand_shoots() {
         "progress as reported: {} settled, {} are writing or wait for their turn",
         progress.0, progress.1
     );
-    world.until_all(Direction::Down).await.unwrap();
-    let writes = world.writes(begin);
+    fixture.until_all(Direction::Down).await.unwrap();
+    let writes = fixture.writes(begin);
     let applied = writes.iter().filter(|write| write.code == 200).count();
     assert_eq!(applied, SHOOTS * 3, "one write on each of three");
     let took = writes.last().unwrap().time.duration_since(writes[0].time);
@@ -222,7 +227,7 @@ async fn a_thousand_shoots() {
         writes.len() - applied
     );
     // Nowhere more in a second than the rate, the burst and the jitter of a busy machine.
-    let requests = world.scaling_requests(begin);
+    let requests = fixture.scaling_requests(begin);
     eprintln!("{} requests for them", requests.len());
     let mut window = 0;
     for (i, request) in requests.iter().enumerate() {

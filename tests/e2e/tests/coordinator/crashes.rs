@@ -4,16 +4,16 @@
 use serde_json::Value;
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{AuditEntry, Fault, FaultAction, ShootSpec};
+use watchdog_sandbox::{AuditEntry, Fault, FaultAction, SimulatedShootSpec};
 use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 
 const COUNTS: [(&str, u32); 3] = [(KCM, 2), (MCM, 3), (CA, 1)];
 
 struct Run {
-    world: World,
+    fixture: SandboxFixture,
     probe: FakeProbe,
     shoot: String,
     coordinator: Coordinator,
@@ -23,14 +23,14 @@ struct Run {
 impl Run {
     async fn start(name: &str) -> anyhow::Result<Self> {
         let prober = fixtures::prober("probeInterval: 5s", "100ms");
-        let world = World::start_with(
+        let fixture = SandboxFixture::start_with(
             name,
-            vec![ShootSpec::new("one", 1)],
+            vec![SimulatedShootSpec::new("one", 1)],
             &prober,
             &fixtures::weeder("1m"),
         )
         .await?;
-        let shoot = world.shoot("one")?;
+        let shoot = fixture.shoot("one")?;
         for (name, replicas) in COUNTS {
             shoot.scale(name, replicas)?;
         }
@@ -46,10 +46,10 @@ impl Run {
         let shoot = shoot.namespace().to_owned();
         let probe = FakeProbe::start().await?;
         probe.say([shoot.as_str()], Outcome::Healthy);
-        let coordinator = start(&world, &probe).await?;
+        let coordinator = start(&fixture, &probe).await?;
         coordinator.until_settled(&shoot, Direction::Up, BOUND).await?;
         Ok(Self {
-            world,
+            fixture,
             probe,
             shoot,
             coordinator,
@@ -60,13 +60,13 @@ impl Run {
     /// All writes to the dependants, with their number in the audit log.
     fn writes(&self, since: u64) -> Vec<AuditEntry> {
         let ours = format!("/apis/apps/v1/namespaces/{}/deployments/", self.shoot);
-        let mut entries = self.world.sandbox.seed().audit_since(since);
+        let mut entries = self.fixture.sandbox.seed().audit_since(since);
         entries.retain(|entry| entry.user == "watchdog" && entry.is_write() && entry.path.starts_with(&ours));
         entries
     }
 
     fn last_id(&self) -> u64 {
-        self.world
+        self.fixture
             .sandbox
             .seed()
             .audit()
@@ -76,7 +76,7 @@ impl Run {
 
     /// Goes in one direction, and dies at as many writes on each of the dependants as that takes.
     async fn go(&mut self, direction: Direction, fate: &FaultAction) -> anyhow::Result<Vec<AuditEntry>> {
-        let (begin, api) = (self.last_id(), self.world.sandbox.seed().clone());
+        let (begin, api) = (self.last_id(), self.fixture.sandbox.seed().clone());
         let times: u32 = if direction == Direction::Down { 1 } else { 2 };
         for name in [KCM, MCM, CA] {
             let path = format!("/apis/apps/v1/namespaces/{}/deployments/{name}", self.shoot);
@@ -110,8 +110,8 @@ impl Run {
             self.crashes += 1;
             // What was on its way when it died counts as hit.
             hit = hit.max(self.writes(begin).iter().filter(|entry| entry.code == 0).count());
-            forget_leases(&self.world.seed).await?;
-            self.coordinator = start(&self.world, &self.probe).await?;
+            forget_leases(&self.fixture.seed).await?;
+            self.coordinator = start(&self.fixture, &self.probe).await?;
         }
         let writes = 3 * times as usize;
         anyhow::ensure!(hit == writes, "{hit} of the {writes} writes were hit");
@@ -119,7 +119,7 @@ impl Run {
     }
 
     fn counts(&self) -> Vec<(i64, Option<String>, bool)> {
-        let store = self.world.sandbox.seed().store();
+        let store = self.fixture.sandbox.seed().store();
         let count = |(name, _): &(&str, u32)| {
             let object = store.find(&keys::DEPLOYMENTS, &self.shoot, name).unwrap();
             let annotation =
@@ -134,11 +134,11 @@ impl Run {
     }
 }
 
-async fn start(world: &World, probe: &FakeProbe) -> anyhow::Result<Coordinator> {
+async fn start(fixture: &SandboxFixture, probe: &FakeProbe) -> anyhow::Result<Coordinator> {
     Coordinator::start(
-        &world.scratch,
-        world.setup.prober_file(),
-        &world.kubeconfig(),
+        &fixture.scratch,
+        fixture.setup.prober_file(),
+        &fixture.kubeconfig(),
         probe,
     )
     .await

@@ -1,6 +1,6 @@
 //! The coordinator driven by verdicts that the test gives: scenarios, and many shoots lost at the same instant.
 
-use crate::world::{Seed, World, scenarios};
+use crate::fixture::{Fixture, Seed, scenarios};
 use jiff::Timestamp;
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_test_support::coordinator::Outcome;
@@ -23,17 +23,17 @@ async fn many_shoots_lost_at_the_same_instant() {
     let shoots: Vec<_> = (0..count).map(|i| format!("shoot--real--{i}")).collect();
     let config = fixtures::prober("probeInterval: 10s", "100ms");
     let seed = Seed::start("coordinator-bulk-seed").await.unwrap();
-    let world = World::start("coordinator-bulk", seed, &shoots, &config, vec![deployments()])
+    let fixture = Fixture::start("coordinator-bulk", seed, &shoots, &config, vec![deployments()])
         .await
         .unwrap();
     for (outcome, direction) in [
         (Outcome::LeasesExpired, Direction::Down),
         (Outcome::Healthy, Direction::Up),
     ] {
-        world.workloads.forget_changes();
+        fixture.workloads.forget_changes();
         let begin = Timestamp::now();
-        world.probe.say(shoots.iter().map(String::as_str), outcome);
-        world.until_all(&shoots, direction).await.unwrap();
+        fixture.probe.say(shoots.iter().map(String::as_str), outcome);
+        fixture.until_all(&shoots, direction).await.unwrap();
         let settled = Timestamp::now().duration_since(begin);
         let (kcm, mcm, ca) = if direction == Direction::Down {
             (0, 0, 0)
@@ -41,10 +41,10 @@ async fn many_shoots_lost_at_the_same_instant() {
             (2, 3, 1)
         };
         let scaled =
-            [(KCM, kcm), (MCM, mcm), (CA, ca)].map(|(name, to)| world.workloads.times(name, to, false));
+            [(KCM, kcm), (MCM, mcm), (CA, ca)].map(|(name, to)| fixture.workloads.times(name, to, false));
         let first = scaled.iter().flatten().min().unwrap().duration_since(begin);
         let last = scaled.iter().flatten().max().unwrap().duration_since(begin);
-        let last_kcm = world
+        let last_kcm = fixture
             .workloads
             .last(KCM, kcm, true)
             .unwrap()

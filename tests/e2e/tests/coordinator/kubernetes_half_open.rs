@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::world::{BOUND, Seed, World, create_shoot};
+use crate::fixture::{BOUND, Fixture, Seed, create_shoot};
 use k8s_openapi::api::core::v1::{Endpoints, Pod};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -14,7 +14,7 @@ use watchdog_proto::scaling::v1::{Direction, ResourceScaling, Step};
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::fault_proxy::Upstream;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM, PROBE_SECRET};
-use watchdog_test_support::real::{ApiServer, create_kubeconfig_secret};
+use watchdog_test_support::real::{KubeApiserver, create_kubeconfig_secret};
 use watchdog_test_support::wait;
 use watchdog_test_support::watch_proxy::WatchProxy;
 use watchdog_test_support::watchdog::{Service, Setup};
@@ -46,7 +46,7 @@ const OF_WEEDER: [&str; 6] = [
 /// A silent connection counts as dead after 30 s (ADR 0017). The rest is for a machine that is late.
 const TRUSTED_AT_MOST: Duration = Duration::from_secs(45);
 
-async fn proxy(server: &ApiServer) -> anyhow::Result<(WatchProxy, String)> {
+async fn proxy(server: &KubeApiserver) -> anyhow::Result<(WatchProxy, String)> {
     let upstream = Upstream {
         url: server.url().to_owned(),
         ca_pem: server.ca_pem().to_owned(),
@@ -64,8 +64,8 @@ async fn silence(proxy: &WatchProxy, parts: &[&str]) -> anyhow::Result<()> {
     .await
 }
 
-async fn resource(world: &World, shoot: &str, name: &str) -> anyhow::Result<ResourceScaling> {
-    let state = world.coordinator.get(shoot).await?;
+async fn resource(fixture: &Fixture, shoot: &str, name: &str) -> anyhow::Result<ResourceScaling> {
+    let state = fixture.coordinator.get(shoot).await?;
     let of_name = |r: &ResourceScaling| r.resource.as_ref().is_some_and(|r| r.name == name);
     let found = state.resources.into_iter().find(of_name);
     found.ok_or_else(|| anyhow::anyhow!("{shoot} has no {name}"))
@@ -179,19 +179,19 @@ async fn given_up(service: &str, proxy: &WatchProxy) -> anyhow::Result<()> {
 }
 
 /// Changes what no request of the services asks for.
-async fn change_everything(world: &World, server: &ApiServer) -> anyhow::Result<()> {
+async fn change_everything(fixture: &Fixture, server: &KubeApiserver) -> anyhow::Result<()> {
     let hibernation = json!({"spec": {"hibernation": {"enabled": true}}});
-    world.change_shoot(HIBERNATED, hibernation).await?;
+    fixture.change_shoot(HIBERNATED, hibernation).await?;
     let ignore = "dependency-watchdog.gardener.cloud/ignore-scaling";
-    world.annotate(CHANGED, CA, ignore, json!("true")).await?;
+    fixture.annotate(CHANGED, CA, ignore, json!("true")).await?;
     let replicas = json!({"spec": {"replicas": 4}});
-    world.patch(CHANGED, KCM, replicas.clone()).await?;
-    world.patch(CHANGED, MCM, replicas).await?;
-    create_shoot(&world.client, NEW).await?;
+    fixture.patch(CHANGED, KCM, replicas.clone()).await?;
+    fixture.patch(CHANGED, MCM, replicas).await?;
+    create_shoot(&fixture.client, NEW).await?;
     let kubeconfig = server.kubeconfig_for("admin")?;
-    create_kubeconfig_secret(&world.client, CHANGED, PROBE_SECRET, &kubeconfig).await?;
-    crashing_pod(&world.client, "scheduler").await?;
-    set_ready(&world.client, "etcd-main-client", true).await
+    create_kubeconfig_secret(&fixture.client, CHANGED, PROBE_SECRET, &kubeconfig).await?;
+    crashing_pod(&fixture.client, "scheduler").await?;
+    set_ready(&fixture.client, "etcd-main-client", true).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,11 +201,11 @@ async fn silent_watches_hold_up_no_flow_and_are_noticed() {
     let shoots = [LOST, HIBERNATED, CHANGED].map(str::to_owned);
     let config = fixtures::prober("probeInterval: 1s", "100ms");
     let kinds = vec![deployments()];
-    let world = World::start_with("half-open", seed, kubeconfig, &shoots, &config, kinds)
+    let fixture = Fixture::start_with("half-open", seed, kubeconfig, &shoots, &config, kinds)
         .await
         .unwrap();
-    let server = &world.seed.server;
-    let scratch = world.seed.plane.scratch();
+    let server = &fixture.seed.server;
+    let scratch = fixture.seed.plane.scratch();
     let setup = Setup::new(scratch, &config, &fixtures::weeder("5m")).unwrap();
     let (to_lease_probe, kubeconfig) = proxy(server).await.unwrap();
     let lease_probe = setup.lease_probe("lease-probe-0", &kubeconfig).await.unwrap();
@@ -214,9 +214,11 @@ async fn silent_watches_hold_up_no_flow_and_are_noticed() {
         .weeder_with_annotations("weeder-0", &kubeconfig)
         .await
         .unwrap();
-    set_ready(&world.client, "etcd-main-client", false).await.unwrap();
-    set_ready(&world.client, "kube-apiserver", true).await.unwrap();
-    crashing_pod(&world.client, "apiserver").await.unwrap();
+    set_ready(&fixture.client, "etcd-main-client", false)
+        .await
+        .unwrap();
+    set_ready(&fixture.client, "kube-apiserver", true).await.unwrap();
+    crashing_pod(&fixture.client, "apiserver").await.unwrap();
     wait::until_true("lease-probe lacks a Secret", BOUND, || async {
         let verdict = verdict(&setup, &lease_probe, CHANGED).await?;
         Ok(verdict.message.contains("does not exist"))
@@ -224,11 +226,11 @@ async fn silent_watches_hold_up_no_flow_and_are_noticed() {
     .await
     .unwrap();
 
-    world.until_ready(LOST).await.unwrap();
-    world.workloads.hold(MCM);
-    world.probe.say([LOST], Outcome::LeasesExpired);
+    fixture.until_ready(LOST).await.unwrap();
+    fixture.workloads.hold(MCM);
+    fixture.probe.say([LOST], Outcome::LeasesExpired);
     wait::until_true("the flow waits for machine-controller-manager", BOUND, || async {
-        Ok(resource(&world, LOST, MCM).await?.step() == Step::Waiting)
+        Ok(resource(&fixture, LOST, MCM).await?.step() == Step::Waiting)
     })
     .await
     .unwrap();
@@ -238,10 +240,10 @@ async fn silent_watches_hold_up_no_flow_and_are_noticed() {
         silence(&to_weeder, &OF_WEEDER),
     )
     .unwrap();
-    world.workloads.release();
-    change_everything(&world, server).await.unwrap();
+    fixture.workloads.release();
+    change_everything(&fixture, server).await.unwrap();
     wait::until_true("the next level begins", BOUND, || async {
-        Ok(world.replicas(LOST, KCM).await? == 0)
+        Ok(fixture.replicas(LOST, KCM).await? == 0)
     })
     .await
     .unwrap();
@@ -253,12 +255,12 @@ async fn silent_watches_hold_up_no_flow_and_are_noticed() {
     );
     let begun = of_mcm.last_byte.elapsed();
     eprintln!("the next level began {begun:?} after the last byte");
-    world
+    fixture
         .until_all(&[LOST.to_owned()], Direction::Down)
         .await
         .unwrap();
     for name in [KCM, MCM, CA] {
-        let attempts = resource(&world, LOST, name).await.unwrap().attempts;
+        let attempts = resource(&fixture, LOST, name).await.unwrap().attempts;
         assert_eq!(attempts, 0, "{name} was tried again");
     }
 
@@ -269,14 +271,14 @@ async fn silent_watches_hold_up_no_flow_and_are_noticed() {
     )
     .unwrap();
     wait::until("the coordinator knows of all changes", BOUND, || async {
-        let state = world.coordinator.get(HIBERNATED).await?;
+        let state = fixture.coordinator.get(HIBERNATED).await?;
         let hibernated = state.direction() == Direction::Hold && state.reason.contains("hibernat");
         anyhow::ensure!(hibernated, "{state:?}");
         for (shoot, name, replicas) in [(CHANGED, KCM, 4), (CHANGED, MCM, 4), (NEW, KCM, 2)] {
-            let seen = resource(&world, shoot, name).await?.spec_replicas;
+            let seen = resource(&fixture, shoot, name).await?.spec_replicas;
             anyhow::ensure!(seen == Some(replicas), "{shoot}: {name} has {seen:?}");
         }
-        let step = resource(&world, CHANGED, CA).await?.step();
+        let step = resource(&fixture, CHANGED, CA).await?.step();
         anyhow::ensure!(step == Step::Ignored, "{CA} is {step:?}");
         Ok(Some(()))
     })
@@ -293,12 +295,15 @@ async fn silent_watches_hold_up_no_flow_and_are_noticed() {
     .await
     .unwrap();
     wait::until("the weeder knows of all changes", BOUND, || async {
-        let left = pods(&world.client).await?;
+        let left = pods(&fixture.client).await?;
         anyhow::ensure!(left.is_empty(), "{left:?} are left");
         Ok(Some(()))
     })
     .await
     .unwrap();
-    world.probe.say([LOST], Outcome::Healthy);
-    world.until_all(&[LOST.to_owned()], Direction::Up).await.unwrap();
+    fixture.probe.say([LOST], Outcome::Healthy);
+    fixture
+        .until_all(&[LOST.to_owned()], Direction::Up)
+        .await
+        .unwrap();
 }

@@ -12,29 +12,29 @@ use watchdog_test_support::fixtures;
 use watchdog_test_support::wait;
 use watchdog_test_support::workload_controller::deployments;
 
-use crate::world::{BOUND, COUNTS, Seed, World};
+use crate::fixture::{BOUND, COUNTS, Fixture, Seed};
 
 const SHOOT: &str = "shoot--real--observed";
 
 /// The name of the other watchdog in managedFields.
 const OTHER: &str = "dependency-watchdog";
 
-async fn settled(world: &World, outcome: Outcome, direction: Direction) {
-    world.probe.say([SHOOT], outcome);
-    world.until_all(&[SHOOT.to_owned()], direction).await.unwrap();
+async fn settled(fixture: &Fixture, outcome: Outcome, direction: Direction) {
+    fixture.probe.say([SHOOT], outcome);
+    fixture.until_all(&[SHOOT.to_owned()], direction).await.unwrap();
 }
 
-async fn replicas(world: &World) -> [i64; 3] {
+async fn replicas(fixture: &Fixture) -> [i64; 3] {
     let mut found = [0; 3];
     for (found, (name, _)) in found.iter_mut().zip(COUNTS) {
-        *found = world.replicas(SHOOT, name).await.unwrap();
+        *found = fixture.replicas(SHOOT, name).await.unwrap();
     }
     found
 }
 
 /// Scales as the Go program does: the annotations by a patch, the replicas through the scale sub-resource.
-async fn other_scales(world: &World, name: &str, recorded: Option<i64>, to: i64) -> anyhow::Result<()> {
-    let api: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), SHOOT, &deployments());
+async fn other_scales(fixture: &Fixture, name: &str, recorded: Option<i64>, to: i64) -> anyhow::Result<()> {
+    let api: Api<DynamicObject> = Api::namespaced_with(fixture.client.clone(), SHOOT, &deployments());
     let params = PatchParams {
         field_manager: Some(OTHER.to_owned()),
         ..PatchParams::default()
@@ -59,13 +59,13 @@ async fn other_scales(world: &World, name: &str, recorded: Option<i64>, to: i64)
 }
 
 /// The summary of the last incident in mode observe.
-async fn incident(world: &World) -> IncidentEnded {
+async fn incident(fixture: &Fixture) -> IncidentEnded {
     wait::until("the incident has ended", BOUND, || async {
         let request = ListShootEventsRequest {
             shoot: SHOOT.to_owned(),
             ..Default::default()
         };
-        let answer = world
+        let answer = fixture
             .coordinator
             .client
             .clone()
@@ -88,37 +88,37 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     let seed = Seed::start("observe-seed").await.unwrap();
     let config = fixtures::prober("probeInterval: 10s", "100ms");
     let shoots = [SHOOT.to_owned()];
-    let world = World::start("observe", seed, &shoots, &config, vec![deployments()])
+    let fixture = Fixture::start("observe", seed, &shoots, &config, vec![deployments()])
         .await
         .unwrap();
-    world.until_ready(SHOOT).await.unwrap();
-    settled(&world, Outcome::LeasesExpired, Direction::Down).await;
-    assert_eq!(replicas(&world).await, [0; 3]);
+    fixture.until_ready(SHOOT).await.unwrap();
+    settled(&fixture, Outcome::LeasesExpired, Direction::Down).await;
+    assert_eq!(replicas(&fixture).await, [0; 3]);
     let observe =
         json!({"metadata": {"annotations": {"dependency-watchdog.gardener.cloud/mode": "observe"}}});
-    world.change_shoot(SHOOT, observe).await.unwrap();
+    fixture.change_shoot(SHOOT, observe).await.unwrap();
     wait::until("the shoot is observed", BOUND, || async {
-        let mode = world.coordinator.get(SHOOT).await?.mode();
+        let mode = fixture.coordinator.get(SHOOT).await?.mode();
         anyhow::ensure!(mode == Mode::Observe, "{mode:?}");
         Ok(Some(()))
     })
     .await
     .unwrap();
-    settled(&world, Outcome::Healthy, Direction::Up).await;
+    settled(&fixture, Outcome::Healthy, Direction::Up).await;
     assert_eq!(
-        replicas(&world).await,
+        replicas(&fixture).await,
         counts,
         "what it holds down itself is restored"
     );
 
-    world.until_ready(SHOOT).await.unwrap();
-    settled(&world, Outcome::LeasesExpired, Direction::Down).await;
-    assert_eq!(replicas(&world).await, counts, "nothing is written");
+    fixture.until_ready(SHOOT).await.unwrap();
+    settled(&fixture, Outcome::LeasesExpired, Direction::Down).await;
+    assert_eq!(replicas(&fixture).await, counts, "nothing is written");
     for (name, count) in COUNTS {
-        other_scales(&world, name, Some(count), 0).await.unwrap();
+        other_scales(&fixture, name, Some(count), 0).await.unwrap();
     }
     wait::until("what is really held down is shown", BOUND, || async {
-        let state = world.coordinator.get(SHOOT).await?;
+        let state = fixture.coordinator.get(SHOOT).await?;
         anyhow::ensure!(
             state.resources.iter().all(|resource| !resource.simulated),
             "{state:?}"
@@ -127,16 +127,16 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     })
     .await
     .unwrap();
-    settled(&world, Outcome::Healthy, Direction::Up).await;
+    settled(&fixture, Outcome::Healthy, Direction::Up).await;
     assert_eq!(
-        replicas(&world).await,
+        replicas(&fixture).await,
         [0; 3],
         "what the other one holds down is left to it"
     );
     for (name, count) in COUNTS {
-        other_scales(&world, name, None, count).await.unwrap();
+        other_scales(&fixture, name, None, count).await.unwrap();
     }
-    let ended = incident(&world).await;
+    let ended = incident(&fixture).await;
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator", "{ended:?}");
     assert!(ended.scale_down_lead_seconds > Some(0.0), "{ended:?}");
     assert_eq!(ended.scale_times.len(), 6, "{ended:?}");
@@ -144,5 +144,5 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
         ended.scale_times.iter().all(|times| times.other == OTHER),
         "{ended:?}"
     );
-    assert_eq!(replicas(&world).await, counts);
+    assert_eq!(replicas(&fixture).await, counts);
 }

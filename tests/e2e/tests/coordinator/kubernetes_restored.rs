@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::world::{BOUND, COUNTS, Seed, World};
+use crate::fixture::{BOUND, COUNTS, Fixture, Seed};
 use anyhow::Context;
 use futures::{TryStreamExt, stream};
 use jiff::Timestamp;
@@ -42,7 +42,7 @@ rules:
 ";
 
 struct Restored {
-    world: World,
+    fixture: Fixture,
     audit_log: PathBuf,
 }
 
@@ -62,17 +62,17 @@ impl Restored {
         let config = fixtures::prober("probeInterval: 10s", "100ms");
         let shoots = [SHOOT.to_owned()];
         let kinds = vec![deployments()];
-        let world = World::start_with("restored", seed, kubeconfig, &shoots, &config, kinds).await?;
-        world.until_ready(SHOOT).await?;
-        Ok(Self { world, audit_log })
+        let fixture = Fixture::start_with("restored", seed, kubeconfig, &shoots, &config, kinds).await?;
+        fixture.until_ready(SHOOT).await?;
+        Ok(Self { fixture, audit_log })
     }
 
     fn maps(&self) -> Api<ConfigMap> {
-        Api::namespaced(self.world.client.clone(), "default")
+        Api::namespaced(self.fixture.client.clone(), "default")
     }
 
     async fn back_up(&self, name: &str) -> anyhow::Result<EtcdBackup> {
-        let backup = self.world.seed.plane.back_up_etcd(name).await?;
+        let backup = self.fixture.seed.plane.back_up_etcd(name).await?;
         wait::until("the API server has its etcd again", BOUND, || async {
             self.version().await.map(Some)
         })
@@ -100,7 +100,7 @@ impl Restored {
 
     /// Goes back to a backup. Returns when: what the coordinator writes afterwards is what it makes of that.
     async fn restore(&mut self, backup: &EtcdBackup) -> anyhow::Result<Timestamp> {
-        let (server, plane) = (&self.world.seed.server, &self.world.seed.plane);
+        let (server, plane) = (&self.fixture.seed.server, &self.fixture.seed.plane);
         let before = self.version().await?;
         server.stop().await?;
         plane.restore_etcd(backup).await?;
@@ -109,7 +109,7 @@ impl Restored {
         let after = self.version().await?;
         anyhow::ensure!(after < before, "revision {before} became {after}");
         eprintln!("etcd went back from revision {before} to {after}");
-        self.world.workloads.restart();
+        self.fixture.workloads.restart();
         Ok(restored_at)
     }
 
@@ -135,24 +135,24 @@ impl Restored {
     }
 
     async fn until_settled(&self, direction: Direction) -> anyhow::Result<()> {
-        self.world.until_all(&[SHOOT.to_owned()], direction).await
+        self.fixture.until_all(&[SHOOT.to_owned()], direction).await
     }
 
     fn say(&self, outcome: Outcome) {
-        self.world.probe.say([SHOOT], outcome);
+        self.fixture.probe.say([SHOOT], outcome);
     }
 
     fn hold(&self, name: &str) {
-        self.world.workloads.hold(name);
+        self.fixture.workloads.hold(name);
     }
 
     fn let_go(&self) {
-        self.world.workloads.release();
+        self.fixture.workloads.release();
     }
 
     async fn until_replicas(&self, name: &str, wanted: i64) -> anyhow::Result<()> {
         wait::until_true(&format!("{name} is scaled to {wanted}"), BOUND, || async {
-            Ok(self.world.replicas(SHOOT, name).await? == wanted)
+            Ok(self.fixture.replicas(SHOOT, name).await? == wanted)
         })
         .await
     }
@@ -160,7 +160,7 @@ impl Restored {
     /// Checks that each of the three is scaled down and recorded, or restored.
     async fn check(&self, direction: Direction) -> anyhow::Result<()> {
         for (name, count) in COUNTS {
-            let state = self.world.state(SHOOT, &deployments(), name).await?;
+            let state = self.fixture.state(SHOOT, &deployments(), name).await?;
             let down = direction == Direction::Down;
             let replicas = if down { 0 } else { count };
             anyhow::ensure!((state.0, state.2) == (replicas, down), "{name} is {state:?}");

@@ -4,9 +4,9 @@
 
 mod cost;
 mod crashes;
+mod fixture;
 mod kubernetes;
 mod kubernetes_half_open;
 mod kubernetes_observe;
 mod kubernetes_restored;
 mod sources;
-mod world;

@@ -4,37 +4,37 @@
 use std::time::Duration;
 
 use watchdog_proto::scaling::v1::Direction;
-use watchdog_sandbox::ShootSpec;
+use watchdog_sandbox::SimulatedShootSpec;
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome};
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::real::create_namespace;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 
 const COUNTS: [(&str, u32); 3] = [(KCM, 2), (MCM, 3), (CA, 1)];
 
-async fn world(name: &str) -> anyhow::Result<(World, FakeProbe, String)> {
+async fn fixture(name: &str) -> anyhow::Result<(SandboxFixture, FakeProbe, String)> {
     let prober = fixtures::prober("probeInterval: 5s", "100ms");
-    let shoots = vec![ShootSpec::new("one", 1)];
-    let world = World::start_with(name, shoots, &prober, &fixtures::weeder("1m")).await?;
-    let shoot = world.shoot("one")?;
+    let shoots = vec![SimulatedShootSpec::new("one", 1)];
+    let fixture = SandboxFixture::start_with(name, shoots, &prober, &fixtures::weeder("1m")).await?;
+    let shoot = fixture.shoot("one")?;
     for (name, replicas) in COUNTS {
         shoot.scale(name, replicas)?;
     }
     let namespace = shoot.namespace().to_owned();
     let probe = FakeProbe::start().await?;
     probe.say([namespace.as_str()], Outcome::Healthy);
-    Ok((world, probe, namespace))
+    Ok((fixture, probe, namespace))
 }
 
-async fn start(world: &World, probe: &FakeProbe, namespace: &str) -> anyhow::Result<Coordinator> {
-    let (config, kubeconfig) = (world.setup.prober_file(), world.kubeconfig());
-    Coordinator::start_in(namespace, &world.scratch, config, &kubeconfig, probe).await
+async fn start(fixture: &SandboxFixture, probe: &FakeProbe, namespace: &str) -> anyhow::Result<Coordinator> {
+    let (config, kubeconfig) = (fixture.setup.prober_file(), fixture.kubeconfig());
+    Coordinator::start_in(namespace, &fixture.scratch, config, &kubeconfig, probe).await
 }
 
-fn replicas(world: &World, shoot: &str) -> Vec<(i64, bool)> {
-    let store = world.sandbox.seed().store();
+fn replicas(fixture: &SandboxFixture, shoot: &str) -> Vec<(i64, bool)> {
+    let store = fixture.sandbox.seed().store();
     let count = |(name, _): &(&str, u32)| {
         let object = store.find(&keys::DEPLOYMENTS, shoot, name).unwrap();
         let held = object.annotation("dependency-watchdog.gardener.cloud/meltdown-protection-active");
@@ -45,8 +45,8 @@ fn replicas(world: &World, shoot: &str) -> Vec<(i64, bool)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_half_open_connection_to_its_source_holds() {
-    let (world, probe, shoot) = world("half-open").await.unwrap();
-    let coordinator = start(&world, &probe, "garden").await.unwrap();
+    let (fixture, probe, shoot) = fixture("half-open").await.unwrap();
+    let coordinator = start(&fixture, &probe, "garden").await.unwrap();
     coordinator
         .until_settled(&shoot, Direction::Up, BOUND)
         .await
@@ -66,7 +66,7 @@ async fn a_half_open_connection_to_its_source_holds() {
     );
     probe.say([shoot.as_str()], Outcome::LeasesExpired);
     wait::holds("nothing is written", Duration::from_secs(1), || async {
-        Ok(replicas(&world, &shoot) == [(2, false), (3, false), (1, false)])
+        Ok(replicas(&fixture, &shoot) == [(2, false), (3, false), (1, false)])
     })
     .await
     .unwrap();
@@ -75,15 +75,17 @@ async fn a_half_open_connection_to_its_source_holds() {
         .until_settled(&shoot, Direction::Down, BOUND)
         .await
         .unwrap();
-    assert_eq!(replicas(&world, &shoot), [(0, true), (0, true), (0, true)]);
+    assert_eq!(replicas(&fixture, &shoot), [(0, true), (0, true), (0, true)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_that_know_nothing_of_each_other_lose_and_double_nothing() {
-    let (world, probe, shoot) = world("two").await.unwrap();
-    create_namespace(&world.seed, "garden-by-mistake").await.unwrap();
-    let one = start(&world, &probe, "garden").await.unwrap();
-    let two = start(&world, &probe, "garden-by-mistake").await.unwrap();
+    let (fixture, probe, shoot) = fixture("two").await.unwrap();
+    create_namespace(&fixture.seed, "garden-by-mistake")
+        .await
+        .unwrap();
+    let one = start(&fixture, &probe, "garden").await.unwrap();
+    let two = start(&fixture, &probe, "garden-by-mistake").await.unwrap();
     for _ in 0..5 {
         for (outcome, direction) in [
             (Outcome::LeasesExpired, Direction::Down),
@@ -97,10 +99,10 @@ async fn two_that_know_nothing_of_each_other_lose_and_double_nothing() {
                 Direction::Down => [(0, true), (0, true), (0, true)],
                 _ => [(2, false), (3, false), (1, false)],
             };
-            assert_eq!(replicas(&world, &shoot), expected);
+            assert_eq!(replicas(&fixture, &shoot), expected);
         }
     }
-    let audit = world.sandbox.seed().audit();
+    let audit = fixture.sandbox.seed().audit();
     let writes = audit
         .iter()
         .filter(|entry| entry.user == "watchdog" && entry.path.contains("/deployments/"));

@@ -10,7 +10,7 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_sandbox::Cut;
 use watchdog_test_support::fixtures::{KCM, MCM};
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{BOUND, holds, until, until_true};
 
 const SHOOT: &str = "shoot--sandbox--one";
@@ -18,8 +18,8 @@ const SHOOT: &str = "shoot--sandbox--one";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_namespace_is_named_by_every_service() {
     const ANSWER: &str = "namespaces \"garden\" not found (404 NotFound)";
-    let world = World::start("namespace", &["one"]).await.unwrap();
-    let namespaces: Api<Namespace> = Api::all(world.seed.clone());
+    let fixture = SandboxFixture::start("namespace", &["one"]).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(fixture.seed.clone());
     let garden = namespaces.get("garden").await.unwrap();
     namespaces
         .delete("garden", &DeleteParams::default())
@@ -30,8 +30,8 @@ async fn a_missing_namespace_is_named_by_every_service() {
     })
     .await
     .unwrap();
-    let kubeconfig = world.kubeconfig();
-    let setup = &world.setup;
+    let kubeconfig = fixture.kubeconfig();
+    let setup = &fixture.setup;
     let services = [
         setup.lease_probe("lease-probe-0", &kubeconfig).await.unwrap(),
         setup
@@ -77,22 +77,22 @@ async fn a_missing_namespace_is_named_by_every_service() {
 /// An incident, and in the middle of it the watchdog is taken away.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_held_down_is_released_by_a_run_of_the_program() {
-    let world = World::start("release", &["one"]).await.unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
-    let coordinator = world.coordinator().await.unwrap();
+    let fixture = SandboxFixture::start("release", &["one"]).await.unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
-    world
+    fixture
         .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
         .await
         .unwrap();
-    let shoot = world.shoot("one").unwrap();
+    let shoot = fixture.shoot("one").unwrap();
     shoot.cut(Cut::All);
-    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    fixture.wait_replicas(&shoot, 0, BOUND).await.unwrap();
     let run = async |options: &[&str]| {
         let command = coordinator.command().clone().arg("--release-all");
         let process = command
             .args(options.iter().copied())
-            .spawn(&world.scratch)
+            .spawn(&fixture.scratch)
             .unwrap();
         let status = process.wait_exit(BOUND).await.unwrap();
         (
@@ -100,34 +100,34 @@ async fn what_is_held_down_is_released_by_a_run_of_the_program() {
             std::fs::read_to_string(process.log_path()).unwrap(),
         )
     };
-    let (code, said) = run(&["--plan"]).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (code, output) = run(&["--plan"]).await;
+    assert_eq!(code, Some(0), "{output}");
     assert!(
-        said.contains(&format!("{SHOOT}: level 0: apps/v1 Deployment {KCM}: scale to ")),
-        "{said}"
+        output.contains(&format!("{SHOOT}: level 0: apps/v1 Deployment {KCM}: scale to ")),
+        "{output}"
     );
-    let (code, said) = run(&["--release-timeout", "3s"]).await;
-    assert_eq!(code, Some(1), "the coordinator still runs: {said}");
-    assert!(said.contains("scale their Deployment to 0"), "{said}");
+    let (code, output) = run(&["--release-timeout", "3s"]).await;
+    assert_eq!(code, Some(1), "the coordinator still runs: {output}");
+    assert!(output.contains("scale their Deployment to 0"), "{output}");
     coordinator.process.stop(BOUND).await.unwrap();
-    let (code, said) = run(&[]).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (code, output) = run(&[]).await;
+    assert_eq!(code, Some(0), "{output}");
     assert!(
-        said.contains(&format!("{SHOOT}: apps/v1 Deployment {MCM}: restored")),
-        "{said}"
+        output.contains(&format!("{SHOOT}: apps/v1 Deployment {MCM}: restored")),
+        "{output}"
     );
-    assert!(said.contains("nothing is held down"), "{said}");
-    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+    assert!(output.contains("nothing is held down"), "{output}");
+    fixture.wait_replicas(&shoot, 1, BOUND).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_that_starts_first_holds_until_it_hears_something() {
-    let world = World::start("order", &["one"]).await.unwrap();
-    let shoot = world.shoot("one").unwrap();
-    let coordinator = world.coordinator().await.unwrap();
+    let fixture = SandboxFixture::start("order", &["one"]).await.unwrap();
+    let shoot = fixture.shoot("one").unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
     shoot.cut(Cut::All);
     let held = until("the coordinator knows the shoot", BOUND, || async {
-        Ok(Some(world.scaling(&coordinator, SHOOT).await?))
+        Ok(Some(fixture.scaling(&coordinator, SHOOT).await?))
     })
     .await
     .unwrap();
@@ -135,12 +135,12 @@ async fn a_coordinator_that_starts_first_holds_until_it_hears_something() {
     holds(
         "nothing is written without a verdict",
         Duration::from_secs(2),
-        || async { Ok(world.writes(&shoot).is_empty()) },
+        || async { Ok(fixture.writes(&shoot).is_empty()) },
     )
     .await
     .unwrap();
-    let _lease_probe = world.lease_probe().await.unwrap();
-    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    let _lease_probe = fixture.lease_probe().await.unwrap();
+    fixture.wait_replicas(&shoot, 0, BOUND).await.unwrap();
     shoot.heal();
-    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+    fixture.wait_replicas(&shoot, 1, BOUND).await.unwrap();
 }

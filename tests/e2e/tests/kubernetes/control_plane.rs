@@ -9,15 +9,15 @@ use kube::Api;
 use kube::api::ListParams;
 use tokio::time::{Instant, timeout};
 use watchdog_test_support::real::{
-    ApiServer, ApiServerOptions, ControllerManagerOptions, Fleet, FleetOptions, MachineOptions, NodeRecorder,
-    RealControlPlane, create_deployment, create_namespace, install_seed_crds, machine_resource,
-    node_readiness, scale_of,
+    ApiServerOptions, ControllerManagerOptions, FleetOptions, KubeApiserver, MachineOptions, NodeRecorder,
+    RealControlPlane, RunningKubelets, create_deployment, create_namespace, install_seed_crds,
+    machine_resource, node_readiness, scale_of,
 };
 use watchdog_test_support::wait;
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
 /// Seed and shoot, started at the same time.
-async fn seed_and_shoot(plane: &RealControlPlane) -> (ApiServer, ApiServer) {
+async fn seed_and_shoot(plane: &RealControlPlane) -> (KubeApiserver, KubeApiserver) {
     tokio::try_join!(plane.api_server("seed"), plane.api_server("shoot")).unwrap()
 }
 
@@ -65,7 +65,7 @@ async fn a_real_controller_manager_marks_exactly_the_nodes_that_are_cut_off() {
         }),
         ..FleetOptions::default()
     };
-    let fleet = Fleet::start(&shoot.client(), options).await.unwrap();
+    let fleet = RunningKubelets::start(&shoot.client(), options).await.unwrap();
     let recorder = NodeRecorder::start(&shoot.client()).await.unwrap();
     let controller_manager = plane.controller_manager(&shoot, &short_grace()).unwrap();
     controller_manager.start().await.unwrap();

@@ -15,13 +15,14 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_test_support::binaries;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
-use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::real::{
-    ApiServer, ApiServerOptions, RealControlPlane, create_namespace, grant_as_gardenlet, scale_of,
+    ApiServerOptions, KubeApiserver, RealControlPlane, create_namespace, grant_as_gardenlet, scale_of,
 };
 use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::watchdog::LISTENING;
 
-use super::main_job::{GRACE, SHOOT, World};
+use super::main_job::{Fixture, GRACE, SHOOT};
 use super::weeder;
 
 const LEASE: &str = "dwd-prober-leader-election";
@@ -37,7 +38,7 @@ const USERS: [&str; 2] = ["dropin-0", "dropin-1"];
 
 /// A process of the drop-in image, with the command line of gardenlet. Killed when dropped.
 struct DropIn {
-    process: Process,
+    process: ChildProcess,
     grpc: String,
     health: String,
 }
@@ -45,7 +46,7 @@ struct DropIn {
 impl DropIn {
     async fn start(
         plane: &RealControlPlane,
-        seed: &ApiServer,
+        seed: &KubeApiserver,
         role: &str,
         user: &str,
         config: &Path,
@@ -72,7 +73,7 @@ impl DropIn {
             .args(["--grpc-addr=127.0.0.1:0", "--allow-local-addresses"]);
         let process = command.spawn(plane.scratch()).unwrap();
         let grpc = process
-            .wait_for_field("listening", "grpc_addr", BOUND)
+            .wait_for_field(LISTENING, "grpc_addr", BOUND)
             .await
             .unwrap();
         let health = process
@@ -133,17 +134,17 @@ impl DropIn {
     }
 }
 
-async fn world(name: &str, prober: &str) -> (World, std::path::PathBuf) {
+async fn fixture(name: &str, prober: &str) -> (Fixture, std::path::PathBuf) {
     let group = ["dependency-watchdog"];
     let seed = USERS.iter().fold(ApiServerOptions::new("seed"), |seed, user| {
         seed.user(user, &group)
     });
-    let world = World::start_with(name, seed).await.unwrap();
-    grant_as_gardenlet(&world.seed.client(), "prober", group[0])
+    let fixture = Fixture::start_with(name, seed).await.unwrap();
+    grant_as_gardenlet(&fixture.seed.client(), "prober", group[0])
         .await
         .unwrap();
-    let config = world.plane.scratch().write("dep-config.yaml", prober).unwrap();
-    (world, config)
+    let config = fixture.plane.scratch().write("dep-config.yaml", prober).unwrap();
+    (fixture, config)
 }
 
 fn config() -> String {
@@ -174,33 +175,33 @@ async fn release_lease(seed: &Client, name: &str, renew_time: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
-    let (world, config) = world("dropin-main-job", &config()).await;
-    release_lease(&world.seed.client(), LEASE, "2026-11-23T07:00:00.000000Z").await;
-    let leader = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
+    let (fixture, config) = fixture("dropin-main-job", &config()).await;
+    release_lease(&fixture.seed.client(), LEASE, "2026-11-23T07:00:00.000000Z").await;
+    let leader = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[0], &config).await;
     leader.wait_ready().await;
-    let seed = world.seed.client();
+    let seed = fixture.seed.client();
     wait::until_true("the process leads", BOUND, || async {
         Ok(!holder(&seed).await?.is_empty())
     })
     .await
     .unwrap();
     let go = tokio::spawn(take_over_as_go(seed.clone()));
-    world.hand_over().await.unwrap();
+    fixture.hand_over().await.unwrap();
     leader.wait_healthy().await;
-    world.fleet.cut_all().await;
+    fixture.fleet.cut_all().await;
     let cut = Instant::now();
-    let down = world
+    let down = fixture
         .wait_for("all dependants are at 0", [(KCM, 0), (MCM, 0), (CA, 0)])
         .await;
     down.unwrap();
     let took = cut.elapsed();
     wait::holds("no node turns Unknown", GRACE * 2, || async {
-        Ok(world.nodes.ever_unknown().is_empty())
+        Ok(fixture.nodes.ever_unknown().is_empty())
     })
     .await
     .unwrap();
-    world.fleet.reconnect_all().await;
-    let up = world
+    fixture.fleet.reconnect_all().await;
+    let up = fixture
         .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
         .await;
     up.unwrap();
@@ -218,14 +219,14 @@ async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
 async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
     // Time to kill the leader between the two levels.
     let config = config().replace("scaleDown: {level: 1}", "scaleDown: {level: 1, initialDelay: 5s}");
-    let (world, config) = world("dropin-killed", &config).await;
-    let seed = world.seed.client();
+    let (fixture, config) = fixture("dropin-killed", &config).await;
+    let seed = fixture.seed.client();
     // The Go program was killed: nobody renews its Lease, and nobody releases it.
     let held = lease_of_go(GO, LEASE_SECONDS);
     let go = leases(&seed).create(&PostParams::default(), &held).await.unwrap();
-    let leader = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
+    let leader = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[0], &config).await;
     leader.wait_ready().await;
-    world.hand_over().await.unwrap();
+    fixture.hand_over().await.unwrap();
     wait::until_true("the first process leads", BOUND, || async {
         Ok(holder(&seed).await? != GO)
     })
@@ -233,10 +234,10 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
     .unwrap();
     let ours = leases(&seed).get(LEASE).await.unwrap();
     assert_taken_after_its_end(&go.spec.unwrap(), &ours.spec.unwrap());
-    let standby = DropIn::start(&world.plane, &world.seed, "prober", USERS[1], &config).await;
+    let standby = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[1], &config).await;
     standby.wait_ready().await;
     leader.wait_healthy().await;
-    world.fleet.cut_all().await;
+    fixture.fleet.cut_all().await;
     wait::until_true("the first level is scaled down", BOUND, || async {
         Ok(scale_of(&seed, SHOOT, MCM).await?.0 == 0)
     })
@@ -256,13 +257,13 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
     .await
     .unwrap();
     let took = killed.elapsed();
-    let down = world
+    let down = fixture
         .wait_for("the standby ends the flow", [(KCM, 0), (MCM, 0), (CA, 0)])
         .await;
     down.unwrap();
     eprintln!("the standby led {took:?} after the leader was killed");
-    world.fleet.reconnect_all().await;
-    let up = world
+    fixture.fleet.reconnect_all().await;
+    let up = fixture
         .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
         .await;
     up.unwrap();
@@ -371,15 +372,15 @@ async fn scale_down_as_go(seed: &Client, name: &str, replicas: i32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
-    let (world, config) = world("dropin-switch", &config()).await;
-    let seed = world.seed.client();
+    let (fixture, config) = fixture("dropin-switch", &config()).await;
+    let seed = fixture.seed.client();
     let (release, released) = tokio::sync::oneshot::channel();
     let go = tokio::spawn(lead_as_go(seed.clone(), released));
-    world.hand_over().await.unwrap();
-    world.fleet.cut_all().await;
+    fixture.hand_over().await.unwrap();
+    fixture.fleet.cut_all().await;
     // The Go program is in the middle of its flow when its Pod is replaced.
     scale_down_as_go(&seed, MCM, 2).await;
-    let ours = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
+    let ours = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[0], &config).await;
     ours.wait_ready().await;
     wait::holds("the standby leaves the rest to the leader", GRACE / 5, || async {
         Ok(scale_of(&seed, SHOOT, KCM).await?.0 == 1)
@@ -388,7 +389,7 @@ async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
     .unwrap();
     release.send(()).unwrap();
     go.await.unwrap();
-    let down = world
+    let down = fixture
         .wait_for("ours ends the flow", [(KCM, 0), (MCM, 0), (CA, 0)])
         .await;
     down.unwrap();
@@ -398,7 +399,7 @@ async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
     assert_eq!(holder(&seed).await.unwrap(), "", "the Go program leads at once");
     for (name, replicas) in [(KCM, "1"), (MCM, "2"), (CA, "1")] {
         assert_eq!(scale_of(&seed, SHOOT, name).await.unwrap().0, 0);
-        let found = world.annotations(name).await.unwrap();
+        let found = fixture.annotations(name).await.unwrap();
         for (key, value) in [("replicas", replicas), ("meltdown-protection-active", "")] {
             assert!(
                 found.contains(&(key.to_owned(), value.to_owned())),
@@ -408,9 +409,9 @@ async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
     }
 
     // Ours again, after the shoot has recovered.
-    world.fleet.reconnect_all().await;
-    let again = DropIn::start(&world.plane, &world.seed, "prober", USERS[1], &config).await;
-    let up = world
+    fixture.fleet.reconnect_all().await;
+    let again = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[1], &config).await;
+    let up = fixture
         .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
         .await;
     up.unwrap();

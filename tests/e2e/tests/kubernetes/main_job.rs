@@ -14,8 +14,8 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM, PROBE_SECRET};
 use watchdog_test_support::real::{
-    ApiServer, ApiServerOptions, ControllerManager, ControllerManagerOptions, Fleet, FleetOptions,
-    MachineOptions, NodeRecorder, RealControlPlane, create_cluster, create_deployment,
+    ApiServerOptions, ControllerManager, ControllerManagerOptions, FleetOptions, KubeApiserver,
+    MachineOptions, NodeRecorder, RealControlPlane, RunningKubelets, create_cluster, create_deployment,
     create_kubeconfig_secret, create_namespace, install_seed_crds, node_readiness, scale_of,
 };
 use watchdog_test_support::wait;
@@ -28,10 +28,10 @@ pub(crate) const SHOOT: &str = "shoot--real--one";
 pub(crate) const GRACE: Duration = Duration::from_secs(16);
 
 /// A shoot with its control plane on the seed, all of it real except the kubelets and the Deployment controller.
-pub(crate) struct World {
-    pub(crate) seed: ApiServer,
-    shoot: ApiServer,
-    pub(crate) fleet: Fleet,
+pub(crate) struct Fixture {
+    pub(crate) seed: KubeApiserver,
+    shoot: KubeApiserver,
+    pub(crate) fleet: RunningKubelets,
     pub(crate) nodes: NodeRecorder,
     controller_manager: Arc<ControllerManager>,
     workloads: WorkloadController,
@@ -39,7 +39,7 @@ pub(crate) struct World {
     pub(crate) plane: RealControlPlane,
 }
 
-impl World {
+impl Fixture {
     async fn start(name: &str) -> anyhow::Result<Self> {
         Self::start_with(name, ApiServerOptions::new("seed")).await
     }
@@ -64,7 +64,7 @@ impl World {
             }),
             ..FleetOptions::default()
         };
-        let fleet = Fleet::start(&shoot.client(), options).await?;
+        let fleet = RunningKubelets::start(&shoot.client(), options).await?;
         let nodes = NodeRecorder::start(&shoot.client()).await?;
         let options = ControllerManagerOptions {
             node_monitor_period: Duration::from_secs(2),
@@ -89,7 +89,7 @@ impl World {
         for (name, replicas) in [(KCM, 1), (MCM, 2), (CA, 1)] {
             create_deployment(&seed.client(), SHOOT, name, replicas).await?;
         }
-        let world = Self {
+        let fixture = Self {
             seed,
             shoot,
             fleet,
@@ -98,10 +98,10 @@ impl World {
             workloads,
             plane,
         };
-        world
+        fixture
             .wait_for("the control plane runs", [(KCM, 1), (MCM, 2), (CA, 1)])
             .await?;
-        Ok(world)
+        Ok(fixture)
     }
 
     /// The object that Gardener creates last: from then on the shoot is probed.
@@ -179,26 +179,26 @@ async fn verdict(setup: &Setup, lease_probe: &Service) -> anyhow::Result<probe::
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_watchdog_the_nodes_turn_unknown() {
-    let world = World::start("unprotected").await.unwrap();
-    world.fleet.cut_all().await;
+    let fixture = Fixture::start("unprotected").await.unwrap();
+    fixture.fleet.cut_all().await;
     wait::until_true("all nodes are Unknown", GRACE * 3, || async {
-        Ok(node_readiness(&world.shoot.client())
+        Ok(node_readiness(&fixture.shoot.client())
             .await?
             .values()
             .all(|status| status == "Unknown"))
     })
     .await
     .unwrap();
-    assert_eq!(world.nodes.ever_unknown().len(), 5);
-    assert!(world.controller_manager.is_running());
+    assert_eq!(fixture.nodes.ever_unknown().len(), 5);
+    assert!(fixture.controller_manager.is_running());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_meltdown_is_prevented_and_everything_restored() {
-    let world = World::start("main-job").await.unwrap();
+    let fixture = Fixture::start("main-job").await.unwrap();
     let prober = fixtures::prober("probeInterval: 10s\ninitialDelay: 1s", "2s");
-    let setup = Setup::new(world.plane.scratch(), &prober, &fixtures::weeder("5m")).unwrap();
-    let kubeconfig = world.seed.kubeconfig_for("admin").unwrap();
+    let setup = Setup::new(fixture.plane.scratch(), &prober, &fixtures::weeder("5m")).unwrap();
+    let kubeconfig = fixture.seed.kubeconfig_for("admin").unwrap();
     let lease_probe = setup.lease_probe("lease-probe-0", &kubeconfig).await.unwrap();
     let coordinator = setup
         .coordinator("scaling-coordinator-0", &kubeconfig, &[])
@@ -207,22 +207,22 @@ async fn a_meltdown_is_prevented_and_everything_restored() {
     for service in [&lease_probe, &coordinator] {
         service.wait_ready().await.unwrap();
     }
-    world.hand_over().await.unwrap();
+    fixture.hand_over().await.unwrap();
     wait::until_true("the shoot is healthy", Duration::from_secs(20), || async {
         Ok(verdict(&setup, &lease_probe).await?.outcome() == probe::Outcome::Healthy)
     })
     .await
     .unwrap();
 
-    world.fleet.cut_all().await;
+    fixture.fleet.cut_all().await;
     let cut = Instant::now();
-    world
+    fixture
         .wait_for("all dependants are at 0", [(KCM, 0), (MCM, 0), (CA, 0)])
         .await
         .unwrap();
     let took = cut.elapsed();
     assert!(
-        !world.controller_manager.is_running(),
+        !fixture.controller_manager.is_running(),
         "the real kube-controller-manager is stopped"
     );
     // 60 % are enough to scale down; the verdict that names all of them is that of the next probe.
@@ -238,7 +238,7 @@ async fn a_meltdown_is_prevented_and_everything_restored() {
     })
     .await
     .unwrap();
-    let down: Vec<String> = world
+    let down: Vec<String> = fixture
         .workloads
         .ready_changes()
         .into_iter()
@@ -247,7 +247,7 @@ async fn a_meltdown_is_prevented_and_everything_restored() {
         .collect();
     assert_eq!(down.len(), 3, "{down:?}");
     assert_eq!(down[2], KCM, "kube-controller-manager goes down last: {down:?}");
-    let recorded = world.annotations(MCM).await.unwrap();
+    let recorded = fixture.annotations(MCM).await.unwrap();
     assert!(
         recorded.contains(&("replicas".to_owned(), "2".to_owned())),
         "{recorded:?}"
@@ -259,17 +259,17 @@ async fn a_meltdown_is_prevented_and_everything_restored() {
 
     // The time in which the nodes would have been declared lost, twice.
     wait::holds("no node turns Unknown", GRACE * 2, || async {
-        Ok(world.nodes.ever_unknown().is_empty())
+        Ok(fixture.nodes.ever_unknown().is_empty())
     })
     .await
     .unwrap();
 
-    world.fleet.reconnect_all().await;
-    world
+    fixture.fleet.reconnect_all().await;
+    fixture
         .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
         .await
         .unwrap();
-    let changes = world.workloads.ready_changes();
+    let changes = fixture.workloads.ready_changes();
     let up: Vec<&str> = changes
         .iter()
         .skip(6)
@@ -282,7 +282,7 @@ async fn a_meltdown_is_prevented_and_everything_restored() {
         Duration::from_secs(20),
         || async {
             for name in [KCM, MCM, CA] {
-                let marks = world.annotations(name).await?;
+                let marks = fixture.annotations(name).await?;
                 if marks.iter().any(|(key, _)| key == "meltdown-protection-active") {
                     return Ok(false);
                 }
@@ -293,15 +293,15 @@ async fn a_meltdown_is_prevented_and_everything_restored() {
     .await
     .unwrap();
     assert!(
-        world.controller_manager.is_running(),
+        fixture.controller_manager.is_running(),
         "the real kube-controller-manager runs again"
     );
     wait::holds("no node turns Unknown afterwards", GRACE, || async {
-        Ok(world.nodes.ever_unknown().is_empty())
+        Ok(fixture.nodes.ever_unknown().is_empty())
     })
     .await
     .unwrap();
-    assert_eq!(world.fleet.failures(), 0);
+    assert_eq!(fixture.fleet.failures(), 0);
     eprintln!("all dependants at 0 after {took:?}, grace period {GRACE:?}");
     for service in [&lease_probe, &coordinator] {
         service.process.sigterm().unwrap();

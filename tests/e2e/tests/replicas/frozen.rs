@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::coordinator::until_shared;
-use crate::support::{BOUND, Field, ReplicaProcess};
+use crate::support::{BOUND, ReplicaProcess, ScriptedShoots};
 use serde_json::Value;
 use watchdog_sandbox::AuditEntry;
 use watchdog_test_support::coordinator::Outcome;
@@ -21,27 +21,27 @@ fn scales_down(entry: &AuditEntry) -> bool {
 }
 
 async fn frozen_half_way(name: &str, period: Duration) {
-    let field = Field::start(name, SHOOTS).await.unwrap();
-    let [frozen, heir]: [ReplicaProcess; 2] = field
-        .replicas(&["frozen", "heir"])
+    let fleet = ScriptedShoots::start(name, SHOOTS).await.unwrap();
+    let [frozen, successor]: [ReplicaProcess; 2] = fleet
+        .replicas(&["frozen", "successor"])
         .await
         .unwrap()
         .try_into()
         .ok()
         .unwrap();
-    until_shared(&field, &[&frozen, &heir]).await;
-    field.say_all(Outcome::LeasesExpired);
+    until_shared(&fleet, &[&frozen, &successor]).await;
+    fleet.say_all(Outcome::LeasesExpired);
     wait::until_true("it begins to scale down", BOUND, || async {
-        Ok(!field.acted_on_by("frozen").is_empty())
+        Ok(!fleet.acted_on_by("frozen").is_empty())
     })
     .await
     .unwrap();
     frozen.process.sigstop().unwrap();
-    let api = field.world.sandbox.seed();
+    let api = fleet.fixture.sandbox.seed();
     wait::holds("it is frozen", period, || async {
         // The share of the other is down, and the rest has no owner yet.
-        if !field.acted_on_by("heir").is_empty() {
-            field.say_all(Outcome::Healthy);
+        if !fleet.acted_on_by("successor").is_empty() {
+            fleet.say_all(Outcome::Healthy);
         }
         Ok(true)
     })
@@ -49,17 +49,17 @@ async fn frozen_half_way(name: &str, period: Duration) {
     .unwrap();
     let thawed_at = api.audit().last().map_or(0, |entry| entry.id);
     frozen.process.sigcont().unwrap();
-    field.until_restored().await.unwrap();
-    until_shared(&field, &[&frozen, &heir]).await;
+    fleet.until_restored().await.unwrap();
+    until_shared(&fleet, &[&frozen, &successor]).await;
     if period > LEASE_VALIDITY {
         let own = |entry: &AuditEntry| entry.user == "frozen" && scales_down(entry);
         let late: Vec<_> = api.audit_since(thawed_at).into_iter().filter(own).collect();
         assert!(late.is_empty(), "scaled down after its time: {late:?}");
     }
-    let report = field.report();
+    let report = fleet.report();
     eprintln!("{report}");
     report.check().unwrap();
-    drop((frozen, heir));
+    drop((frozen, successor));
 }
 
 #[tokio::test(flavor = "multi_thread")]

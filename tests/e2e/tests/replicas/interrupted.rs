@@ -1,7 +1,7 @@
 //! A coordinator is killed while each of its flows stands at another point: before each write, and after each write
 //! whose answer it has not seen. Another replica takes all of them over and brings them to their end.
 
-use crate::support::{BOUND, COUNTS, Field, ReplicaProcess};
+use crate::support::{BOUND, COUNTS, ReplicaProcess, ScriptedShoots};
 use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::wait;
@@ -26,13 +26,13 @@ fn points(to: Outcome) -> Vec<(&'static str, u32, FaultAction)> {
 
 /// Waits until the two share the shoots, and names those of the first: enough for every point.
 async fn share(
-    field: &Field,
+    fleet: &ScriptedShoots,
     victim: &ReplicaProcess,
-    heir: &ReplicaProcess,
+    successor: &ReplicaProcess,
     enough: usize,
 ) -> anyhow::Result<Vec<String>> {
     wait::until("the two share the shoots", BOUND, || async {
-        let (mine, others) = tokio::try_join!(victim.owns(&field.shoots), heir.owns(&field.shoots))?;
+        let (mine, others) = tokio::try_join!(victim.owns(&fleet.shoots), successor.owns(&fleet.shoots))?;
         let (mine_len, others_len) = (mine.len(), others.len());
         // As long as the second has not joined, all are the first's.
         let shared = others_len > 0 && mine_len + others_len == SHOOTS;
@@ -45,28 +45,28 @@ async fn share(
     .await
 }
 
-/// Lets the flows of `victim` run against a wall, each at another point, kills it there, and waits until `heir` has
-/// brought all shoots to their end.
+/// Lets the flows of `victim` run against a wall, each at another point, kills it there, and waits until `successor`
+/// has brought all shoots to their end.
 async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<()> {
-    let field = Field::start(name, SHOOTS).await?;
-    let [victim, heir]: [ReplicaProcess; 2] = field
-        .replicas(&["victim", "heir"])
+    let fleet = ScriptedShoots::start(name, SHOOTS).await?;
+    let [victim, successor]: [ReplicaProcess; 2] = fleet
+        .replicas(&["victim", "successor"])
         .await?
         .try_into()
         .ok()
         .unwrap();
     let points = points(to);
-    let mine = share(&field, &victim, &heir, points.len()).await?;
+    let mine = share(&fleet, &victim, &successor, points.len()).await?;
     let settled = |outcome| {
         let up = outcome == Outcome::Healthy;
         move |wanted: i64, held: bool| (wanted > 0) == up && held != up
     };
-    field.say_all(from);
-    field
+    fleet.say_all(from);
+    fleet
         .until_all("the shoots are where they begin", settled(from))
         .await?;
 
-    let api = field.world.sandbox.seed();
+    let api = fleet.fixture.sandbox.seed();
     let walls: Vec<_> = mine
         .iter()
         .zip(points)
@@ -82,7 +82,7 @@ async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<(
             )
         })
         .collect();
-    field.say_all(to);
+    fleet.say_all(to);
     wait::until("every flow stands at its wall", BOUND, || async {
         let left = api.faults().iter().filter(|(id, _)| walls.contains(id)).count();
         anyhow::ensure!(left == 0, "{left} walls were not reached");
@@ -90,13 +90,13 @@ async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<(
     })
     .await?;
     victim.process.kill_9().await?;
-    field
-        .until_all("the heir has ended all flows", settled(to))
+    fleet
+        .until_all("the successor has ended all flows", settled(to))
         .await?;
 
-    field.say_all(Outcome::Healthy);
-    field.until_restored().await?;
-    let report = field.report();
+    fleet.say_all(Outcome::Healthy);
+    fleet.until_restored().await?;
+    let report = fleet.report();
     eprintln!("{report}");
     report.check()?;
     anyhow::ensure!(report.handovers.expired > 0, "{report}");

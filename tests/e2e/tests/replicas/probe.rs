@@ -12,9 +12,9 @@ use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
-use watchdog_sandbox::{Cut, ShootSpec};
+use watchdog_sandbox::{Cut, SimulatedShootSpec};
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
@@ -43,7 +43,7 @@ struct ReceivedOutcome {
 
 /// Follows all shoots through one replica.
 struct ShootFollower {
-    heard: Arc<Mutex<StreamState>>,
+    received: Arc<Mutex<StreamState>>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -53,26 +53,31 @@ impl StreamState {
     fn upsert(&mut self, verdict: pb::Verdict) {
         let now = Instant::now();
         let valid_for = verdict.valid_for.unwrap_or_default();
-        let told = ReceivedOutcome {
+        let received = ReceivedOutcome {
             outcome: verdict.outcome(),
             observer: verdict.observer,
             valid_until: now + Duration::try_from(valid_for).unwrap_or_default(),
         };
         let observers = self.observers.entry(verdict.shoot.clone()).or_default();
-        if observers.last() != Some(&told.observer) {
-            observers.push(told.observer.clone());
+        if observers.last() != Some(&received.observer) {
+            observers.push(received.observer.clone());
         }
         if let Some(before) = self.latest.get(&verdict.shoot)
             && before.outcome != pb::Outcome::Pending
-            && before.outcome != told.outcome
+            && before.outcome != received.outcome
             && now < before.valid_until
         {
             self.contradictions.push(format!(
                 "{}: {:?} by {} became {:?} by {}: {}",
-                verdict.shoot, before.outcome, before.observer, told.outcome, told.observer, verdict.message
+                verdict.shoot,
+                before.outcome,
+                before.observer,
+                received.outcome,
+                received.observer,
+                verdict.message
             ));
         }
-        self.latest.insert(verdict.shoot, told);
+        self.latest.insert(verdict.shoot, received);
     }
 
     fn removed(&mut self, shoot: &str) {
@@ -89,68 +94,72 @@ impl StreamState {
 // === impl ShootFollower ===
 
 impl ShootFollower {
-    async fn start(world: &World, through: &Service) -> anyhow::Result<Self> {
-        let mut client = LeaseProbeServiceClient::new(world.setup.channel(through)?);
+    async fn start(fixture: &SandboxFixture, through: &Service) -> anyhow::Result<Self> {
+        let mut client = LeaseProbeServiceClient::new(fixture.setup.channel(through)?);
         let request = pb::WatchVerdictsRequest {
             scope: Scope::Unspecified.into(),
             ..Default::default()
         };
         let mut stream = client.watch_verdicts(request).await?.into_inner();
-        let heard: Arc<Mutex<StreamState>> = Arc::default();
+        let received: Arc<Mutex<StreamState>> = Arc::default();
         let task = tokio::spawn({
-            let heard = heard.clone();
+            let received = received.clone();
             async move {
                 while let Ok(Some(message)) = stream.message().await {
-                    let mut heard = heard.lock();
+                    let mut received = received.lock();
                     match message.event {
-                        Some(Event::Upsert(verdict)) => heard.upsert(verdict),
-                        Some(Event::Removed(shoot)) => heard.removed(&shoot),
-                        Some(Event::SnapshotComplete(_)) => heard.whole = true,
+                        Some(Event::Upsert(verdict)) => received.upsert(verdict),
+                        Some(Event::Removed(shoot)) => received.removed(&shoot),
+                        Some(Event::SnapshotComplete(_)) => received.whole = true,
                         Some(Event::Heartbeat(_)) | None => {}
                     }
                 }
             }
         });
         Ok(Self {
-            heard,
+            received,
             _task: AbortOnDropHandle::new(task),
         })
     }
 
     fn owners(&self) -> Owners {
-        let heard = self.heard.lock();
-        let latest = heard.latest.iter();
+        let received = self.received.lock();
+        let latest = received.latest.iter();
         latest
-            .map(|(shoot, told)| (shoot.clone(), told.observer.clone()))
+            .map(|(shoot, received)| (shoot.clone(), received.observer.clone()))
             .collect()
     }
 
     /// Forgets who observed what so far.
     fn forget(&self) {
-        self.heard.lock().observers.clear();
+        self.received.lock().observers.clear();
     }
 
     /// The shoots whose observer has changed since.
     fn moved(&self, before: &Owners) -> BTreeSet<String> {
-        let heard = self.heard.lock();
+        let received = self.received.lock();
         let changed = |(shoot, observers): (&String, &Vec<String>)| {
             let stayed = before
                 .get(shoot)
                 .is_some_and(|owner| observers.iter().all(|o| o == owner));
             (!stayed).then(|| shoot.clone())
         };
-        heard.observers.iter().filter_map(changed).collect()
+        received.observers.iter().filter_map(changed).collect()
     }
 
     fn check(&self) {
-        let heard = self.heard.lock();
-        assert!(heard.contradictions.is_empty(), "{:#?}", heard.contradictions);
+        let received = self.received.lock();
+        assert!(
+            received.contradictions.is_empty(),
+            "{:#?}",
+            received.contradictions
+        );
     }
 }
 
 /// All verdicts of a scope, page by page.
-async fn list(world: &World, through: &Service, scope: Scope) -> anyhow::Result<Owners> {
-    let mut client = LeaseProbeServiceClient::new(world.setup.channel(through)?);
+async fn list(fixture: &SandboxFixture, through: &Service, scope: Scope) -> anyhow::Result<Owners> {
+    let mut client = LeaseProbeServiceClient::new(fixture.setup.channel(through)?);
     let (mut owners, mut token) = (Owners::new(), String::new());
     loop {
         let request = pb::ListVerdictsRequest {
@@ -173,13 +182,13 @@ async fn list(world: &World, through: &Service, scope: Scope) -> anyhow::Result<
 }
 
 /// Waits until each shoot is owned by exactly one of these replicas, all have a share, and each of them knows it all.
-async fn until_shared(world: &World, replicas: &[&Service]) -> Owners {
-    let shoots = world.sandbox.shoots().len();
+async fn until_shared(fixture: &SandboxFixture, replicas: &[&Service]) -> Owners {
+    let shoots = fixture.sandbox.shoots().len();
     wait::until("the replicas share the shoots", BOUND, || async {
         let mut all = Owners::new();
         let mut count = 0;
         for replica in replicas {
-            let own = list(world, replica, Scope::Local).await?;
+            let own = list(fixture, replica, Scope::Local).await?;
             let name = replica.process.name();
             anyhow::ensure!(!own.is_empty(), "{name} has nothing");
             anyhow::ensure!(
@@ -195,7 +204,7 @@ async fn until_shared(world: &World, replicas: &[&Service]) -> Owners {
             all.len()
         );
         for replica in replicas {
-            let known = list(world, replica, Scope::Unspecified).await?;
+            let known = list(fixture, replica, Scope::Unspecified).await?;
             anyhow::ensure!(known == all, "{} does not know it all", replica.process.name());
         }
         Ok(Some(all))
@@ -234,24 +243,26 @@ async fn three_share_and_come_and_go() {
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(SHOOTS);
-    let specs = (0..shoots).map(|i| ShootSpec::new(&format!("s{i}"), 2)).collect();
+    let specs = (0..shoots)
+        .map(|i| SimulatedShootSpec::new(&format!("s{i}"), 2))
+        .collect();
     // With this timeout verdicts are valid for longer than it takes to take over.
     let prober = fixtures::prober("probeInterval: 5s\ninitialDelay: 1s\nprobeTimeout: 20s", "1s");
-    let world = World::start_with("replicas-probe", specs, &prober, &fixtures::weeder("1m"))
+    let fixture = SandboxFixture::start_with("replicas-probe", specs, &prober, &fixtures::weeder("1m"))
         .await
         .unwrap();
-    for shoot in world.sandbox.shoots().iter().step_by(3) {
+    for shoot in fixture.sandbox.shoots().iter().step_by(3) {
         shoot.cut(Cut::All);
     }
     let start = async |name: &str| {
-        let kubeconfig = world.sandbox.seed().kubeconfig(name);
-        world.setup.lease_probe(name, &kubeconfig).await
+        let kubeconfig = fixture.sandbox.seed().kubeconfig(name);
+        fixture.setup.lease_probe(name, &kubeconfig).await
     };
     let (mut a, b, c) = tokio::try_join!(start("a"), start("b"), start("c")).unwrap();
-    let before = until_shared(&world, &[&a, &b, &c]).await;
+    let before = until_shared(&fixture, &[&a, &b, &c]).await;
     let watchers = [
-        ShootFollower::start(&world, &b).await.unwrap(),
-        ShootFollower::start(&world, &c).await.unwrap(),
+        ShootFollower::start(&fixture, &b).await.unwrap(),
+        ShootFollower::start(&fixture, &c).await.unwrap(),
     ];
     let [through_b, through_c] = &watchers;
     wait::until_true(
@@ -259,12 +270,12 @@ async fn three_share_and_come_and_go() {
         BOUND,
         || async {
             Ok(watchers.iter().all(|watcher| {
-                let heard = watcher.heard.lock();
-                let expired = |told: &&ReceivedOutcome| told.outcome == pb::Outcome::LeasesExpired;
-                let healthy = |told: &&ReceivedOutcome| told.outcome == pb::Outcome::Healthy;
-                let expired = heard.latest.values().filter(expired).count();
-                let healthy = heard.latest.values().filter(healthy).count();
-                heard.whole && expired == shoots.div_ceil(3) && expired + healthy == shoots
+                let received = watcher.received.lock();
+                let expired = |received: &&ReceivedOutcome| received.outcome == pb::Outcome::LeasesExpired;
+                let healthy = |received: &&ReceivedOutcome| received.outcome == pb::Outcome::Healthy;
+                let expired = received.latest.values().filter(expired).count();
+                let healthy = received.latest.values().filter(healthy).count();
+                received.whole && expired == shoots.div_ceil(3) && expired + healthy == shoots
             }))
         },
     )
@@ -272,7 +283,7 @@ async fn three_share_and_come_and_go() {
     .unwrap();
     // Until here verdicts had to change.
     for watcher in &watchers {
-        watcher.heard.lock().contradictions.clear();
+        watcher.received.lock().contradictions.clear();
         watcher.forget();
     }
 
@@ -283,15 +294,15 @@ async fn three_share_and_come_and_go() {
         "{} shoots of a killed replica: all probed again after {took:?}",
         of_a.len()
     );
-    let without_a = until_shared(&world, &[&b, &c]).await;
+    let without_a = until_shared(&fixture, &[&b, &c]).await;
     for watcher in &watchers {
         assert_eq!(watcher.moved(&before), of_a, "only its share moves");
         watcher.check();
         watcher.forget();
     }
 
-    a = world.setup.again(&a).await.unwrap();
-    let again = until_shared(&world, &[&a, &b, &c]).await;
+    a = fixture.setup.again(&a).await.unwrap();
+    let again = until_shared(&fixture, &[&a, &b, &c]).await;
     assert_eq!(again, before, "the same share comes back");
     for watcher in &watchers {
         assert_eq!(watcher.moved(&without_a), of_a, "only its share moves");

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use watchdog_sandbox::{Cut, ShootSpec, SimTiming, SimulatedShoot};
+use watchdog_sandbox::{Cut, SimTiming, SimulatedShoot, SimulatedShootSpec};
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::{ServiceKind, World, timing};
+use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind, timing};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
@@ -25,21 +25,25 @@ struct Fleet {
 }
 
 /// The service that is updated.
-async fn start_all(world: &World, kind: ServiceKind, generation: usize) -> anyhow::Result<Vec<Service>> {
+async fn start_all(
+    fixture: &SandboxFixture,
+    kind: ServiceKind,
+    generation: usize,
+) -> anyhow::Result<Vec<Service>> {
     let names: Vec<_> = (0..REPLICAS)
         .map(|i| format!("{kind:?}-{generation}-{i}").to_lowercase())
         .collect();
-    try_join_all(names.iter().map(|name| world.start_replica(kind, name))).await
+    try_join_all(names.iter().map(|name| fixture.start_replica(kind, name))).await
 }
 
 // === impl Fleet ===
 
 impl Fleet {
-    async fn start(world: &World) -> anyhow::Result<Self> {
+    async fn start(fixture: &SandboxFixture) -> anyhow::Result<Self> {
         let (lease_probes, coordinators, weeders) = tokio::try_join!(
-            start_all(world, ServiceKind::LeaseProbe, 0),
-            start_all(world, ServiceKind::Coordinator, 0),
-            start_all(world, ServiceKind::Weeder, 0),
+            start_all(fixture, ServiceKind::LeaseProbe, 0),
+            start_all(fixture, ServiceKind::Coordinator, 0),
+            start_all(fixture, ServiceKind::Weeder, 0),
         )?;
         Ok(Self {
             lease_probes,
@@ -50,7 +54,7 @@ impl Fleet {
     }
 
     /// Replaces the replicas of some services, all of these services at the same time, replica by replica.
-    async fn update(&mut self, world: &World, kinds: &[ServiceKind]) -> anyhow::Result<()> {
+    async fn update(&mut self, fixture: &SandboxFixture, kinds: &[ServiceKind]) -> anyhow::Result<()> {
         self.generation += 1;
         let generation = self.generation;
         let roll = async |kind: ServiceKind, services: &mut Vec<Service>| {
@@ -59,7 +63,7 @@ impl Fleet {
             }
             for (i, old) in services.iter_mut().enumerate() {
                 let name = format!("{kind:?}-{generation}-{i}").to_lowercase();
-                let new = world.start_replica(kind, &name).await?;
+                let new = fixture.start_replica(kind, &name).await?;
                 let old = std::mem::replace(old, new);
                 let status = old.process.stop(STOP_BOUND).await?;
                 anyhow::ensure!(
@@ -80,11 +84,15 @@ impl Fleet {
 }
 
 /// The dependants of these want and have this many replicas.
-async fn until_replicas(world: &World, shoots: &[SimulatedShoot], replicas: i64) -> anyhow::Result<()> {
+async fn until_replicas(
+    fixture: &SandboxFixture,
+    shoots: &[SimulatedShoot],
+    replicas: i64,
+) -> anyhow::Result<()> {
     try_join_all(
         shoots
             .iter()
-            .map(|shoot| world.wait_replicas(shoot, replicas, BOUND)),
+            .map(|shoot| fixture.wait_replicas(shoot, replicas, BOUND)),
     )
     .await?;
     Ok(())
@@ -97,31 +105,31 @@ async fn updated(name: &str, kinds: &[ServiceKind]) -> anyhow::Result<()> {
         ready_delay: Duration::from_millis(300),
         ..timing()
     };
-    let spec = |name: &str| ShootSpec::new(name, 3).timing(timing.clone());
+    let spec = |name: &str| SimulatedShootSpec::new(name, 3).timing(timing.clone());
     let shoots = ["lost-0", "lost-1", "lost-2", "fine-0", "fine-1"];
     let head = "probeInterval: 2s\ninitialDelay: 1s\nprobeTimeout: 5s";
     let prober = fixtures::prober(head, "200ms");
     let specs = shoots.iter().map(|name| spec(name)).collect();
-    let world = World::start_with(name, specs, &prober, &fixtures::weeder("1m")).await?;
+    let fixture = SandboxFixture::start_with(name, specs, &prober, &fixtures::weeder("1m")).await?;
     let named = |prefix: &str| -> Vec<SimulatedShoot> {
-        let all = world.sandbox.shoots().into_iter();
+        let all = fixture.sandbox.shoots().into_iter();
         all.filter(|shoot| shoot.name().starts_with(prefix)).collect()
     };
     let (lost, fine) = (named("lost"), named("fine"));
-    let mut fleet = Fleet::start(&world).await?;
+    let mut fleet = Fleet::start(&fixture).await?;
 
     lost.iter().for_each(|shoot| shoot.cut(Cut::All));
     lost.iter().for_each(|shoot| shoot.service_down("kube-apiserver"));
-    fleet.update(&world, kinds).await?;
-    until_replicas(&world, &lost, 0).await?;
+    fleet.update(&fixture, kinds).await?;
+    until_replicas(&fixture, &lost, 0).await?;
     // Protected all the time, also while nobody new has anything to do.
-    fleet.update(&world, kinds).await?;
-    until_replicas(&world, &lost, 0).await?;
+    fleet.update(&fixture, kinds).await?;
+    until_replicas(&fixture, &lost, 0).await?;
 
     lost.iter().for_each(|shoot| shoot.service_up("kube-apiserver"));
     lost.iter().for_each(SimulatedShoot::heal);
-    fleet.update(&world, kinds).await?;
-    until_replicas(&world, &lost, 1).await?;
+    fleet.update(&fixture, kinds).await?;
+    until_replicas(&fixture, &lost, 1).await?;
     wait::until("nothing is held down, and all pods run", BOUND, || async {
         for shoot in &lost {
             for pod in shoot.pods() {
@@ -139,7 +147,7 @@ async fn updated(name: &str, kinds: &[ServiceKind]) -> anyhow::Result<()> {
     .await?;
 
     for shoot in &lost {
-        let down: Vec<_> = world.scale_writes(shoot);
+        let down: Vec<_> = fixture.scale_writes(shoot);
         anyhow::ensure!(
             down.len() == 6,
             "{}: three down, three up, no more: {down:?}",
@@ -152,7 +160,7 @@ async fn updated(name: &str, kinds: &[ServiceKind]) -> anyhow::Result<()> {
         );
     }
     for shoot in &fine {
-        let writes = world.writes(shoot);
+        let writes = fixture.writes(shoot);
         let scaling: Vec<_> = writes
             .iter()
             .filter(|write| write.contains("/deployments/"))

@@ -10,9 +10,9 @@ use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::object::Object;
-use watchdog_sandbox::{AuditEntry, Fault, FaultAction, ShootSpec, SimTiming};
+use watchdog_sandbox::{AuditEntry, Fault, FaultAction, SimTiming, SimulatedShootSpec};
 use watchdog_test_support::fixtures::{self, KCM};
-use watchdog_test_support::sandboxed::{World, timing};
+use watchdog_test_support::sandboxed::{SandboxFixture, timing};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
@@ -20,8 +20,8 @@ const SHOOTS: usize = 8;
 const API: &str = "kube-apiserver";
 
 /// Namespaces of the weeders that a replica tells of; all of them must be its own.
-async fn owned(world: &World, replica: &Service) -> anyhow::Result<BTreeSet<String>> {
-    let mut client = WeederServiceClient::new(world.setup.channel(replica)?);
+async fn owned(fixture: &SandboxFixture, replica: &Service) -> anyhow::Result<BTreeSet<String>> {
+    let mut client = WeederServiceClient::new(fixture.setup.channel(replica)?);
     let request = pb::ListWeedersRequest {
         page_size: 1_000,
         scope: Scope::Local.into(),
@@ -42,7 +42,7 @@ async fn owned(world: &World, replica: &Service) -> anyhow::Result<BTreeSet<Stri
 }
 
 /// Pods in CrashLoopBackOff, UID to name, by namespace.
-fn looping(world: &World) -> BTreeMap<String, BTreeMap<String, String>> {
+fn looping(fixture: &SandboxFixture) -> BTreeMap<String, BTreeMap<String, String>> {
     let of_shoot = |shoot: &watchdog_sandbox::SimulatedShoot| {
         let looping = shoot
             .pods()
@@ -53,12 +53,12 @@ fn looping(world: &World) -> BTreeMap<String, BTreeMap<String, String>> {
             looping.map(|pod| (pod.uid, pod.name)).collect(),
         )
     };
-    world.sandbox.shoots().iter().map(of_shoot).collect()
+    fixture.sandbox.shoots().iter().map(of_shoot).collect()
 }
 
 /// Deletions of pods that were granted: which UID, and by whom.
-fn deletions(world: &World) -> Vec<(String, String)> {
-    let audit = world.sandbox.seed().audit();
+fn deletions(fixture: &SandboxFixture) -> Vec<(String, String)> {
+    let audit = fixture.sandbox.seed().audit();
     let granted =
         |entry: &&AuditEntry| entry.verb == "delete" && entry.path.contains("/pods/") && entry.code == 200;
     audit
@@ -85,17 +85,20 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
         ..timing()
     };
     let specs = (0..SHOOTS)
-        .map(|i| ShootSpec::new(&format!("s{i}"), 1).timing(timing.clone()))
+        .map(|i| SimulatedShootSpec::new(&format!("s{i}"), 1).timing(timing.clone()))
         .collect();
     let prober = fixtures::prober("probeInterval: 5s", "1s");
-    let world = World::start_with("replicas-weeder", specs, &prober, &fixtures::weeder("5m"))
+    let fixture = SandboxFixture::start_with("replicas-weeder", specs, &prober, &fixtures::weeder("5m"))
         .await
         .unwrap();
-    let seed = world.sandbox.seed();
-    let start = async |name: &str| world.setup.weeder(name, &seed.kubeconfig(name)).await;
-    let (victim, heir) = tokio::try_join!(start("victim"), start("heir")).unwrap();
+    let seed = fixture.sandbox.seed();
+    let start = async |name: &str| fixture.setup.weeder(name, &seed.kubeconfig(name)).await;
+    let (victim, successor) = tokio::try_join!(start("victim"), start("successor")).unwrap();
     let of_victim = wait::until("they share the namespaces", BOUND, || async {
-        let (one, other) = (owned(&world, &victim).await?, owned(&world, &heir).await?);
+        let (one, other) = (
+            owned(&fixture, &victim).await?,
+            owned(&fixture, &successor).await?,
+        );
         anyhow::ensure!(!one.is_empty() && !other.is_empty(), "one has nothing");
         anyhow::ensure!(
             one.is_disjoint(&other),
@@ -107,7 +110,7 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
     .await
     .unwrap();
 
-    let shoots = world.sandbox.shoots();
+    let shoots = fixture.sandbox.shoots();
     // At first sight, a pod behind the service that is as young as the crash may have replaced one that was ready.
     wait::until_true("the pods are older than nodes' clocks differ", BOUND, || async {
         let recent = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(3);
@@ -122,14 +125,14 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
     .unwrap();
     shoots.iter().for_each(|shoot| shoot.service_down(API));
     let sick = wait::until("what needs the API server crashes", BOUND, || async {
-        let looping = looping(&world);
+        let looping = looping(&fixture);
         let few = looping.iter().find(|(_, pods)| pods.len() < 3);
         anyhow::ensure!(few.is_none(), "{few:?}");
         Ok(Some(looping))
     })
     .await
     .unwrap();
-    // The heir deletes at first sight: only what crashed before the service was ready, by the clocks of nodes.
+    // The successor deletes at first sight: only what crashed before the service was ready, by the clocks of nodes.
     wait::until_true(
         "the crashes are older than nodes' clocks differ",
         BOUND,
@@ -157,7 +160,7 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
     }
     shoots.iter().for_each(|shoot| shoot.service_up(API));
     let stuck = wait::until("only what the victim is stuck with is left", BOUND, || async {
-        let left = looping(&world);
+        let left = looping(&fixture);
         for (namespace, pods) in &left {
             let expected = usize::from(of_victim.contains(namespace));
             anyhow::ensure!(pods.len() == expected, "{namespace}: {pods:?}");
@@ -177,7 +180,7 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
     .await
     .unwrap();
 
-    let deletions = deletions(&world);
+    let deletions = deletions(&fixture);
     let deleted: BTreeSet<_> = deletions.iter().map(|(uid, _)| uid).collect();
     let looped: BTreeSet<_> = sick.values().flat_map(BTreeMap::keys).collect();
     assert_eq!(deleted, looped, "what looped was deleted, and nothing else");
@@ -189,12 +192,12 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
             .map(|(uid, _)| uid)
             .collect()
     };
-    let (by_victim, by_heir): (BTreeSet<_>, BTreeSet<_>) = (by("victim"), by("heir"));
+    let (by_victim, by_heir): (BTreeSet<_>, BTreeSet<_>) = (by("victim"), by("successor"));
     let left: BTreeSet<_> = stuck.values().flat_map(BTreeMap::keys).collect();
     assert!(!by_victim.is_empty() && !left.is_empty() && left.is_subset(&by_heir));
     assert_eq!(
-        owned(&world, &heir).await.unwrap().len(),
+        owned(&fixture, &successor).await.unwrap().len(),
         SHOOTS,
-        "the heir tells that all is its own"
+        "the successor tells that all is its own"
     );
 }

@@ -14,9 +14,9 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
-use watchdog_sandbox::ShootSpec;
+use watchdog_sandbox::SimulatedShootSpec;
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::{ServiceKind, World};
+use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 use watchdog_watch_stream::item::FeedItem;
@@ -119,8 +119,12 @@ fn subscribe<R: Subscribe>(backends: &Backends) -> (Arc<Mutex<SubscriberState>>,
 }
 
 /// The shoots that a replica lists, and whether that is all.
-async fn list(world: &World, kind: ServiceKind, through: &Service) -> anyhow::Result<(usize, Completeness)> {
-    let channel = world.setup.channel(through)?;
+async fn list(
+    fixture: &SandboxFixture,
+    kind: ServiceKind,
+    through: &Service,
+) -> anyhow::Result<(usize, Completeness)> {
+    let channel = fixture.setup.channel(through)?;
     let (mut shoots, mut page_token) = (0, String::new());
     loop {
         let (listed, next, completeness) = match kind {
@@ -153,10 +157,10 @@ async fn list(world: &World, kind: ServiceKind, through: &Service) -> anyhow::Re
     }
 }
 
-async fn until_whole(world: &World, kind: ServiceKind, replicas: &[Service], shoots: usize) {
+async fn until_whole(fixture: &SandboxFixture, kind: ServiceKind, replicas: &[Service], shoots: usize) {
     wait::until("every replica lists the whole seed", BOUND, || async {
         for replica in replicas {
-            let (listed, completeness) = list(world, kind, replica).await?;
+            let (listed, completeness) = list(fixture, kind, replica).await?;
             let name = replica.process.name();
             anyhow::ensure!(
                 listed == shoots && completeness.complete,
@@ -170,21 +174,21 @@ async fn until_whole(world: &World, kind: ServiceKind, replicas: &[Service], sho
 }
 
 /// Replaces every replica of a service under the eyes of a subscriber, and kills one in the end.
-async fn rolled<R: Subscribe>(world: &World, kind: ServiceKind, shoots: usize) -> Vec<Service> {
+async fn rolled<R: Subscribe>(fixture: &SandboxFixture, kind: ServiceKind, shoots: usize) -> Vec<Service> {
     let prefix = format!("{kind:?}").to_lowercase();
     let backends = Backends::default();
     let start = async |name: String| {
-        let replica = world.start_replica(kind, &name).await.unwrap();
+        let replica = fixture.start_replica(kind, &name).await.unwrap();
         backends
             .lock()
-            .insert(name, world.setup.channel(&replica).unwrap());
+            .insert(name, fixture.setup.channel(&replica).unwrap());
         replica
     };
     let mut replicas = vec![
         start(format!("{prefix}-a0")).await,
         start(format!("{prefix}-a1")).await,
     ];
-    until_whole(world, kind, &replicas, shoots).await;
+    until_whole(fixture, kind, &replicas, shoots).await;
     let (known, _task) = subscribe::<R>(&backends);
     wait::until("the subscriber knows every shoot", BOUND, || async {
         let known = known.lock();
@@ -196,17 +200,17 @@ async fn rolled<R: Subscribe>(world: &World, kind: ServiceKind, shoots: usize) -
     for i in 0..replicas.len() {
         let new = start(format!("{prefix}-b{i}")).await;
         // A ready replica answers for the whole seed at once.
-        let (listed, _) = list(world, kind, &new).await.unwrap();
+        let (listed, _) = list(fixture, kind, &new).await.unwrap();
         assert_eq!(listed, shoots, "through {}", new.process.name());
         let old = std::mem::replace(&mut replicas[i], new);
         backends.lock().remove(old.process.name());
         assert_eq!(old.process.stop(STOP_BOUND).await.unwrap().code(), Some(0));
         for replica in &replicas {
-            let (listed, _) = list(world, kind, replica).await.unwrap();
+            let (listed, _) = list(fixture, kind, replica).await.unwrap();
             assert_eq!(listed, shoots, "through {}", replica.process.name());
         }
     }
-    until_whole(world, kind, &replicas, shoots).await;
+    until_whole(fixture, kind, &replicas, shoots).await;
     wait::until("the subscriber has connected again", BOUND, || async {
         Ok((known.lock().snapshots > 1).then_some(()))
     })
@@ -222,13 +226,13 @@ async fn rolled<R: Subscribe>(world: &World, kind: ServiceKind, shoots: usize) -
     backends.lock().remove(&name);
     killed.process.kill_9().await.unwrap();
     wait::until("the killed replica is missing", BOUND, || async {
-        let (listed, completeness) = list(world, kind, &replicas[0]).await?;
+        let (listed, completeness) = list(fixture, kind, &replicas[0]).await?;
         anyhow::ensure!(listed == shoots, "{listed} are listed");
         Ok((completeness.missing_replicas == [name.as_str()]).then_some(()))
     })
     .await
     .unwrap();
-    until_whole(world, kind, &replicas, shoots).await;
+    until_whole(fixture, kind, &replicas, shoots).await;
     let known = known.lock();
     assert!(known.lost.is_empty(), "{:#?}", known.lost);
     drop(known);
@@ -241,12 +245,15 @@ async fn is_seen_through_a_rollout_of_every_replica() {
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(SHOOTS);
-    let specs = (0..shoots).map(|i| ShootSpec::new(&format!("s{i}"), 2)).collect();
+    let specs = (0..shoots)
+        .map(|i| SimulatedShootSpec::new(&format!("s{i}"), 2))
+        .collect();
     let prober = fixtures::prober("probeInterval: 10s\ninitialDelay: 1s\nprobeTimeout: 20s", "1s");
-    let world = World::start_with("whole-seed", specs, &prober, &fixtures::weeder("1m"))
+    let fixture = SandboxFixture::start_with("whole-seed", specs, &prober, &fixtures::weeder("1m"))
         .await
         .unwrap();
-    let _lease_probes = rolled::<probe::WatchVerdictsResponse>(&world, ServiceKind::LeaseProbe, shoots).await;
+    let _lease_probes =
+        rolled::<probe::WatchVerdictsResponse>(&fixture, ServiceKind::LeaseProbe, shoots).await;
     let _coordinators =
-        rolled::<scaling::WatchScalingResponse>(&world, ServiceKind::Coordinator, shoots).await;
+        rolled::<scaling::WatchScalingResponse>(&fixture, ServiceKind::Coordinator, shoots).await;
 }

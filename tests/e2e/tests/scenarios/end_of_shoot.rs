@@ -9,31 +9,31 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_sandbox::Cut;
 use watchdog_test_support::real::cluster_resource;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{BOUND, holds, until_true};
 
 /// A deleted shoot stays deleted, also if it was deleted during an outage.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_deleted_is_forgotten_also_while_lease_probe_is_down() {
-    let world = World::start("gone", &["stays", "leaves", "vanishes"])
+    let fixture = SandboxFixture::start("gone", &["stays", "leaves", "vanishes"])
         .await
         .unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
-    let coordinator = world.coordinator().await.unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
-    let shoots = ["stays", "leaves", "vanishes"].map(|name| world.shoot(name).unwrap());
+    let shoots = ["stays", "leaves", "vanishes"].map(|name| fixture.shoot(name).unwrap());
     for shoot in &shoots {
-        world
+        fixture
             .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
             .await
             .unwrap();
     }
     let [stays, leaves, vanishes] = &shoots;
-    let clusters: Api<DynamicObject> = Api::all_with(world.seed.clone(), &cluster_resource());
+    let clusters: Api<DynamicObject> = Api::all_with(fixture.seed.clone(), &cluster_resource());
     let unknown = |lease_probe, shoot| {
-        let world = &world;
+        let fixture = &fixture;
         async move {
-            let error = world.verdict(lease_probe, shoot).await.err();
+            let error = fixture.verdict(lease_probe, shoot).await.err();
             let status = error
                 .as_ref()
                 .and_then(|error| error.downcast_ref::<tonic::Status>());
@@ -59,7 +59,7 @@ async fn a_cluster_that_is_deleted_is_forgotten_also_while_lease_probe_is_down()
         "and so are its series"
     );
     until_true("the coordinator has forgotten it", BOUND, || async {
-        Ok(world.scaling(&coordinator, leaves.namespace()).await.is_err())
+        Ok(fixture.scaling(&coordinator, leaves.namespace()).await.is_err())
     })
     .await
     .unwrap();
@@ -72,31 +72,33 @@ async fn a_cluster_that_is_deleted_is_forgotten_also_while_lease_probe_is_down()
     for shoot in &shoots {
         shoot.cut(Cut::All);
     }
-    let lease_probe = world.setup.again(&lease_probe).await.unwrap();
+    let lease_probe = fixture.setup.again(&lease_probe).await.unwrap();
     lease_probe.wait_ready().await.unwrap();
-    world.wait_replicas(stays, 0, BOUND).await.unwrap();
+    fixture.wait_replicas(stays, 0, BOUND).await.unwrap();
     assert!(unknown(&lease_probe, vanishes.namespace()).await.unwrap());
     for shoot in [leaves, vanishes] {
-        assert_eq!(world.writes(shoot), Vec::<String>::new());
+        assert_eq!(fixture.writes(shoot), Vec::<String>::new());
     }
 }
 
 /// A Cluster that is deleted during a loss ends what was begun.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shoot_that_is_skipped_during_a_loss_is_held() {
-    let world = World::start("loss-and-migration", &["one"]).await.unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
-    let coordinator = world.coordinator().await.unwrap();
+    let fixture = SandboxFixture::start("loss-and-migration", &["one"])
+        .await
+        .unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
-    let shoot = world.shoot("one").unwrap();
-    world
+    let shoot = fixture.shoot("one").unwrap();
+    fixture
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
         .await
         .unwrap();
     shoot.cut(Cut::All);
-    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    fixture.wait_replicas(&shoot, 0, BOUND).await.unwrap();
     shoot.set_last_operation("Migrate", "Processing").unwrap();
-    world
+    fixture
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Skipped, BOUND)
         .await
         .unwrap();
@@ -105,19 +107,19 @@ async fn a_shoot_that_is_skipped_during_a_loss_is_held() {
         "the coordinator holds and has released the shoot",
         BOUND,
         || async {
-            let scaling = world.scaling(&coordinator, shoot.namespace()).await?;
+            let scaling = fixture.scaling(&coordinator, shoot.namespace()).await?;
             Ok(scaling.direction() == scaling::Direction::Hold && !scaling.meltdown_protection_active)
         },
     )
     .await
     .unwrap();
-    let before = world.writes(&shoot).len();
+    let before = fixture.writes(&shoot).len();
     shoot.heal();
     holds("nothing is restored", Duration::from_secs(5), || async {
-        Ok(world.writes(&shoot).len() == before)
+        Ok(fixture.writes(&shoot).len() == before)
     })
     .await
     .unwrap();
     shoot.set_last_operation("Restore", "Succeeded").unwrap();
-    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+    fixture.wait_replicas(&shoot, 1, BOUND).await.unwrap();
 }

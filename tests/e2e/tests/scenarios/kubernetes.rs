@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use watchdog_e2e::acceptance::backend::{Backend, RealBackend};
-use watchdog_e2e::acceptance::fault::{self, Fault};
+use watchdog_e2e::acceptance::fault::{self, FaultKind};
 use watchdog_e2e::acceptance::results::Results;
 use watchdog_e2e::acceptance::runner::play_all;
 use watchdog_e2e::acceptance::scenarios;
@@ -23,7 +23,7 @@ async fn the_faults() {
     let backend = RealBackend::start_behind_proxy(3).await.unwrap();
     let backend = Arc::new(Backend::Real(Box::new(backend)));
     let mut rows = Vec::new();
-    for (fault, number) in Fault::REAL.into_iter().zip(1..) {
+    for (fault, number) in FaultKind::REAL.into_iter().zip(1..) {
         rows.push(fault::play(&backend, fault, number).await);
     }
     let results = Results::new(rows);

@@ -10,7 +10,7 @@ use serde_json::json;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::{Cut, Fault, FaultAction, Rule, SimulatedShoot};
 use watchdog_test_support::fixtures::PROBE_SECRET;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{BOUND, until_true};
 use watchdog_test_support::watchdog::Service;
 
@@ -82,18 +82,18 @@ const ROWS: [Row; 9] = [
     },
 ];
 
-async fn fail(world: &World, shoot: &SimulatedShoot, how: &str) {
+async fn fail(fixture: &SandboxFixture, shoot: &SimulatedShoot, how: &str) {
     let leases = |action| Fault::always(action).path(LEASES);
     let api = shoot.api();
     match how {
         "refused" => api.stop().await.unwrap(),
         "foreign" => {
-            let other = world.shoot("slow").unwrap().probe_kubeconfig();
+            let other = fixture.shoot("slow").unwrap().probe_kubeconfig();
             let wrong = shoot
                 .probe_kubeconfig()
                 .replace(&ca(&shoot.probe_kubeconfig()), &ca(&other));
             let data = json!({"data": {"kubeconfig": k8s_openapi::ByteString(wrong.into_bytes())}});
-            let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), shoot.namespace());
+            let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), shoot.namespace());
             secrets
                 .patch(PROBE_SECRET, &PatchParams::default(), &Patch::Merge(data))
                 .await
@@ -135,7 +135,7 @@ fn more_leases(shoot: &SimulatedShoot) {
     }
 }
 
-async fn mend(world: &World, shoot: &SimulatedShoot, how: &str) {
+async fn mend(fixture: &SandboxFixture, shoot: &SimulatedShoot, how: &str) {
     let api = shoot.api();
     match how {
         "refused" => api.resume().await.unwrap(),
@@ -143,7 +143,7 @@ async fn mend(world: &World, shoot: &SimulatedShoot, how: &str) {
         "foreign" | "expired" => shoot.rotate_kubeconfig().unwrap(),
         _ => api.clear_faults(),
     }
-    let _ = world;
+    let _ = fixture;
 }
 
 async fn failures(lease_probe: &Service, shoot: &str, reason: &str) -> f64 {
@@ -156,25 +156,25 @@ async fn failures(lease_probe: &Service, shoot: &str, reason: &str) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_failure_shows_and_none_scales_anything_down() {
     let names = ROWS.map(|row| row.shoot);
-    let world = World::start("outcomes", &names).await.unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
-    let coordinator = world.coordinator().await.unwrap();
+    let fixture = SandboxFixture::start("outcomes", &names).await.unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
-    let shoots: Vec<SimulatedShoot> = names.iter().map(|name| world.shoot(name).unwrap()).collect();
-    more_leases(&world.shoot("halfway").unwrap());
+    let shoots: Vec<SimulatedShoot> = names.iter().map(|name| fixture.shoot(name).unwrap()).collect();
+    more_leases(&fixture.shoot("halfway").unwrap());
     for shoot in &shoots {
-        world
+        fixture
             .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
             .await
             .unwrap();
     }
     // The nodes are also cut off: what cannot be seen must not be guessed.
     for (row, shoot) in ROWS.iter().zip(&shoots) {
-        fail(&world, shoot, row.shoot).await;
+        fail(&fixture, shoot, row.shoot).await;
         shoot.cut(Cut::All);
     }
     for (row, shoot) in ROWS.iter().zip(&shoots) {
-        let verdict = world
+        let verdict = fixture
             .wait_outcome(&lease_probe, shoot.namespace(), row.outcome, BOUND)
             .await
             .unwrap();
@@ -204,7 +204,7 @@ async fn every_failure_shows_and_none_scales_anything_down() {
             .is_some_and(|n| n >= 1.0)
     );
     let missing = |permission| {
-        let shoot = world.shoot("forbidden").unwrap().namespace().to_owned();
+        let shoot = fixture.shoot("forbidden").unwrap().namespace().to_owned();
         format!("watchdog_shoot_permission_missing{{shoot=\"{shoot}\",permission=\"{permission}\"}}")
     };
     let permissions = ["list leases in namespace kube-node-lease", "list nodes"].map(missing);
@@ -217,11 +217,11 @@ async fn every_failure_shows_and_none_scales_anything_down() {
     }
     // Twice the time after which the leases are expired.
     watchdog_test_support::wait::holds("nothing is written", Duration::from_secs(12), || async {
-        Ok(shoots.iter().all(|shoot| world.writes(shoot).is_empty()))
+        Ok(shoots.iter().all(|shoot| fixture.writes(shoot).is_empty()))
     })
     .await
     .unwrap();
-    let throttled = world.shoot("throttled").unwrap();
+    let throttled = fixture.shoot("throttled").unwrap();
     let lists = || {
         let audit = throttled.api().audit();
         let times: Vec<_> = audit
@@ -261,14 +261,14 @@ async fn every_failure_shows_and_none_scales_anything_down() {
             .await
             .unwrap();
         }
-        mend(&world, shoot, row.shoot).await;
+        mend(&fixture, shoot, row.shoot).await;
     }
     for shoot in &shoots {
-        world
+        fixture
             .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
             .await
             .unwrap();
-        assert_eq!(world.writes(shoot), Vec::<String>::new());
+        assert_eq!(fixture.writes(shoot), Vec::<String>::new());
     }
     for permission in &permissions {
         assert_eq!(
@@ -282,10 +282,10 @@ async fn every_failure_shows_and_none_scales_anything_down() {
 /// `probeTimeout` is for the probe as a whole: two lists that are in time each are not in time together.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_probe_has_one_time_limit_for_all_its_lists() {
-    let world = World::start("whole", &["one"]).await.unwrap();
-    let shoot = world.shoot("one").unwrap();
-    let lease_probe = world.lease_probe().await.unwrap();
-    world
+    let fixture = SandboxFixture::start("whole", &["one"]).await.unwrap();
+    let shoot = fixture.shoot("one").unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    fixture
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
         .await
         .unwrap();
@@ -295,7 +295,7 @@ async fn a_probe_has_one_time_limit_for_all_its_lists() {
     }
     // Now the nodes matter, and are listed after the leases.
     shoot.cut(Cut::Nodes(vec![shoot.nodes()[0].name.clone()]));
-    let verdict = world
+    let verdict = fixture
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Inconclusive, BOUND)
         .await
         .unwrap();
@@ -306,7 +306,7 @@ async fn a_probe_has_one_time_limit_for_all_its_lists() {
     );
     assert!(failures(&lease_probe, shoot.namespace(), "list_timeout").await >= 1.0);
     shoot.api().clear_faults();
-    world
+    fixture
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
         .await
         .unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use watchdog_e2e::acceptance::fault::Fault;
+use watchdog_e2e::acceptance::fault::FaultKind;
 use watchdog_e2e::acceptance::scenarios;
 
 fn root() -> &'static Path {
@@ -40,7 +40,7 @@ fn every_scenario_is_played_and_has_a_row() {
 #[test]
 fn every_fault_has_a_row() {
     let page = std::fs::read_to_string(root().join("docs/acceptance.md")).unwrap();
-    for fault in Fault::SANDBOX.iter().chain(&Fault::REAL) {
+    for fault in FaultKind::SANDBOX.iter().chain(&FaultKind::REAL) {
         let row = format!("| {} |", fault.title());
         assert!(
             page.contains(&row),

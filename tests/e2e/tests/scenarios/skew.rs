@@ -7,25 +7,28 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::{Cut, ShootSpec, SimulatedShoot};
+use watchdog_sandbox::{Cut, SimulatedShoot, SimulatedShootSpec};
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::tools;
 use watchdog_test_support::wait::{BOUND, holds, until, until_true};
 use watchdog_test_support::watchdog::Service;
 
 /// Lists as often as the kubelets of the sandbox renew.
-async fn start(name: &str, shoots: &[&str]) -> World {
-    let specs = shoots.iter().map(|name| ShootSpec::new(name, 5)).collect();
+async fn start(name: &str, shoots: &[&str]) -> SandboxFixture {
+    let specs = shoots
+        .iter()
+        .map(|name| SimulatedShootSpec::new(name, 5))
+        .collect();
     let prober = fixtures::prober("probeInterval: 2s\ninitialDelay: 1s\nprobeTimeout: 3s", "500ms");
-    World::start_with(name, specs, &prober, &fixtures::weeder("1m"))
+    SandboxFixture::start_with(name, specs, &prober, &fixtures::weeder("1m"))
         .await
         .unwrap()
 }
 
-async fn healthy(world: &World, lease_probe: &Service) {
-    for shoot in world.sandbox.shoots() {
-        world
+async fn healthy(fixture: &SandboxFixture, lease_probe: &Service) {
+    for shoot in fixture.sandbox.shoots() {
+        fixture
             .wait_outcome(lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
             .await
             .unwrap();
@@ -63,9 +66,9 @@ const FLEETS: [(&str, [i64; 5], f64); 4] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clocks_of_nodes_make_no_loss_and_hide_none() {
-    let world = start("skew", &FLEETS.map(|(name, _, _)| name)).await;
+    let fixture = start("skew", &FLEETS.map(|(name, _, _)| name)).await;
     for (name, skews, _) in FLEETS {
-        let shoot = world.shoot(name).unwrap();
+        let shoot = fixture.shoot(name).unwrap();
         let before: Vec<String> = shoot.nodes().into_iter().map(|node| node.renew_time).collect();
         for (node, skew) in shoot.nodes().iter().zip(skews) {
             shoot
@@ -83,16 +86,19 @@ async fn clocks_of_nodes_make_no_loss_and_hide_none() {
         .await
         .unwrap();
     }
-    let lease_probe = world.lease_probe().await.unwrap();
-    let coordinator = world.coordinator().await.unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
-    healthy(&world, &lease_probe).await;
+    healthy(&fixture, &lease_probe).await;
     for (name, _, largest) in FLEETS {
-        let shoot = world.shoot(name).unwrap();
+        let shoot = fixture.shoot(name).unwrap();
         metric_within(&lease_probe, &skew_series(&shoot), largest - 5.0, largest + 5.0).await;
-        let verdict = world.verdict(&lease_probe, shoot.namespace()).await.unwrap();
-        let told = verdict.evidence.unwrap().largest_skew.unwrap();
-        assert!((told.seconds - largest as i64).abs() <= 5, "{name}: {told:?}");
+        let verdict = fixture.verdict(&lease_probe, shoot.namespace()).await.unwrap();
+        let reported = verdict.evidence.unwrap().largest_skew.unwrap();
+        assert!(
+            (reported.seconds - largest as i64).abs() <= 5,
+            "{name}: {reported:?}"
+        );
         let direction = if largest < 0.0 { "behind" } else { "ahead" };
         assert!(
             verdict.message.contains("The clock of a node runs at least")
@@ -102,9 +108,9 @@ async fn clocks_of_nodes_make_no_loss_and_hide_none() {
         );
     }
     // Longer than the expiry age.
-    let shoots = world.sandbox.shoots();
+    let shoots = fixture.sandbox.shoots();
     holds("nothing is written", Duration::from_secs(8), || async {
-        Ok(shoots.iter().all(|shoot| world.writes(shoot).is_empty()))
+        Ok(shoots.iter().all(|shoot| fixture.writes(shoot).is_empty()))
     })
     .await
     .unwrap();
@@ -113,17 +119,17 @@ async fn clocks_of_nodes_make_no_loss_and_hide_none() {
         shoot.cut(Cut::All);
     }
     for shoot in &shoots {
-        world
+        fixture
             .wait_outcome(&lease_probe, shoot.namespace(), Outcome::LeasesExpired, BOUND)
             .await
             .unwrap();
-        world.wait_replicas(shoot, 0, BOUND).await.unwrap();
+        fixture.wait_replicas(shoot, 0, BOUND).await.unwrap();
     }
     for shoot in &shoots {
         shoot.heal();
     }
     for shoot in &shoots {
-        world.wait_replicas(shoot, 1, BOUND).await.unwrap();
+        fixture.wait_replicas(shoot, 1, BOUND).await.unwrap();
     }
 }
 
@@ -140,26 +146,28 @@ fn clock_file(path: &Path) -> [(&'static str, OsString); 4] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn somebody_sets_the_clock_of_the_host_and_nothing_happens() {
-    let world = start("clock-set", &["one", "two", "three"]).await;
-    let clock = world.scratch.write("clock", "+0").unwrap();
-    let lease_probe = world
+    let fixture = start("clock-set", &["one", "two", "three"]).await;
+    let clock = fixture.scratch.write("clock", "+0").unwrap();
+    let lease_probe = fixture
         .setup
-        .lease_probe_with("lease-probe-0", &world.kubeconfig(), &clock_file(&clock))
+        .lease_probe_with("lease-probe-0", &fixture.kubeconfig(), &clock_file(&clock))
         .await
         .unwrap();
     lease_probe.wait_ready().await.unwrap();
-    let coordinator = world.coordinator().await.unwrap();
+    let coordinator = fixture.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
-    healthy(&world, &lease_probe).await;
-    let shoots = world.sandbox.shoots();
+    healthy(&fixture, &lease_probe).await;
+    let shoots = fixture.sandbox.shoots();
     for offset in ["+60", "-60", "+0"] {
         std::fs::write(&clock, offset).unwrap();
         // Longer than the expiry age, and than two probes.
         holds("all shoots stay healthy", Duration::from_secs(7), || async {
             for shoot in &shoots {
-                let verdict = world.verdict(&lease_probe, shoot.namespace()).await?;
+                let verdict = fixture.verdict(&lease_probe, shoot.namespace()).await?;
                 let skew = lease_probe.metric(&skew_series(shoot)).await?;
-                if verdict.outcome() != Outcome::Healthy || skew.is_some() || !world.writes(shoot).is_empty()
+                if verdict.outcome() != Outcome::Healthy
+                    || skew.is_some()
+                    || !fixture.writes(shoot).is_empty()
                 {
                     anyhow::bail!("{offset}: {skew:?}, {}", verdict.message);
                 }
@@ -171,5 +179,5 @@ async fn somebody_sets_the_clock_of_the_host_and_nothing_happens() {
     }
     // And a loss is still seen.
     shoots[0].cut(Cut::All);
-    world.wait_replicas(&shoots[0], 0, BOUND).await.unwrap();
+    fixture.wait_replicas(&shoots[0], 0, BOUND).await.unwrap();
 }

@@ -18,7 +18,7 @@ use watchdog_runtime::tls::{Tls, TlsPaths};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
 use watchdog_test_support::process::Command;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{NAMESPACE, SERVER_NAME, Service};
 
@@ -51,7 +51,7 @@ async fn list(client: &Client) -> Result<i32, Status> {
 }
 
 /// Everything that a client receives about why its call failed.
-fn told(status: &Status) -> String {
+fn causes(status: &Status) -> String {
     let mut text = status.to_string();
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
@@ -61,16 +61,16 @@ fn told(status: &Status) -> String {
     text
 }
 
-fn command(world: &World, binary: &str, name: &str, server: Option<&TlsFiles>) -> Command {
-    let kubeconfig = world
+fn command(fixture: &SandboxFixture, binary: &str, name: &str, server: Option<&TlsFiles>) -> Command {
+    let kubeconfig = fixture
         .scratch
-        .write(&format!("{name}.kubeconfig"), world.kubeconfig())
+        .write(&format!("{name}.kubeconfig"), fixture.kubeconfig())
         .unwrap();
     let mut command = Command::new(name, binaries::path(binary).unwrap())
         .args(["--identity", name, "--namespace", NAMESPACE])
         .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
         .arg("--config-file")
-        .arg(world.setup.prober_file().as_os_str())
+        .arg(fixture.setup.prober_file().as_os_str())
         .arg("--kubeconfig")
         .arg(kubeconfig.as_os_str());
     if binary == binaries::LEASE_PROBE {
@@ -88,9 +88,9 @@ fn command(world: &World, binary: &str, name: &str, server: Option<&TlsFiles>) -
     command
 }
 
-async fn lease_probe(world: &World, name: &str, files: &TlsFiles, arguments: &[&str]) -> Service {
-    let command = command(world, binaries::LEASE_PROBE, name, Some(files)).args(arguments.iter().copied());
-    let service = world.setup.custom(command).await.unwrap();
+async fn lease_probe(fixture: &SandboxFixture, name: &str, files: &TlsFiles, arguments: &[&str]) -> Service {
+    let command = command(fixture, binaries::LEASE_PROBE, name, Some(files)).args(arguments.iter().copied());
+    let service = fixture.setup.custom(command).await.unwrap();
     service.wait_ready().await.unwrap();
     service
 }
@@ -110,9 +110,9 @@ async fn until_refused(service: &Service, reason: &str, more_than: f64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
-    let world = World::start("callers", &["one"]).await.unwrap();
-    let ours = Authority::new(&world.scratch, "ours").unwrap();
-    let foreign = Authority::new(&world.scratch, "foreign").unwrap();
+    let fixture = SandboxFixture::start("callers", &["one"]).await.unwrap();
+    let ours = Authority::new(&fixture.scratch, "ours").unwrap();
+    let foreign = Authority::new(&fixture.scratch, "foreign").unwrap();
     let server = ours.issue("server", &[SERVER_NAME]).unwrap();
     let allowed = [
         "--tls-allowed-client",
@@ -120,7 +120,7 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
         "--tls-allowed-client",
         SERVER_NAME,
     ];
-    let service = lease_probe(&world, "callers", &server, &allowed).await;
+    let service = lease_probe(&fixture, "callers", &server, &allowed).await;
     let good = ours.issue("good", &["x.test", "client.test"]).unwrap();
     let good = client(&service.grpc, Some(tls(&good, &good)));
     list(&good).await.unwrap();
@@ -135,9 +135,9 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
         let status = list(&client(&service.grpc, Some(tls(files, &server))))
             .await
             .unwrap_err();
-        eprintln!("{}", told(&status));
+        eprintln!("{}", causes(&status));
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
-        assert!(told(&status).contains(to_client), "{}", told(&status));
+        assert!(causes(&status).contains(to_client), "{}", causes(&status));
         service.process.wait_for_text(to_server, BOUND).await.unwrap();
         until_refused(&service, "handshake", before).await;
     }
@@ -206,7 +206,7 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
     for secret in [
         "PRIVATE KEY",
         "BEGIN CERTIFICATE",
-        &world.sandbox.seed().token("watchdog"),
+        &fixture.sandbox.seed().token("watchdog"),
     ] {
         assert!(!log.contains(secret), "the log holds {secret}");
     }
@@ -217,11 +217,11 @@ const MAX_CONNECTIONS: usize = 128;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_certificate_takes_no_connection_from_others_and_a_refused_one_keeps_none() {
-    let world = World::start("quota", &["one"]).await.unwrap();
-    let ours = Authority::new(&world.scratch, "ours").unwrap();
+    let fixture = SandboxFixture::start("quota", &["one"]).await.unwrap();
+    let ours = Authority::new(&fixture.scratch, "ours").unwrap();
     let server = ours.issue("server", &[SERVER_NAME]).unwrap();
     let allowed = ["greedy.test", "modest.test"].map(|name| ["--tls-allowed-client", name]);
-    let service = lease_probe(&world, "quota", &server, &allowed.concat()).await;
+    let service = lease_probe(&fixture, "quota", &server, &allowed.concat()).await;
     let caller = |name: &str| {
         let files = ours.issue(name, &[name]).unwrap();
         tls(&files, &files)
@@ -279,9 +279,9 @@ async fn speak_tls(address: &str, config: rustls::ClientConfig) -> std::io::Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_cannot_be_trusted_are_not_believed() {
-    let world = World::start("servers", &["one"]).await.unwrap();
-    let ours = Authority::new(&world.scratch, "ours").unwrap();
-    let foreign = Authority::new(&world.scratch, "foreign").unwrap();
+    let fixture = SandboxFixture::start("servers", &["one"]).await.unwrap();
+    let ours = Authority::new(&fixture.scratch, "ours").unwrap();
+    let foreign = Authority::new(&fixture.scratch, "foreign").unwrap();
     let coordinator = ours.issue("coordinator", &["coordinator.test"]).unwrap();
     // Each knows the coordinator's authority, so only the server's certificate is at fault.
     let known = |mut files: TlsFiles| {
@@ -306,18 +306,18 @@ async fn servers_that_cannot_be_trusted_are_not_believed() {
         ),
     ];
     let checks = cases.map(|(name, files, why)| {
-        let (world, coordinator, files) = (&world, &coordinator, known(files));
+        let (fixture, coordinator, files) = (&fixture, &coordinator, known(files));
         async move {
-            let probe = command(world, binaries::LEASE_PROBE, name, Some(&files));
-            let probe = world.setup.custom(probe).await.unwrap();
+            let probe = command(fixture, binaries::LEASE_PROBE, name, Some(&files));
+            let probe = fixture.setup.custom(probe).await.unwrap();
             let command = command(
-                world,
+                fixture,
                 binaries::SCALING_COORDINATOR,
                 &format!("to-{name}"),
                 Some(coordinator),
             )
             .args(["--lease-probe", &probe.grpc]);
-            let consumer = world.setup.custom(command).await.unwrap();
+            let consumer = fixture.setup.custom(command).await.unwrap();
             let is_told = |line: watchdog_test_support::log::LogRecord<'_>| {
                 let lost = line.is_message("stream lost; connecting again");
                 (lost && line.text.contains(why)).then_some(())
@@ -327,22 +327,22 @@ async fn servers_that_cannot_be_trusted_are_not_believed() {
         }
     });
     join_all(checks).await;
-    let shoot = world.shoot("one").unwrap();
-    assert_eq!(world.writes(&shoot), Vec::<String>::new());
+    let shoot = fixture.shoot("one").unwrap();
+    assert_eq!(fixture.writes(&shoot), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn plaintext_is_spoken_only_when_it_is_asked_for_by_name() {
-    let world = World::start("plaintext", &["one"]).await.unwrap();
-    let files = Authority::new(&world.scratch, "ours")
+    let fixture = SandboxFixture::start("plaintext", &["one"]).await.unwrap();
+    let files = Authority::new(&fixture.scratch, "ours")
         .unwrap()
         .issue("server", &[SERVER_NAME])
         .unwrap();
     let run = |arguments: &[&str], server: Option<&TlsFiles>| {
-        let command = command(&world, binaries::LEASE_PROBE, "usage", server);
+        let command = command(&fixture, binaries::LEASE_PROBE, "usage", server);
         command
             .args(arguments.iter().copied())
-            .spawn(&world.scratch)
+            .spawn(&fixture.scratch)
             .unwrap()
     };
     let cert = files.cert.to_str().unwrap();
@@ -361,8 +361,8 @@ async fn plaintext_is_spoken_only_when_it_is_asked_for_by_name() {
         assert_eq!(process.wait_exit(BOUND).await.unwrap().code(), Some(2), "{named}");
         assert!(process.log_tail().contains(named), "{}", process.log_tail());
     }
-    let command = command(&world, binaries::LEASE_PROBE, "plain", None).arg("--insecure-plaintext");
-    let service = world.setup.custom(command).await.unwrap();
+    let command = command(&fixture, binaries::LEASE_PROBE, "plain", None).arg("--insecure-plaintext");
+    let service = fixture.setup.custom(command).await.unwrap();
     list(&client(&service.grpc, None)).await.unwrap();
     let with_tls = list(&client(&service.grpc, Some(tls(&files, &files)))).await;
     assert_eq!(with_tls.unwrap_err().code(), Code::Unavailable);
@@ -425,20 +425,22 @@ fn replace(files: &TlsFiles, with: &TlsFiles, authorities: &[&Path]) {
 /// is forgotten.
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_and_authorities_are_rotated_without_a_dropped_stream() {
-    let world = World::start("rotation", &["one", "two", "three"]).await.unwrap();
+    let fixture = SandboxFixture::start("rotation", &["one", "two", "three"])
+        .await
+        .unwrap();
     let (old, new) = (
-        Authority::new(&world.scratch, "old").unwrap(),
-        Authority::new(&world.scratch, "new").unwrap(),
+        Authority::new(&fixture.scratch, "old").unwrap(),
+        Authority::new(&fixture.scratch, "new").unwrap(),
     );
     let first = old.issue("first", &[SERVER_NAME]).unwrap();
     let second = new.issue("second", &[SERVER_NAME]).unwrap();
-    let copy = |name: &str, of: &Path| world.scratch.write(name, std::fs::read(of).unwrap()).unwrap();
+    let copy = |name: &str, of: &Path| fixture.scratch.write(name, std::fs::read(of).unwrap()).unwrap();
     let server = TlsFiles {
         cert: copy("tls.crt", &first.cert),
         key: copy("tls.key", &first.key),
         ca: copy("ca.crt", &first.ca),
     };
-    let service = lease_probe(&world, "rotation", &server, &[]).await;
+    let service = lease_probe(&fixture, "rotation", &server, &[]).await;
     let old_client = client(&service.grpc, Some(tls(&first, &first)));
     let mut followers = Vec::new();
     for _ in 0..20 {
@@ -465,7 +467,7 @@ async fn certificates_and_authorities_are_rotated_without_a_dropped_stream() {
     replace(&server, &second, &[&second.ca]);
     wait::until("the old authority is forgotten", BOUND, || async {
         let status = list(&client(&service.grpc, Some(tls(&first, &second)))).await;
-        Ok(status.err().filter(|status| told(status).contains("UnknownCA")))
+        Ok(status.err().filter(|status| causes(status).contains("UnknownCA")))
     })
     .await
     .unwrap();

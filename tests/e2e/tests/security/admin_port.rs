@@ -12,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
 use watchdog_test_support::process::Command;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service};
 
@@ -23,17 +23,17 @@ const MAX_CONNECTIONS: usize = 64;
 const KUBELET: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const SCRAPER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-async fn lease_probe(world: &World, arguments: &[&str]) -> Service {
-    let kubeconfig = world.scratch.write("kubeconfig", world.kubeconfig()).unwrap();
+async fn lease_probe(fixture: &SandboxFixture, arguments: &[&str]) -> Service {
+    let kubeconfig = fixture.scratch.write("kubeconfig", fixture.kubeconfig()).unwrap();
     let command = Command::new("lease-probe", binaries::path(binaries::LEASE_PROBE).unwrap())
         .args(["--identity", "lease-probe-0", "--grpc-addr", "127.0.0.1:0"])
         .args(["--admin-addr", "127.0.0.1:0"])
         .arg("--config-file")
-        .arg(world.setup.prober_file().as_os_str())
+        .arg(fixture.setup.prober_file().as_os_str())
         .arg("--kubeconfig")
         .arg(kubeconfig.as_os_str())
         .args(arguments.iter().copied());
-    world.setup.custom(command).await.unwrap()
+    fixture.setup.custom(command).await.unwrap()
 }
 
 async fn connect(source: IpAddr, to: &str) -> std::io::Result<TcpStream> {
@@ -57,8 +57,8 @@ async fn flood(source: IpAddr, service: &Service, count: usize, request: &str) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_are_answered_whatever_a_scraper_does() {
-    let world = World::start("slow-scraper", &["one"]).await.unwrap();
-    let service = lease_probe(&world, &["--insecure-plaintext"]).await;
+    let fixture = SandboxFixture::start("slow-scraper", &["one"]).await.unwrap();
+    let service = lease_probe(&fixture, &["--insecure-plaintext"]).await;
     service.wait_ready().await.unwrap();
     let half_a_head = "GET /metrics HTTP/1.1\r\nHost: slow\r\nX-Slow: ";
     // Answers that nobody reads, until the connection is full.
@@ -143,13 +143,13 @@ async fn get_over_tls(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_tls_metrics_need_a_certificate_and_probes_do_not() {
-    let world = World::start("admin-tls", &["one"]).await.unwrap();
-    let ours = Authority::new(&world.scratch, "ours").unwrap();
+    let fixture = SandboxFixture::start("admin-tls", &["one"]).await.unwrap();
+    let ours = Authority::new(&fixture.scratch, "ours").unwrap();
     let server = ours.issue("server", &[SERVER_NAME]).unwrap();
     let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
     let (cert, key, ca) = (path(&server.cert), path(&server.key), path(&server.ca));
     let service = lease_probe(
-        &world,
+        &fixture,
         &[
             "--admin-tls",
             "--tls-cert",

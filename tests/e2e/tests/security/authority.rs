@@ -5,17 +5,17 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use watchdog_test_support::binaries;
 use watchdog_test_support::process::Command;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{NAMESPACE, Service};
 
 const SECRET: &str = "watchdog-authority";
 
-async fn start(world: &World, binary: &str, name: &str) -> Service {
-    let kubeconfig = world.scratch.join("services.kubeconfig");
+async fn start(fixture: &SandboxFixture, binary: &str, name: &str) -> Service {
+    let kubeconfig = fixture.scratch.join("services.kubeconfig");
     let config = match binary {
-        binaries::WEEDER => world.setup.weeder_file(),
-        _ => world.setup.prober_file(),
+        binaries::WEEDER => fixture.setup.weeder_file(),
+        _ => fixture.setup.prober_file(),
     };
     // The shoots are on this machine.
     let local = (binary == binaries::LEASE_PROBE).then_some("--allow-local-addresses");
@@ -34,7 +34,7 @@ async fn start(world: &World, binary: &str, name: &str) -> Service {
         .arg(config.as_os_str())
         .arg("--kubeconfig")
         .arg(kubeconfig.as_os_str());
-    world.setup.custom(command).await.unwrap()
+    fixture.setup.custom(command).await.unwrap()
 }
 
 async fn receives_verdicts(coordinator: &Service) {
@@ -51,11 +51,15 @@ async fn receives_verdicts(coordinator: &Service) {
 }
 
 /// Runs watchdogctl with the authority of the seed, and gives its exit code and what it shows.
-async fn watchdogctl(world: &World, services: &[(&str, &Service)], command: &str) -> (Option<i32>, String) {
+async fn watchdogctl(
+    fixture: &SandboxFixture,
+    services: &[(&str, &Service)],
+    command: &str,
+) -> (Option<i32>, String) {
     let mut process = tokio::process::Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap());
     process
         .arg("--kubeconfig")
-        .arg(world.scratch.join("services.kubeconfig").as_os_str())
+        .arg(fixture.scratch.join("services.kubeconfig").as_os_str())
         .args(["--namespace", NAMESPACE, "--tls-secret", SECRET]);
     for (option, service) in services {
         process.args([*option, &service.grpc]);
@@ -74,14 +78,14 @@ async fn members(service: &Service) -> Option<f64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
-    let world = World::start("no-certificate", &["one"]).await.unwrap();
-    world
+    let fixture = SandboxFixture::start("no-certificate", &["one"]).await.unwrap();
+    fixture
         .scratch
-        .write("services.kubeconfig", world.kubeconfig())
+        .write("services.kubeconfig", fixture.kubeconfig())
         .unwrap();
-    let first = start(&world, binaries::LEASE_PROBE, "first").await;
+    let first = start(&fixture, binaries::LEASE_PROBE, "first").await;
     first.wait_ready().await.unwrap();
-    let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), NAMESPACE);
+    let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
     let good = secrets.get(SECRET).await.unwrap().data;
     let put = async |data: serde_json::Value| {
         let patch = Patch::Merge(serde_json::json!({ "data": data }));
@@ -89,7 +93,7 @@ async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
         secrets.patch(SECRET, &params, &patch).await.unwrap();
     };
     put(serde_json::json!({"ca.key": "Y2xhc3NpZmllZA=="})).await;
-    let second = start(&world, binaries::LEASE_PROBE, "second").await;
+    let second = start(&fixture, binaries::LEASE_PROBE, "second").await;
     wait::until_true("the second one says why it is not ready", BOUND, || async {
         let (_, shown) = second.admin_get("/readyz").await?;
         Ok(shown.contains("certificate: the last try failed: the Secret"))
@@ -109,16 +113,16 @@ async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
-    let world = World::start("authority", &["one"]).await.unwrap();
-    world
+    let fixture = SandboxFixture::start("authority", &["one"]).await.unwrap();
+    fixture
         .scratch
-        .write("services.kubeconfig", world.kubeconfig())
+        .write("services.kubeconfig", fixture.kubeconfig())
         .unwrap();
     // At once, as a chart starts them.
     let (lease_probe, coordinator, weeder) = tokio::join!(
-        start(&world, binaries::LEASE_PROBE, "lease-probe"),
-        start(&world, binaries::SCALING_COORDINATOR, "coordinator"),
-        start(&world, binaries::WEEDER, "weeder"),
+        start(&fixture, binaries::LEASE_PROBE, "lease-probe"),
+        start(&fixture, binaries::SCALING_COORDINATOR, "coordinator"),
+        start(&fixture, binaries::WEEDER, "weeder"),
     );
     for service in [&lease_probe, &coordinator, &weeder] {
         service.wait_ready().await.unwrap();
@@ -132,10 +136,10 @@ async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
         ("--scaling-coordinator", &coordinator),
         ("--weeder", &weeder),
     ];
-    let (code, shown) = watchdogctl(&world, &services, "check").await;
+    let (code, shown) = watchdogctl(&fixture, &services, "check").await;
     assert_eq!(code, Some(0), "{shown}");
-    let folder = world.scratch.join("");
-    let (code, shown) = watchdogctl(&world, &services, &format!("certificate {}", folder.display())).await;
+    let folder = fixture.scratch.join("");
+    let (code, shown) = watchdogctl(&fixture, &services, &format!("certificate {}", folder.display())).await;
     assert_eq!(code, Some(0), "{shown}");
     // What was written is a certificate that the programs take, without the authority's key.
     let files = [
@@ -159,9 +163,9 @@ async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
 
     // Who comes later takes the authority that is there.
     lease_probe.process.kill_9().await.unwrap();
-    let successor = start(&world, binaries::LEASE_PROBE, "successor").await;
+    let successor = start(&fixture, binaries::LEASE_PROBE, "successor").await;
     successor.wait_ready().await.unwrap();
-    let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), NAMESPACE);
+    let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
     let secret = secrets.get(SECRET).await.unwrap();
     let data = secret.data.unwrap_or_default();
     let authorities = String::from_utf8(data["ca.crt"].0.clone()).unwrap();

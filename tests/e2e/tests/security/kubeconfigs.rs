@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::SimulatedShoot;
 use watchdog_test_support::fixtures::PROBE_SECRET;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::BOUND;
 
 /// Secrets that no log, metric or message may show.
@@ -58,10 +58,10 @@ fn certificate(shoot: &SimulatedShoot, user: &str) -> Value {
 }
 
 /// Every case: the shoot's name, its kubeconfig, what becomes of it.
-fn cases(world: &World) -> Vec<(&'static str, Value, Expected)> {
+fn cases(fixture: &SandboxFixture) -> Vec<(&'static str, Value, Expected)> {
     use Expected::{Refused, User};
     use Outcome::{ApiServerUnreachable, Inconclusive};
-    let shoot = |name: &str| world.shoot(name).unwrap();
+    let shoot = |name: &str| fixture.shoot(name).unwrap();
     let user = |name: &str, value| edited(&shoot(name), "/users/0/user", value);
     let with =
         |name: &str, field: &str, value| edited(&shoot(name), &format!("/clusters/0/cluster/{field}"), value);
@@ -205,30 +205,30 @@ const SHOOTS: [&str; 18] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubeconfig_is_used_or_refused_as_documented() {
-    let world = World::start("kubeconfigs", &SHOOTS).await.unwrap();
-    let cases = cases(&world);
+    let fixture = SandboxFixture::start("kubeconfigs", &SHOOTS).await.unwrap();
+    let cases = cases(&fixture);
     assert_eq!(cases.len(), SHOOTS.len());
     for (name, kubeconfig, _) in &cases {
         let data = json!({"data": {"kubeconfig": ByteString(kubeconfig.to_string().into_bytes())}});
-        let namespace = world.shoot(name).unwrap().namespace().to_owned();
-        let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), &namespace);
+        let namespace = fixture.shoot(name).unwrap().namespace().to_owned();
+        let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), &namespace);
         secrets
             .patch(PROBE_SECRET, &PatchParams::default(), &Patch::Merge(data))
             .await
             .unwrap();
     }
-    let lease_probe = world.lease_probe().await.unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
     for (name, _, expected) in &cases {
-        let shoot = world.shoot(name).unwrap();
-        let (outcome, said) = match expected {
+        let shoot = fixture.shoot(name).unwrap();
+        let (outcome, text) = match expected {
             Expected::User(_) => (Outcome::Healthy, ""),
-            Expected::Refused(outcome, said) => (*outcome, *said),
+            Expected::Refused(outcome, text) => (*outcome, *text),
         };
-        let verdict = world
+        let verdict = fixture
             .wait_outcome(&lease_probe, shoot.namespace(), outcome, BOUND)
             .await
             .unwrap_or_else(|error| panic!("{name}: {error:#}"));
-        assert!(verdict.message.contains(said), "{name}: {}", verdict.message);
+        assert!(verdict.message.contains(text), "{name}: {}", verdict.message);
         assert!(!verdict.message.contains(SECRET), "{name}: {}", verdict.message);
         let users: Vec<String> = shoot.api().audit().into_iter().map(|entry| entry.user).collect();
         if let Expected::User(user) = expected {

@@ -15,10 +15,10 @@ use tonic::{Code, Request, Status, Streaming};
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_sandbox::ShootSpec;
+use watchdog_sandbox::SimulatedShootSpec;
 use watchdog_test_support::fault_proxy::{Behaviour, FaultProxy};
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 use watchdog_test_support::{binaries, process::Command};
@@ -37,7 +37,7 @@ type Verdicts = Streaming<pb::WatchVerdictsResponse>;
 
 /// A lease-probe that tells something about every second, and a subscriber who behaves.
 struct StreamFixture {
-    _world: World,
+    _world: SandboxFixture,
     service: Service,
     messages: Arc<AtomicU64>,
     subscriber: AbortOnDropHandle<Option<Status>>,
@@ -80,12 +80,14 @@ async fn watch(channel: Channel) -> Result<Verdicts, Status> {
 
 impl StreamFixture {
     async fn start(name: &str) -> Self {
-        let specs = (0..5).map(|i| ShootSpec::new(&format!("s{i}"), 2)).collect();
+        let specs = (0..5)
+            .map(|i| SimulatedShootSpec::new(&format!("s{i}"), 2))
+            .collect();
         let prober = fixtures::prober("probeInterval: 1s\ninitialDelay: 1s\nprobeTimeout: 5s", "1s");
-        let world = World::start_with(name, specs, &prober, &fixtures::weeder("1m"))
+        let fixture = SandboxFixture::start_with(name, specs, &prober, &fixtures::weeder("1m"))
             .await
             .unwrap();
-        let kubeconfig = world.scratch.write("kubeconfig", world.kubeconfig()).unwrap();
+        let kubeconfig = fixture.scratch.write("kubeconfig", fixture.kubeconfig()).unwrap();
         // In the clear: what is behind TLS must hold without it.
         let command = Command::new(name, binaries::path(binaries::LEASE_PROBE).unwrap())
             .args([
@@ -96,10 +98,10 @@ impl StreamFixture {
             ])
             .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
             .arg("--config-file")
-            .arg(world.setup.prober_file().as_os_str())
+            .arg(fixture.setup.prober_file().as_os_str())
             .arg("--kubeconfig")
             .arg(kubeconfig.as_os_str());
-        let service = world.setup.custom(command).await.unwrap();
+        let service = fixture.setup.custom(command).await.unwrap();
         service.wait_ready().await.unwrap();
         let mut stream = watch(endpoint(&service.grpc).connect_lazy()).await.unwrap();
         let messages = Arc::new(AtomicU64::new(0));
@@ -114,7 +116,7 @@ impl StreamFixture {
             }
         }));
         let scene = Self {
-            _world: world,
+            _world: fixture,
             service,
             messages,
             subscriber,

@@ -14,8 +14,8 @@ use crate::fleet::Fleet;
 #[tokio::test(flavor = "multi_thread")]
 async fn an_hour_forwards_and_back() {
     let mut fleet = Fleet::start("clock-jumps").await.unwrap();
-    let world = &fleet.world;
-    let clock = world.scratch.write("clock", "+0").unwrap();
+    let fixture = &fleet.fixture;
+    let clock = fixture.scratch.write("clock", "+0").unwrap();
     for service in [&mut fleet.coordinator, &mut fleet.weeder] {
         service.process.stop(BOUND).await.unwrap();
         // The monotonic clock stays.
@@ -26,20 +26,20 @@ async fn an_hour_forwards_and_back() {
             .env("FAKETIME_TIMESTAMP_FILE", &clock)
             .env("FAKETIME_NO_CACHE", "1")
             .env("DONT_FAKE_MONOTONIC", "1");
-        *service = world.setup.custom(command).await.unwrap();
+        *service = fixture.setup.custom(command).await.unwrap();
         service.wait_ready().await.unwrap();
     }
-    let shoot = world.shoot("one").unwrap();
+    let shoot = fixture.shoot("one").unwrap();
     for offset in ["+3600", "-3600"] {
-        let before = world.writes(&shoot).len();
+        let before = fixture.writes(&shoot).len();
         std::fs::write(&clock, offset).unwrap();
         holds("nothing is written", Duration::from_secs(2), || async {
-            Ok(world.writes(&shoot).len() == before)
+            Ok(fixture.writes(&shoot).len() == before)
         })
         .await
         .unwrap();
         shoot.cut(Cut::All);
-        world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+        fixture.wait_replicas(&shoot, 0, BOUND).await.unwrap();
         std::fs::write(&clock, "+0").unwrap();
         holds("what is down stays down", Duration::from_secs(2), || async {
             let kcm = shoot.workload(watchdog_test_support::fixtures::KCM);
@@ -48,7 +48,7 @@ async fn an_hour_forwards_and_back() {
         .await
         .unwrap();
         shoot.heal();
-        world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+        fixture.wait_replicas(&shoot, 1, BOUND).await.unwrap();
     }
     fleet.check_no_false_alarm(1).unwrap();
     // Not even for a moment.

@@ -13,7 +13,7 @@ const LOG: Symptom = Symptom {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_but_the_log_needs_a_disk() {
     let mut fleet = Fleet::start("full-disk").await.unwrap();
-    let setup = &fleet.world.setup;
+    let setup = &fleet.fixture.setup;
     for service in [&mut fleet.lease_probe, &mut fleet.coordinator, &mut fleet.weeder] {
         service.process.stop(BOUND).await.unwrap();
         *service = setup.again_without_log(service).await.unwrap();

@@ -53,7 +53,7 @@ async fn a_coordinator_that_cannot_connect_writes_nothing_late() {
     let starved = [&fleet.coordinator, &fleet.weeder];
     let limits = starved.map(exhaust);
     OUT_OF_FILE_DESCRIPTORS.until_shown(&starved).await.unwrap();
-    fleet.world.sandbox.seed().cut_connections();
+    fleet.fixture.sandbox.seed().cut_connections();
     for service in starved {
         let series = "watchdog_last_try_failed{loop=\"membership\",reason=\"local_limit\"}";
         wait::until_true("the membership names the cause", BOUND, || async {
@@ -68,7 +68,7 @@ async fn a_coordinator_that_cannot_connect_writes_nothing_late() {
             _ => shoot.heal(),
         }
         fleet
-            .world
+            .fixture
             .wait_outcome(&fleet.lease_probe, shoot.namespace(), outcome, BOUND)
             .await
             .unwrap();
@@ -79,10 +79,10 @@ async fn a_coordinator_that_cannot_connect_writes_nothing_late() {
         service.process.limit_open_files(limit).unwrap();
     }
     OUT_OF_FILE_DESCRIPTORS.until_gone(&starved).await.unwrap();
-    assert_eq!(fleet.world.writes(shoot), [""; 0]);
+    assert_eq!(fleet.fixture.writes(shoot), [""; 0]);
     shoot.cut(Cut::All);
-    fleet.world.wait_replicas(shoot, 0, BOUND).await.unwrap();
+    fleet.fixture.wait_replicas(shoot, 0, BOUND).await.unwrap();
     shoot.heal();
-    fleet.world.wait_replicas(shoot, 1, BOUND).await.unwrap();
+    fleet.fixture.wait_replicas(shoot, 1, BOUND).await.unwrap();
     fleet.check_no_false_alarm(1).unwrap();
 }

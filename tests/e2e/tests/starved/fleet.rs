@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::{GetVerdictRequest, Outcome, Verdict};
 use watchdog_sandbox::{Cut, SimulatedShoot};
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
@@ -18,7 +18,7 @@ const SHOOTS: [&str; 3] = ["one", "two", "three"];
 const LOSSES: [&str; 2] = ["leases_expired", "external_unreachable"];
 
 pub(crate) struct Fleet {
-    pub(crate) world: World,
+    pub(crate) fixture: SandboxFixture,
     pub(crate) lease_probe: Service,
     pub(crate) coordinator: Service,
     pub(crate) weeder: Service,
@@ -43,13 +43,13 @@ pub(crate) const STALLED: Symptom = Symptom {
 
 impl Fleet {
     pub(crate) async fn start(name: &str) -> anyhow::Result<Self> {
-        let world = World::start(name, &SHOOTS).await?;
+        let fixture = SandboxFixture::start(name, &SHOOTS).await?;
         let (lease_probe, coordinator, weeder) =
-            tokio::try_join!(world.lease_probe(), world.coordinator(), world.weeder())?;
+            tokio::try_join!(fixture.lease_probe(), fixture.coordinator(), fixture.weeder())?;
         coordinator.wait_ready().await?;
         weeder.wait_ready().await?;
         let fleet = Self {
-            world,
+            fixture,
             lease_probe,
             coordinator,
             weeder,
@@ -63,12 +63,12 @@ impl Fleet {
     }
 
     pub(crate) fn shoots(&self) -> Vec<SimulatedShoot> {
-        self.world.sandbox.shoots()
+        self.fixture.sandbox.shoots()
     }
 
     pub(crate) async fn until_healthy(&self) -> anyhow::Result<()> {
         for shoot in self.shoots() {
-            self.world
+            self.fixture
                 .wait_outcome(&self.lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
                 .await?;
         }
@@ -77,7 +77,7 @@ impl Fleet {
 
     /// A client that is connected to lease-probe.
     pub(crate) async fn client_of_lease_probe(&self) -> anyhow::Result<LeaseProbeServiceClient<Channel>> {
-        let client = LeaseProbeServiceClient::new(self.world.setup.channel(&self.lease_probe)?);
+        let client = LeaseProbeServiceClient::new(self.fixture.setup.channel(&self.lease_probe)?);
         verdict(&client, self.shoots()[0].namespace()).await?;
         Ok(client)
     }
@@ -109,14 +109,14 @@ impl Fleet {
     /// No loss was ever reported on the other shoots than the first `lost`, and nothing was written to them.
     pub(crate) fn check_no_false_alarm(&self, lost: usize) -> anyhow::Result<()> {
         for shoot in &self.shoots()[lost..] {
-            let writes = self.world.writes(shoot);
+            let writes = self.fixture.writes(shoot);
             anyhow::ensure!(writes.is_empty(), "{}: {writes:?}", shoot.namespace());
-            let told = self.lease_probe.process.log_reader().find(|line| {
+            let reported = self.lease_probe.process.log_reader().find(|line| {
                 let outcome = line.field("outcome")?;
                 let of_shoot = line.field("shoot")? == shoot.namespace();
                 (of_shoot && LOSSES.contains(&outcome.as_str())).then(|| line.text.to_owned())
             })?;
-            anyhow::ensure!(told.is_none(), "{told:?}");
+            anyhow::ensure!(reported.is_none(), "{reported:?}");
         }
         Ok(())
     }
@@ -136,9 +136,9 @@ impl Fleet {
         self.check_no_false_alarm(0)?;
         let shoot = &self.shoots()[0];
         shoot.cut(Cut::All);
-        self.world.wait_replicas(shoot, 0, BOUND).await?;
+        self.fixture.wait_replicas(shoot, 0, BOUND).await?;
         shoot.heal();
-        self.world.wait_replicas(shoot, 1, BOUND).await?;
+        self.fixture.wait_replicas(shoot, 1, BOUND).await?;
         self.check_no_false_alarm(1)
     }
 }

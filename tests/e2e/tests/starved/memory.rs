@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use watchdog_sandbox::Cut;
-use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::tools;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
@@ -12,13 +12,13 @@ use watchdog_test_support::watchdog::Service;
 use crate::fleet::Fleet;
 
 /// Refuses new sockets to a program for as long as this process runs.
-async fn refuse_sockets(fleet: &Fleet, service: &Service) -> anyhow::Result<Process> {
+async fn refuse_sockets(fleet: &Fleet, service: &Service) -> anyhow::Result<ChildProcess> {
     let name = format!("strace-{}", service.process.name());
     let traced = service.process.id().to_string();
     let strace = Command::new(name, tools::path(tools::STRACE)?)
         .args(["--follow-forks", "--trace=socket", "--inject=socket:error=ENOMEM"])
         .args(["--attach", &traced])
-        .spawn(&fleet.world.scratch)?;
+        .spawn(&fleet.fixture.scratch)?;
     strace.wait_for_text("attached", BOUND).await?;
     Ok(strace)
 }
@@ -48,7 +48,7 @@ async fn a_coordinator_that_gets_no_socket_says_so_and_acts_once_it_does() {
     for service in starved {
         straces.push(refuse_sockets(&fleet, service).await.unwrap());
     }
-    fleet.world.sandbox.seed().cut_connections();
+    fleet.fixture.sandbox.seed().cut_connections();
     for service in starved {
         let series = "watchdog_last_try_failed{loop=\"membership\",reason=\"local_limit\"}";
         wait::until_true("the membership names the cause", BOUND, || async {
@@ -67,16 +67,16 @@ async fn a_coordinator_that_gets_no_socket_says_so_and_acts_once_it_does() {
     shoot.cut(Cut::All);
     let outcome = watchdog_proto::probe::v1::Outcome::LeasesExpired;
     fleet
-        .world
+        .fixture
         .wait_outcome(&fleet.lease_probe, shoot.namespace(), outcome, BOUND)
         .await
         .unwrap();
-    assert_eq!(fleet.world.writes(shoot), [""; 0]);
+    assert_eq!(fleet.fixture.writes(shoot), [""; 0]);
     for strace in straces {
         strace.stop(BOUND).await.unwrap();
     }
-    fleet.world.wait_replicas(shoot, 0, BOUND).await.unwrap();
+    fleet.fixture.wait_replicas(shoot, 0, BOUND).await.unwrap();
     shoot.heal();
-    fleet.world.wait_replicas(shoot, 1, BOUND).await.unwrap();
+    fleet.fixture.wait_replicas(shoot, 1, BOUND).await.unwrap();
     fleet.check_no_false_alarm(1).unwrap();
 }

@@ -33,7 +33,7 @@ use self::{
 };
 use crate::{
     audit::{AuditEntry, AuditLog},
-    auth::{Attributes, Credentials, Policy},
+    auth::{AcceptedCredentials, Attributes, Policy},
     faults::{FaultAction, Faults},
     protobuf,
     server::ApiOptions,
@@ -51,7 +51,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct ApiState {
     pub(crate) store: Arc<Store>,
-    pub(crate) credentials: Credentials,
+    pub(crate) credentials: AcceptedCredentials,
     pub(crate) policy: Policy,
     pub(crate) faults: Faults,
     pub(crate) audit: AuditLog,
@@ -69,8 +69,8 @@ pub(crate) struct ApiState {
 
 /// The connection must be closed without an answer.
 #[derive(Debug, thiserror::Error)]
-#[error("connection cut by a fault")]
-pub(crate) struct Cut;
+#[error("connection closed by a fault")]
+pub(crate) struct ConnectionClosed;
 
 /// One request, once it is known what it is and who sends it.
 struct Call<'a> {
@@ -87,7 +87,7 @@ pub(crate) async fn serve(
     state: Arc<ApiState>,
     certificate_user: Option<Arc<str>>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Cut> {
+) -> Result<Response<Body>, ConnectionClosed> {
     let (parts, body) = request.into_parts();
     let prefix = state.path_prefix.lock().clone();
     let info = RequestInfo::parse(
@@ -130,7 +130,7 @@ pub(crate) async fn serve(
     let response = match &verdict.action {
         Some(FaultAction::Cut) => {
             state.audit.push(entry);
-            return Err(Cut);
+            return Err(ConnectionClosed);
         }
         Some(FaultAction::Hang) => {
             state.audit.push(entry);

@@ -15,8 +15,8 @@ use crate::{
     resource::ResourceType,
     status::ApiError,
     store::{
-        ListQuery, Page, Store,
-        object::ObjectKey,
+        ListPage, ListQuery, Store,
+        object::StoreKey,
         selector::{FieldSelector, LabelSelector},
     },
 };
@@ -33,7 +33,7 @@ struct Continue {
 impl Continue {
     const VERSION: &'static str = "meta.k8s.io/v1";
 
-    fn encode(page: &Page) -> Option<String> {
+    fn encode(page: &ListPage) -> Option<String> {
         let last = page.items.last()?.key();
         let token = Self {
             v: Self::VERSION.into(),
@@ -43,7 +43,7 @@ impl Continue {
         Some(URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).ok()?))
     }
 
-    fn decode(text: &str) -> Result<(u64, ObjectKey), ApiError> {
+    fn decode(text: &str) -> Result<(u64, StoreKey), ApiError> {
         let invalid = || ApiError::bad_request("continue key is not valid");
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
         let token: Self = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
@@ -51,7 +51,7 @@ impl Continue {
         if token.v != Self::VERSION {
             return Err(invalid());
         }
-        Ok((token.rv, ObjectKey::new(namespace, name)))
+        Ok((token.rv, StoreKey::new(namespace, name)))
     }
 }
 
@@ -145,7 +145,7 @@ fn not_in_the_future(store: &Store, query: &Query) -> Result<(), ApiError> {
     }
 }
 
-fn lease_list(page: &Page) -> LeaseList {
+fn lease_list(page: &ListPage) -> LeaseList {
     let more = page.remaining > 0;
     LeaseList {
         metadata: Some(ListMeta {
@@ -158,7 +158,7 @@ fn lease_list(page: &Page) -> LeaseList {
 }
 
 /// Joins the items' JSON, which each object makes only once.
-fn encode(res: &ResourceType, page: &Page, wanted: &ListQuery, view: Representation) -> Bytes {
+fn encode(res: &ResourceType, page: &ListPage, wanted: &ListQuery, view: Representation) -> Bytes {
     let mut metadata = json!({ "resourceVersion": page.revision.to_string() });
     if page.remaining > 0
         && let Some(map) = metadata.as_object_mut()

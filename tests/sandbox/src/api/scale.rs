@@ -135,12 +135,12 @@ fn selector(value: Option<&Value>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::object::ObjectKey;
+    use crate::store::object::StoreKey;
 
     #[test]
     fn zero_replicas_are_left_out_as_go_does() {
         let object = Object::new(
-            ObjectKey::new("n", "d"),
+            StoreKey::new("n", "d"),
             7,
             json!({
                 "metadata": { "name": "d", "namespace": "n", "uid": "u" },

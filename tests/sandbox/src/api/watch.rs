@@ -34,16 +34,16 @@ use crate::{
 const MIN_TIMEOUT_SECONDS: u64 = 1800;
 
 /// Counts a running watch for as long as it lives.
-struct OpenWatch(Arc<AtomicUsize>);
+struct WatchGuard(Arc<AtomicUsize>);
 
-impl OpenWatch {
+impl WatchGuard {
     fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count.clone())
     }
 }
 
-impl Drop for OpenWatch {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -61,7 +61,7 @@ struct RunningWatch {
     ended: bool,
     dropped: signal::Receiver<u64>,
     silenced: signal::Receiver<u64>,
-    _open: OpenWatch,
+    _open: WatchGuard,
 }
 
 /// GET with `watch=true`.
@@ -113,7 +113,7 @@ pub(super) fn start(
         ended: false,
         dropped: state.drop_watches.subscribe(),
         silenced: state.silence_watches.subscribe(),
-        _open: OpenWatch::new(&state.open_watches),
+        _open: WatchGuard::new(&state.open_watches),
     };
     let frames = stream::unfold(running, |mut running| async move {
         let bytes = running.next().await?;

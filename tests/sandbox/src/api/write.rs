@@ -17,7 +17,7 @@ use crate::{
     store::{
         ApplyOptions, Deleted, Part, Preconditions, Store, WriteOptions,
         fields::Manager,
-        object::{Object, ObjectKey},
+        object::{Object, StoreKey},
     },
 };
 
@@ -99,7 +99,7 @@ pub(super) fn patch(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result<
         force: call.query.flag("force"),
         dry_run: call.query.dry_run(),
     };
-    let key = ObjectKey::new(&target.namespace, &target.name);
+    let key = StoreKey::new(&target.namespace, &target.name);
     let (object, created) = call.state.store.apply(&target.resource, &key, config, &how)?;
     Ok(reply::json(
         if created { 201 } else { 200 },
@@ -205,7 +205,7 @@ fn change_scale(
         |value| {
             let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
             let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
-            let key = ObjectKey::new(&target.namespace, &target.name);
+            let key = StoreKey::new(&target.namespace, &target.name);
             let mut view = scale::view(&Object::new(key, version, value.clone()), paths);
             change(&mut view)?;
             scale::store(&target.name, paths, &view, value)

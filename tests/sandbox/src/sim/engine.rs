@@ -20,8 +20,8 @@ use super::{
     lifecycle::Lifecycle,
     machines::Machines,
     objects::{self, COMPONENTS, PROBE_SECRET},
-    spec::ShootSpec,
-    timing::{Clock, SimTiming, sooner},
+    spec::SimulatedShootSpec,
+    timing::{SimClock, SimTiming, sooner},
     workloads::Workloads,
 };
 use crate::{
@@ -48,10 +48,10 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Everything that belongs to one shoot.
 #[derive(Debug)]
 pub(super) struct Engine {
-    pub(super) spec: ShootSpec,
+    pub(super) spec: SimulatedShootSpec,
     pub(super) namespace: String,
     pub(super) timing: SimTiming,
-    pub(super) clock: Clock,
+    pub(super) clock: SimClock,
     pub(super) seed: ApiServer,
     pub(super) api: ApiServer,
     pub(super) sim: Mutex<Sim>,
@@ -76,7 +76,7 @@ impl Engine {
     /// Makes the shoot's API server and all its objects, everything ready, and starts its task.
     pub(super) async fn start(
         seed: &ApiServer,
-        spec: ShootSpec,
+        spec: SimulatedShootSpec,
         timing: &SimTiming,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, SandboxError> {
@@ -96,7 +96,7 @@ impl Engine {
             spec,
             namespace,
             timing,
-            clock: Clock::new(),
+            clock: SimClock::new(),
             seed: seed.clone(),
             api,
             sim: Mutex::default(),

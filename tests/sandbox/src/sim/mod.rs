@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use self::timing::Clock;
+use self::timing::SimClock;
 use crate::{
     status::ApiError,
     store::{Store, object::Object},
@@ -30,7 +30,7 @@ use crate::{
 pub use self::{
     objects::{NEEDS_ANNOTATION, PROBE_SECRET},
     shoot::SimulatedShoot,
-    spec::{Cut, ShootSpec},
+    spec::{Cut, SimulatedShootSpec},
     timing::SimTiming,
     views::{MachineView, NodeView, PodView, ShootState, WorkloadView},
 };
@@ -46,7 +46,7 @@ struct StepInputs<'a> {
     /// Name of the worker pool.
     pool: &'a str,
     timing: &'a SimTiming,
-    clock: Clock,
+    clock: SimClock,
     now: Instant,
     wall: Timestamp,
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    spec::ShootSpec,
+    spec::SimulatedShootSpec,
     timing::{SimTiming, go_duration},
 };
 use crate::{store::object::as_map, time};
@@ -24,7 +24,7 @@ const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPr
 pub(crate) const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 
 /// The Cluster object of a shoot.
-pub(crate) fn cluster(spec: &ShootSpec, timing: &SimTiming, now: Timestamp) -> Value {
+pub(crate) fn cluster(spec: &SimulatedShootSpec, timing: &SimTiming, now: Timestamp) -> Value {
     let now = time::seconds(now);
     let zones: Vec<String> = (0..spec.zones).map(|index| spec.zone(index)).collect();
     let (operation, state) = &spec.last_operation;

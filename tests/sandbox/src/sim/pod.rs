@@ -32,7 +32,7 @@ pub(crate) struct PodInputs {
 
 /// The state of a pod.
 #[derive(Debug, Clone)]
-pub(crate) struct Pod {
+pub(crate) struct PodState {
     pub(crate) phase: PodPhase,
     /// `restartCount`.
     pub(crate) restarts: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Pod {
     crashes: u32,
 }
 
-impl Pod {
+impl PodState {
     /// A pod that was just created.
     pub(crate) fn new(now: Instant, timing: &SimTiming) -> Self {
         Self::in_phase(
@@ -181,7 +181,7 @@ mod tests {
     };
 
     /// Follows the pod from one wake-up to the next until `end`; returns the lengths of its back-offs.
-    fn live(pod: &mut Pod, start: Instant, end: Duration, around: PodInputs) -> Vec<u64> {
+    fn live(pod: &mut PodState, start: Instant, end: Duration, around: PodInputs) -> Vec<u64> {
         let timing = SimTiming::default();
         let mut now = start;
         let mut backoffs = Vec::new();
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn backoff_doubles_to_five_minutes() {
         let now = Instant::now();
-        let mut pod = Pod::settled(now);
+        let mut pod = PodState::settled(now);
         let backoffs = live(&mut pod, now, Duration::from_secs(1500), MISSING);
         assert_eq!(backoffs, [10, 20, 40, 80, 160, 300, 300, 300, 300]);
     }
@@ -211,7 +211,7 @@ mod tests {
     fn a_pod_in_backoff_waits_it_out_although_the_service_is_back() {
         let now = Instant::now();
         let timing = SimTiming::default();
-        let mut pod = Pod::settled(now);
+        let mut pod = PodState::settled(now);
         live(&mut pod, now, Duration::from_secs(30), MISSING);
         let PodPhase::BackOff { until } = pod.phase else {
             panic!("{:?}", pod.phase)
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_new_pod_starts_with_fresh_backoff() {
         let now = Instant::now();
-        let mut pod = Pod::new(now, &SimTiming::default());
+        let mut pod = PodState::new(now, &SimTiming::default());
         live(&mut pod, now, Duration::from_secs(60), FINE);
         assert!(pod.is_ready() && pod.restarts == 0);
     }
@@ -238,7 +238,7 @@ mod tests {
     fn an_outage_is_no_crash() {
         let now = Instant::now();
         let timing = SimTiming::default();
-        let mut pod = Pod::settled(now);
+        let mut pod = PodState::settled(now);
         assert_eq!(
             pod.step(
                 now,

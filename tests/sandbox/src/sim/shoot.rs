@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     engine::{Engine, PROBE_USER},
     objects::{self, PROBE_SECRET},
-    spec::{Cut, ShootSpec},
+    spec::{Cut, SimulatedShootSpec},
     timing::SimTiming,
     views::{self, MachineView, NodeView, PodView, ShootState, WorkloadView},
 };
@@ -33,7 +33,7 @@ impl SimulatedShoot {
     /// Makes the shoot's API server and all its objects, everything ready, and starts its simulators.
     pub(crate) async fn start(
         seed: &ApiServer,
-        spec: ShootSpec,
+        spec: SimulatedShootSpec,
         timing: &SimTiming,
         stop: CancellationToken,
     ) -> Result<Self, SandboxError> {
@@ -223,7 +223,6 @@ impl SimulatedShoot {
 
     // --- asking
 
-    /// The nodes.
     pub fn nodes(&self) -> Vec<NodeView> {
         let store = self.engine.api.store();
         let nodes = store.all(&keys::NODES, None);
@@ -249,7 +248,6 @@ impl SimulatedShoot {
         self.engine.sim.lock().machines.replaced
     }
 
-    /// The machines.
     pub fn machines(&self) -> Vec<MachineView> {
         self.engine
             .on_seed(&keys::MACHINES)

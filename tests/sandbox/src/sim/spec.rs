@@ -6,7 +6,7 @@ use super::timing::SimTiming;
 
 /// A shoot to simulate.
 #[derive(Debug, Clone)]
-pub struct ShootSpec {
+pub struct SimulatedShootSpec {
     /// Gardener project.
     pub project: String,
     /// Name of the shoot within the project.
@@ -27,7 +27,7 @@ pub struct ShootSpec {
     pub restrict_probe: bool,
 }
 
-impl ShootSpec {
+impl SimulatedShootSpec {
     /// A shoot of project `sandbox` with `nodes` nodes in three zones.
     pub fn new(name: &str, nodes: usize) -> Self {
         Self {

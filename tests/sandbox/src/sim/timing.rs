@@ -1,4 +1,4 @@
-//! How fast the simulated world turns. The defaults are those of Kubernetes and Gardener; tests divide them.
+//! How fast the simulation turns. The defaults are those of Kubernetes and Gardener; tests divide them.
 
 use std::time::Duration;
 
@@ -92,12 +92,12 @@ pub(crate) fn go_duration(duration: Duration) -> String {
 
 /// Wall-clock time that follows tokio's clock, so that it stands still where that does.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct SimClock {
     start: Instant,
     wall: Timestamp,
 }
 
-impl Clock {
+impl SimClock {
     pub(crate) fn new() -> Self {
         Self {
             start: Instant::now(),

@@ -9,13 +9,10 @@ use crate::{
     store::{Store, object::Object},
 };
 
-/// A node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
-    /// Name.
     pub name: String,
-    /// Zone.
     pub zone: String,
     /// Status of its Ready condition: True, False or Unknown.
     pub ready: String,
@@ -27,11 +24,9 @@ pub struct NodeView {
     pub renew_time: String,
 }
 
-/// A machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineView {
-    /// Name.
     pub name: String,
     /// Name of its node.
     pub node: String,
@@ -43,9 +38,7 @@ pub struct MachineView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadView {
-    /// Name.
     pub name: String,
-    /// `spec.replicas`.
     pub spec_replicas: i64,
     /// `status.replicas`.
     pub replicas: i64,
@@ -59,9 +52,7 @@ pub struct WorkloadView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodView {
-    /// Name.
     pub name: String,
-    /// UID.
     pub uid: String,
     /// Status of its Ready condition is True.
     pub ready: bool,
@@ -81,9 +72,7 @@ pub struct ShootState {
     pub api_server: String,
     /// True if its API server listens.
     pub api_server_running: bool,
-    /// Its nodes.
     pub nodes: Vec<NodeView>,
-    /// Its machines.
     pub machines: Vec<MachineView>,
     /// Its control plane's Deployments and StatefulSets.
     pub workloads: Vec<WorkloadView>,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     NEEDS_ANNOTATION, StepInputs, endpoints,
-    pod::{Pod, PodInputs},
+    pod::{PodInputs, PodState},
     podstatus,
     timing::sooner,
 };
@@ -21,7 +21,7 @@ use crate::{
     resource::{ResourceKey, keys},
     store::{
         Part, Preconditions, WriteOptions,
-        object::{Object, ObjectKey, child_mut, string_map},
+        object::{Object, StoreKey, child_mut, string_map},
         random_suffix,
     },
     time,
@@ -30,7 +30,7 @@ use crate::{
 /// A pod that is simulated.
 #[derive(Debug)]
 pub(super) struct SimulatedPod {
-    pub(super) state: Pod,
+    pub(super) state: PodState,
     /// UID of the object: a pod of the same name that someone else made is not ours.
     uid: String,
     pub(super) ip: String,
@@ -41,14 +41,14 @@ pub(super) struct SimulatedPod {
 }
 
 #[derive(Debug, Default)]
-struct Workload {
+struct SimulatedWorkload {
     pods: BTreeMap<String, SimulatedPod>,
 }
 
 /// Everything that runs in a shoot's namespace on the seed.
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
-    workloads: BTreeMap<(&'static str, String), Workload>,
+    workloads: BTreeMap<(&'static str, String), SimulatedWorkload>,
     /// Services that a test made unready.
     out: BTreeSet<String>,
     addresses: u32,
@@ -63,7 +63,7 @@ const KINDS: [(&str, ResourceKey); 2] = [
 ];
 
 impl Workloads {
-    /// Makes the pods behind a Service unready until told otherwise.
+    /// Makes the pods behind a Service unready until they are released.
     pub(crate) fn set_out(&mut self, service: &str, out: bool) {
         if out {
             self.out.insert(service.to_owned());
@@ -281,9 +281,9 @@ fn make_pod(
         .map(str::to_owned)
         .collect();
     let state = if settled {
-        Pod::settled(around.now)
+        PodState::settled(around.now)
     } else {
-        Pod::new(around.now, around.timing)
+        PodState::new(around.now, around.timing)
     };
     made.then_some((
         name,
@@ -310,7 +310,7 @@ fn delete_pod(name: &str, around: &StepInputs<'_>) {
 }
 
 /// Writes a workload's status. Go's types leave out counts of 0.
-fn report(resource: &ResourceKey, object: &Object, workload: &Workload, around: &StepInputs<'_>) {
+fn report(resource: &ResourceKey, object: &Object, workload: &SimulatedWorkload, around: &StepInputs<'_>) {
     let replicas = workload.pods.values().filter(|pod| pod.leaves.is_none()).count();
     let ready = workload.pods.values().filter(|pod| pod.is_serving()).count();
     let mut status = Map::new();
@@ -358,7 +358,7 @@ fn report(resource: &ResourceKey, object: &Object, workload: &Workload, around: 
     if object.value().get("status") == Some(&status) {
         return;
     }
-    let ObjectKey { namespace, name } = object.key();
+    let StoreKey { namespace, name } = object.key();
     let options = WriteOptions::default();
     let result = around
         .seed

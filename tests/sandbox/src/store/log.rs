@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::object::{Object, ObjectKey};
+use super::object::{Object, StoreKey};
 
 /// One change.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ impl Log {
     /// Takes `objects` (the newest state) back to `revision`.
     pub(crate) fn roll_back(
         &self,
-        objects: &mut BTreeMap<ObjectKey, Arc<Object>>,
+        objects: &mut BTreeMap<StoreKey, Arc<Object>>,
         revision: u64,
     ) -> Result<(), Compacted> {
         if revision < self.compacted {

@@ -23,7 +23,7 @@ use tokio::sync::watch as signal;
 
 use self::{
     log::{Log, LogEntry},
-    object::{Object, ObjectKey},
+    object::{Object, StoreKey},
 };
 use crate::{
     resource::{ResourceKey, ResourceType},
@@ -32,7 +32,7 @@ use crate::{
 
 pub(crate) use self::strategy::random_suffix;
 pub use self::{
-    read::{ListQuery, Page},
+    read::{ListPage, ListQuery},
     watch::{EventKind, StoreWatch, WatchEvent, WatchStep},
     write::{ApplyOptions, Deleted, Part, Preconditions, WriteOptions},
 };
@@ -48,7 +48,7 @@ pub struct Store {
 #[derive(Debug, Clone)]
 pub struct Backup {
     revision: u64,
-    objects: HashMap<ResourceKey, BTreeMap<ObjectKey, Arc<Object>>>,
+    objects: HashMap<ResourceKey, BTreeMap<StoreKey, Arc<Object>>>,
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ struct StoreState {
 #[derive(Debug)]
 struct Table {
     res: Arc<ResourceType>,
-    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    objects: BTreeMap<StoreKey, Arc<Object>>,
     log: Log,
     /// Tells watchers the revision of the last change.
     changed: signal::Sender<u64>,
@@ -168,7 +168,7 @@ impl StoreState {
     fn put(
         &mut self,
         resource: &ResourceKey,
-        key: ObjectKey,
+        key: StoreKey,
         value: serde_json::Value,
     ) -> Result<Arc<Object>, ApiError> {
         let revision = self.revision + 1;
@@ -190,7 +190,7 @@ impl StoreState {
     }
 
     /// Removes `key` and announces it; `None` if there is no such object.
-    fn remove(&mut self, resource: &ResourceKey, key: &ObjectKey) -> Option<Arc<Object>> {
+    fn remove(&mut self, resource: &ResourceKey, key: &StoreKey) -> Option<Arc<Object>> {
         let revision = self.revision + 1;
         let table = self.tables.get_mut(resource)?;
         let before = table.objects.remove(key)?;

@@ -9,14 +9,13 @@ use crate::resource::ResourceType;
 
 /// Namespace (empty for cluster scope) and name; sorts as etcd's keys do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey {
+pub struct StoreKey {
     /// Namespace; empty for cluster-scoped kinds.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
-impl ObjectKey {
+impl StoreKey {
     /// A key from its parts.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
@@ -29,7 +28,7 @@ impl ObjectKey {
 /// One revision of an object.
 #[derive(Debug)]
 pub struct Object {
-    key: ObjectKey,
+    key: StoreKey,
     resource_version: u64,
     /// The object without `apiVersion` and `kind`, which the resource adds on the way out.
     value: Value,
@@ -40,7 +39,7 @@ pub struct Object {
 
 impl Object {
     /// Wraps `value`, writing `resource_version` into its metadata and dropping apiVersion and kind.
-    pub(crate) fn new(key: ObjectKey, resource_version: u64, mut value: Value) -> Self {
+    pub(crate) fn new(key: StoreKey, resource_version: u64, mut value: Value) -> Self {
         if let Some(map) = value.as_object_mut() {
             map.remove("apiVersion");
             map.remove("kind");
@@ -62,11 +61,10 @@ impl Object {
     }
 
     /// Namespace and name.
-    pub fn key(&self) -> &ObjectKey {
+    pub fn key(&self) -> &StoreKey {
         &self.key
     }
 
-    /// Name.
     pub fn name(&self) -> &str {
         &self.key.name
     }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::{
     Store,
-    object::{Object, ObjectKey},
+    object::{Object, StoreKey},
     selector::{FieldSelector, LabelSelector},
 };
 use crate::{resource::ResourceKey, status::ApiError};
@@ -23,7 +23,7 @@ pub struct ListQuery {
     /// The state at exactly this revision instead of the newest.
     pub revision: Option<u64>,
     /// Only objects after this key: where the page before ended.
-    pub after: Option<ObjectKey>,
+    pub after: Option<StoreKey>,
 }
 
 impl ListQuery {
@@ -37,9 +37,8 @@ impl ListQuery {
     }
 }
 
-/// One page of a list.
 #[derive(Debug)]
-pub struct Page {
+pub struct ListPage {
     /// The revision that the page shows.
     pub revision: u64,
     /// The objects, sorted by namespace and name.
@@ -58,7 +57,7 @@ impl Store {
         let table = inner.table(resource)?;
         table
             .objects
-            .get(&ObjectKey::new(namespace, name))
+            .get(&StoreKey::new(namespace, name))
             .cloned()
             .ok_or_else(|| ApiError::not_found(&table.res, name))
     }
@@ -73,7 +72,7 @@ impl Store {
     /// # Errors
     /// 404 for an unknown resource; 410 for a revision older than the history kept; 504 for one in the
     /// future.
-    pub fn list(&self, resource: &ResourceKey, query: &ListQuery) -> Result<Page, ApiError> {
+    pub fn list(&self, resource: &ResourceKey, query: &ListQuery) -> Result<ListPage, ApiError> {
         let inner = self.inner.lock();
         let table = inner.table(resource)?;
         let revision = query.revision.unwrap_or(inner.revision);
@@ -92,7 +91,7 @@ impl Store {
         // Keys sort by namespace first, so a namespace is one range.
         let start = match (&query.after, &query.namespace) {
             (Some(after), _) => Bound::Excluded(after.clone()),
-            (None, Some(namespace)) => Bound::Included(ObjectKey::new(namespace, "")),
+            (None, Some(namespace)) => Bound::Included(StoreKey::new(namespace, "")),
             (None, None) => Bound::Unbounded,
         };
         let mut matching = objects
@@ -108,7 +107,7 @@ impl Store {
         let limit = if query.limit == 0 { usize::MAX } else { query.limit };
         let items: Vec<_> = matching.by_ref().take(limit).cloned().collect();
         let remaining = if items.len() < limit { 0 } else { matching.count() };
-        Ok(Page {
+        Ok(ListPage {
             revision,
             items,
             remaining,

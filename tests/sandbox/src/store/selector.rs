@@ -266,7 +266,7 @@ fn indexes(res: &ResourceType) -> &'static [&'static str] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{resource::builtin, store::object::ObjectKey};
+    use crate::{resource::builtin, store::object::StoreKey};
     use serde_json::json;
 
     fn object(labels: Value) -> Object {
@@ -274,7 +274,7 @@ mod tests {
             "metadata": { "name": "o", "namespace": "n", "labels": labels },
             "status": { "phase": "Running" },
         });
-        Object::new(ObjectKey::new("n", "o"), 1, value)
+        Object::new(StoreKey::new("n", "o"), 1, value)
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Store, StoreState,
     fields::{self, Manager},
-    object::{Object, ObjectKey, metadata_mut, with_type},
+    object::{Object, StoreKey, metadata_mut, with_type},
     strategy::{
         check, check_name, default, has_finalizers, keep_server_fields, normalise, place, random_suffix,
         random_uid, remove_key, same, string, validate, without_status,
@@ -56,7 +56,6 @@ pub struct ApplyOptions {
 /// The preconditions of a delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
-    /// Its UID.
     pub uid: Option<String>,
     /// Its resourceVersion.
     pub resource_version: Option<String>,
@@ -65,7 +64,6 @@ pub struct Preconditions {
 /// The outcome of a delete.
 #[derive(Debug, Clone)]
 pub enum Deleted {
-    /// Gone.
     Gone(Arc<Object>),
     /// Marked for deletion; finalizers keep it.
     Pending(Arc<Object>),
@@ -86,7 +84,7 @@ impl Store {
         let mut inner = self.inner.lock();
         let res = inner.table(resource)?.res.clone();
         let name = prepare_create(&inner, &res, namespace, &mut value, options)?;
-        let key = ObjectKey::new(namespace, &name);
+        let key = StoreKey::new(namespace, &name);
         if inner.table(resource)?.objects.contains_key(&key) {
             return Err(ApiError::already_exists(&res, &name));
         }
@@ -118,7 +116,7 @@ impl Store {
         let mut inner = self.inner.lock();
         let table = inner.table(resource)?;
         let res = table.res.clone();
-        let key = ObjectKey::new(namespace, name);
+        let key = StoreKey::new(namespace, name);
         let old = table
             .objects
             .get(&key)
@@ -136,7 +134,7 @@ impl Store {
     pub fn apply(
         &self,
         resource: &ResourceKey,
-        key: &ObjectKey,
+        key: &StoreKey,
         config: &Value,
         how: &ApplyOptions,
     ) -> Result<(Arc<Object>, bool), ApiError> {
@@ -192,7 +190,7 @@ impl Store {
         let mut inner = self.inner.lock();
         let table = inner.table(resource)?;
         let res = table.res.clone();
-        let key = ObjectKey::new(namespace, name);
+        let key = StoreKey::new(namespace, name);
         let old = table
             .objects
             .get(&key)
@@ -227,7 +225,7 @@ impl Store {
 
 impl StoreState {
     /// Removes an object; a namespace takes everything in it along.
-    fn delete_now(&mut self, resource: &ResourceKey, key: &ObjectKey) -> Option<Arc<Object>> {
+    fn delete_now(&mut self, resource: &ResourceKey, key: &StoreKey) -> Option<Arc<Object>> {
         if *resource == keys::NAMESPACES {
             let inside: Vec<_> = self
                 .tables
@@ -292,7 +290,7 @@ fn prepare_create(
     }
     check_name(res, &name)?;
     let namespace_exists = || {
-        let key = ObjectKey::new("", namespace);
+        let key = StoreKey::new("", namespace);
         inner
             .tables
             .get(&keys::NAMESPACES)

@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 /// One answer to everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FixedAnswer {
-    /// 200 with bytes that are no JSON, said to be JSON.
+    /// 200 with bytes that are no JSON, declared as JSON.
     Garbage,
     /// 200 with a page for people, as captive portals and login pages do.
     Html,

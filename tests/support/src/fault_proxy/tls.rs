@@ -16,15 +16,15 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use super::HANDSHAKE_BOUND;
 
 /// Both sides' TLS.
-pub(crate) struct Identity {
+pub(crate) struct ProxyTls {
     pub(crate) ca_pem: String,
     server: Arc<ServerConfig>,
     client: ClientConfig,
 }
 
-// === impl Identity ===
+// === impl ProxyTls ===
 
-impl Identity {
+impl ProxyTls {
     pub(crate) fn new(upstream_ca: &str) -> anyhow::Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let (ca_pem, server) = server_config(provider.clone())?;

@@ -51,7 +51,7 @@ pub use self::sources::{from_audit_log, from_sandbox};
 /// (`Timing::PRODUCTION.peer_ttl`) by a clock that runs 10 % fast. A holder whose clock is as slow stops after 15 s.
 pub const PEER_TTL: Duration = Duration::from_millis(16_360);
 
-/// A request that was to change something, as the API server recorded it.
+/// A request that would change something, as the API server recorded it.
 #[derive(Debug, Clone)]
 pub struct Write {
     /// When it came in.
@@ -132,7 +132,6 @@ pub struct HistoryReport {
     pub actions: BTreeMap<String, usize>,
     /// How shoots changed hands.
     pub handovers: Handovers,
-    /// The violations.
     pub violations: Vec<Violation>,
 }
 

@@ -34,7 +34,7 @@ pub fn from_sandbox(entries: &[AuditEntry]) -> Vec<Write> {
 /// An event of `audit.k8s.io/v1`, as far as it is read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Event {
+struct AuditEvent {
     #[serde(rename = "requestURI")]
     request_uri: String,
     verb: String,
@@ -67,7 +67,8 @@ pub fn from_audit_log(path: &Path) -> anyhow::Result<Vec<Write>> {
         .rfind('\n')
         .map_or("", |end| text.get(..end).unwrap_or_default());
     for line in complete.lines() {
-        let event: Event = serde_json::from_str(line).with_context(|| format!("audit event {line:?}"))?;
+        let event: AuditEvent =
+            serde_json::from_str(line).with_context(|| format!("audit event {line:?}"))?;
         if matches!(event.verb.as_str(), "get" | "list" | "watch") {
             continue;
         }

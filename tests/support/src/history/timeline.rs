@@ -47,7 +47,7 @@ pub enum Fact {
         /// Why the shoot must not be written to from now on; none when it may.
         forbids: Option<&'static str>,
     },
-    /// lease-probe said this of the shoot.
+    /// lease-probe reported this about the shoot.
     Verdict(Outcome),
     /// A write by the test, in the part of an operator or of Gardener; it made this version.
     Operator(u64),
@@ -65,7 +65,6 @@ pub enum Fact {
 pub struct Dependant {
     /// `resourceVersion`.
     pub version: u64,
-    /// Its name.
     pub name: String,
     /// Replicas wanted.
     pub wanted: i32,

@@ -15,14 +15,14 @@ use super::etcd::Etcd;
 use super::pki::Pki;
 use super::{Assets, bounded, exists_already, kubeconfig};
 use crate::ports::free_port;
-use crate::process::{Command, Process};
+use crate::process::{ChildProcess, Command};
 use crate::scratch::Scratch;
 use crate::wait::{self, BOUND};
 
 /// Tries with another port each, should somebody take it between the choice and the start.
 const ATTEMPTS: usize = 3;
 
-/// The user of [`ApiServer::client`]: in the group that may do everything.
+/// The user of [`KubeApiserver::client`]: in the group that may do everything.
 const ADMIN: &str = "admin";
 
 /// How long the tokens of service accounts live: longer than any test.
@@ -100,7 +100,7 @@ impl ApiServerOptions {
 
 /// A kube-apiserver with RBAC. Killed when dropped.
 #[must_use = "the API server stops when this is dropped"]
-pub struct ApiServer {
+pub struct KubeApiserver {
     name: String,
     url: String,
     ca_pem: String,
@@ -108,12 +108,12 @@ pub struct ApiServer {
     client: Client,
     scratch: Arc<Scratch>,
     command: Command,
-    process: Mutex<Option<Arc<Process>>>,
+    process: Mutex<Option<Arc<ChildProcess>>>,
 }
 
-// === impl ApiServer ===
+// === impl KubeApiserver ===
 
-impl ApiServer {
+impl KubeApiserver {
     pub(super) async fn start(
         assets: &Assets,
         pki: &Pki,
@@ -306,7 +306,7 @@ impl ApiServer {
         self.running()?.sigstop()
     }
 
-    /// Lets it go on after [`ApiServer::sigstop`].
+    /// Lets it go on after [`KubeApiserver::sigstop`].
     ///
     /// # Errors
     /// When it is stopped or the signal cannot be sent.
@@ -314,7 +314,7 @@ impl ApiServer {
         self.running()?.sigcont()
     }
 
-    fn running(&self) -> anyhow::Result<Arc<Process>> {
+    fn running(&self) -> anyhow::Result<Arc<ChildProcess>> {
         self.process
             .lock()
             .clone()

@@ -18,11 +18,8 @@ const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 /// The paths of etcd, kube-apiserver and kube-controller-manager.
 #[derive(Clone, Debug)]
 pub struct Assets {
-    /// etcd.
     pub etcd: PathBuf,
-    /// kube-apiserver.
     pub kube_apiserver: PathBuf,
-    /// kube-controller-manager.
     pub kube_controller_manager: PathBuf,
 }
 

@@ -7,9 +7,9 @@ use anyhow::bail;
 use parking_lot::Mutex;
 
 use super::pki::Pki;
-use super::{ApiServer, Assets, bounded, kubeconfig};
+use super::{Assets, KubeApiserver, bounded, kubeconfig};
 use crate::ports::free_port;
-use crate::process::{Command, Process};
+use crate::process::{ChildProcess, Command};
 use crate::scratch::Scratch;
 use crate::wait::{self, BOUND};
 
@@ -55,7 +55,7 @@ pub struct ControllerManager {
     command: Command,
     ca_pem: String,
     scratch: Arc<Scratch>,
-    process: Mutex<Option<Process>>,
+    process: Mutex<Option<ChildProcess>>,
     /// Only one start or stop at a time.
     turn: tokio::sync::Mutex<()>,
 }
@@ -67,7 +67,7 @@ impl ControllerManager {
         assets: &Assets,
         pki: &Pki,
         scratch: &Arc<Scratch>,
-        api_server: &ApiServer,
+        api_server: &KubeApiserver,
         options: &ControllerManagerOptions,
     ) -> anyhow::Result<Self> {
         let name = format!("kube-controller-manager-{}", api_server.name());
@@ -136,7 +136,7 @@ impl ControllerManager {
         }
     }
 
-    async fn wait_healthy(&self, process: &Process, port: u16) -> anyhow::Result<()> {
+    async fn wait_healthy(&self, process: &ChildProcess, port: u16) -> anyhow::Result<()> {
         // Its health needs no credentials, so any token does.
         let url = format!("https://127.0.0.1:{port}");
         let client = kubeconfig::client(&kubeconfig(&url, &self.ca_pem, "nobody", "none")).await?;

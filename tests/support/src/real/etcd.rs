@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use super::Assets;
 use crate::ports::free_port;
-use crate::process::{Command, Process};
+use crate::process::{ChildProcess, Command};
 use crate::scratch::Scratch;
 use crate::wait::{self, BOUND};
 
@@ -32,7 +32,7 @@ struct EtcdMember {
     data: PathBuf,
     command: Command,
     /// Held for its end: dropping it kills the member.
-    process: Mutex<Arc<Process>>,
+    process: Mutex<Arc<ChildProcess>>,
 }
 
 // === impl Etcd ===

@@ -11,7 +11,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::kubelet::{Kubelet, LEASE_NAMESPACE};
+use super::kubelet::{LEASE_NAMESPACE, RealKubelet};
 use super::{bounded, create_namespace, exists_already, machine_resource};
 
 /// Requests at the same time while a fleet registers; the API server works on two cores beside its tests.
@@ -23,7 +23,6 @@ const MAX_NODES: usize = 1_000;
 /// Where the Machines of a fleet are.
 #[derive(Clone)]
 pub struct MachineOptions {
-    /// The seed.
     pub seed: Client,
     /// The shoot's namespace there; made when it is missing.
     pub namespace: String,
@@ -76,13 +75,13 @@ impl Default for FleetOptions {
 /// Running kubelets. They stop renewing when this is dropped; their objects stay.
 #[derive(Debug)]
 #[must_use = "the kubelets stop when this is dropped"]
-pub struct Fleet {
-    kubelets: Vec<Arc<Kubelet>>,
+pub struct RunningKubelets {
+    kubelets: Vec<Arc<RealKubelet>>,
     /// Ends its tasks when dropped.
     _tasks: JoinSet<()>,
 }
 
-impl Fleet {
+impl RunningKubelets {
     /// Registers the nodes with fresh Leases and Ready conditions, makes their Machines, and starts renewing.
     ///
     /// # Errors
@@ -98,7 +97,7 @@ impl Fleet {
         let kubelets: Vec<_> = (0..options.nodes)
             .zip(options.zones.iter().cycle())
             .map(|(i, zone)| {
-                Arc::new(Kubelet::new(
+                Arc::new(RealKubelet::new(
                     shoot,
                     format!("{}-{i}", options.prefix),
                     zone.clone(),
@@ -185,7 +184,7 @@ impl Fleet {
     }
 }
 
-async fn register(kubelet: &Kubelet, options: &FleetOptions) -> anyhow::Result<()> {
+async fn register(kubelet: &RealKubelet, options: &FleetOptions) -> anyhow::Result<()> {
     kubelet.register(options).await?;
     match &options.machines {
         Some(machines) => create_machine(machines, &kubelet.name).await,

@@ -34,7 +34,7 @@ const PROBLEMS: [&str; 4] = [
 ];
 
 #[derive(Debug)]
-pub(super) struct Kubelet {
+pub(super) struct RealKubelet {
     pub(super) name: String,
     zone: String,
     nodes: Api<Node>,
@@ -46,7 +46,7 @@ pub(super) struct Kubelet {
     failures: AtomicU64,
 }
 
-impl Kubelet {
+impl RealKubelet {
     pub(super) fn new(client: &Client, name: String, zone: String) -> Self {
         Self {
             name,

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   RealControlPlane ── etcd
-//!     ├─ ApiServer "seed"    CRDs, WorkloadController (what the seed's own kubelets and controllers would do)
-//!     └─ ApiServer "shoot"   ControllerManager (the real node lifecycle), Fleet (kubelets: Nodes and Leases),
+//!     ├─ KubeApiserver "seed"    CRDs, WorkloadController (what the seed's own kubelets and controllers would do)
+//!     └─ KubeApiserver "shoot"   ControllerManager (the real node lifecycle), RunningKubelets (Nodes and Leases),
 //!                            NodeRecorder (every change of a node's readiness, none missed)
 //! ```
 //!
@@ -30,12 +30,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::time::timeout;
 
-pub use api_server::{ApiServer, ApiServerOptions};
+pub use api_server::{ApiServerOptions, KubeApiserver};
 pub use assets::Assets;
 pub use controller_manager::{ControllerManager, ControllerManagerOptions};
 pub use crds::{cluster_resource, install_seed_crds, machine_resource};
 pub use etcd::EtcdBackup;
-pub use fleet::{Fleet, FleetOptions, MachineOptions};
+pub use fleet::{FleetOptions, MachineOptions, RunningKubelets};
 pub use gardenlet::grant_as_gardenlet;
 pub use kubeconfig::kubeconfig;
 pub use node_recorder::{NodeRecorder, NodeTransition, node_readiness};
@@ -96,7 +96,7 @@ impl RealControlPlane {
     ///
     /// # Errors
     /// When it does not get ready; shows the end of its log.
-    pub async fn api_server(&self, name: &str) -> anyhow::Result<ApiServer> {
+    pub async fn api_server(&self, name: &str) -> anyhow::Result<KubeApiserver> {
         self.api_server_with(ApiServerOptions::new(name)).await
     }
 
@@ -104,8 +104,8 @@ impl RealControlPlane {
     ///
     /// # Errors
     /// When it does not get ready; shows the end of its log.
-    pub async fn api_server_with(&self, options: ApiServerOptions) -> anyhow::Result<ApiServer> {
-        ApiServer::start(&self.assets, &self.pki, &self.etcd, &self.scratch, options).await
+    pub async fn api_server_with(&self, options: ApiServerOptions) -> anyhow::Result<KubeApiserver> {
+        KubeApiserver::start(&self.assets, &self.pki, &self.etcd, &self.scratch, options).await
     }
 
     /// Prepares a kube-controller-manager for an API server; [`ControllerManager::start`] starts it.
@@ -114,7 +114,7 @@ impl RealControlPlane {
     /// When its kubeconfig file cannot be written.
     pub fn controller_manager(
         &self,
-        api_server: &ApiServer,
+        api_server: &KubeApiserver,
         options: &ControllerManagerOptions,
     ) -> anyhow::Result<ControllerManager> {
         ControllerManager::new(&self.assets, &self.pki, &self.scratch, api_server, options)

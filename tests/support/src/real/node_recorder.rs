@@ -54,7 +54,7 @@ impl NodeRecorder {
         }
     }
 
-    /// Every change so far, the first sight of a node included.
+    /// Every change so far, the first observation of a node included.
     #[must_use]
     pub fn transitions(&self) -> Vec<NodeTransition> {
         self.seen.lock().clone()

@@ -46,7 +46,7 @@ pub enum Malformed {
     #[error("annotation {0} cannot be read: {1}")]
     Unreadable(&'static str, String),
     /// With another name than that of the identity.
-    #[error("the name does not go with the identity {0:?}")]
+    #[error("the name does not match the identity {0:?}")]
     WrongName(String),
     /// Held by somebody else.
     #[error("spec.holderIdentity {0:?} is not the identity")]
@@ -70,7 +70,6 @@ pub fn name(service: &str, identity: &str) -> String {
     format!("{}-{hash}", name.trim_end_matches('-'))
 }
 
-/// The version of the Lease.
 pub(crate) fn lease_version(metadata: &ObjectMeta) -> Result<LeaseVersion, Malformed> {
     let uid = metadata.uid.as_deref().ok_or(Malformed::Metadata("uid"))?;
     let version = metadata

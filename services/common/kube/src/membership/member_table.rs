@@ -7,7 +7,7 @@
 //! - the Lease was released by its holder;
 //! - the Lease still is as it was when its last change was seen, and the list was *started* one `peer_ttl` after
 //!   that: its holder has not renewed since, so its own lease has ended;
-//! - the Lease does not exist, and a list that far back already said so. (Its holder starts a new session when it
+//! - the Lease does not exist, and a list that far back already showed that. (Its holder starts a new session when it
 //!   finds out, so what it was allowed to do ends by time.)
 //!
 //! Wall clock times in Leases are never read.
@@ -59,7 +59,7 @@ pub(crate) struct WatchPosition(u64);
 // === impl MemberTable ===
 
 impl MemberTable {
-    /// Nobody yet. A member lives for `peer_ttl` after each change seen.
+    /// No members yet. A member lives for `peer_ttl` after each change seen.
     pub(crate) fn new(peer_ttl: Duration) -> Self {
         Self {
             peer_ttl,
@@ -84,7 +84,7 @@ impl MemberTable {
         WatchPosition(self.events)
     }
 
-    /// The watch brought a Lease. True when a list should follow soon, to remove somebody.
+    /// The watch brought a Lease. True when a list should follow soon, to remove a member.
     pub(crate) fn observed(&mut self, now: Moment, seen: ObservedLease) -> bool {
         self.events += 1;
         if !seen.record.held {

@@ -1,4 +1,4 @@
-//! The run loop: carries out what the rules ask for and tells them what happened.
+//! The run loop: carries out what the rules ask for and reports the results to them.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl MembershipTask {
             // A lapse may just have been noticed.
             self.show(now);
             if self.state.has_left() {
-                tracing::info!(service = self.service, "left the membership");
+                tracing::info!(service = self.service, "replica left the membership");
                 return;
             }
             if drained_by.is_some_and(|by| Instant::now() >= by) {
@@ -266,7 +266,9 @@ impl MembershipTask {
         let (service, identity) = (self.service, &self.me);
         while let Some(event) = self.state.take_event() {
             match event {
-                MembershipEvent::Joined => tracing::info!(service, %identity, "joined the membership"),
+                MembershipEvent::Joined => {
+                    tracing::info!(service, %identity, "replica joined the membership")
+                }
                 MembershipEvent::Lapsed => {
                     let error = self.failure.as_ref().map_or_else(
                         || "the process was stopped for longer than the lease is valid".to_owned(),

@@ -47,14 +47,14 @@ pub(crate) enum LeaseAnswer {
     Collected,
 }
 
-/// Something that people should know.
+/// A change that is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MembershipEvent {
-    /// A new session has begun to count.
+    /// A new session counts from now on.
     Joined,
     /// The own lease could not be renewed in time.
     Lapsed,
-    /// Somebody deleted, released or spoiled the own Lease.
+    /// Another client deleted, released or damaged the own Lease.
     Overwritten,
     /// Another process writes the own Lease: two with one identity.
     IdentityConflict(Session),
@@ -62,16 +62,16 @@ pub(crate) enum MembershipEvent {
     HeldByOther(Session),
 }
 
-/// Where the current session stands.
+/// The progress of the current session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum SessionPhase {
-    /// It wants to know who is there.
+    /// It lists the members.
     Starting,
-    /// It knows, and waits for the right moment to publish itself.
+    /// It has the list, and waits for the right moment to publish itself.
     Waiting,
-    /// It has published itself and wants to know who was there before.
+    /// It has published itself, and lists once more for members that came before.
     Published,
-    /// It knows.
+    /// It has both lists.
     Joined,
     /// The Lease is released; nothing follows.
     Left,
@@ -251,7 +251,7 @@ impl MembershipState {
         self.events.pop_front()
     }
 
-    /// True if that card acknowledges the current session.
+    /// True if that record acknowledges the current session.
     pub(crate) fn acknowledges(&self, record: &MemberRecord) -> bool {
         record.view.get(&self.me) == Some(&self.session)
     }
@@ -296,7 +296,7 @@ impl MembershipState {
         }
     }
 
-    /// The watch may have missed something or said that a Lease is gone: look.
+    /// The watch may have missed something or reported that a Lease is gone: list.
     pub(crate) const fn request_list(&mut self) {
         self.list_wanted = true;
     }

@@ -117,7 +117,7 @@ async fn two_processes_with_one_identity_do_not_both_act() {
     let twin = cluster.start("a").await;
     cluster.watch_for(cluster.timing.peer_ttl * 2).await;
     assert!(!twin.has_joined());
-    // The first one ends: the second inherits at once, for the lease is released.
+    // The first one ends: the second inherits at once, because the lease is released.
     cluster.drain("a").await.unwrap();
     cluster.until("the twin acts", |c| c.shared_by(&["a"])).await;
 }

@@ -69,7 +69,7 @@ pub(crate) fn start(
     let (queue, spans) = Queue::new();
     tasks.critical("traces", export(spans, exporter, tasks.draining()));
     SPANS.register();
-    tracing::info!(endpoint = endpoint.address, "traces are on");
+    tracing::info!(endpoint = endpoint.address, "exporting traces");
     Ok(Tracer::on(queue))
 }
 

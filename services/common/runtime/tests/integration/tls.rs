@@ -112,8 +112,8 @@ async fn callers_are_served_or_refused_by_what_their_certificate_says() {
 
     let other = server.asked(&ours.tls("other.test")).await.unwrap_err();
     assert_eq!(other.code(), Code::PermissionDenied, "{other}");
-    for told in ["\"other.test\"", "--tls-allowed-client"] {
-        assert!(other.message().contains(told), "{other}");
+    for part in ["\"other.test\"", "--tls-allowed-client"] {
+        assert!(other.message().contains(part), "{other}");
     }
     let refused = |reason: &str| {
         let series = "watchdog_grpc_connections_refused_total";

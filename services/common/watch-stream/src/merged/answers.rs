@@ -25,7 +25,7 @@ use crate::wire::{self, WatchResponse};
 /// refused often may fill 20 KiB.
 const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
-/// A page of items.
+/// A part of the items of all replicas, in the order of their keys.
 #[derive(Debug)]
 pub struct ItemPage<M> {
     /// The items in the order of their keys.

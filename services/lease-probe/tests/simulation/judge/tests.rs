@@ -2,7 +2,7 @@ use super::*;
 use crate::kubelet::KubeletModel;
 use crate::random::MILLISECOND;
 use crate::script::{NodeScript, RUN_UP};
-use crate::timeline::{Behaviour, Cut, Segment, ServerTimeline};
+use crate::timeline::{Behaviour, PacketLoss, Segment, ServerTimeline};
 
 const LENGTH: Micros = 300 * SECOND;
 
@@ -10,7 +10,7 @@ fn script(cut: impl Fn(usize) -> Option<(i64, i64)>, segments: Vec<Segment>) -> 
     let node = |i: usize| NodeScript {
         kubelet: KubeletModel::steady(i as u64, RUN_UP + i as i64 * SECOND),
         cuts: cut(i)
-            .map(|(from, to)| Cut {
+            .map(|(from, to)| PacketLoss {
                 from: from * SECOND,
                 to: to * SECOND,
             })

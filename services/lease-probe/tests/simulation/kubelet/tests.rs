@@ -1,5 +1,5 @@
 use super::*;
-use crate::timeline::{Behaviour, Client, Cut, Segment, ServerTimeline};
+use crate::timeline::{Behaviour, Client, PacketLoss, Segment, ServerTimeline};
 
 fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
     let segment = |(from, to, behaviour): &(i64, i64, Behaviour)| Segment {
@@ -15,7 +15,7 @@ fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
     }
 }
 
-fn run(kubelet: &KubeletModel, server: &ServerTimeline, cuts: &[Cut]) -> KubeletHistory {
+fn run(kubelet: &KubeletModel, server: &ServerTimeline, cuts: &[PacketLoss]) -> KubeletHistory {
     let path = NetworkPath {
         server,
         cuts,
@@ -130,7 +130,7 @@ fn waits_a_whole_interval_when_the_writes_after_a_read_fail() {
 #[test]
 fn a_cut_kubelet_comes_back_by_the_network() {
     for seed in 0..50 {
-        let cut = Cut {
+        let cut = PacketLoss {
             from: 60 * SECOND,
             to: 120 * SECOND,
         };

@@ -27,7 +27,7 @@ async fn idle_end(behaviour: Behaviour, http2: bool) -> Option<(f64, End)> {
     let connector = SimConnector::new(clock, played(behaviour, http2), false, Arc::default());
     let link = connector.open(&()).await.unwrap();
     assert_eq!(link.end(), None);
-    let limit = crate::world::duration(300 * SECOND);
+    let limit = crate::virtual_time::duration(300 * SECOND);
     tokio::time::timeout(limit, link.ended()).await.ok()?;
     let (at, end) = link.end().unwrap();
     let ago = match end {
@@ -35,7 +35,7 @@ async fn idle_end(behaviour: Behaviour, http2: bool) -> Option<(f64, End)> {
         // It was last known to be alive before the PING that was not answered.
         End::Silent => 10 * SECOND,
     };
-    assert!(at.elapsed() < crate::world::duration(ago + 2 * MILLISECOND));
+    assert!(at.elapsed() < crate::virtual_time::duration(ago + 2 * MILLISECOND));
     Some((clock.now() as f64 / 1e6, end))
 }
 

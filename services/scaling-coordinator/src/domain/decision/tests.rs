@@ -143,7 +143,7 @@ proptest! {
             prop_assert!(verdicts.iter().filter(valid).count() > 0);
             prop_assert!(verdicts.iter().filter(valid).all(|v| v.outcome.direction() == Some(direction)));
         }
-        // Deciding again only when told to misses nothing.
+        // Deciding again only at the time that was asked for misses nothing.
         if let Some(again) = decision.again_at {
             let just_before = again - Duration::from_nanos(1);
             prop_assert_eq!(decide(just_before, &verdicts, STREAMS).direction, decision.direction);

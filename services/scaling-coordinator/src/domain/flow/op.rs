@@ -15,8 +15,8 @@ use crate::domain::status::Step;
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
 pub(super) const MAX_TRIES: u32 = 3;
 
-/// Pause after the first failed try; the second is twice as long. Short, because kube-controller-manager acts a
-/// quarter of its grace period (10 s by default) after the verdict.
+/// Pause after the first failed try; the second is twice as long. Short, because kube-controller-manager acts
+/// 8 s after the verdict, with its default grace period of 40 s.
 const TRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Pause after a failed level; it doubles from one failure to the next, up to [`LONGEST_PAUSE`]. It spares an API
@@ -64,7 +64,7 @@ pub struct Action {
 /// The kind of a request on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ActionKind {
-    /// Write.
+    /// Changes the resource.
     Write(ResourceWrite),
     /// Read the resource, and its scale sub-resource if the resource itself does not show its replicas.
     Read,
@@ -82,7 +82,7 @@ impl ActionKind {
     }
 }
 
-/// The outcome of an [`Action`].
+/// The effect of an [`Action`], as far as the API server's answer shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ActionOutcome {
     /// The write was applied, or the read has updated the index.

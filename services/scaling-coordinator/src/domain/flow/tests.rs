@@ -112,7 +112,7 @@ fn absent_optional_is_skipped_and_absent_mandatory_fails_visibly() {
         (0, None),
         "the watch will tell"
     );
-    assert_eq!(bench.next(DOWN).alerts, [], "told once");
+    assert_eq!(bench.next(DOWN).alerts, [], "reported once");
     bench.see("mcm", seen(1, 1));
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
 }

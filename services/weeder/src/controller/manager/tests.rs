@@ -139,7 +139,7 @@ fn a_pod_that_crashes_for_its_own_reasons_is_deleted_three_times_and_then_left_a
     assert_eq!(left[0].crash.exit_code, Some(1));
     let findings = manager.take_findings();
     let left_alone = |finding: &&Finding| matches!(finding, Finding::LeftAlone { .. });
-    assert_eq!(findings.iter().filter(left_alone).count(), 1, "said once");
+    assert_eq!(findings.iter().filter(left_alone).count(), 1, "reported once");
     let useless = |finding: &&Finding| matches!(finding, Finding::Useless);
     assert_eq!(findings.iter().filter(useless).count(), 3);
     assert!(
@@ -673,7 +673,7 @@ fn a_service_that_comes_and_goes_waits_until_it_stays() {
     assert_eq!(
         manager.take_findings().iter().filter(flapping).count(),
         1,
-        "said once"
+        "reported once"
     );
     start(&mut manager, "etcd", 100.0);
     seen(&mut manager, crashing("last", "apiserver", "last", "1"), 101.0);
@@ -1018,8 +1018,8 @@ proptest! {
             }
         }
         for (weeder, effects) in effects {
-            let told = format!("weeder {weeder}: {effects:?}");
-            prop_assert!(rounds(effects) <= 3, "{told}");
+            let context = format!("weeder {weeder}: {effects:?}");
+            prop_assert!(rounds(effects) <= 3, "{context}");
         }
         manager.pods_synced(&query(), &BTreeSet::new());
         for _ in 0..4 {

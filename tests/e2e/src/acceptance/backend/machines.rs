@@ -26,7 +26,7 @@ const STEP_BOUND: Duration = Duration::from_secs(30);
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Looks after the machines of one shoot.
-pub(super) struct Machines {
+pub(super) struct RealMachines {
     shoot: Client,
     machines: Api<DynamicObject>,
     nodes: Arc<Nodes>,
@@ -39,9 +39,9 @@ pub(super) struct Machines {
 
 type Phases = BTreeMap<String, (String, Instant)>;
 
-// === impl Machines ===
+// === impl RealMachines ===
 
-impl Machines {
+impl RealMachines {
     pub(super) fn new(seed: Client, namespace: &str, shoot: Client, nodes: Arc<Nodes>, times: Times) -> Self {
         Self {
             shoot,

@@ -23,7 +23,6 @@ use watchdog_test_support::history::{Write, from_sandbox};
 /// True if what an outage costs is counted. It takes a kube-controller-manager, and a twin takes an API server more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// No.
     No,
     /// Yes; the twin on the sandbox only.
     Protected,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use tokio::sync::Mutex;
 
-use watchdog_test_support::real::{Fleet, FleetOptions, MachineOptions};
+use watchdog_test_support::real::{FleetOptions, MachineOptions, RunningKubelets};
 
 /// All nodes of a shoot.
 pub(super) struct Nodes {
@@ -21,7 +21,7 @@ pub(super) struct Nodes {
 #[derive(Default)]
 struct NodesState {
     /// Name to zone and kubelet.
-    running: BTreeMap<String, (String, Fleet)>,
+    running: BTreeMap<String, (String, RunningKubelets)>,
     cut_all: bool,
     cut_zones: BTreeSet<String>,
 }
@@ -56,7 +56,7 @@ impl Nodes {
             machines: Some(self.machines.clone()),
             ..FleetOptions::default()
         };
-        let fleet = Fleet::start(&self.shoot, options).await?;
+        let fleet = RunningKubelets::start(&self.shoot, options).await?;
         let mut state = self.state.lock().await;
         if state.is_cut(zone) {
             fleet.cut_all().await;

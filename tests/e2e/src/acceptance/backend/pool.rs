@@ -6,18 +6,18 @@ use anyhow::Context;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use watchdog_test_support::real::ApiServer;
+use watchdog_test_support::real::KubeApiserver;
 
 /// Running API servers, for one borrower each at a time.
 pub(super) struct Pool {
-    free: Mutex<Vec<Arc<ApiServer>>>,
+    free: Mutex<Vec<Arc<KubeApiserver>>>,
     permits: Arc<Semaphore>,
     size: usize,
 }
 
 /// A borrowed API server; goes back when it is dropped.
 pub struct PooledServer {
-    pub(super) server: Arc<ApiServer>,
+    pub(super) server: Arc<KubeApiserver>,
     pool: Arc<Pool>,
     _permit: OwnedSemaphorePermit,
 }
@@ -25,7 +25,7 @@ pub struct PooledServer {
 // === impl Pool ===
 
 impl Pool {
-    pub(super) fn new(servers: Vec<ApiServer>) -> Arc<Self> {
+    pub(super) fn new(servers: Vec<KubeApiserver>) -> Arc<Self> {
         let size = servers.len();
         Arc::new(Self {
             free: Mutex::new(servers.into_iter().map(Arc::new).collect()),

@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::machines::Machines;
+use super::machines::RealMachines;
 use super::nodes::Nodes;
 use super::pool::{Pool, PooledServer};
 use super::{Count, HeldServers, Plan, SeedBackend};
@@ -24,7 +24,7 @@ use crate::acceptance::{COUNTS, PROJECT};
 use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
 use watchdog_test_support::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
 use watchdog_test_support::real::{
-    ApiServer, ApiServerOptions, ControllerManager, ControllerManagerOptions, MachineOptions,
+    ApiServerOptions, ControllerManager, ControllerManagerOptions, KubeApiserver, MachineOptions,
     RealControlPlane, create_cluster, create_deployment, create_kubeconfig_secret, create_namespace,
     install_seed_crds,
 };
@@ -50,7 +50,7 @@ const PROBE: &str = "dependency-watchdog-probe";
 pub struct RealBackend {
     seed: Arc<Seed>,
     pool: Arc<Pool>,
-    server: ApiServer,
+    server: KubeApiserver,
     proxy: Option<FaultProxy>,
     times: Times,
     // Last, so that etcd outlives what talks to it.
@@ -61,13 +61,17 @@ pub struct RealBackend {
 pub struct RealSite {
     namespace: String,
     nodes: Arc<Nodes>,
-    machines: Arc<Machines>,
+    machines: Arc<RealMachines>,
     _tasks: AbortOnDropHandle<()>,
     _workloads: WorkloadController,
     lent: PooledServer,
 }
 
-async fn watch_over(server: &ApiServer, name: &str, proxy: Option<&FaultProxy>) -> anyhow::Result<Arc<Seed>> {
+async fn watch_over(
+    server: &KubeApiserver,
+    name: &str,
+    proxy: Option<&FaultProxy>,
+) -> anyhow::Result<Arc<Seed>> {
     let client = server.client();
     install_seed_crds(&client).await?;
     create_namespace(&client, "garden").await?;
@@ -79,7 +83,7 @@ async fn watch_over(server: &ApiServer, name: &str, proxy: Option<&FaultProxy>) 
     ))
 }
 
-async fn shoot_server(plane: &RealControlPlane, name: String) -> anyhow::Result<ApiServer> {
+async fn shoot_server(plane: &RealControlPlane, name: String) -> anyhow::Result<KubeApiserver> {
     let options = ApiServerOptions::new(&name).user(PROBE, &[]).lean();
     let server = plane.api_server_with(options).await?;
     grant_probe(&server.client()).await?;
@@ -204,7 +208,7 @@ impl RealBackend {
         for index in 0..plan.nodes {
             nodes.start(&nodes.next_name(), &plan.zone(index)).await?;
         }
-        let machines = Arc::new(Machines::new(
+        let machines = Arc::new(RealMachines::new(
             seed.clone(),
             &namespace,
             shoot,
@@ -242,9 +246,9 @@ impl RealBackend {
         &self,
         seed: &Client,
         namespace: &str,
-        server: &ApiServer,
+        server: &KubeApiserver,
         plan: &Plan,
-        machines: &Arc<Machines>,
+        machines: &Arc<RealMachines>,
     ) -> anyhow::Result<WorkloadController> {
         let options = ControllerManagerOptions {
             node_monitor_period: TIMES.grace / 8,

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use watchdog_sandbox::{AuditEntry, Cut, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
+use watchdog_sandbox::{
+    AuditEntry, Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
+};
 
 use super::{Plan, SeedBackend};
 use crate::acceptance::seed::Seed;
@@ -173,10 +175,12 @@ impl SandboxBackend {
             node_monitor_grace_period: GRACE.mul_f64(plan.grace),
             ..timing(&self.times)
         };
-        let spec = ShootSpec {
+        let spec = SimulatedShootSpec {
             project: PROJECT.to_owned(),
             last_operation: ("Create".into(), "Processing".into()),
-            ..ShootSpec::new(name, plan.nodes).zones(plan.zones).timing(timing)
+            ..SimulatedShootSpec::new(name, plan.nodes)
+                .zones(plan.zones)
+                .timing(timing)
         };
         let shoot = sandbox.add_shoot(spec).await?;
         shoot.scale(MCM, MCM_REPLICAS)?;

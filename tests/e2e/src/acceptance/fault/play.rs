@@ -7,7 +7,7 @@ use futures::stream::{self, StreamExt};
 use tokio::time::{Instant, timeout};
 use watchdog_proto::probe::v1::Outcome;
 
-use super::Fault;
+use super::FaultKind;
 use crate::acceptance::backend::{Backend, Plan, SandboxBackend};
 use crate::acceptance::control_plane::{API_SERVER, ControlPlanes};
 use crate::acceptance::fixture::Fixture;
@@ -26,7 +26,7 @@ const BOUND: Duration = Duration::from_secs(400);
 const ONLY: &str = "FAULTS_ONLY";
 
 /// Plays faults on sandboxes, each on one of its own, some at once.
-pub async fn play_all(faults: &[Fault]) -> Results {
+pub async fn play_all(faults: &[FaultKind]) -> Results {
     let only = std::env::var(ONLY).unwrap_or_default();
     let wanted = faults.iter().filter(|fault| format!("{fault:?}").contains(&only));
     let mut rows: Vec<_> = stream::iter(wanted.copied().zip(1..))
@@ -45,14 +45,14 @@ pub async fn play_all(faults: &[Fault]) -> Results {
 }
 
 /// Plays a fault on a back-end with a fault proxy before its seed.
-pub async fn play(backend: &Arc<Backend>, fault: Fault, number: u8) -> Row {
+pub async fn play(backend: &Arc<Backend>, fault: FaultKind, number: u8) -> Row {
     let begin = Instant::now();
     let played = timeout(BOUND, strike(backend, fault, number)).await;
     let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {BOUND:?}")));
     row(fault, number, begin, played)
 }
 
-fn row(fault: Fault, number: u8, begin: Instant, played: anyhow::Result<()>) -> Row {
+fn row(fault: FaultKind, number: u8, begin: Instant, played: anyhow::Result<()>) -> Row {
     let row = Row {
         number,
         title: fault.title().to_owned(),
@@ -65,7 +65,7 @@ fn row(fault: Fault, number: u8, begin: Instant, played: anyhow::Result<()>) -> 
     row
 }
 
-async fn strike(backend: &Arc<Backend>, fault: Fault, number: u8) -> anyhow::Result<()> {
+async fn strike(backend: &Arc<Backend>, fault: FaultKind, number: u8) -> anyhow::Result<()> {
     let seed = backend.seed().0;
     let (control_planes, _following) = ControlPlanes::start(&seed).await?;
     let fixture = Fixture::new(backend.clone(), control_planes, &format!("f{number:02}"));

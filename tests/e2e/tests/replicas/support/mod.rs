@@ -16,18 +16,19 @@ use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{AuditEntry, ShootSpec};
+use watchdog_sandbox::{AuditEntry, SimulatedShootSpec};
 use watchdog_test_support::binaries;
 use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::history::invariants::{Expectation, violations};
 use watchdog_test_support::history::timeline::{Recorder, Timeline};
 use watchdog_test_support::history::{self, History, HistoryReport};
-use watchdog_test_support::process::{Command, Process};
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::process::{ChildProcess, Command};
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
 pub use watchdog_test_support::wait::BOUND;
+use watchdog_test_support::watchdog::LISTENING;
 
 use watchdog_test_support::coordinator::{FakeProbe, Outcome};
 
@@ -40,7 +41,7 @@ const START_BOUND: Duration = Duration::from_secs(30);
 /// A coordinator whose user on the seed is its identity. Killed when dropped.
 pub struct ReplicaProcess {
     pub identity: String,
-    pub process: Process,
+    pub process: ChildProcess,
     pub client: ScalingServiceClient<Channel>,
     pub admin: String,
     /// Between it and the seed.
@@ -122,10 +123,10 @@ impl ReplicaProcess {
     ) -> anyhow::Result<Self> {
         let process = command.spawn(scratch)?;
         let grpc = process
-            .wait_for_field("listening", "grpc_addr", START_BOUND)
+            .wait_for_field(LISTENING, "grpc_addr", START_BOUND)
             .await?;
         let admin = process
-            .wait_for_field("listening", "admin_addr", START_BOUND)
+            .wait_for_field(LISTENING, "admin_addr", START_BOUND)
             .await?;
         let channel = Channel::from_shared(format!("http://{grpc}"))?.connect_lazy();
         Ok(Self {
@@ -168,8 +169,8 @@ impl ReplicaProcess {
 }
 
 /// Shoots in a sandbox, whose verdicts the test gives.
-pub struct Field {
-    pub world: World,
+pub struct ScriptedShoots {
+    pub fixture: SandboxFixture,
     pub probe: Arc<FakeProbe>,
     pub shoots: Vec<String>,
     recorded: Mutex<Vec<AuditEntry>>,
@@ -177,21 +178,23 @@ pub struct Field {
     _recorder: Recorder,
 }
 
-// === impl Field ===
+// === impl ScriptedShoots ===
 
-impl Field {
+impl ScriptedShoots {
     /// Shoots, each healthy with [`COUNTS`].
     pub async fn start(name: &str, shoots: usize) -> anyhow::Result<Self> {
-        let specs = (0..shoots).map(|i| ShootSpec::new(&format!("s{i}"), 1)).collect();
+        let specs = (0..shoots)
+            .map(|i| SimulatedShootSpec::new(&format!("s{i}"), 1))
+            .collect();
         let prober = fixtures::prober("probeInterval: 5s", "100ms");
-        let world = World::start_with(name, specs, &prober, &fixtures::weeder("1m")).await?;
-        for shoot in world.sandbox.shoots() {
+        let fixture = SandboxFixture::start_with(name, specs, &prober, &fixtures::weeder("1m")).await?;
+        for shoot in fixture.sandbox.shoots() {
             for (name, replicas) in COUNTS {
                 shoot.scale(name, *replicas)?;
             }
         }
-        let (timeline, recorder) = Timeline::start(&world.seed).await?;
-        let shoots: Vec<_> = world
+        let (timeline, recorder) = Timeline::start(&fixture.seed).await?;
+        let shoots: Vec<_> = fixture
             .sandbox
             .shoots()
             .iter()
@@ -199,7 +202,7 @@ impl Field {
             .collect();
         let probe = Arc::new(FakeProbe::start().await?);
         let field = Self {
-            world,
+            fixture,
             probe,
             shoots,
             recorded: Mutex::default(),
@@ -219,17 +222,17 @@ impl Field {
 
     pub fn around<'a>(&'a self, namespace: &'a str) -> CoordinatorTargets<'a> {
         CoordinatorTargets {
-            scratch: &self.world.scratch,
-            config: self.world.setup.prober_file(),
+            scratch: &self.fixture.scratch,
+            config: self.fixture.setup.prober_file(),
             namespace,
-            seed: self.world.sandbox.seed().address(),
+            seed: self.fixture.sandbox.seed().address(),
             probe: self.probe.address(),
         }
     }
 
     /// Starts a coordinator.
     pub async fn replica(&self, identity: &str) -> anyhow::Result<ReplicaProcess> {
-        let kubeconfig = self.world.sandbox.seed().kubeconfig(identity);
+        let kubeconfig = self.fixture.sandbox.seed().kubeconfig(identity);
         ReplicaProcess::start(&self.around("garden"), identity, &kubeconfig).await
     }
 
@@ -273,7 +276,7 @@ impl Field {
     }
 
     fn dependant(&self, shoot: &str, name: &str) -> anyhow::Result<(i64, i64, bool)> {
-        let store = self.world.sandbox.seed().store();
+        let store = self.fixture.sandbox.seed().store();
         let object = store.find(&keys::DEPLOYMENTS, shoot, name);
         let object = anyhow::Context::context(object, "a dependant is gone")?;
         let held = object.annotation("dependency-watchdog.gardener.cloud/meltdown-protection-active");
@@ -289,7 +292,7 @@ impl Field {
         let mut recorded = self.recorded.lock();
         // The log of the sandbox is bounded: what is new is taken over at every look.
         let last = recorded.last().map_or(0, |entry| entry.id);
-        let new = self.world.sandbox.seed().audit_since(last);
+        let new = self.fixture.sandbox.seed().audit_since(last);
         recorded.extend(new.into_iter().filter(AuditEntry::is_write));
         History::new(history::from_sandbox(&recorded))
     }

@@ -240,7 +240,6 @@ fn times_that_could_overlap_are_refused() {
     assert!(wrong(12, 10, 2) && wrong(15, 4, 2) && wrong(15, 10, 0));
 }
 
-/// The fate of a request.
 #[derive(Debug, Clone, Copy)]
 enum RequestFate {
     /// It is applied when it is sent, and only its answer is slow.

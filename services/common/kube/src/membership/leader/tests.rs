@@ -62,7 +62,7 @@ async fn who_reads_that_this_process_leads_finds_that_it_owns_all_keys() {
     assert_eq!(
         *owned.at_changes.lock(),
         [true, true],
-        "it owns them before it says so, and until it has said that it does not lead"
+        "it owns them before it reports that it leads, and until it has reported that it does not"
     );
     assert!(!owned.membership.owns("key"));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rand::Rng;
 
-use super::world::{World, ms};
+use super::engine::{Simulation, ms};
 
 /// How much goes wrong.
 #[derive(Debug, Clone, Copy)]
@@ -24,14 +24,14 @@ pub(super) const CALM: Faults = Faults {
     by_hand: false,
 };
 
-impl World {
+impl Simulation {
     /// Something happens to a replica, or to its Lease.
-    pub(super) fn fault(&mut self, slot: usize, faults: Faults) {
+    pub(super) fn fault(&mut self, replica: usize, faults: Faults) {
         let now = self.now;
         let Self {
-            rng, slots, store, ..
+            rng, replicas, store, ..
         } = self;
-        let place = &mut slots[slot];
+        let place = &mut replicas[replica];
         let Some(process) = &mut place.process else { return };
         let long = ms(rng.random_range(500..40_000));
         match rng.random_range(0..9) {
@@ -41,7 +41,7 @@ impl World {
                 if place.pod.is_some() && rng.random_bool(0.3) {
                     place.pod = Some(rng.random::<u64>().to_string().into());
                 }
-                self.kill(slot);
+                self.kill(replica);
             }
             1 | 2 => process.paused = now + long,
             3 => process.cut_off = now + long,
@@ -59,24 +59,24 @@ impl World {
 }
 
 /// Where processes live.
-impl World {
+impl Simulation {
     /// Every replica lives in a Pod of its own.
     pub(super) fn give_pods(&mut self) {
-        for slot in &mut self.slots {
-            slot.pod = Some(self.rng.random::<u64>().to_string().into());
+        for replica in &mut self.replicas {
+            replica.pod = Some(self.rng.random::<u64>().to_string().into());
         }
     }
 
     /// All processes live in one Pod.
     pub(super) fn put_all_in_one_pod(&mut self) {
-        for slot in &mut self.slots {
-            slot.pod = Some("pod".into());
+        for replica in &mut self.replicas {
+            replica.pod = Some("pod".into());
         }
     }
 
     /// The container of a replica dies and is started again in its Pod.
-    pub(super) fn restart(&mut self, slot: usize) {
-        self.slots[slot].restart = self.now + ms(100);
-        self.kill(slot);
+    pub(super) fn restart(&mut self, replica: usize) {
+        self.replicas[replica].restart = self.now + ms(100);
+        self.kill(replica);
     }
 }

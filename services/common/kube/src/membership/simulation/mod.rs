@@ -5,16 +5,16 @@
 //! every key has an actor again within a bound. Each rule of the protocol is also taken away, and the same runs must
 //! then find a violation.
 
+mod engine;
 mod faults;
 mod process;
 mod store;
-mod world;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use self::engine::Simulation;
 use self::faults::{CALM, Faults};
-use self::world::World;
 use super::timing::Timing;
 
 /// A rule of the protocol that can be taken away.
@@ -55,16 +55,16 @@ const RECOVERY: Duration = Duration::from_secs(45);
 /// process (100 ms here), 2 s by a slow clock, and five requests.
 const RESTART: Duration = Duration::from_millis(4_000);
 
-fn run(seed: u64, timing: Timing, broken: Option<Rule>) -> Result<World, Violation> {
-    let mut world = World::new(seed, &NAMES[..2 + (seed % 2) as usize], timing, broken);
+fn run(seed: u64, timing: Timing, broken: Option<Rule>) -> Result<Simulation, Violation> {
+    let mut simulation = Simulation::new(seed, &NAMES[..2 + (seed % 2) as usize], timing, broken);
     let rate = [0.02, 0.05][(seed / 2 % 2) as usize];
     let chaos = Faults {
         rate,
         by_hand: true,
         ..CALM
     };
-    world.run(CHAOS, chaos)?;
-    Ok(world)
+    simulation.run(CHAOS, chaos)?;
+    Ok(simulation)
 }
 
 /// Seeds per test: enough to be hurt by the lack of any rule. More on demand.
@@ -84,16 +84,17 @@ fn breaks(timing: Timing, broken: Option<Rule>) -> bool {
 fn at_most_one_acts_and_afterwards_everything_is_covered() {
     let mut longest = Duration::ZERO;
     for seed in seeds() {
-        let mut world = run(seed, Timing::PRODUCTION, None).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
-        world.heal();
+        let mut simulation =
+            run(seed, Timing::PRODUCTION, None).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
+        simulation.heal();
         let mut took = Duration::ZERO;
-        while !world.is_covered() {
+        while !simulation.is_covered() {
             assert!(
                 took < RECOVERY,
-                "seed {seed}: not covered after {took:?}: {world:?}"
+                "seed {seed}: not covered after {took:?}: {simulation:?}"
             );
             let step = Duration::from_millis(500);
-            world
+            simulation
                 .run(step, CALM)
                 .unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
             took += step;
@@ -106,17 +107,21 @@ fn at_most_one_acts_and_afterwards_everything_is_covered() {
 #[test]
 fn without_any_watch_it_is_only_slower() {
     for seed in 0..15 {
-        let mut world = World::new(seed, &NAMES, Timing::PRODUCTION, None);
+        let mut simulation = Simulation::new(seed, &NAMES, Timing::PRODUCTION, None);
         let deaf = Faults { deaf: true, ..CALM };
         let violation = |v| panic!("seed {seed}: {v:?}");
-        world.run(Duration::from_secs(60), deaf).unwrap_or_else(violation);
-        assert!(world.is_covered(), "seed {seed}: {world:?}");
-        world
+        simulation
+            .run(Duration::from_secs(60), deaf)
+            .unwrap_or_else(violation);
+        assert!(simulation.is_covered(), "seed {seed}: {simulation:?}");
+        simulation
             .run(Duration::from_secs(60), Faults { rate: 0.05, ..deaf })
             .unwrap_or_else(violation);
-        world.heal();
-        world.run(Duration::from_secs(90), deaf).unwrap_or_else(violation);
-        assert!(world.is_covered(), "seed {seed}: {world:?}");
+        simulation.heal();
+        simulation
+            .run(Duration::from_secs(90), deaf)
+            .unwrap_or_else(violation);
+        assert!(simulation.is_covered(), "seed {seed}: {simulation:?}");
     }
 }
 
@@ -124,9 +129,9 @@ fn without_any_watch_it_is_only_slower() {
 #[test]
 fn two_processes_with_one_identity_do_not_both_act() {
     for seed in seeds() {
-        let mut world = World::new(seed, &["twin", "twin", "replica"], Timing::PRODUCTION, None);
+        let mut simulation = Simulation::new(seed, &["twin", "twin", "replica"], Timing::PRODUCTION, None);
         let chaos = Faults { rate: 0.05, ..CALM };
-        world
+        simulation
             .run(CHAOS, chaos)
             .unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
     }
@@ -149,37 +154,37 @@ fn every_rule_is_needed() {
 }
 
 /// Runs in which every replica that dies is started again at once, in its Pod or in another, as the seed will have it.
-fn run_in_pods(seed: u64, broken: Option<Rule>) -> Result<World, Violation> {
-    let mut world = World::new(
+fn run_in_pods(seed: u64, broken: Option<Rule>) -> Result<Simulation, Violation> {
+    let mut simulation = Simulation::new(
         seed,
         &NAMES[..1 + (seed % 3) as usize],
         Timing::PRODUCTION,
         broken,
     );
-    world.give_pods();
+    simulation.give_pods();
     let rate = [0.02, 0.05][(seed / 3 % 2) as usize];
-    world.run(CHAOS, Faults { rate, ..CALM })?;
-    Ok(world)
+    simulation.run(CHAOS, Faults { rate, ..CALM })?;
+    Ok(simulation)
 }
 
 #[test]
 fn a_restart_in_the_same_pod_takes_over_at_once_and_never_beside_its_predecessor() {
     for seed in seeds().step_by(4) {
-        let mut world = run_in_pods(seed, None).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
-        world.heal();
+        let mut simulation = run_in_pods(seed, None).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
+        simulation.heal();
         let violation = |v| panic!("seed {seed}: {v:?}");
-        world.run(RECOVERY, CALM).unwrap_or_else(violation);
-        assert!(world.is_covered(), "seed {seed}: {world:?}");
+        simulation.run(RECOVERY, CALM).unwrap_or_else(violation);
+        assert!(simulation.is_covered(), "seed {seed}: {simulation:?}");
         // Nothing else is wrong: how long is nobody there?
-        world.restart(0);
+        simulation.restart(0);
         let mut took = Duration::ZERO;
-        while !world.is_covered() {
+        while !simulation.is_covered() {
             let step = Duration::from_millis(50);
-            world.run(step, CALM).unwrap_or_else(violation);
+            simulation.run(step, CALM).unwrap_or_else(violation);
             took += step;
             assert!(
                 took < RESTART,
-                "seed {seed}: not covered after {took:?}: {world:?}"
+                "seed {seed}: not covered after {took:?}: {simulation:?}"
             );
         }
     }
@@ -194,9 +199,9 @@ fn a_restart_that_does_not_wait_for_what_its_predecessor_has_sent_is_found_out()
 #[test]
 fn two_that_live_in_one_pod_under_one_name_would_both_act() {
     let hurt = |seed: u64| {
-        let mut world = World::new(seed, &["twin", "twin"], Timing::PRODUCTION, None);
-        world.put_all_in_one_pod();
-        world.run(CHAOS, Faults { rate: 0.05, ..CALM }).is_err()
+        let mut simulation = Simulation::new(seed, &["twin", "twin"], Timing::PRODUCTION, None);
+        simulation.put_all_in_one_pod();
+        simulation.run(CHAOS, Faults { rate: 0.05, ..CALM }).is_err()
     };
     assert!((0..100).any(hurt));
 }

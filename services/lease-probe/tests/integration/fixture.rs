@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
 use watchdog_sandbox::{
-    ApiServer, PROBE_SECRET, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot,
+    ApiServer, PROBE_SECRET, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
 };
 
 use crate::eventually;
@@ -20,7 +20,7 @@ pub const USER: &str = "lease-probe";
 /// Where nodes keep their Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
-pub struct World {
+pub struct Fixture {
     pub sandbox: Sandbox,
     pub dir: TempDir,
 }
@@ -73,20 +73,23 @@ pub fn real() -> SimTiming {
     SimTiming::default()
 }
 
-impl World {
+impl Fixture {
     /// A seed with shoots of `nodes` nodes each, spread over three zones.
     pub async fn new(timing: SimTiming, nodes: usize, shoots: &[&str]) -> Self {
         let config = SandboxConfig {
             timing,
-            shoots: shoots.iter().map(|name| ShootSpec::new(name, nodes)).collect(),
+            shoots: shoots
+                .iter()
+                .map(|name| SimulatedShootSpec::new(name, nodes))
+                .collect(),
             ..SandboxConfig::default()
         };
         let sandbox = Sandbox::start(config).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("kubeconfig"), sandbox.seed().kubeconfig(USER)).unwrap();
-        let world = Self { sandbox, dir };
-        world.configure(&[]);
-        world
+        let fixture = Self { sandbox, dir };
+        fixture.configure(&[]);
+        fixture
     }
 
     /// Replaces the configuration file at once, as kubelet does.

@@ -4,7 +4,7 @@ use scaling_coordinator::domain::flow::{Action, ActionKind, ActionOutcome, Flow}
 use scaling_coordinator::domain::next_step::ResourceWrite;
 
 use super::object::index;
-use super::{Checked, RequestFate, Rules, World};
+use super::{Checked, ModelState, RequestFate, Rules};
 
 /// The write down as it would be if nothing were recorded.
 fn unrecorded(what: ActionKind) -> ActionKind {
@@ -24,7 +24,7 @@ fn unrecorded(what: ActionKind) -> ActionKind {
     }
 }
 
-impl World {
+impl ModelState {
     /// Returns true if the request is under way, false if it has ended.
     pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> anyhow::Result<bool> {
         let mut action = self.coordinators[c].queued.remove(action);

@@ -1,8 +1,8 @@
 //! The events that can happen next.
 
-use super::{CombinedVerdict, Event, RequestFate, Rules, World};
+use super::{CombinedVerdict, Event, ModelState, RequestFate, Rules};
 
-impl World {
+impl ModelState {
     /// The events that can happen now.
     pub fn events(&self, rules: Rules) -> Vec<Event> {
         use CombinedVerdict::{
@@ -24,7 +24,7 @@ impl World {
             } else {
                 &[Healthy, LeasesExpired, Stale]
             };
-            events.extend(all.iter().filter(|s| **s != self.saying).map(|s| Event::Say(*s)));
+            events.extend(all.iter().filter(|s| **s != self.verdict).map(|s| Event::Say(*s)));
         }
         for i in 0..2 {
             let object = &self.objects[i];

@@ -30,7 +30,7 @@ pub(super) const KEYS: [&str; 6] = [
 /// else keeps, see [`Timing::PRODUCTION`]. Elsewhere it may take as long as the process itself would have been allowed.
 const IN_FLIGHT: Duration = Duration::from_millis(1_360);
 
-pub(super) struct Slot {
+pub(super) struct RestartingReplica {
     pub(super) identity: Identity,
     /// UID of its Pod; none where it is not known.
     pub(super) pod: Option<Arc<str>>,
@@ -41,7 +41,7 @@ pub(super) struct Slot {
 /// A request or an answer under way.
 struct Message {
     due: Duration,
-    slot: usize,
+    replica: usize,
     process: u64,
     request: u64,
     content: Content,
@@ -56,13 +56,13 @@ enum Content {
     Answer(LeaseAnswer),
 }
 
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) rng: StdRng,
     pub(super) now: Duration,
     timing: Timing,
     broken: Option<Rule>,
     pub(super) store: Store,
-    pub(super) slots: Vec<Slot>,
+    pub(super) replicas: Vec<RestartingReplica>,
     messages: Vec<Message>,
     /// Actions of processes that died in the middle.
     orphans: Vec<(usize, Action)>,
@@ -73,10 +73,10 @@ pub(super) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-impl World {
+impl Simulation {
     /// One replica per name.
     pub(super) fn new(seed: u64, names: &[&str], timing: Timing, broken: Option<Rule>) -> Self {
-        let slot = |name: &&str| Slot {
+        let replica = |name: &&str| RestartingReplica {
             identity: Arc::from(*name),
             pod: None,
             process: None,
@@ -88,7 +88,7 @@ impl World {
             timing,
             broken,
             store: Store::default(),
-            slots: names.iter().map(slot).collect(),
+            replicas: names.iter().map(replica).collect(),
             messages: Vec::new(),
             orphans: Vec::new(),
             numbers: 0,
@@ -105,12 +105,12 @@ impl World {
                 self.rng.random_range(1..50)
             };
             self.pass(ms(step));
-            for slot in 0..self.slots.len() {
+            for replica in 0..self.replicas.len() {
                 let chance = (faults.rate * ms(step).as_secs_f64()).min(1.0);
                 if self.rng.random_bool(chance) {
-                    self.fault(slot, faults);
+                    self.fault(replica, faults);
                 }
-                self.turn(slot, faults);
+                self.turn(replica, faults);
                 self.check()?;
             }
             self.deliver()?;
@@ -120,9 +120,9 @@ impl World {
 
     /// Ends all faults.
     pub(super) fn heal(&mut self) {
-        for slot in &mut self.slots {
-            slot.restart = self.now;
-            if let Some(process) = &mut slot.process {
+        for replica in &mut self.replicas {
+            replica.restart = self.now;
+            if let Some(process) = &mut replica.process {
                 (process.paused, process.cut_off, process.watch_stalled) = (self.now, self.now, self.now);
             }
         }
@@ -138,7 +138,7 @@ impl World {
     }
 
     fn processes(&self) -> impl Iterator<Item = (usize, &Process)> {
-        self.slots
+        self.replicas
             .iter()
             .enumerate()
             .filter_map(|(i, s)| Some((i, s.process.as_ref()?)))
@@ -146,8 +146,8 @@ impl World {
 
     fn pass(&mut self, step: Duration) {
         self.now += step;
-        for slot in &mut self.slots {
-            if let Some(process) = &mut slot.process {
+        for replica in &mut self.replicas {
+            if let Some(process) = &mut replica.process {
                 process.local += step.mul_f64(process.rate);
             }
         }
@@ -156,16 +156,16 @@ impl World {
     }
 
     /// A replica does what it does in its run loop.
-    fn turn(&mut self, slot: usize, faults: Faults) {
+    fn turn(&mut self, replica: usize, faults: Faults) {
         let now = self.now;
         let Self {
             rng,
-            slots,
+            replicas,
             store,
             numbers,
             ..
         } = self;
-        let place = &mut slots[slot];
+        let place = &mut replicas[replica];
         let Some(process) = &mut place.process else {
             if now >= place.restart {
                 *numbers += 1;
@@ -179,7 +179,7 @@ impl World {
         };
         if process.state.has_left() {
             place.restart = now + ms(rng.random_range(0..8000));
-            self.kill(slot);
+            self.kill(replica);
             return;
         }
         if now < process.paused {
@@ -224,7 +224,7 @@ impl World {
                 };
                 let message = Message {
                     due: now + due,
-                    slot,
+                    replica,
                     process: process.number,
                     request: *numbers,
                     content,
@@ -244,20 +244,20 @@ impl World {
         let due: Vec<_> = self.messages.drain(..split).collect();
         for message in due {
             let Message {
-                slot,
+                replica,
                 process: number,
                 request: asked,
                 ..
             } = message;
             match message.content {
                 Content::Request { request, answered } => {
-                    let answer = self.apply(slot, number, request);
+                    let answer = self.apply(replica, number, request);
                     if answered {
                         let due = now + ms(self.rng.random_range(0..40));
                         let content = Content::Answer(answer);
                         self.messages.push(Message {
                             due,
-                            slot,
+                            replica,
                             process: number,
                             request: asked,
                             content,
@@ -265,7 +265,7 @@ impl World {
                     }
                 }
                 Content::Answer(answer) => {
-                    let Some(process) = &mut self.slots[slot].process else {
+                    let Some(process) = &mut self.replicas[replica].process else {
                         continue;
                     };
                     if process.number != number || process.asked.is_none_or(|(n, _)| n != asked) {
@@ -277,7 +277,7 @@ impl World {
                         let content = Content::Answer(answer);
                         self.messages.push(Message {
                             due,
-                            slot,
+                            replica,
                             process: number,
                             request: asked,
                             content,
@@ -292,9 +292,9 @@ impl World {
         Ok(())
     }
 
-    fn apply(&mut self, slot: usize, number: u64, request: Request) -> LeaseAnswer {
+    fn apply(&mut self, replica: usize, number: u64, request: Request) -> LeaseAnswer {
         match request {
-            Request::List if self.is_hidden_from(slot, number) => LeaseAnswer::Failed(ms(500)),
+            Request::List if self.is_hidden_from(replica, number) => LeaseAnswer::Failed(ms(500)),
             Request::List => LeaseAnswer::Listed(self.store.list()),
             Request::Write { base, record } => {
                 let conflict = LeaseAnswer::Conflict(ms(self.rng.random_range(100..500)));
@@ -315,35 +315,35 @@ impl World {
     /// The one thing that this simulation spares the protocol: a Lease is deleted by hand, and before its holder, who
     /// may act, has written it again and its last action from before has ended, a replica starts a session and cannot
     /// know of it.
-    fn is_hidden_from(&self, slot: usize, number: u64) -> bool {
+    fn is_hidden_from(&self, replica: usize, number: u64) -> bool {
         let starting = self
             .processes()
-            .any(|(i, p)| i == slot && p.number == number && !p.state.has_joined());
+            .any(|(i, p)| i == replica && p.number == number && !p.state.has_joined());
         let holds = |p: &Process| {
             p.state.valid_until(p.local).is_some() || p.actions.iter().any(|a| self.now < a.ends)
         };
         let holders = self
             .processes()
-            .filter(|(i, p)| *i != slot && holds(p))
+            .filter(|(i, p)| *i != replica && holds(p))
             .map(|(i, _)| i);
         let orphans = self
             .orphans
             .iter()
             .filter(|(_, action)| self.now < action.ends)
             .map(|(i, _)| *i);
-        let deleted = |i: usize| self.store.get(&self.slots[i].identity).is_none();
+        let deleted = |i: usize| self.store.get(&self.replicas[i].identity).is_none();
         starting && holders.chain(orphans).any(deleted)
     }
 
-    pub(super) fn kill(&mut self, slot: usize) {
-        if let Some(process) = self.slots[slot].process.take() {
-            let longest = self.slots[slot]
+    pub(super) fn kill(&mut self, replica: usize) {
+        if let Some(process) = self.replicas[replica].process.take() {
+            let longest = self.replicas[replica]
                 .pod
                 .as_ref()
                 .map_or(Duration::MAX, |_| self.now + IN_FLIGHT);
             let orphan = |action: Action| {
                 let ends = action.ends.min(longest);
-                (slot, Action { ends, ..action })
+                (replica, Action { ends, ..action })
             };
             self.orphans.extend(process.actions.into_iter().map(orphan));
         }
@@ -366,10 +366,10 @@ impl World {
             actors.entry(key).or_default().insert(replica);
         }
         let at = self.now;
-        for (slot, action) in self.orphans.iter().filter(|(_, action)| self.now < action.ends) {
-            let (key, successor) = (action.key, self.slots[*slot].process.as_ref());
+        for (replica, action) in self.orphans.iter().filter(|(_, action)| self.now < action.ends) {
+            let (key, successor) = (action.key, self.replicas[*replica].process.as_ref());
             if successor.is_some_and(|process| !process.may_act(&[key]).is_empty()) {
-                let actors = [*slot].into();
+                let actors = [*replica].into();
                 return Err(Violation { key, actors, at });
             }
         }
@@ -381,10 +381,10 @@ impl World {
 }
 
 /// So that a violation tells more than that it happened.
-impl std::fmt::Debug for World {
+impl std::fmt::Debug for Simulation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let local: Vec<(usize, Moment)> = self.processes().map(|(i, p)| (i, p.local)).collect();
-        f.debug_struct("World")
+        f.debug_struct("Simulation")
             .field("now", &self.now)
             .field("local", &local)
             .field("leases", &self.store.list())

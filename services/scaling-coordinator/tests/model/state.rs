@@ -2,7 +2,7 @@
 
 mod events;
 mod faultless;
-mod judge;
+mod invariants;
 mod object;
 mod requests;
 
@@ -26,13 +26,12 @@ pub enum CombinedVerdict {
     LeasesExpired,
     ExternalUnreachable,
     Inconclusive,
-    /// The nodes were cut off, and nobody has said so again in time.
+    /// The nodes were cut off, and no probe has repeated it in time.
     Stale,
     /// One says healthy, one says expired.
     Contradiction,
 }
 
-/// The fate of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestFate {
     Answered,
@@ -86,14 +85,14 @@ struct Coordinator {
     sent: Vec<Action>,
 }
 
-/// One state.
+/// One state of everything around the shoot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct World {
+pub struct ModelState {
     objects: [Object; 2],
     /// The replicas that everyone except the watchdog wants, and that must come back.
     wanted: [i32; 2],
     allowed: bool,
-    saying: CombinedVerdict,
+    verdict: CombinedVerdict,
     coordinators: [Coordinator; 2],
     late: Vec<Action>,
     now: Instant,
@@ -104,8 +103,8 @@ pub struct World {
 
 type Checked = anyhow::Result<()>;
 
-impl World {
-    /// A healthy shoot with two and one replicas, and nothing said yet.
+impl ModelState {
+    /// A healthy shoot with two and one replicas, and no verdict yet.
     pub fn new(left: Budget) -> Self {
         let objects = [2, 1].map(|replicas| Object {
             version: 1,
@@ -129,7 +128,7 @@ impl World {
         Self {
             wanted: [2, 1],
             allowed: true,
-            saying: CombinedVerdict::Nothing,
+            verdict: CombinedVerdict::Nothing,
             coordinators: [coordinator(true), coordinator(false)],
             late: Vec::new(),
             now: Instant::now(),
@@ -142,7 +141,7 @@ impl World {
     /// Everything was well until now; from here on the nodes are cut off.
     pub fn begin(&mut self, rules: Rules) {
         self.coordinators[1].acts = !rules.exclusive;
-        self.saying = CombinedVerdict::LeasesExpired;
+        self.verdict = CombinedVerdict::LeasesExpired;
         self.reconcile(rules);
     }
 
@@ -153,9 +152,9 @@ impl World {
     pub fn play(&mut self, event: Event, rules: Rules) -> Checked {
         match event {
             Event::Begin => {}
-            Event::Say(saying) => {
+            Event::Say(verdict) => {
                 self.left.turns -= 1;
-                self.saying = saying;
+                self.verdict = verdict;
             }
             Event::Watch(c, i) => self.coordinators[c].view[i] = self.objects[i].clone(),
             Event::WatchCluster(c) => self.coordinators[c].cluster = self.allowed,
@@ -237,7 +236,7 @@ impl World {
         if !self.coordinators[c].cluster {
             return rules.release.then_some(Direction::Release);
         }
-        let said = |observer: &str, outcome, valid: bool| ReceivedVerdict {
+        let reported = |observer: &str, outcome, valid: bool| ReceivedVerdict {
             outcome,
             observer: observer.into(),
             observed: self.now,
@@ -249,19 +248,22 @@ impl World {
             },
             message: Arc::from(""),
         };
-        let mut verdicts = match self.saying {
+        let mut verdicts = match self.verdict {
             CombinedVerdict::Nothing => vec![],
-            CombinedVerdict::Healthy => vec![said("a", Says::Healthy, true), said("b", Says::Healthy, true)],
-            CombinedVerdict::LeasesExpired => vec![
-                said("a", Says::LeasesExpired, true),
-                said("b", Says::Pending, true),
+            CombinedVerdict::Healthy => vec![
+                reported("a", Says::Healthy, true),
+                reported("b", Says::Healthy, true),
             ],
-            CombinedVerdict::ExternalUnreachable => vec![said("a", Says::ExternalUnreachable, true)],
-            CombinedVerdict::Inconclusive => vec![said("a", Says::Inconclusive, true)],
-            CombinedVerdict::Stale => vec![said("a", Says::LeasesExpired, false)],
+            CombinedVerdict::LeasesExpired => vec![
+                reported("a", Says::LeasesExpired, true),
+                reported("b", Says::Pending, true),
+            ],
+            CombinedVerdict::ExternalUnreachable => vec![reported("a", Says::ExternalUnreachable, true)],
+            CombinedVerdict::Inconclusive => vec![reported("a", Says::Inconclusive, true)],
+            CombinedVerdict::Stale => vec![reported("a", Says::LeasesExpired, false)],
             CombinedVerdict::Contradiction => vec![
-                said("a", Says::LeasesExpired, true),
-                said("b", Says::Healthy, true),
+                reported("a", Says::LeasesExpired, true),
+                reported("b", Says::Healthy, true),
             ],
         };
         if !rules.observers {

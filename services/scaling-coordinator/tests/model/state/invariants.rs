@@ -1,16 +1,16 @@
 //! The invariants, judged by what is true and not by what a coordinator sees.
 
 use super::object::{Object, dependents, index};
-use super::{Action, Checked, CombinedVerdict, Direction, Rules, World};
+use super::{Action, Checked, CombinedVerdict, Direction, ModelState, Rules};
 
-impl World {
+impl ModelState {
     /// Checks the invariants of a write when a coordinator sends it.
     pub(super) fn check_sending(&self, c: usize, action: &Action, rules: Rules) -> Checked {
         let because = |ok: bool, why: &str| {
             anyhow::ensure!(ok, "{why}: {action:?}");
             Ok(())
         };
-        match (action.direction, self.saying) {
+        match (action.direction, self.verdict) {
             (Direction::Release, _) => because(!self.allowed, "S2: it is still to be protected")?,
             (Direction::Up, CombinedVerdict::Healthy)
             | (Direction::Down, CombinedVerdict::LeasesExpired | CombinedVerdict::ExternalUnreachable) => {}
@@ -67,7 +67,7 @@ impl World {
     /// Returns true if the final state is right: everything is where the verdict wants it, or the Cluster forbids
     /// writes.
     pub fn is_settled(&self) -> bool {
-        if self.saying == CombinedVerdict::LeasesExpired {
+        if self.verdict == CombinedVerdict::LeasesExpired {
             let is_down = |object: &Object| object.has_reached(Direction::Down);
             return !self.allowed || self.objects.iter().all(is_down);
         }

@@ -22,12 +22,12 @@ use watchdog_test_support::watchdog::Setup;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Watches as long as it is held.
-pub(super) struct Witness {
+pub(super) struct ChangePrinter {
     healthy: watch::Receiver<usize>,
     tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-impl Witness {
+impl ChangePrinter {
     pub(super) fn start(
         output: TimedOutput,
         setup: &Setup,
@@ -91,14 +91,14 @@ async fn verdicts(
         .watch_verdicts(probe::WatchVerdictsRequest::default())
         .await?
         .into_inner();
-    let mut told: BTreeMap<String, (i32, u32)> = BTreeMap::new();
+    let mut printed: BTreeMap<String, (i32, u32)> = BTreeMap::new();
     while let Some(message) = stream.message().await? {
         let Some(Event::Upsert(verdict)) = message.event else {
             continue;
         };
         let expired = verdict.evidence.as_ref().map_or(0, |evidence| evidence.expired);
         let now = (verdict.outcome, expired);
-        if told.insert(verdict.shoot.clone(), now) != Some(now) {
+        if printed.insert(verdict.shoot.clone(), now) != Some(now) {
             let outcome = verdict
                 .outcome()
                 .as_str_name()
@@ -110,7 +110,7 @@ async fn verdicts(
             ));
         }
         let is_healthy = |(outcome, _): &&(i32, u32)| *outcome == i32::from(probe::Outcome::Healthy);
-        healthy.send_replace(told.values().filter(is_healthy).count());
+        healthy.send_replace(printed.values().filter(is_healthy).count());
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ async fn scalings(
         .watch_scaling(scaling::WatchScalingRequest::default())
         .await?
         .into_inner();
-    let mut told: BTreeMap<(String, String), i32> = BTreeMap::new();
+    let mut printed: BTreeMap<(String, String), i32> = BTreeMap::new();
     while let Some(message) = stream.message().await? {
         let Some(Event::Upsert(shoot)) = message.event else {
             continue;
@@ -141,7 +141,7 @@ async fn scalings(
                 .map(|r| r.name.clone())
                 .unwrap_or_default();
             let step = resource.step();
-            let last = told.insert((shoot.shoot.clone(), name.clone()), resource.step);
+            let last = printed.insert((shoot.shoot.clone(), name.clone()), resource.step);
             let quiet = matches!(step, scaling::Step::Pending | scaling::Step::Unspecified)
                 || (step == scaling::Step::Reached && last.is_none());
             if last != Some(resource.step) && !quiet {
@@ -166,13 +166,13 @@ async fn weedings(
         .watch_weeders(weeder::WatchWeedersRequest::default())
         .await?
         .into_inner();
-    let mut told: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let mut printed: BTreeMap<(String, String), u64> = BTreeMap::new();
     while let Some(message) = stream.message().await? {
         let Some(Event::Upsert(weeding)) = message.event else {
             continue;
         };
         let key = weeding.key.unwrap_or_default();
-        let seen = told
+        let seen = printed
             .entry((key.namespace.clone(), key.service.clone()))
             .or_default();
         for deletion in weeding
@@ -191,12 +191,12 @@ async fn weedings(
 }
 
 async fn replicas(output: TimedOutput, shoot: SimulatedShoot) {
-    let mut told: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+    let mut printed: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     let mut leases_told = leases(&shoot);
     loop {
         for workload in shoot.state().workloads {
             let now = (workload.spec_replicas, workload.ready_replicas);
-            let last = told.insert(workload.name.clone(), now);
+            let last = printed.insert(workload.name.clone(), now);
             if last.is_some_and(|last| last != now) {
                 output.line(format!(
                     "seed     {}: {} wants {}, {} ready",
@@ -224,14 +224,14 @@ async fn replicas(output: TimedOutput, shoot: SimulatedShoot) {
 
 /// How many leases of a shoot are how old.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct WitnessedLeases {
+struct LeaseCounts {
     all: usize,
     missed: usize,
     expired: usize,
 }
 
 /// Looks at the leases as the kubelets wrote them.
-fn leases(shoot: &SimulatedShoot) -> WitnessedLeases {
+fn leases(shoot: &SimulatedShoot) -> LeaseCounts {
     let now = jiff::Timestamp::now();
     let timing = shoot.timing();
     let missed = timing.renew_interval.mul_f64(1.25);
@@ -241,9 +241,9 @@ fn leases(shoot: &SimulatedShoot) -> WitnessedLeases {
         let renewed: jiff::Timestamp = node.renew_time.parse().ok()?;
         Duration::try_from(now.duration_since(renewed)).ok()
     });
-    let mut leases = WitnessedLeases {
+    let mut leases = LeaseCounts {
         all: nodes.len(),
-        ..WitnessedLeases::default()
+        ..LeaseCounts::default()
     };
     for age in ages {
         leases.missed += usize::from(age > missed);

@@ -1,5 +1,5 @@
-//! WatchScaling tells a whole story: a loss and a recovery with a delay, tries that fail, a level that fails and is
-//! tried again, and what is waited for at every point.
+//! WatchScaling through a whole incident: a loss and a recovery with a delay, tries that fail, a level that fails and
+//! is tried again, and what is waited for at every point.
 
 use std::sync::Arc;
 
@@ -77,8 +77,8 @@ impl ScalingHistory {
             let shown = resource(scaling, name);
             let now = (scaling.direction(), shown.level(), shown.step());
             match steps.last_mut() {
-                Some((direction, level, step, said)) if (*direction, *level, *step) == now => {
-                    said.push_str(&shown.message);
+                Some((direction, level, step, messages)) if (*direction, *level, *step) == now => {
+                    messages.push_str(&shown.message);
                 }
                 _ => steps.push((now.0, now.1, now.2, shown.message.clone())),
             }
@@ -109,8 +109,8 @@ fn is_told(seen: &[(pb::Direction, i32, Step, String)], expected: &[Expected]) -
     let Some(((direction, level, step, words), rest)) = expected.split_first() else {
         return seen.is_empty();
     };
-    let fits = |(d, l, s, said): &(pb::Direction, i32, Step, String)| {
-        (d, l, s) == (direction, level, step) && words.is_none_or(|words| said.contains(words))
+    let fits = |(d, l, s, messages): &(pb::Direction, i32, Step, String)| {
+        (d, l, s) == (direction, level, step) && words.is_none_or(|words| messages.contains(words))
     };
     let shown = seen.split_first();
     shown.is_some_and(|(first, others)| fits(first) && is_told(others, rest))

@@ -1,12 +1,12 @@
-//! A world in which faults have ended.
+//! A state in which faults have ended.
 
-use super::{Checked, CombinedVerdict, NONE, RequestFate, Rules, World};
+use super::{Checked, CombinedVerdict, ModelState, NONE, RequestFate, Rules};
 
-impl World {
+impl ModelState {
     /// From now on everything works, and the observers report this.
-    pub fn end_faults(&mut self, saying: CombinedVerdict, rules: Rules) -> Checked {
+    pub fn end_faults(&mut self, verdict: CombinedVerdict, rules: Rules) -> Checked {
         self.left = NONE;
-        self.saying = saying;
+        self.verdict = verdict;
         for action in std::mem::take(&mut self.late) {
             self.apply(&action, rules)?;
         }
@@ -19,7 +19,7 @@ impl World {
         Ok(())
     }
 
-    /// One round of a world in which everything works: each request is answered, each watch is up to date.
+    /// One round of a state in which everything works: each request is answered, each watch is up to date.
     pub fn faultless_round(&mut self, rules: Rules) -> Checked {
         for c in 0..2 {
             self.converge(c);

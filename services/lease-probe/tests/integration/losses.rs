@@ -5,15 +5,15 @@ use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::Cut;
 
+use crate::fixture::{Fixture, fast};
 use crate::replica::{IDENTITY, Replica, evidence, micros};
-use crate::world::{World, fast};
 
 #[tokio::test]
 async fn a_loss_and_its_end_are_reported_with_their_evidence() {
-    let world = World::new(fast(), 5, &["alpha", "beta"]).await;
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(fast(), 5, &["alpha", "beta"]).await;
+    let alpha = fixture.shoot("alpha");
     let name = alpha.namespace();
-    let replica = Replica::start(&world).await;
+    let replica = Replica::start(&fixture).await;
     let mut stream = replica.watch(Scope::Local, &[name]).await;
     let snapshot = stream.snapshot().await;
     assert!(snapshot.keys().all(|shoot| shoot == name), "{snapshot:?}");
@@ -85,9 +85,9 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
 
 #[tokio::test]
 async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
-    let world = World::new(fast(), 6, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
-    let replica = Replica::start(&world).await;
+    let fixture = Fixture::new(fast(), 6, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
+    let replica = Replica::start(&fixture).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
     alpha.cut(Cut::Zone("zone-2".to_owned()));
     let verdict = replica
@@ -113,9 +113,9 @@ async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
 #[tokio::test]
 async fn clocks_that_are_off_are_corrected_and_named() {
     let names = ["alpha", "beta", "gamma"];
-    let world = World::new(fast(), 2, &names).await;
-    let shoots = names.map(|name| world.shoot(name));
-    let replica = Replica::start(&world).await;
+    let fixture = Fixture::new(fast(), 2, &names).await;
+    let shoots = names.map(|name| fixture.shoot(name));
+    let replica = Replica::start(&fixture).await;
     for shoot in &shoots {
         for node in shoot.nodes() {
             shoot
@@ -150,11 +150,11 @@ async fn clocks_that_are_off_are_corrected_and_named() {
 
 #[tokio::test]
 async fn a_change_of_the_outcome_begins_a_trace() {
-    let world = World::new(fast(), 3, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
+    let fixture = Fixture::new(fast(), 3, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
     // Nobody collects the spans; the verdict carries its trace all the same.
     let collector = "--otlp-endpoint=http://127.0.0.1:9";
-    let replica = Replica::start_as(&world, IDENTITY, &[collector]).await;
+    let replica = Replica::start_as(&fixture, IDENTITY, &[collector]).await;
     let healthy = replica.until_outcome(&alpha, Outcome::Healthy).await;
     assert_eq!(
         healthy.traceparent, "",

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};
 use watchdog_sandbox::SimulatedShoot;
 
+use crate::fixture::{Fixture, real};
 use crate::replica::{Replica, evidence};
 use crate::until;
-use crate::world::{World, real};
 
 /// Sets a field of the Shoot inside the Cluster.
 fn set(shoot: &SimulatedShoot, pointer: &str, value: Value) {
@@ -31,8 +31,8 @@ async fn shoots_that_are_not_to_be_probed_say_why_and_are_left_alone() {
         ("broken", SkipReason::Malformed, "malformed"),
     ];
     let names: Vec<_> = rows.iter().map(|row| row.0).chain(["well"]).collect();
-    let world = World::new(real(), 1, &names).await;
-    let [asleep, waking, leaving, dying, empty, unborn, broken] = rows.map(|row| world.shoot(row.0));
+    let fixture = Fixture::new(real(), 1, &names).await;
+    let [asleep, waking, leaving, dying, empty, unborn, broken] = rows.map(|row| fixture.shoot(row.0));
     asleep.set_hibernated(true).unwrap();
     set(&waking, "/status/hibernated", json!(true));
     leaving.set_last_operation("Migrate", "Processing").unwrap();
@@ -41,11 +41,11 @@ async fn shoots_that_are_not_to_be_probed_say_why_and_are_left_alone() {
     unborn.set_last_operation("Create", "Processing").unwrap();
     set(&broken, "", json!({"kind": "Shoot", "spec": "no specification"}));
 
-    let replica = Replica::start(&world).await;
-    let well = world.shoot("well");
+    let replica = Replica::start(&fixture).await;
+    let well = fixture.shoot("well");
     replica.until_outcome(&well, Outcome::Healthy).await;
     for (name, reason, label) in rows {
-        let shoot = world.shoot(name);
+        let shoot = fixture.shoot(name);
         let verdict = replica.until_outcome(&shoot, Outcome::Skipped).await;
         assert_eq!(verdict.skip_reason(), reason, "{name}: {}", verdict.message);
         assert!(
@@ -60,7 +60,7 @@ async fn shoots_that_are_not_to_be_probed_say_why_and_are_left_alone() {
     assert_eq!(replica.metric("watchdog_active_probes").await, Some(1.0));
     // All shoots are skipped from the start: none was probed.
     for (name, ..) in rows {
-        assert_eq!(world.shoot(name).api().counters().requests, 0, "{name}");
+        assert_eq!(fixture.shoot(name).api().counters().requests, 0, "{name}");
     }
 
     // Each is probed as soon as its reason is gone.
@@ -75,9 +75,9 @@ async fn shoots_that_are_not_to_be_probed_say_why_and_are_left_alone() {
 
 #[tokio::test]
 async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
-    let world = World::new(real(), 2, &["alpha"]).await;
-    let alpha = world.shoot("alpha");
-    let replica = Replica::start(&world).await;
+    let fixture = Fixture::new(real(), 2, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
+    let replica = Replica::start(&fixture).await;
     let expiry_age = |seconds| {
         move |verdict: &Verdict| {
             let age = verdict.evidence.as_ref().and_then(|evidence| evidence.expiry_age);
@@ -101,7 +101,7 @@ async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
     // Without one of its own the configuration's counts.
     let own = "/spec/kubernetes/kubeControllerManager";
     set(&alpha, own, json!({}));
-    world.configure(&[("kcmNodeMonitorGraceDuration", "120s")]);
+    fixture.configure(&[("kcmNodeMonitorGraceDuration", "120s")]);
     let verdict = replica
         .until(&alpha, "judged by the default", expiry_age(90))
         .await;

@@ -1,4 +1,4 @@
-//! The story, and the checks that make it more than a story.
+//! The incidents of the demo, and the checks of what the watchdog did about them.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use watchdog_sandbox::{Cut, Sandbox, SimulatedShoot};
 
 use super::output::TimedOutput;
-use super::witness::Witness;
+use super::printer::ChangePrinter;
 use super::{NODES, SHOOTS, Watchdog, timing};
 use watchdog_test_support::wait::{holds, until, until_true};
 use watchdog_test_support::watchdog::Setup;
@@ -17,20 +17,20 @@ struct Check {
     what: String,
 }
 
-pub(super) struct Story<'a> {
+pub(super) struct Incidents<'a> {
     output: &'a TimedOutput,
     seed: &'a Sandbox,
     shoot: SimulatedShoot,
     twin: SimulatedShoot,
     others: Vec<SimulatedShoot>,
-    witness: Witness,
+    printer: ChangePrinter,
 }
 
 const KCM: &str = "kube-controller-manager";
 const MCM: &str = "machine-controller-manager";
 const CA: &str = "cluster-autoscaler";
 
-impl<'a> Story<'a> {
+impl<'a> Incidents<'a> {
     pub(super) fn new(
         output: &'a TimedOutput,
         seed: &'a Sandbox,
@@ -46,7 +46,7 @@ impl<'a> Story<'a> {
             seed,
             twin: unprotected.shoot(first)?,
             others: others?,
-            witness: Witness::start(*output, setup, watchdog, &shoot)?,
+            printer: ChangePrinter::start(*output, setup, watchdog, &shoot)?,
             shoot,
         })
     }
@@ -63,8 +63,8 @@ impl<'a> Story<'a> {
             good: untouched,
             what: "the other shoots were never written to".to_owned(),
         });
-        let Self { output, witness, .. } = self;
-        witness.stop().await;
+        let Self { output, printer, .. } = self;
+        printer.stop().await;
         output.title("Summary");
         for check in &checks {
             output.plain(&format!(
@@ -79,7 +79,7 @@ impl<'a> Story<'a> {
     /// The network between the nodes and the API server breaks.
     async fn loss(&self) -> anyhow::Result<Vec<Check>> {
         let grace = timing().node_monitor_grace_period;
-        self.witness.wait_healthy(SHOOTS.len()).await?;
+        self.printer.wait_healthy(SHOOTS.len()).await?;
         self.wait_renewed().await?;
         self.output.title(&format!(
             "The nodes of {} lose their API server; so do those of its twin on a seed without the watchdog",
