@@ -56,12 +56,13 @@ impl LeaseItem {
         })
     }
 
-    fn new(name: &str, spec: protobuf::LeaseSpec) -> Result<Self, String> {
+    /// Or the field that cannot be used, and why.
+    fn new(name: &str, spec: protobuf::LeaseSpec) -> Result<Self, (&'static str, &'static str)> {
         let time = |time: protobuf::MicroTime| Some(Timestamp::new(time.seconds?, time.nanos));
         let renew_time = spec.renew_time.and_then(time).transpose();
         Ok(Self {
-            name: text::name(name).map_err(|why| format!("metadata.name: {why}"))?,
-            renew_time: renew_time.map_err(|_| "spec.renewTime: not a time")?,
+            name: text::name(name).map_err(|why| ("metadata.name", why))?,
+            renew_time: renew_time.map_err(|_| ("spec.renewTime", "not a time"))?,
             lease_duration_seconds: spec.lease_duration_seconds,
         })
     }
@@ -72,9 +73,9 @@ impl From<protobuf::Lease> for Item<LeaseItem> {
         let name = lease.metadata.unwrap_or_default().name;
         match LeaseItem::new(&name, lease.spec.unwrap_or_default()) {
             Ok(lease) => Self::Ok(lease),
-            Err(reason) => Self::Malformed {
+            Err((field, why)) => Self::Malformed {
                 name: Some(name).filter(|name| !name.is_empty()),
-                reason,
+                reason: format!("{field}: {why}"),
             },
         }
     }

@@ -89,6 +89,29 @@ impl ModeInForce {
     }
 }
 
+/// A policy that cannot be read. Its text is a sentence about an annotation, or the remedy for an option.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// An annotation of the Shoot.
+    #[error(
+        "The Shoot's annotation {annotation} is {begin:?}, which is not {expected}; the default of the seed is in force."
+    )]
+    Annotation {
+        /// Its name.
+        annotation: &'static str,
+        /// The begin of its value.
+        begin: String,
+        /// The values that it may have.
+        expected: &'static str,
+    },
+    /// The mode `off` for a whole seed.
+    #[error("a seed is switched off by removing the program: write protect or observe")]
+    SeedOff,
+    /// Another word than the name of a mode.
+    #[error("write protect or observe")]
+    NoSeedMode,
+}
+
 /// The mode that is in force now.
 #[must_use]
 pub fn mode_in_force(of_shoot: Option<ShootMode>, of_seed: Mode, now: UnixTime) -> ModeInForce {
@@ -109,8 +132,8 @@ pub fn mode_in_force(of_shoot: Option<ShootMode>, of_seed: Mode, now: UnixTime) 
 /// Reads [`names::MODE_ANNOTATION`]: `protect`, `observe` or `off`, and optionally `until=` with an RFC 3339 time.
 ///
 /// # Errors
-/// A sentence that names the annotation and the value.
-pub fn parse_mode(text: &str) -> Result<ShootMode, String> {
+/// [`PolicyError::Annotation`].
+pub fn parse_mode(text: &str) -> Result<ShootMode, PolicyError> {
     let mut words = text.split_ascii_whitespace();
     let mode = words.next().filter(|_| is_whole(text));
     let mode = mode.and_then(|word| word.parse().ok());
@@ -132,22 +155,20 @@ pub fn parse_mode(text: &str) -> Result<ShootMode, String> {
 /// Reads the default of a seed: `protect` or `observe`.
 ///
 /// # Errors
-/// When it is anything else.
-pub fn parse_seed_mode(text: &str) -> Result<Mode, String> {
+/// [`PolicyError::SeedOff`] or [`PolicyError::NoSeedMode`].
+pub fn parse_seed_mode(text: &str) -> Result<Mode, PolicyError> {
     match text.parse() {
         Ok(mode @ (Mode::Protect | Mode::Observe)) => Ok(mode),
-        Ok(Mode::Off) => {
-            Err("a seed is switched off by removing the program: write protect or observe".to_owned())
-        }
-        Err(()) => Err("write protect or observe".to_owned()),
+        Ok(Mode::Off) => Err(PolicyError::SeedOff),
+        Err(()) => Err(PolicyError::NoSeedMode),
     }
 }
 
 /// Reads [`names::FAILURE_FRACTION_ANNOTATION`]: a number above 0, at most 1.
 ///
 /// # Errors
-/// A sentence that names the annotation and the value.
-pub fn parse_failure_fraction(text: &str) -> Result<f64, String> {
+/// [`PolicyError::Annotation`].
+pub fn parse_failure_fraction(text: &str) -> Result<f64, PolicyError> {
     let fraction = text.trim().parse::<f64>().ok();
     fraction
         .filter(|fraction| is_whole(text) && *fraction > 0.0 && *fraction <= 1.0)
@@ -170,12 +191,12 @@ fn end(word: &str) -> Option<UnixTime> {
     Some(UnixTime(time.as_microsecond()))
 }
 
-fn malformed(annotation: &str, text: &str, expected: &str) -> String {
-    let quoted: String = text.chars().take(QUOTED).collect();
-    format!(
-        "The Shoot's annotation {annotation} is {quoted:?}, which is not {expected}; the default of the seed is in \
-         force."
-    )
+fn malformed(annotation: &'static str, text: &str, expected: &'static str) -> PolicyError {
+    PolicyError::Annotation {
+        annotation,
+        begin: text.chars().take(QUOTED).collect(),
+        expected,
+    }
 }
 
 #[cfg(test)]
@@ -216,7 +237,7 @@ mod tests {
             "observe until=2026-12-01T12:00:00+99:00",
             "observe until=2026-12-01T12:00:00Z until=2026-12-02T12:00:00Z",
         ] {
-            let why = parse_mode(text).unwrap_err();
+            let why = parse_mode(text).unwrap_err().to_string();
             assert!(
                 why.contains(names::MODE_ANNOTATION) && why.contains(&format!("{text:?}")),
                 "{why}"
@@ -247,7 +268,7 @@ mod tests {
         assert_eq!(parse_failure_fraction("0.8"), Ok(0.8));
         assert_eq!(parse_failure_fraction(" 1 "), Ok(1.0));
         for text in ["", "0", "-0.1", "1.01", "NaN", "inf", "80%", "0,8"] {
-            let why = parse_failure_fraction(text).unwrap_err();
+            let why = parse_failure_fraction(text).unwrap_err().to_string();
             assert!(why.contains(names::FAILURE_FRACTION_ANNOTATION), "{why}");
         }
     }
@@ -275,7 +296,7 @@ mod tests {
         #[test]
         fn any_text_gives_a_setting_or_a_bounded_reason(text in "\\PC{0,200}") {
             for reason in [parse_mode(&text).err(), parse_failure_fraction(&text).err()].into_iter().flatten() {
-                prop_assert!(reason.len() < 2_000, "{reason}");
+                prop_assert!(reason.to_string().len() < 2_000, "{reason}");
             }
             if let Ok(fraction) = parse_failure_fraction(&text) {
                 prop_assert!(fraction > 0.0 && fraction <= 1.0);

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
-use watchdog_api::policy::parse_failure_fraction;
+use watchdog_api::policy::{PolicyError, parse_failure_fraction};
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 
@@ -403,7 +403,7 @@ fn count_throttled(failure: &ProbeFailure) {
 
 /// The share of expired leases at which the shoot counts as cut off: that of its annotation, or else that of the
 /// configuration. The error says what is wrong with the annotation.
-pub(super) fn failure_fraction(inputs: &ProbeInputs) -> Result<f64, String> {
+pub(super) fn failure_fraction(inputs: &ProbeInputs) -> Result<f64, PolicyError> {
     let own = inputs.settings.failure_fraction.as_deref();
     own.map_or(
         Ok(inputs.config.node_lease_failure_fraction),

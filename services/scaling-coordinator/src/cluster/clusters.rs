@@ -8,7 +8,7 @@ use kube::Api;
 use parking_lot::Mutex;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{SkipReason, may_continue};
-use watchdog_api::policy::{ShootMode, parse_failure_fraction, parse_mode};
+use watchdog_api::policy::{PolicyError, ShootMode, parse_failure_fraction, parse_mode};
 use watchdog_kube::client::{RequestError, found, request_within};
 
 use super::version::{IndexMark, Origin, is_newer, replaces, replaces_absence};
@@ -67,16 +67,14 @@ impl ShootPolicy {
         };
         let annotations = &shoot.metadata.annotations;
         let mode = annotations.mode.as_deref().map(parse_mode).transpose();
-        let fraction = annotations
-            .failure_fraction
-            .as_deref()
-            .map(parse_failure_fraction);
+        let fraction = annotations.failure_fraction.as_deref();
+        let fraction = fraction.map(parse_failure_fraction).transpose();
         Self {
             mode: mode.as_ref().copied().unwrap_or_default(),
-            malformed: mode
-                .err()
-                .into_iter()
-                .chain(fraction.and_then(Result::err))
+            malformed: [mode.err(), fraction.err()]
+                .iter()
+                .flatten()
+                .map(PolicyError::to_string)
                 .collect(),
         }
     }
