@@ -94,7 +94,8 @@ impl ModeInForce {
 pub enum PolicyError {
     /// An annotation of the Shoot.
     #[error(
-        "The Shoot's annotation {annotation} is {begin:?}, which is not {expected}; the default of the seed is in force."
+        "The Shoot's annotation {annotation} is {begin:?}, which is not {expected}; the default of the seed is in \
+         force."
     )]
     Annotation {
         /// Its name.
