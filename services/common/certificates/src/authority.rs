@@ -15,6 +15,7 @@ use time::OffsetDateTime;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::AttributeTypeAndValue;
 
 use crate::validity::ValidityPeriod;
 
@@ -150,6 +151,15 @@ impl CertificateAuthority {
         }
         // As strict as the TLS of the programs, which reads it next.
         anchor_from_trusted_cert(&der).map_err(|_| unreadable)?;
+        // rcgen writes the subject into everything that it issues, and panics at an identifier that begins with another arc
+        // than 0, 1 or 2.
+        let has_known_arc = |of: &AttributeTypeAndValue<'_>| {
+            let first = of.attr_type().as_bytes().first();
+            first.is_some_and(|first| *first < 3 * 40)
+        };
+        if !parsed.subject().iter_attributes().all(has_known_arc) {
+            return Err(AuthorityError::UnreadableCertificate(number));
+        }
         if parsed.public_key().raw != rcgen::PublicKeyData::subject_public_key_info(&pair) {
             return Err(AuthorityError::KeyOfAnother(number));
         }

@@ -172,7 +172,10 @@ async fn a_second_signal_ends_at_once() {
             .seed()
             .inject(Fault::always(FaultAction::Hang).user(&name));
         service.process.sigterm()?;
-        service.process.wait_for_text("\"draining\"", BOUND).await?;
+        service
+            .process
+            .wait_for_text("the process is draining", BOUND)
+            .await?;
         service.process.sigint()?;
         let exit = service.process.wait_exit(BOUND).await?;
         anyhow::ensure!(exit.code() == Some(1), "{exit}");

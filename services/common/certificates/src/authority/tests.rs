@@ -132,6 +132,28 @@ fn foreign(change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
+/// Found by the damage below: the program ended when it issued.
+#[test]
+fn an_identifier_that_cannot_be_written_is_refused() {
+    let (certificate, key) = foreign(|params| {
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "somebody else");
+    });
+    let mut der = pem::parse(&certificate).unwrap().into_contents();
+    let organization = [0x55, 4, 10];
+    let places: Vec<_> = (0..der.len())
+        .filter(|at| der[*at..].starts_with(&organization))
+        .collect();
+    assert!(!places.is_empty());
+    for at in places {
+        der[at] = 5 * 40;
+    }
+    let damaged = pem::encode(&Pem::new("CERTIFICATE", der));
+    let error = Authorities::from_pem(damaged.as_bytes(), key.as_bytes()).unwrap_err();
+    assert_eq!(error.to_string(), "certificate 1 of ca.crt cannot be read");
+}
+
 #[test]
 fn an_authority_that_issues_nothing_valid_is_named() {
     let (certificate, key) = foreign(|params| {
