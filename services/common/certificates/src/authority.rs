@@ -151,8 +151,8 @@ impl CertificateAuthority {
         }
         // As strict as the TLS of the programs, which reads it next.
         anchor_from_trusted_cert(&der).map_err(|_| unreadable)?;
-        // rcgen writes the subject into everything that it issues, and panics at an identifier that begins with another arc
-        // than 0, 1 or 2.
+        // rcgen writes the subject into everything that it issues, and panics at an identifier that begins with another
+        // arc than 0, 1 or 2.
         let has_known_arc = |of: &AttributeTypeAndValue<'_>| {
             let first = of.attr_type().as_bytes().first();
             first.is_some_and(|first| *first < 3 * 40)
