@@ -18,9 +18,6 @@ pub struct LeaseItem {
     pub lease_duration_seconds: Option<i32>,
 }
 
-/// A page of leases.
-pub type LeaseList = ItemList<LeaseItem>;
-
 #[derive(Deserialize)]
 struct Raw {
     metadata: text::NameOnly,
@@ -45,9 +42,9 @@ impl LeaseItem {
     /// # Errors
     /// When the bytes are no list, or one of more items. An item whose name or time cannot be used is no error: see
     /// [`Item::Malformed`].
-    pub fn page<const MOST: usize>(bytes: &[u8]) -> Result<LeaseList, ListError> {
+    pub fn page<const MOST: usize>(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
         if !protobuf::is_protobuf(bytes) {
-            return LeaseList::at_most::<MOST>(bytes);
+            return ItemList::at_most::<MOST>(bytes);
         }
         let list = protobuf::leases(bytes, MOST)?;
         Ok(ItemList {
@@ -56,7 +53,8 @@ impl LeaseItem {
         })
     }
 
-    /// Or the field that cannot be used, and why.
+    /// # Errors
+    /// The field that cannot be used, and why.
     fn new(name: &str, spec: protobuf::LeaseSpec) -> Result<Self, (&'static str, &'static str)> {
         let time = |time: protobuf::MicroTime| Some(Timestamp::new(time.seconds?, time.nanos));
         let renew_time = spec.renew_time.and_then(time).transpose();

@@ -134,7 +134,9 @@ pub fn status_message(bytes: &[u8]) -> Option<String> {
 }
 
 fn content<T: Message + Default + Debug>(bytes: &[u8], kind: &str) -> Result<T, ListError> {
-    let document = bytes.strip_prefix(MAGIC).unwrap_or_default();
+    let document = bytes
+        .strip_prefix(MAGIC)
+        .ok_or_else(|| ListError::new("it is not in Protobuf".to_owned()))?;
     // A decoder's error names the message and the field, and nothing of the content.
     let envelope = Envelope::<T>::decode(document).map_err(|error| ListError::new(error.to_string()))?;
     match envelope.type_meta {

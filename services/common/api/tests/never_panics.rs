@@ -14,7 +14,7 @@ use watchdog_api::{
     config::UnknownFields,
     eligibility::{eligibility, may_continue},
     kubeconfig,
-    lease::LeaseList,
+    lease::LeaseItem,
     list::{Item, ItemList},
     machine::MachineList,
     node::NodeList,
@@ -33,7 +33,7 @@ const WEEDER: &str = include_str!("fixtures/weeder-gardener.yaml");
 
 /// Drives every decoder; what they say is checked elsewhere.
 fn decode_all(bytes: &[u8]) {
-    let _ = LeaseList::from_slice(bytes);
+    let _ = ItemList::<LeaseItem>::from_slice(bytes);
     let _ = NodeList::from_slice(bytes);
     let _ = MachineList::from_slice(bytes);
     let _ = kubeconfig::parse(bytes);
@@ -165,7 +165,7 @@ proptest! {
         let items = list["items"].as_array_mut().unwrap();
         items.insert(at, other);
         let bytes = list.to_string();
-        let decoded = LeaseList::from_slice(bytes.as_bytes()).unwrap();
+        let decoded = ItemList::<LeaseItem>::from_slice(bytes.as_bytes()).unwrap();
         let mut names: Vec<_> = decoded.items.iter().map(|item| item.ok().map(|lease| &*lease.name)).collect();
         names.remove(at);
         prop_assert_eq!(names, [Some("node-a-5c7f9"), Some("node-b-77d2k")]);

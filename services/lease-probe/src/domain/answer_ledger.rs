@@ -15,7 +15,7 @@ const MIB: usize = 1024 * KIB;
 pub enum AnswerKind {
     /// The version, or the review of a permission.
     Small,
-    /// A page of leases: 500 are about 300 KB in Protobuf, 500 KB in JSON.
+    /// A page of leases: 500 are about 250 KB in Protobuf, 430 KB in JSON.
     Leases,
     /// A page of nodes: 500 are about 8 MB.
     Nodes,

@@ -285,7 +285,12 @@ impl Controller {
                 FAILURES.inc(direction);
             }
             let name = direction_name(direction);
-            tracing::warn!(resource = %reference, direction = name, error = why, "a level failed; trying it again");
+            tracing::warn!(
+                resource = %reference,
+                direction = name,
+                error = why,
+                "a resource failed its level and is tried again"
+            );
             let about = self.inputs.resources.about(reference, shoot);
             publish(events::failed(about, direction, why));
         }

@@ -8,7 +8,8 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use watchdog_api::lease::{LeaseItem, LeaseList};
+use watchdog_api::lease::LeaseItem;
+use watchdog_api::list::ItemList;
 use watchdog_api::protobuf;
 use watchdog_sandbox::{Sandbox, SandboxConfig};
 use watchdog_test_support::real::{ApiServerOptions, RealControlPlane};
@@ -80,7 +81,7 @@ async fn lists_the_same(client: &Client) {
 }
 
 /// The list, which is the same in both encodings. A token for the next page may be another one each time.
-async fn same(client: &Client, path: &str) -> LeaseList {
+async fn same(client: &Client, path: &str) -> ItemList<LeaseItem> {
     let (_, json) = get(client, path, JSON).await;
     let (status, body) = get(client, path, protobuf::ACCEPT).await;
     assert_eq!(status, http::StatusCode::OK);

@@ -8,7 +8,7 @@ fn lease(spec: serde_json::Value) -> Result<LeaseItem, serde_json::Error> {
 
 #[test]
 fn reads_a_list_as_the_api_server_answers_it() {
-    let list = LeaseList::from_slice(include_bytes!("../../tests/fixtures/leases.json")).unwrap();
+    let list = ItemList::<LeaseItem>::from_slice(include_bytes!("../../tests/fixtures/leases.json")).unwrap();
     assert_eq!(list.metadata.resource_version, "148203");
     assert_eq!(list.metadata.continue_token, "");
     let leases: Vec<_> = list.items.iter().filter_map(Item::ok).collect();
@@ -75,7 +75,7 @@ fn a_lease_that_cannot_be_decoded_is_reported_by_name() {
         let list =
             json!({"items": [{"metadata": {"name": "bad"}, "spec": spec}, {"metadata": {"name": "good"}}]});
         let bytes = list.to_string();
-        let list = LeaseList::from_slice(bytes.as_bytes()).unwrap();
+        let list = ItemList::<LeaseItem>::from_slice(bytes.as_bytes()).unwrap();
         let Item::Malformed { name, reason } = &list.items[0] else {
             panic!("{spec}")
         };

@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use super::*;
-use crate::lease::{LeaseItem, LeaseList};
-use crate::list::Item;
+use crate::lease::LeaseItem;
+use crate::list::{Item, ItemList};
 
 /// Eleven leases of a kube-apiserver 1.20.2: without a spec, with an empty one, never renewed, renewed at the epoch and
 /// before it, in other time zones and to the nanosecond.
@@ -12,26 +12,19 @@ const RECORDED_IN_JSON: &[u8] = include_bytes!("../../tests/fixtures/leases-1.20
 const FORBIDDEN: &[u8] = include_bytes!("../../tests/fixtures/forbidden-1.20.2.pb");
 
 /// A document with this content.
-fn document(kind: &str, raw: &impl Message) -> Vec<u8> {
-    #[derive(Clone, PartialEq, Message)]
-    struct Sent {
-        #[prost(message, optional, tag = "1")]
-        type_meta: Option<TypeMeta>,
-        #[prost(bytes = "vec", tag = "2")]
-        raw: Vec<u8>,
-    }
+fn document<T: Message + Default + Debug + Clone>(kind: &str, raw: &T) -> Vec<u8> {
     let type_meta = TypeMeta {
         kind: kind.to_owned(),
     };
-    let sent = Sent {
+    let envelope = Envelope {
         type_meta: Some(type_meta),
-        raw: raw.encode_to_vec(),
+        raw: Some(raw.clone()),
     };
-    [MAGIC, sent.encode_to_vec().as_slice()].concat()
+    [MAGIC, envelope.encode_to_vec().as_slice()].concat()
 }
 
-fn list(items: Vec<Lease>) -> super::LeaseList {
-    super::LeaseList {
+fn list(items: Vec<Lease>) -> LeaseList {
+    LeaseList {
         metadata: Some(ListMeta::default()),
         items,
     }
@@ -49,7 +42,7 @@ fn lease(name: &str, seconds: Option<i64>) -> Lease {
     }
 }
 
-fn page(bytes: &[u8]) -> Result<LeaseList, ListError> {
+fn page(bytes: &[u8]) -> Result<ItemList<LeaseItem>, ListError> {
     LeaseItem::page::<11>(bytes)
 }
 
@@ -83,7 +76,7 @@ fn nothing_else_passes_for_a_list() {
     let mut not_utf8 = good.clone();
     let at = not_utf8.windows(6).position(|found| found == b"node-a").unwrap();
     not_utf8[at] = 0xff;
-    let no_metadata = super::LeaseList {
+    let no_metadata = LeaseList {
         metadata: None,
         ..one.clone()
     };
