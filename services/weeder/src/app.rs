@@ -76,10 +76,8 @@ pub fn start(
     let membership = replica.membership.clone();
     // Also while its Lease is not renewed, so that it goes on with what it knows. Then it deletes nothing: each
     // deletion takes a permit of the membership.
-    let owns = {
-        let membership = membership.clone();
-        move |namespace: &str| membership.owns(namespace)
-    };
+    let shares = membership.clone();
+    let owns = move |namespace: &str| shares.owns(namespace);
     let state = Arc::new(SharedState::new(&rules.borrow(), Clock::start(), owns));
     base.tasks.critical(
         "ownership",

@@ -166,12 +166,8 @@ where
                     continue;
                 }
             };
-            let error = match event {
-                Ok(event) => {
-                    progress.event(event);
-                    continue;
-                }
-                Err(error) => error,
+            let Err(error) = event.map(|event| progress.event(event)) else {
+                continue;
             };
             // An API server whose etcd is restored is restarted.
             check_now.notify_one();

@@ -1,5 +1,7 @@
 //! Domain <-> proto.
 
+use std::time::Duration;
+
 use prost_types::Timestamp;
 use tokio::time::Instant;
 use watchdog_api::policy::{Mode, ModeInForce};
@@ -277,16 +279,8 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             resource,
             level,
             previous,
-            step: now,
-        } => Event::StepChanged(pb::StepChanged {
-            resource: Some(resource_ref(resource)),
-            level: *level,
-            previous_step: previous
-                .map_or(pb::Step::Unspecified, |(before, _)| step(before))
-                .into(),
-            step: step(*now).into(),
-            previous_step_took: previous.map(|(_, took)| duration(took)),
-        }),
+            step,
+        } => Event::StepChanged(step_changed(resource, *level, *previous, *step)),
         ShootEventKind::WriteEnded {
             resource,
             direction: of,
@@ -308,6 +302,23 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             reason,
         } => Event::ModeChanged(mode_changed(*previous, *mode, *reason)),
         ShootEventKind::IncidentEnded(summary) => Event::IncidentEnded(incident(summary, clock)),
+    }
+}
+
+fn step_changed(
+    resource: &ResourceRef,
+    level: Option<i32>,
+    previous: Option<(Step, Duration)>,
+    now: Step,
+) -> pb::StepChanged {
+    pb::StepChanged {
+        resource: Some(resource_ref(resource)),
+        level,
+        previous_step: previous
+            .map_or(pb::Step::Unspecified, |(before, _)| step(before))
+            .into(),
+        step: step(now).into(),
+        previous_step_took: previous.map(|(_, took)| duration(took)),
     }
 }
 
