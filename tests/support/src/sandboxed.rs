@@ -223,7 +223,8 @@ impl SandboxFixture {
             .context("an answer without a state")
     }
 
-    /// Waits until the three dependants want and have this many replicas.
+    /// Waits until the three dependants want and have this many replicas. Those that are to have some must also be
+    /// without meltdown-protection-active, which the coordinator takes off last: after that it writes no more.
     ///
     /// # Errors
     /// When they do not within `bound`.
@@ -246,6 +247,10 @@ impl SandboxFixture {
                         now.0,
                         now.1
                     );
+                    let held = workload
+                        .watchdog_annotations
+                        .contains_key("meltdown-protection-active");
+                    anyhow::ensure!(replicas == 0 || !held, "{name} is not released yet");
                 }
                 Ok(Some(()))
             },

@@ -34,7 +34,9 @@ async fn an_hour_forwards_and_back() {
         let before = fixture.writes(&shoot).len();
         std::fs::write(&clock, offset).unwrap();
         holds("nothing is written", Duration::from_secs(2), || async {
-            Ok(fixture.writes(&shoot).len() == before)
+            let writes = fixture.writes(&shoot);
+            anyhow::ensure!(writes.len() == before, "{:?}", &writes[before..]);
+            Ok(true)
         })
         .await
         .unwrap();
