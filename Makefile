@@ -89,13 +89,12 @@ chart-package: ## Pack the chart into target/charts: an archive for Helm, and an
 	. tests/tools/lib.sh && "$$(python_environment)/bin/python" charts/package $(TARGET)/charts
 
 # What is measured and what measures it.
-MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p watchdog-sandbox -p watchdog-bench
+MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p dependency-watchdog -p watchdog-sandbox \
+  -p watchdog-bench
 
-bench: ## Measure everything, optimised, in minutes; PRESET=full takes 90 minutes. docs/performance.md has what came out
+bench: ## Measure everything, optimised, in minutes; PRESET=full takes two hours. docs/performance.md has what came out
 	$(if $(filter full,$(PRESET)),tests/tools/setup test >/dev/null)
 	cargo build $(LOCKED) --release --bins $(MEASURED)
-	$(TARGET)/release/weeder-incident
-	$(TARGET)/release/coordinator-incident
 	tests/bench/run $(or $(PRESET),quick) $(TARGET)/release
 
 bench-fleet: ## Start a simulated fleet and its seed alone, for any prober. ARGS="--shoots 500 --nodes 20 --real"
