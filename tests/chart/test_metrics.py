@@ -233,6 +233,19 @@ def test_colours_mean_the_same_everywhere(flavour):
     assert seen > 40
 
 
+def test_no_colour_follows_from_the_order_of_the_series():
+    """Grafana's own colours are red and green, too, which would seem to mean something."""
+    seen = 0
+    for dashboard in FLAVOURS["grafana"].values():
+        for panel in panels(dashboard):
+            if panel["type"] == "timeseries":
+                named = colours(panel).keys() - {"none"}
+                by_value = panel["fieldConfig"]["defaults"].get("color") == {"mode": "continuous-blues"}
+                assert by_value != bool(named), panel["title"]
+                seen += 1
+    assert seen > 40
+
+
 def test_no_panel_is_empty_in_an_ordinary_hour():
     """What has series only while something is wrong says "none" or 0 otherwise; what is for debugging is folded."""
     only_then = (

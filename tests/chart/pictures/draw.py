@@ -26,8 +26,8 @@ COLUMNS = 24
 COLUMN, UNIT, RESOLUTION = 0.5, 0.36, 100
 # Colours of a picture: enough for the text to be smooth.
 COLOURS = 255
-# For series without a colour of their own.
-SERIES = "#1f60c4 #8f3bb8 #0f8a8a #7c4a2d #d05ea8 #3d4f9e #5794f2 #b877d9 #4db6ac #a1887f #f48fb1 #7986cb".split()
+# For series without a colour of their own: Grafana takes a blue by the value.
+SERIES = "#1f60c4 #8ab8ff #3d4f9e #5794f2 #0b3a82 #a9c8f5".split()
 THRESHOLD, MARK = "#c4162a", "#8f3bb8"
 INK, FAINT = "#24292e", "#8e8e8e"
 
