@@ -102,12 +102,13 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         external: E,
     ) -> Self {
         let verdicts = VerdictBuilder::new(shared.identity.clone(), shared.now());
+        let state = ProbeState::at_place((shared.random)());
         Self {
             shoot,
             shared,
             inputs,
             report,
-            state: ProbeState::default(),
+            state,
             streak: Streak::default(),
             verdicts,
             recent: RecentStarts::default(),
@@ -290,7 +291,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         if matches!(failure, ProbeFailure::TooManyLeases(_)) {
             // Their memory was given back.
-            self.state = ProbeState::default();
+            self.state.forget();
         }
         if self.failing.replace(failure.as_str()) != Some(failure.as_str()) {
             tracing::warn!(reason = failure.as_str(), error = %failure, "probe failed");

@@ -122,17 +122,14 @@ pub struct Assessment {
     pub tense: bool,
 }
 
-/// A crossing before which the nodes and machines must be listed, so that only the leases are left to look at when it
-/// comes.
+/// When a shoot must be probed ahead of a crossing, so that only the leases are left to look at when it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookAhead {
-    /// The crossing, as if all leases counted.
-    pub crossing: UnixTime,
-    /// How long before it at most.
-    pub window: Duration,
+    /// When the nodes and machines are to be listed, if no lease is renewed.
+    pub list_nodes_at: UnixTime,
     /// When the leases must be listed again at the latest, or silence that began before this list is proven only after
     /// the crossing.
-    pub list_by: UnixTime,
+    pub list_leases_by: UnixTime,
 }
 
 /// How many of `candidates` must be expired for the threshold to be reached: the smallest number whose share, as the

@@ -34,6 +34,11 @@ fn longest_list(rule: ExpiryRule, renew_interval: Duration) -> Duration {
 /// matter nor a loss that stands costs a list of all nodes, and of the machines on the seed, with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
+/// The nodes are listed ahead of a crossing within the window of [`ProbeState::window`]; each shoot has its own moment
+/// in this first part of it, so that the shoots of a seed that are lost at once do not all list them at once. In what is
+/// left there is time for a list that takes long.
+const SPREAD: f64 = 0.6;
+
 /// Why expired leases were excluded when the nodes were last listed, and when each had been renewed.
 #[derive(Debug, Clone)]
 struct LastExclusions {
@@ -63,6 +68,8 @@ pub struct ProbeState {
     external_failures: u32,
     // Until then the seed's API server wants to be left alone.
     machines_paused_until: UnixTime,
+    // The shoot's place in `SPREAD`, from 0 to 1.
+    place: f64,
 }
 
 /// The next step after a list of the leases.
@@ -78,6 +85,20 @@ pub enum ProbeStep {
 }
 
 impl ProbeState {
+    /// Nothing is known yet. `place`, from 0 to 1, is the shoot's among those that are lost at once.
+    #[must_use]
+    pub fn at_place(place: f64) -> Self {
+        Self {
+            place: place.clamp(0.0, 1.0),
+            ..Self::default()
+        }
+    }
+
+    /// Forgets everything about the shoot.
+    pub fn forget(&mut self) {
+        *self = Self::at_place(self.place);
+    }
+
     /// Takes in a complete list of the leases and judges them as of when it was asked for: a lease that expired since
     /// then may have been renewed in the meantime.
     pub fn leases(&mut self, times: ListTimes, listed: &ListedLeases, rule: ExpiryRule) -> ProbeStep {
@@ -88,18 +109,16 @@ impl ProbeState {
         // A lease about to expire also counts: probing exactly at the crossing requires knowing when the crossing is.
         let soon = now.after(MIN_SPACING);
         let imminent = assessment.next_expiry.is_some_and(|expiry| expiry < soon);
-        let window = self.window(rule);
-        let ahead = assessment
-            .crossing
-            .is_some_and(|crossing| crossing <= now.after(window));
+        let lead = self.window(rule).mul_f64(1.0 - SPREAD * self.place);
+        let list_nodes_at = assessment.crossing.map(|crossing| crossing.before(lead));
+        let ahead = list_nodes_at.is_some_and(|at| at <= now);
         let suspicious = imminent || assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0;
         if !suspicious && !ahead {
             self.nodes = None;
-            let list_by = now.after(longest_pause(self.renew_interval(), rule.expiry_age));
-            assessment.look_ahead = assessment.crossing.map(|crossing| LookAhead {
-                crossing,
-                window,
-                list_by,
+            let list_leases_by = now.after(longest_pause(self.renew_interval(), rule.expiry_age));
+            assessment.look_ahead = list_nodes_at.map(|list_nodes_at| LookAhead {
+                list_nodes_at,
+                list_leases_by,
             });
         }
         // How many leases count is not known exactly, so neither is the crossing: it cannot come before the first
@@ -464,12 +483,9 @@ mod tests {
         state.reported(&healthy.outcome);
         let ahead = healthy.look_ahead.unwrap();
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
-        assert_eq!(
-            (ahead.crossing, ahead.window),
-            (at(31), Duration::from_millis(8_500))
-        );
+        assert_eq!(ahead.list_nodes_at, at(31).before(Duration::from_millis(8_500)));
         // Of a longer pause than 14.5 s too little counts: the loss would be proven after the crossing.
-        assert_eq!(ahead.list_by, at(19).after(Duration::from_millis(500)));
+        assert_eq!(ahead.list_leases_by, at(19).after(Duration::from_millis(500)));
         let ProbeStep::Ahead(near) = state.leases(listing(23), &leases, RULE) else {
             panic!("did not look ahead")
         };
@@ -483,6 +499,28 @@ mod tests {
         assert_eq!(
             done(state.leases(listing(31), &leases, RULE)),
             Outcome::LeasesExpired
+        );
+    }
+
+    /// Shoots that are lost at the same instant, and are all probed each second by then, list their nodes apart.
+    #[test]
+    fn each_shoot_lists_its_nodes_at_a_moment_of_its_own() {
+        let leases = listed(&[0, 1, 2]);
+        let moments = [0.0, 0.5, 1.0].map(|place| {
+            let mut state = ProbeState::at_place(place);
+            state.reported(&Outcome::Healthy);
+            (50..310).map(|tenths| UnixTime(tenths * 100_000)).find(|now| {
+                let times = ListTimes {
+                    sent: *now,
+                    received: *now,
+                };
+                matches!(state.leases(times, &leases, RULE), ProbeStep::Ahead(_))
+            })
+        });
+        // 8.5, 5.95 and 3.4 s before the crossing at 31 s.
+        assert_eq!(
+            moments,
+            [225, 251, 276].map(|tenths| Some(UnixTime(tenths * 100_000)))
         );
     }
 

@@ -22,7 +22,7 @@ const SHARE: u32 = 8;
 /// The shortest tick: a delay of this length is hardly noticed, and a process is busy all the time long before.
 const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 
-/// About this many probes may meet at one tick. Two cores need some 15 ms for them (at 171 us each, see
+/// About this many probes may meet at one tick. Two cores need some 15 ms for them (at 100 to 200 us each, see
 /// docs/performance.md), and a crossing may have to wait for that.
 const MEET: u128 = 150;
 
@@ -37,8 +37,8 @@ const TENSE: Duration = Duration::from_secs(1);
 /// While a loss stands, probes follow each other at this pace, so that a recovery is seen at once.
 const LOST: Duration = Duration::from_secs(2);
 
-/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core (at 171 us each,
-/// see docs/performance.md).
+/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core at most (at 100 to
+/// 200 us each, see docs/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
 
 /// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A
@@ -190,26 +190,24 @@ pub(crate) fn after_assessment(
     if seen.counting {
         due = due.min(now.after(MIN_SPACING));
     }
-    // At random within the window, so that the shoots of a seed that are lost at once do not all ask at once. Neither
-    // early, because most kubelets would have renewed by then, nor so late that there is no time left.
-    if let Some(LookAhead {
-        crossing,
-        window,
-        list_by,
-    }) = seen.look_ahead
-    {
-        due = due
-            .min(crossing.before(window.mul_f64(0.3_f64.mul_add(random, 0.7))))
-            .min(list_by);
+    if let Some(ahead) = seen.look_ahead {
+        due = due.min(ahead.list_leases_by);
     }
-    due = due.at_multiple_of(pace.tick()).max(now.after(MIN_SPACING));
+    let soon = now.after(MIN_SPACING);
+    let with_others = |at: UnixTime| at.at_multiple_of(pace.tick()).max(soon);
+    due = with_others(due);
+    if let Some(ahead) = seen.look_ahead {
+        // Together with other shoots while it is far, because most kubelets renew before it comes. When it has come,
+        // apart from them: a list of nodes costs as much as a hundred probes.
+        let at = ahead.list_nodes_at;
+        due = due.min(with_others(at).min(recent.allow(at.max(now))));
+    }
     // One that came before the leases were judged was judged. One that came since was not: probe now.
     if let Some(crossing) = seen.crossing.filter(|crossing| *crossing > seen.judged) {
         let wanted = recent.allow(crossing.max(now));
         // While the nodes need not be known, it is only the first lease that would expire: no instant to be met.
-        let early = wanted.at_multiple_of(pace.tick()).max(now.after(MIN_SPACING));
         due = due.min(if seen.look_ahead.is_some() {
-            wanted.min(early)
+            wanted.min(with_others(wanted))
         } else {
             wanted
         });
@@ -362,26 +360,27 @@ mod tests {
 
     #[test]
     fn the_nodes_are_listed_ahead_of_a_crossing() {
-        let look_ahead = |list_by| {
-            Some(LookAhead {
-                crossing: at(26),
-                window: RENEW,
-                list_by: at(list_by),
-            })
-        };
-        let ahead = |random, list_by| {
+        let ahead = |now, list_nodes_at, by| {
             let seen = ScheduleInputs {
-                look_ahead: look_ahead(list_by),
+                look_ahead: Some(LookAhead {
+                    list_nodes_at,
+                    list_leases_by: at(by),
+                }),
                 ..seen(&Outcome::Healthy, false, Some(at(25)))
             };
-            after_assessment(at(0), PACE, seen, &RecentStarts::default(), random)
+            after_assessment(now, PACE, seen, &RecentStarts::default(), 0.0)
         };
-        assert_eq!((ahead(0.0, 20), ahead(1.0, 20)), (at(19), at(16)));
+        let list_nodes_at = UnixTime(16_123_456);
+        assert_eq!(ahead(at(0), list_nodes_at, 20), at(16), "with other shoots");
         assert_eq!(
-            (ahead(0.0, 17), ahead(1.0, 17)),
-            (at(17), at(16)),
+            ahead(at(0), at(19), 17),
+            at(17),
             "not so late that the pause does not count"
         );
+        let due = ahead(at(15).shifted(1), list_nodes_at, 20);
+        assert_eq!(due, at(16).shifted(1), "there is time for one more probe");
+        let due = ahead(at(15).after(Duration::from_millis(200)), list_nodes_at, 20);
+        assert_eq!(due, list_nodes_at, "apart from them when it has come");
     }
 
     #[test]
@@ -418,12 +417,11 @@ mod tests {
             UnixTime(22_123_456),
             "a crossing is looked at when it comes"
         );
-        let (first_expiry, window) = (UnixTime(20_123_456), Duration::from_secs(1));
+        let first_expiry = UnixTime(20_123_456);
         let healthy = ScheduleInputs {
             look_ahead: Some(LookAhead {
-                crossing: at(24),
-                window,
-                list_by: at(24),
+                list_nodes_at: at(23),
+                list_leases_by: at(24),
             }),
             ..seen(&Outcome::Healthy, false, Some(first_expiry))
         };
@@ -569,8 +567,10 @@ mod tests {
                 recent.note(now);
                 starts.push(now);
                 let crossing = millis.map(|millis| now.shifted(millis * 1_000));
-                let look_ahead = crossing.filter(|_| !known);
-                let look_ahead = look_ahead.map(|crossing| LookAhead { crossing, window: RENEW, list_by: crossing });
+                let list_nodes_at = crossing.map(|crossing| crossing.before(RENEW / 2));
+                let look_ahead = list_nodes_at
+                    .filter(|at| !known && *at > now)
+                    .map(|list_nodes_at| LookAhead { list_nodes_at, list_leases_by: list_nodes_at.after(RENEW / 2) });
                 let seen = ScheduleInputs { judged: now, look_ahead, ..seen(&Outcome::Healthy, counting, crossing) };
                 let due = after_assessment(now, PACE, seen, &recent, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));
