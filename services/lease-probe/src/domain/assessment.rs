@@ -125,7 +125,7 @@ pub struct Assessment {
 /// When a shoot must be probed ahead of a crossing, so that only the leases are left to look at when it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookAhead {
-    /// When the nodes and machines are to be listed, if no lease is renewed.
+    /// When the nodes and machines must be listed, unless a lease is renewed.
     pub list_nodes_at: UnixTime,
     /// When the leases must be listed again at the latest, or silence that began before this list is proven only after
     /// the crossing.

@@ -34,9 +34,9 @@ fn longest_list(rule: ExpiryRule, renew_interval: Duration) -> Duration {
 /// matter nor a loss that stands costs a list of all nodes, and of the machines on the seed, with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
-/// The nodes are listed ahead of a crossing within the window of [`ProbeState::window`]; each shoot has its own moment
-/// in this first part of it, so that the shoots of a seed that are lost at once do not all list them at once. In what is
-/// left there is time for a list that takes long.
+/// The nodes are listed ahead of a crossing, within [`ProbeState::window`]. Each shoot has a moment of its own in this
+/// first part of it, so that the shoots of a seed that are lost at once do not all list them at once. In what is left
+/// there is time for a list that takes long.
 const SPREAD: f64 = 0.6;
 
 /// Why expired leases were excluded when the nodes were last listed, and when each had been renewed.

@@ -141,8 +141,8 @@ pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
     })
     .await?;
     let (services, subscriber, start) = healthy::start(&rig, options.replicas).await?;
-    // Every lease has been seen to change, so that its age is known, and often enough that some renewal was young when it
-    // was listed: until then the clocks of the nodes may be taken for behind, which delays a verdict.
+    // Every lease has been seen to change, so that its age is known, and often enough that some renewal was young when
+    // it was listed: until then the clocks of the nodes may be taken for behind, which delays a verdict.
     tokio::time::sleep(interval * 6).await;
 
     let request = rig.seed.last_request().await?;
