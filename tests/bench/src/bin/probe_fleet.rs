@@ -24,7 +24,8 @@ struct Args {
 enum ScenarioCommand {
     /// The start of a fleet and its steady state: CPU, bytes, requests, memory, lag of the schedule
     Healthy(healthy::HealthyOptions),
-    /// All nodes lost and recovered: from the crossing of the threshold to the verdict at a subscriber
+    /// All nodes lost and recovered: from the crossing of the threshold to the verdict at a subscriber. Fails when it
+    /// comes late, or nodes are listed more than once
     Loss(loss::LossOptions),
     /// All API servers fail for a while: which shoots get the verdict LEASES_EXPIRED, and when. Fails when a healthy
     /// one gets it or a lost one does not
@@ -43,7 +44,11 @@ async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     match args.scenario {
         ScenarioCommand::Healthy(options) => tell(&healthy::run(options).await?, args.json),
-        ScenarioCommand::Loss(options) => tell(&loss::run(options).await?, args.json),
+        ScenarioCommand::Loss(options) => {
+            let outcomes = loss::run(options).await?;
+            tell(&outcomes, args.json)?;
+            outcomes.check()
+        }
         ScenarioCommand::Outage(options) => {
             let outcomes = outage::run(options).await?;
             tell(&outcomes, args.json)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde::Serialize;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::watchdog::Service;
@@ -27,6 +27,9 @@ const FRACTION: f64 = 0.6;
 
 /// 32 s to the expiry, and the time that a machine under load needs to tell it.
 const LOSS_BOUND: Duration = Duration::from_secs(120);
+
+/// From the crossing to the last verdict, in milliseconds: half of the time that kube-controller-manager leaves.
+const LATEST: f64 = 4_000.0;
 
 /// The parameters of the measurement.
 #[derive(Debug, Clone, clap::Args)]
@@ -230,6 +233,22 @@ async fn stay_lost(rig: &Rig, services: &[Service], seconds: f64) -> anyhow::Res
         after.lease_lists - fleet.lease_lists,
     );
     Ok(Some((round(cpu / window), interval)))
+}
+
+impl Outcomes {
+    /// Succeeds if the verdicts came in time, and no shoot's nodes were listed twice.
+    ///
+    /// # Errors
+    /// Names the first target that was missed.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let lag = self.detection_lag.context("no loss was reported")?;
+        ensure!(lag.max <= LATEST, "losses are reported late");
+        ensure!(
+            self.node_lists <= self.lost as u64,
+            "nodes were listed more than once"
+        );
+        Ok(())
+    }
 }
 
 impl std::fmt::Display for Outcomes {
