@@ -223,8 +223,8 @@ impl SandboxFixture {
             .context("an answer without a state")
     }
 
-    /// Waits until the three dependants want and have this many replicas. Those that are to have some must also be
-    /// without meltdown-protection-active, which the coordinator takes off last: after that it writes no more.
+    /// Waits until the three dependants want and have this many replicas. With more than 0, meltdown-protection-active
+    /// must be gone, too: the coordinator takes it off last, and writes no more after that.
     ///
     /// # Errors
     /// When they do not within `bound`.

@@ -37,8 +37,8 @@ const TENSE: Duration = Duration::from_secs(1);
 /// While a loss stands, probes follow each other at this pace, so that a recovery is seen at once.
 const LOST: Duration = Duration::from_secs(2);
 
-/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core at most (at 100 to
-/// 200 us each, see docs/performance.md).
+/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: a quarter to half of a core (at
+/// 100 to 200 us each, see docs/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
 
 /// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A
@@ -198,7 +198,7 @@ pub(crate) fn after_assessment(
     due = with_others(due);
     if let Some(ahead) = seen.look_ahead {
         // Together with other shoots while it is far, because most kubelets renew before it comes. When it has come,
-        // apart from them: a list of nodes costs as much as a hundred probes.
+        // apart from them: a list of nodes costs as much as dozens of probes.
         let at = ahead.list_nodes_at;
         due = due.min(with_others(at).min(recent.allow(at.max(now))));
     }

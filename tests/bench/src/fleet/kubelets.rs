@@ -1,8 +1,12 @@
 //! When each kubelet of a shoot last renewed its Lease: computed when somebody asks, so that a million kubelets cost
 //! nothing.
 
-/// Between two renewals of a kubelet, in microseconds: a quarter of the 40 s lease duration.
-pub const RENEW_INTERVAL: i64 = 10_000_000;
+/// The shortest time between two renewals of a kubelet, in microseconds: a quarter of the 40 s lease duration.
+const RENEW_INTERVAL: i64 = 10_000_000;
+
+/// The longest. A kubelet adds up to 4 % to each wait; here every node adds a share of its own, always the same, so
+/// that its turns do not stay in step with the probes.
+pub const MAX_RENEW_INTERVAL: i64 = RENEW_INTERVAL + RENEW_INTERVAL / 25;
 
 /// A time in which some kubelets of a shoot cannot reach its API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,9 +89,9 @@ impl ShootKubelets {
     /// When a node last renewed, at `now`.
     #[must_use]
     pub fn renewed(&self, node: usize, now: i64) -> i64 {
-        let phase = self.phase(node);
+        let (phase, interval) = (self.phase(node), self.interval(node));
         // The turn at or before a time.
-        let turn = |at: i64| at - (at - phase).rem_euclid(RENEW_INTERVAL);
+        let turn = |at: i64| at - (at - phase).rem_euclid(interval);
         let Some(outage) = self.outage.filter(|outage| node < outage.nodes) else {
             return turn(now);
         };
@@ -99,7 +103,7 @@ impl ShootKubelets {
             return turn(now.min(outage.from));
         }
         match self.resumed(node) {
-            Some(back) if now >= back => now - (now - back).rem_euclid(RENEW_INTERVAL),
+            Some(back) if now >= back => now - (now - back).rem_euclid(interval),
             _ => last,
         }
     }
@@ -113,7 +117,7 @@ impl ShootKubelets {
             return Some(self.retried(node, until, outage.resume_within));
         }
         // The first turn at or after the end.
-        Some(until + (self.phase(node) - until).rem_euclid(RENEW_INTERVAL))
+        Some(until + (self.phase(node) - until).rem_euclid(self.interval(node)))
     }
 
     /// A time at which a node renews; all others before the end of the present outage are whole intervals away.
@@ -122,6 +126,11 @@ impl ShootKubelets {
             Some(restart) => self.retried(node, restart.at, restart.resume_within),
             None => self.within(node, 1, RENEW_INTERVAL),
         }
+    }
+
+    /// Between two renewals of a node.
+    fn interval(&self, node: usize) -> i64 {
+        RENEW_INTERVAL + self.within(node, 4, MAX_RENEW_INTERVAL - RENEW_INTERVAL)
     }
 
     /// When the retries of a node succeed after an outage that ended at `until`: another time after each outage.
@@ -148,6 +157,8 @@ pub const fn mix(number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const NOW: i64 = 1_700_000_000_000_000;
@@ -156,12 +167,18 @@ mod tests {
     fn kubelets_renew_every_interval_and_not_all_at_once() {
         let kubelets = ShootKubelets::new(7);
         let ages: Vec<i64> = (0..50).map(|node| NOW - kubelets.renewed(node, NOW)).collect();
-        assert!(ages.iter().all(|age| (0..RENEW_INTERVAL).contains(age)));
+        assert!(ages.iter().all(|age| (0..MAX_RENEW_INTERVAL).contains(age)));
         assert!(ages.iter().filter(|age| **age < RENEW_INTERVAL / 2).count() > 10);
-        assert_eq!(
-            kubelets.renewed(3, NOW + RENEW_INTERVAL),
-            kubelets.renewed(3, NOW) + RENEW_INTERVAL
-        );
+        let intervals: BTreeSet<i64> = (0..50).map(|node| kubelets.interval(node)).collect();
+        assert!(intervals.len() > 40, "{intervals:?}");
+        for node in 0..50 {
+            let interval = kubelets.interval(node);
+            assert!((RENEW_INTERVAL..MAX_RENEW_INTERVAL).contains(&interval));
+            assert_eq!(
+                kubelets.renewed(node, NOW + interval),
+                kubelets.renewed(node, NOW) + interval
+            );
+        }
     }
 
     #[test]
@@ -180,8 +197,8 @@ mod tests {
         assert!(kubelets.renewed(2, later) > NOW);
         kubelets.heal(later, 0);
         assert_eq!(kubelets.renewed(0, later), last, "not before its next turn");
-        let back = kubelets.renewed(0, later + RENEW_INTERVAL);
-        assert!((later..=later + RENEW_INTERVAL).contains(&back));
+        let back = kubelets.renewed(0, later + MAX_RENEW_INTERVAL);
+        assert!((later..=later + MAX_RENEW_INTERVAL).contains(&back));
     }
 
     #[test]
@@ -213,7 +230,11 @@ mod tests {
         let mut first = Vec::new();
         for _ in 0..2 {
             let before: Vec<i64> = (0..50).map(|node| kubelets.renewed(node, now)).collect();
-            assert!(before.iter().all(|at| (now - RENEW_INTERVAL..=now).contains(at)));
+            assert!(
+                before
+                    .iter()
+                    .all(|at| (now - MAX_RENEW_INTERVAL..=now).contains(at))
+            );
             kubelets.cut(Outage {
                 from: now,
                 until: None,
@@ -230,7 +251,7 @@ mod tests {
                 assert_eq!(kubelets.renewed(node, back), back);
                 assert_eq!(
                     kubelets.renewed(node, back + 25_000_000),
-                    back + 2 * RENEW_INTERVAL
+                    back + 2 * kubelets.interval(node)
                 );
             }
             first.push(kubelets.resumed(0).unwrap() - end);

@@ -12,7 +12,7 @@ use watchdog_test_support::watchdog::Service;
 use super::healthy::{self, Start};
 use super::{Millis, prober_config, round, share, usage_of};
 use crate::fleet::admin::Loss;
-use crate::fleet::kubelets::RENEW_INTERVAL;
+use crate::fleet::kubelets::MAX_RENEW_INTERVAL;
 use crate::fleet::{self, Report, ShootReport};
 use crate::rig::perf::Perf;
 use crate::rig::subscriber::ReceivedOutcome;
@@ -192,7 +192,7 @@ pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
             && shoots
                 .iter()
                 .filter_map(recovered)
-                .all(|at| at <= healed + RENEW_INTERVAL),
+                .all(|at| at <= healed + MAX_RENEW_INTERVAL),
         "the fleet did not recover as it should"
     );
     let delta = |of: fn(&Report) -> u64| of(&fleet_after) - of(&fleet);

@@ -13,7 +13,7 @@ use watchdog_test_support::watchdog::Service;
 use super::healthy::{self, Start};
 use super::{Millis, peak_of, prober_config, round, usage_of};
 use crate::fleet::admin::OutageEnd;
-use crate::fleet::kubelets::RENEW_INTERVAL;
+use crate::fleet::kubelets::MAX_RENEW_INTERVAL;
 use crate::fleet::{self, OutageMode, ShootReport};
 use crate::rig::subscriber::{OutcomeChange, Subscriber};
 use crate::rig::{Rig, RigOptions};
@@ -240,7 +240,7 @@ const fn end(lost: usize) -> OutageEnd {
 /// Waits until lease-probe has listed every shoot two renew intervals from now or later: it has seen every lease
 /// change.
 async fn until_renewals_observed(rig: &Rig, interval: f64) -> anyhow::Result<()> {
-    let listed_after = fleet::now() + 2 * RENEW_INTERVAL;
+    let listed_after = fleet::now() + 2 * MAX_RENEW_INTERVAL;
     let bound = VERDICT_BOUND + Duration::from_secs_f64(interval);
     wait::until_true("lease-probe has listed every shoot", bound, || async {
         Ok(rig.admin.report().await?.oldest_list >= listed_after)

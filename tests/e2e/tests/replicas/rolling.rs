@@ -130,10 +130,16 @@ async fn updated(name: &str, kinds: &[ServiceKind]) -> anyhow::Result<()> {
     lost.iter().for_each(SimulatedShoot::heal);
     fleet.update(&fixture, kinds).await?;
     until_replicas(&fixture, &lost, 1).await?;
-    wait::until("all pods run", BOUND, || async {
+    wait::until("nothing is held down, and all pods run", BOUND, || async {
         for shoot in &lost {
             for pod in shoot.pods() {
                 anyhow::ensure!(pod.ready, "{} of {} is not ready", pod.name, shoot.name());
+            }
+            for workload in shoot.state().workloads {
+                let held = workload
+                    .watchdog_annotations
+                    .contains_key("meltdown-protection-active");
+                anyhow::ensure!(!held, "{} of {} is held down", workload.name, shoot.name());
             }
         }
         Ok(Some(()))

@@ -35,7 +35,7 @@ async fn an_hour_forwards_and_back() {
         std::fs::write(&clock, offset).unwrap();
         holds("nothing is written", Duration::from_secs(2), || async {
             let writes = fixture.writes(&shoot);
-            anyhow::ensure!(writes.len() == before, "{:?}", &writes[before..]);
+            anyhow::ensure!(writes.len() == before, "written: {:?}", &writes[before..]);
             Ok(true)
         })
         .await
