@@ -4,6 +4,8 @@
 //! node's conditions, so a watch over a large seed would cost more, all the time, than the few lists that a suspicion
 //! or an incident needs.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -11,16 +13,33 @@ use kube::core::Status;
 use watchdog_api::list::{Item, ItemList};
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names;
-use watchdog_kube::client::{RequestError, request, retry_after};
+use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, request_within, retry_after};
 
 use crate::domain::outcome::ProbeFailure;
 
-/// Lists the machines in the shoot's namespace.
+/// How long the next list may take, after one that was given `last` and failed or not; at most `longest`. Most lists
+/// that take longer than [`REQUEST_DEADLINE`] have lost their connection, and the next one answers at once. But a seed
+/// that is slow must be waited for in the end, or no loss is ever reported.
+#[must_use]
+pub fn next_deadline(last: Duration, failed: bool, longest: Duration) -> Duration {
+    let next = if failed {
+        last + REQUEST_DEADLINE
+    } else {
+        REQUEST_DEADLINE
+    };
+    next.min(longest)
+}
+
+/// Lists the machines in the shoot's namespace within `deadline`.
 ///
 /// # Errors
 /// Says why they could not be listed. A single malformed machine fails the list: its node would look as if it had
 /// none.
-pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineItem>, ProbeFailure> {
+pub async fn list(
+    seed: &kube::Client,
+    namespace: &str,
+    deadline: Duration,
+) -> Result<Vec<MachineItem>, ProbeFailure> {
     let path = format!(
         "/apis/{}/{}/namespaces/{namespace}/machines",
         names::MACHINE_GROUP,
@@ -29,7 +48,7 @@ pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineIte
     let get = http::Request::get(path)
         .body(Body::empty())
         .map_err(|e| ProbeFailure::Machines(e.to_string()))?;
-    let answer = request(async {
+    let answer = request_within(deadline, async {
         let (head, body) = seed.send(get).await?.into_parts();
         Ok((head, body.collect().await?.to_bytes()))
     });

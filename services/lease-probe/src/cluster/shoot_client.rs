@@ -17,6 +17,7 @@ use watchdog_api::machine::MachineItem;
 use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
+use watchdog_kube::client::REQUEST_DEADLINE;
 
 use super::answer_budget::{RememberedLeases, SharedLimits};
 use super::connection::{CachedConnection, Observations, Suspicion};
@@ -96,6 +97,8 @@ pub struct HttpShootClient<C: Connector> {
     remembered: RememberedLeases,
     // Found at the first refusal since the last list that succeeded.
     missing: Option<Vec<ShootPermission>>,
+    // How long the next list of the machines may take.
+    machines_deadline: Duration,
 }
 
 /// The external endpoint of a shoot, over one cached connection.
@@ -116,6 +119,7 @@ impl<C: Connector> HttpShootClient<C> {
             pages: [PageSize::default(); 2],
             remembered: RememberedLeases::new(limits),
             missing: None,
+            machines_deadline: REQUEST_DEADLINE,
         }
     }
 
@@ -233,7 +237,11 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         budget: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
         let (seed, name) = (self.seed.clone(), self.name.clone());
-        let mut machines = pin!(timeout_at(budget.deadline, machines::list(&seed, &name)));
+        let deadline = self.machines_deadline;
+        let mut machines = pin!(timeout_at(
+            budget.deadline,
+            machines::list(&seed, &name, deadline)
+        ));
         let (found, machines) = {
             let mut nodes = pin!(self.list::<NodeItem>(access, budget, ShootPermission::ListNodes));
             tokio::select! {
@@ -246,6 +254,8 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
                 machines = &mut machines => (nodes.await?, machines),
             }
         };
+        let failed = !matches!(machines, Ok(Ok(_)));
+        self.machines_deadline = machines::next_deadline(deadline, failed, budget.limit);
         // A malformed one might be one that counts.
         let node = |item| match item {
             Item::Ok(node) => Ok(node),

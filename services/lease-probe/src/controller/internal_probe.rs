@@ -10,7 +10,7 @@ use crate::cluster::shoot_client::{Budget, ShootClient};
 use crate::domain::answered::ListTimes;
 use crate::domain::assessment::{Assessment, ExpiryRule};
 use crate::domain::candidates::NodeIndex;
-use crate::domain::outcome::ProbeFailure;
+use crate::domain::outcome::{FailureEvidence, ProbeFailure};
 use crate::domain::probe_state::{ProbeState, ProbeStep};
 use crate::domain::renewals::expiry_age;
 use crate::domain::schedule;
@@ -97,6 +97,9 @@ pub(super) async fn ask_internal<S: ShootClient>(
             }
             // They did not matter yet.
             (Err(failure), Some(assessment)) => {
+                if failure.evidence() == FailureEvidence::Throttles {
+                    state.answered_mut().note_throttling(shared.now());
+                }
                 return Ok(ProbeResult {
                     assessment,
                     throttled: failure.is_throttled().then_some(failure),

@@ -34,10 +34,14 @@ fn longest_list(rule: ExpiryRule, renew_interval: Duration) -> Duration {
 /// matter nor a loss that stands costs a list of all nodes, and of the machines on the seed, with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
-/// The nodes are listed ahead of a crossing, within [`ProbeState::window`]. Each shoot has a moment of its own in this
-/// first part of it, so that the shoots of a seed that are lost at once do not all list them at once. In what is left
-/// there is time for a list that takes long.
-const SPREAD: f64 = 0.6;
+/// Nodes and machines are listed at most this many renew intervals ahead of a crossing, so that they are still
+/// [`FRESH`] when it comes, also if it turns out to be a second later.
+const LONGEST_LEAD: f64 = 1.1;
+
+/// Each shoot has a moment of its own in this first part of [`ProbeState::longest_lead`], so that the shoots of a seed
+/// that are lost at once do not all list their nodes at once. The rest, 6 s by default, is for a list that takes long,
+/// and for most of the pause after a 429.
+const SPREAD: f64 = 0.45;
 
 /// Why expired leases were excluded when the nodes were last listed, and when each had been renewed.
 #[derive(Debug, Clone)]
@@ -109,17 +113,16 @@ impl ProbeState {
         // A lease about to expire also counts: probing exactly at the crossing requires knowing when the crossing is.
         let soon = now.after(MIN_SPACING);
         let imminent = assessment.next_expiry.is_some_and(|expiry| expiry < soon);
-        let lead = self.window(rule).mul_f64(1.0 - SPREAD * self.place);
-        let list_nodes_at = assessment.crossing.map(|crossing| crossing.before(lead));
-        let ahead = list_nodes_at.is_some_and(|at| at <= now);
+        let look_ahead = assessment.crossing.map(|crossing| {
+            // Not only when the first lease is about to expire: that is a probe on a tick that many shoots share.
+            let latest = assessment.next_expiry.map(|expiry| expiry.before(MIN_SPACING));
+            self.look_ahead(crossing, latest, rule, now)
+        });
+        let ahead = look_ahead.is_some_and(|ahead| ahead.list_nodes_at <= now);
         let suspicious = imminent || assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0;
         if !suspicious && !ahead {
             self.nodes = None;
-            let list_leases_by = now.after(longest_pause(self.renew_interval(), rule.expiry_age));
-            assessment.look_ahead = list_nodes_at.map(|list_nodes_at| LookAhead {
-                list_nodes_at,
-                list_leases_by,
-            });
+            assessment.look_ahead = look_ahead;
         }
         // How many leases count is not known exactly, so neither is the crossing: it cannot come before the first
         // expiry, and then the nodes are listed.
@@ -187,11 +190,30 @@ impl ProbeState {
         now.since(as_of) <= self.renew_interval().mul_f64(intervals)
     }
 
+    /// When to list the nodes ahead of a crossing, at `latest` if there is room for that.
+    fn look_ahead(
+        &self,
+        crossing: UnixTime,
+        latest: Option<UnixTime>,
+        rule: ExpiryRule,
+        now: UnixTime,
+    ) -> LookAhead {
+        let lead = self.longest_lead(rule);
+        let earliest = crossing.before(lead);
+        let spread = crossing.before(lead.mul_f64(1.0 - SPREAD));
+        let latest = latest.map_or(spread, |latest| latest.min(spread)).max(earliest);
+        LookAhead {
+            list_nodes_at: earliest.after(latest.since(earliest).mul_f64(self.place)),
+            list_leases_by: now.after(longest_pause(self.renew_interval(), rule.expiry_age)),
+        }
+    }
+
     /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can
     /// be spread, and not so early that a kubelet which is merely late looks lost. A live one renews every interval.
-    fn window(&self, rule: ExpiryRule) -> Duration {
+    fn longest_lead(&self, rule: ExpiryRule) -> Duration {
         let interval = self.renew_interval();
-        interval.min(rule.expiry_age.saturating_sub(interval) / 2)
+        let longest = interval.mul_f64(LONGEST_LEAD);
+        longest.min(rule.expiry_age.saturating_sub(interval) / 2)
     }
 
     /// Judges the leases of the last list with the nodes and machines listed after it, as of the same moment `now`,
@@ -505,23 +527,26 @@ mod tests {
     /// Shoots that are lost at the same instant, and are all probed each second by then, list their nodes apart.
     #[test]
     fn each_shoot_lists_its_nodes_at_a_moment_of_its_own() {
-        let leases = listed(&[0, 1, 2]);
-        let moments = [0.0, 0.5, 1.0].map(|place| {
-            let mut state = ProbeState::at_place(place);
-            state.reported(&Outcome::Healthy);
-            (50..310).map(|tenths| UnixTime(tenths * 100_000)).find(|now| {
-                let times = ListTimes {
-                    sent: *now,
-                    received: *now,
-                };
-                matches!(state.leases(times, &leases, RULE), ProbeStep::Ahead(_))
+        let moments = |renewed: &[i64]| {
+            let leases = listed(renewed);
+            [0.0, 0.5, 1.0].map(|place| {
+                let mut state = ProbeState::at_place(place);
+                state.reported(&Outcome::Healthy);
+                let mut tenths = (50..400).filter(|tenths| {
+                    let now = UnixTime(tenths * 100_000);
+                    let times = ListTimes {
+                        sent: now,
+                        received: now,
+                    };
+                    !matches!(state.leases(times, &leases, RULE), ProbeStep::Done(_))
+                });
+                tenths.next().unwrap()
             })
-        });
-        // 8.5, 5.95 and 3.4 s before the crossing at 31 s.
-        assert_eq!(
-            moments,
-            [225, 251, 276].map(|tenths| Some(UnixTime(tenths * 100_000)))
-        );
+        };
+        // 8.5, 6.59 and 4.68 s before the crossing at 31 s.
+        assert_eq!(moments(&[0, 1, 2]), [225, 245, 264]);
+        // The crossing is at 30 s. At 23 s the first lease is about to expire.
+        assert_eq!(moments(&[-6, 0, 0]), [215, 223, 230]);
     }
 
     #[test]
