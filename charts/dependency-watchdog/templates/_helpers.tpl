@@ -167,7 +167,7 @@ and the measurements of docs/performance.md, so that one replica can hold all sh
 */}}
 {{- define "watchdog.resources" -}}
 {{- $shoots := float64 (index . 0).Values.expectedShoots }}
-{{- $perShoot := get (dict "lease-probe" (list 0.1 0.15) "scaling-coordinator" (list 0.02 0.12)
+{{- $perShoot := get (dict "lease-probe" (list 0.1 0.27) "scaling-coordinator" (list 0.02 0.12)
     "weeder" (list 0.02 0.04)) (index . 1).component }}
 {{- $request := printf "%dMi" (addf 32.0 (mulf $shoots (first $perShoot)) | ceil | int) }}
 {{- $limit := printf "%dMi" (addf 64.0 (mulf $shoots (last $perShoot)) | ceil | int) }}

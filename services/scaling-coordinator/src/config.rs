@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     history_per_shoot: u16,
 
-    /// Events of all shoots that this replica keeps, about 1 KiB each.
+    /// Events of all shoots that this replica keeps, about 3 KiB each.
     #[arg(
         long,
         default_value_t = 20_000,
