@@ -47,10 +47,8 @@ async fn a_429_of_the_seed_says_how_long_to_leave_it_alone() {
     );
 }
 
-/// A connection that is dead is given up after 10 s. A seed that takes longer than that for an answer gets more time
-/// with each try, or no loss could ever be reported.
 #[tokio::test]
-async fn a_list_that_fails_may_take_longer_the_next_time() {
+async fn a_list_without_an_answer_is_given_up() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let seed = seed(&server).await;
     server.inject(Fault::always(FaultAction::Hang).path("/apis/machine"));
@@ -60,25 +58,5 @@ async fn a_list_that_fails_may_take_longer_the_next_time() {
     assert!(
         matches!(&failed, ProbeFailure::Machines(why) if why == "no answer within 50ms"),
         "{failed}"
-    );
-
-    let seconds = Duration::from_secs;
-    let mut deadlines = vec![seconds(10)];
-    for _ in 0..3 {
-        deadlines.push(machines::next_deadline(
-            *deadlines.last().unwrap(),
-            true,
-            seconds(30),
-        ));
-    }
-    assert_eq!(deadlines, [10, 20, 30, 30].map(seconds));
-    assert_eq!(
-        machines::next_deadline(seconds(30), false, seconds(30)),
-        seconds(10)
-    );
-    assert_eq!(
-        machines::next_deadline(seconds(10), false, seconds(5)),
-        seconds(5),
-        "a short probeTimeout"
     );
 }

@@ -13,22 +13,9 @@ use kube::core::Status;
 use watchdog_api::list::{Item, ItemList};
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names;
-use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, request_within, retry_after};
+use watchdog_kube::client::{RequestError, request_within, retry_after};
 
 use crate::domain::outcome::ProbeFailure;
-
-/// How long the next list may take, after one that was given `last` and failed or not; at most `longest`. Most lists
-/// that take longer than [`REQUEST_DEADLINE`] have lost their connection, and the next one answers at once. But a seed
-/// that is slow must be waited for in the end, or no loss is ever reported.
-#[must_use]
-pub fn next_deadline(last: Duration, failed: bool, longest: Duration) -> Duration {
-    let next = if failed {
-        last + REQUEST_DEADLINE
-    } else {
-        REQUEST_DEADLINE
-    };
-    next.min(longest)
-}
 
 /// Lists the machines in the shoot's namespace within `deadline`.
 ///

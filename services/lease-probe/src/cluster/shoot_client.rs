@@ -17,7 +17,6 @@ use watchdog_api::machine::MachineItem;
 use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_kube::client::REQUEST_DEADLINE;
 
 use super::answer_budget::{RememberedLeases, SharedLimits};
 use super::connection::{CachedConnection, Observations, Suspicion};
@@ -29,6 +28,7 @@ use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::assessment::ListedLeases;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::renewals::ListedLease;
+use crate::domain::schedule;
 
 /// Time limit of GET /version, on a connection opened for it.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -98,7 +98,8 @@ pub struct HttpShootClient<C: Connector> {
     // Found at the first refusal since the last list that succeeded.
     missing: Option<Vec<ShootPermission>>,
     // How long the next list of the machines may take.
-    machines_deadline: Duration,
+    // Lists of the machines that failed in a row.
+    machines_failed: u32,
 }
 
 /// The external endpoint of a shoot, over one cached connection.
@@ -119,7 +120,7 @@ impl<C: Connector> HttpShootClient<C> {
             pages: [PageSize::default(); 2],
             remembered: RememberedLeases::new(limits),
             missing: None,
-            machines_deadline: REQUEST_DEADLINE,
+            machines_failed: 0,
         }
     }
 
@@ -237,7 +238,7 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         budget: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
         let (seed, name) = (self.seed.clone(), self.name.clone());
-        let deadline = self.machines_deadline;
+        let deadline = schedule::machines_deadline(self.machines_failed, budget.limit);
         let mut machines = pin!(timeout_at(
             budget.deadline,
             machines::list(&seed, &name, deadline)
@@ -254,8 +255,10 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
                 machines = &mut machines => (nodes.await?, machines),
             }
         };
-        let failed = !matches!(machines, Ok(Ok(_)));
-        self.machines_deadline = machines::next_deadline(deadline, failed, budget.limit);
+        self.machines_failed = match machines {
+            Ok(Ok(_)) => 0,
+            _ => self.machines_failed.saturating_add(1),
+        };
         // A malformed one might be one that counts.
         let node = |item| match item {
             Item::Ok(node) => Ok(node),

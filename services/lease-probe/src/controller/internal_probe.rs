@@ -13,7 +13,6 @@ use crate::domain::candidates::NodeIndex;
 use crate::domain::outcome::{FailureEvidence, ProbeFailure};
 use crate::domain::probe_state::{ProbeState, ProbeStep};
 use crate::domain::renewals::expiry_age;
-use crate::domain::schedule;
 
 /// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may
 /// take long, and the leases may be renewed meanwhile.
@@ -126,8 +125,7 @@ async fn list_nodes<S: ShootClient>(
         Err(failure) => {
             if let ProbeFailure::MachinesThrottled(wait) = failure {
                 let pace = shared.pace(&inputs.config);
-                let pause = schedule::throttle_pause(wait, pace, (shared.random)());
-                state.pause_machines(shared.now().after(pause));
+                state.machines_throttled(wait, pace, (shared.random)(), shared.now());
             }
             Err(failure)
         }

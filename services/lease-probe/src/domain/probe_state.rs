@@ -13,29 +13,19 @@ use super::assessment::{
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::Renewals;
-use super::schedule::MIN_SPACING;
+use super::schedule::{self, MIN_SPACING, ProbePace};
 
 /// For this long an expired lease stays excluded without another list of the nodes, unless it is renewed: one orphaned
 /// lease must not make every probe list all nodes.
 const REMEMBER: Duration = Duration::from_secs(120);
 
-/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
-/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before
-/// the kubelet falls silent, and an expired lease has been silent for longer than this.
-const FRESH: f64 = 1.25;
-
-/// Nodes and machines that a probe listed itself may have taken longer. Then they are good enough if they were asked
-/// for after the kubelets had missed a renewal.
-fn longest_list(rule: ExpiryRule, renew_interval: Duration) -> Duration {
-    rule.expiry_age.saturating_sub(renew_interval)
-}
-
-/// And this many are good enough for a verdict that does not turn into a loss: neither an expired lease that does not
-/// matter nor a loss that stands costs a list of all nodes, and of the machines on the seed, with every probe.
+/// Nodes and machines that were listed at most this many renew intervals ago are good enough for a verdict that does
+/// not turn into a loss: neither an expired lease that does not matter nor a loss that stands costs a list of all
+/// nodes, and of the machines on the seed, with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
-/// Nodes and machines are listed at most this many renew intervals ahead of a crossing, so that they are still
-/// [`FRESH`] when it comes, also if it turns out to be a second later.
+/// Nodes and machines are listed at most this many renew intervals ahead of a crossing: a live kubelet has renewed its
+/// lease by then, also one that is late.
 const LONGEST_LEAD: f64 = 1.1;
 
 /// Each shoot has a moment of its own in this first part of [`ProbeState::longest_lead`], so that the shoots of a seed
@@ -72,6 +62,8 @@ pub struct ProbeState {
     external_failures: u32,
     // Until then the seed's API server wants to be left alone.
     machines_paused_until: UnixTime,
+    // Its 429s in a row.
+    machines_throttled: u32,
     // The shoot's place in `SPREAD`, from 0 to 1.
     place: f64,
 }
@@ -183,7 +175,14 @@ impl ProbeState {
         let excluded = |lease: &str| nodes.exclusion(lease);
         let judged = assess(listed, &self.renewals, excluded, Some(nodes), context, now);
         let turns = judged.outcome.is_loss() && self.settled != LastSettledOutcome::Lost;
-        (!turns || self.is_within(FRESH, remembered.as_of, now)).then_some(judged)
+        (!turns || self.may_turn(remembered.as_of, context.rule, now)).then_some(judged)
+    }
+
+    /// Returns true if nodes and machines that were asked for at `as_of` may turn the verdict into a loss at `now`: by
+    /// then the kubelets whose leases have expired had missed a renewal. The reason why a kubelet is silent, such as a
+    /// Machine that is deleted or an update in place, shows in them before the kubelet falls silent.
+    fn may_turn(&self, as_of: UnixTime, rule: ExpiryRule, now: UnixTime) -> bool {
+        now.since(as_of) <= rule.expiry_age.saturating_sub(self.renew_interval())
     }
 
     fn is_within(&self, intervals: f64, as_of: UnixTime, now: UnixTime) -> bool {
@@ -225,6 +224,7 @@ impl ProbeState {
         rule: ExpiryRule,
         now: UnixTime,
     ) -> Assessment {
+        self.machines_throttled = 0;
         self.judge_by(listed, nodes, rule, now, now)
     }
 
@@ -238,7 +238,7 @@ impl ProbeState {
         as_of: UnixTime,
         now: UnixTime,
     ) -> Option<Assessment> {
-        if now.since(as_of) > longest_list(rule, self.renew_interval()) {
+        if !self.may_turn(as_of, rule, now) {
             return None;
         }
         let nodes = self.nodes.take()?;
@@ -303,9 +303,17 @@ impl ProbeState {
         });
     }
 
-    /// The seed's API server answered 429 to the list of the machines.
-    pub const fn pause_machines(&mut self, until: UnixTime) {
-        self.machines_paused_until = until;
+    /// The seed's API server answered 429 to the list of the machines and asked for `wait`. `random` is in [0, 1).
+    pub(crate) fn machines_throttled(
+        &mut self,
+        wait: Option<Duration>,
+        pace: ProbePace,
+        random: f64,
+        now: UnixTime,
+    ) {
+        self.machines_throttled = self.machines_throttled.saturating_add(1);
+        let pause = schedule::machines_pause(wait, self.machines_throttled, pace, random);
+        self.machines_paused_until = now.after(pause);
     }
 
     /// For how long the machines must not be listed; none if they may be.
@@ -550,15 +558,19 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_turns_only_on_nodes_listed_lately() {
+    fn a_verdict_turns_only_on_nodes_listed_after_a_missed_renewal() {
         let mut state = ProbeState::default();
         let leases = listed(&[0, 1, 2]);
-        state.leases(listing(5), &leases, RULE);
-        for second in [15, 19] {
+        for second in [5, 14] {
             state.leases(listing(second), &leases, RULE);
         }
-        judged(&mut state, &leases, 19);
+        judged(&mut state, &leases, 14);
         state.leases(listing(25), &leases, RULE);
+        // 17 s: the expiry age without the renew interval.
+        assert_eq!(
+            done(state.clone().leases(listing(31), &leases, RULE)),
+            Outcome::LeasesExpired
+        );
         assert_eq!(state.leases(listing(32), &leases, RULE), ProbeStep::ListNodes);
         state.reported(&Outcome::LeasesExpired);
         assert_eq!(

@@ -53,6 +53,14 @@ const LONGEST_ABSENCE: Duration = Duration::from_secs(8);
 /// more must not be able to blind the watchdog to a shoot for a day, and one request in five minutes is no burden.
 pub(crate) const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 
+/// A list of the machines on the seed that takes longer has most likely lost its connection, and the next one answers at
+/// once.
+const MACHINES_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The shortest pause after a 429 of the seed to a list of the machines. It asks for 1 s itself, and a loss may be only
+/// 6 s away.
+const MACHINES_PAUSE: Duration = Duration::from_secs(2);
+
 /// The configured pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ProbePace {
@@ -266,11 +274,36 @@ pub(crate) fn after_failure(
 }
 
 /// How long an API server is left alone that answered 429 and asked for `wait`.
-pub(crate) fn throttle_pause(wait: Option<Duration>, pace: ProbePace, random: f64) -> Duration {
+fn throttle_pause(wait: Option<Duration>, pace: ProbePace, random: f64) -> Duration {
     let wait = wait
         .unwrap_or_default()
         .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE);
     jittered(wait, pace.jitter, random)
+}
+
+/// How long the machines are not listed after the `in_a_row`-th 429 of the seed, which asked for `wait`. Each more
+/// doubles the shortest pause, up to that for a shoot's API server.
+pub(crate) fn machines_pause(
+    wait: Option<Duration>,
+    in_a_row: u32,
+    pace: ProbePace,
+    random: f64,
+) -> Duration {
+    let doubled = MACHINES_PAUSE.saturating_mul(2_u32.saturating_pow(in_a_row.saturating_sub(1)));
+    let shortest = doubled.min(BACK_OFF_FOR_THROTTLED_REQUESTS);
+    jittered(
+        wait.unwrap_or_default().clamp(shortest, LONGEST_THROTTLE),
+        pace.jitter,
+        random,
+    )
+}
+
+/// How long a list of the machines may take after `failed` ones in a row, at most `longest`. Each gives the next more
+/// time: a seed that is slow must be waited for in the end, or no loss is ever reported.
+pub(crate) fn machines_deadline(failed: u32, longest: Duration) -> Duration {
+    MACHINES_DEADLINE
+        .saturating_mul(failed.saturating_add(1))
+        .min(longest)
 }
 
 /// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
@@ -524,6 +557,30 @@ mod tests {
             after_failure((at(0), at(0)), PACE, &failure, failures, 0.0)
         };
         assert_eq!((due(1), due(30)), (at(1), at(8)));
+    }
+
+    #[test]
+    fn a_429_of_the_seed_pauses_the_machines_for_longer_each_time() {
+        let pauses = |wait: Option<u64>| {
+            let wait = wait.map(Duration::from_secs);
+            [1, 2, 3, 4, u32::MAX].map(|in_a_row| machines_pause(wait, in_a_row, PACE, 0.0).as_secs())
+        };
+        assert_eq!(pauses(Some(1)), [2, 4, 8, 10, 10]);
+        assert_eq!(pauses(None), [2, 4, 8, 10, 10]);
+        assert_eq!(pauses(Some(9)), [9, 9, 9, 10, 10], "as long as it asks for");
+        assert_eq!(pauses(Some(86_400)), [300; 5]);
+    }
+
+    /// A connection that is dead is given up after 10 s. A seed that takes longer than that for an answer gets more
+    /// time with each try, or no loss could ever be reported.
+    #[test]
+    fn a_list_of_machines_that_fails_may_take_longer_the_next_time() {
+        let deadlines = |longest| {
+            [0, 1, 2, u32::MAX]
+                .map(|failed| machines_deadline(failed, Duration::from_secs(longest)).as_secs())
+        };
+        assert_eq!(deadlines(30), [10, 20, 30, 30]);
+        assert_eq!(deadlines(5), [5; 4], "a short probeTimeout");
     }
 
     /// Whatever stands between the watchdog and a shoot must not silence it for a day, and a verdict's validity must
