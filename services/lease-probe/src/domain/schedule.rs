@@ -53,8 +53,8 @@ const LONGEST_ABSENCE: Duration = Duration::from_secs(8);
 /// more must not be able to blind the watchdog to a shoot for a day, and one request in five minutes is no burden.
 pub(crate) const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 
-/// A list of the machines on the seed that takes longer has most likely lost its connection, and the next one answers at
-/// once.
+/// A list of the machines on the seed that takes longer has most likely lost its connection, and the next one answers
+/// at once.
 const MACHINES_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The shortest pause after a 429 of the seed to a list of the machines. It asks for 1 s itself, and a loss may be only
