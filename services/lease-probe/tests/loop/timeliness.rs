@@ -225,6 +225,54 @@ fn nodes_that_stop_within_one_second_are_a_loss_at_the_crossing() {
     );
 }
 
+/// 50 nodes that stop within a second, after they were seen to renew.
+fn lost_after_renewals(nodes_take: Millis, seed_throttles_until: Millis) -> TestShoot {
+    TestShoot {
+        renewals: steady(50, 100_000),
+        leases_take: 8,
+        nodes_take,
+        seed_throttles_until,
+    }
+}
+
+/// Shoots that are lost together list their nodes apart: each prober draws a moment of its own.
+#[test]
+fn nodes_are_listed_6_to_11_s_ahead_at_a_random_moment() {
+    let shoot = lost_after_renewals(12, 0);
+    let crossing = truth(&shoot)[0];
+    let leads: Vec<_> = (0..20)
+        .map(|_| crossing - run(shoot.clone(), "30s").nodes_listed[0])
+        .collect();
+    assert!(
+        leads.iter().all(|lead| (6_000..=11_000).contains(lead)),
+        "{leads:?}"
+    );
+    assert!(
+        leads.iter().max() > leads.iter().min().map(|least| least + 1_000).as_ref(),
+        "{leads:?}"
+    );
+}
+
+#[test]
+fn nodes_that_take_4_s_or_a_seed_that_throttles_for_a_moment_delay_no_loss() {
+    let crossing = truth(&lost_after_renewals(0, 0))[0];
+    for shoot in [
+        lost_after_renewals(4_000, 0),
+        lost_after_renewals(12, crossing - 5_500),
+    ] {
+        for _ in 0..5 {
+            let observed = run(shoot.clone(), "30s");
+            let reported = first_loss(&observed).unwrap();
+            let late = reported - crossing;
+            assert!(
+                (0..100).contains(&late),
+                "{late} ms: {:?}",
+                observed.around(crossing)
+            );
+        }
+    }
+}
+
 /// The answer to a list that takes long is about when it was asked for: a slow API server is no loss.
 #[test]
 fn an_api_server_that_takes_its_time_is_no_loss() {
