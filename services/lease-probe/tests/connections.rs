@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use lease_probe::cluster::answer_budget::SharedLimits;
-use lease_probe::cluster::connect_limiter::HELD_FOR;
+use futures::FutureExt;
+use lease_probe::cluster::answer_budget::{CONNECT_HELD_FOR, SharedLimits};
 use lease_probe::cluster::connection::{ApiResponse, CachedConnection, Suspicion};
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::kubeconfig::{Access, access};
@@ -18,6 +18,7 @@ use lease_probe::cluster::transport::ApiRequest;
 use lease_probe::domain::answer_ledger::AnswerKind;
 use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use tokio::net::TcpListener;
+use tokio::task::unconstrained;
 use tokio::time::Instant;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
@@ -134,7 +135,7 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
         idle().await;
         assert_eq!(accepted.load(SeqCst), begun);
         assert!(!answers.is_finished());
-        tokio::time::advance(HELD_FOR + Duration::from_millis(10)).await;
+        tokio::time::advance(CONNECT_HELD_FOR + Duration::from_millis(10)).await;
     }
     assert_eq!(answers.await.unwrap().unwrap().status, 200);
     assert!(hang.iter().all(|one| !one.is_finished()), "they hang for 10 s");
@@ -146,7 +147,7 @@ async fn a_request_that_queues_has_asked_nobody() {
     let full = limits(0);
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let access = access_to(&server);
-    let not_asked = ProbeFailure::ConnectQueueTimeout(LIMIT);
+    let not_asked = ProbeFailure::QueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
     assert_eq!(not_asked.evidence(), FailureEvidence::None);
     let mut external = HttpExternalEndpoint::new(LOCAL, full.clone());
@@ -155,6 +156,17 @@ async fn a_request_that_queues_has_asked_nobody() {
     let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
     let mut client = HttpShootClient::new("shoot".into(), seed, LOCAL, full);
     let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
+    assert_eq!(listed.err(), Some(not_asked.clone()));
+    // Nor are nodes listed while others are.
+    let free = limits(1);
+    let taken: Vec<_> =
+        std::iter::from_fn(|| unconstrained(free.node_lists.acquire()).now_or_never()).collect();
+    assert_eq!(taken.len(), 128);
+    let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
+    let mut client = HttpShootClient::new("shoot".into(), seed, LOCAL, free.clone());
+    let listed = client
+        .nodes_and_machines(&access, Budget::starting_now(LIMIT))
+        .await;
     assert_eq!(listed.err(), Some(not_asked));
     assert_eq!(server.counters().connections, 0);
 }

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use watchdog_kube::client::retry_after;
 
 use super::answer_budget::{AnswerBuffer, SharedLimits};
-use super::connect_limiter::ConnectPermit;
 use super::kubeconfig::Access;
+use super::start_limiter::StartPermit;
 use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::answered::{ListCounts, SLOW};
@@ -182,7 +182,7 @@ impl<C: Connector> CachedConnection<C> {
     ///
     /// # Errors
     /// As [`request`](Self::request); [`ProbeFailure::Timeout`] when the server had its time,
-    /// [`ProbeFailure::ConnectQueueTimeout`] when no permit was free for as long.
+    /// [`ProbeFailure::QueueTimeout`] when no permit was free for as long.
     pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
         let request = ApiRequest::get(path, AnswerKind::Small);
         self.queueing = false;
@@ -196,7 +196,7 @@ impl<C: Connector> CachedConnection<C> {
         }
         let limits = self.limits.clone();
         let permit = tokio::time::timeout(limit, limits.connect.acquire()).await;
-        let permit = permit.map_err(|_| ProbeFailure::ConnectQueueTimeout(limit))?;
+        let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(limit))?;
         let answer = tokio::time::timeout(limit, Box::pin(self.on_fresh(permit, &request))).await;
         answer.unwrap_or(Err(ProbeFailure::Timeout(limit)))
     }
@@ -309,7 +309,7 @@ impl<C: Connector> CachedConnection<C> {
 
     async fn on_fresh(
         &mut self,
-        permit: ConnectPermit<'_>,
+        permit: StartPermit<'_>,
         request: &ApiRequest,
     ) -> Result<ApiResponse, ProbeFailure> {
         let Some((_, target)) = &self.target else {

@@ -4,7 +4,6 @@
 //! [`connection`], which keeps one connection and replaces a dead one, to the socket in [`http`].
 
 pub mod answer_budget;
-pub mod connect_limiter;
 pub mod connection;
 pub mod http;
 pub mod kubeconfig;
@@ -12,6 +11,7 @@ pub mod machines;
 mod pages;
 pub mod permissions;
 pub mod shoot_client;
+pub mod start_limiter;
 mod tls;
 pub mod transport;
 pub mod watches;

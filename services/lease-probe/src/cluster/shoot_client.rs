@@ -97,7 +97,6 @@ pub struct HttpShootClient<C: Connector> {
     remembered: RememberedLeases,
     // Found at the first refusal since the last list that succeeded.
     missing: Option<Vec<ShootPermission>>,
-    // How long the next list of the machines may take.
     // Lists of the machines that failed in a row.
     machines_failed: u32,
 }
@@ -166,7 +165,7 @@ impl<C: Connector> HttpShootClient<C> {
             Err(_) if connection.is_waiting_for_memory() => {
                 ProbeFailure::NoAnswerMemory(connection.limits().answers.capacity())
             }
-            Err(_) if connection.is_queueing() => ProbeFailure::ConnectQueueTimeout(budget.limit),
+            Err(_) if connection.is_queueing() => ProbeFailure::QueueTimeout(budget.limit),
             Err(_) => {
                 // It may be dead, and no ping has found out yet.
                 connection.close();
@@ -174,7 +173,7 @@ impl<C: Connector> HttpShootClient<C> {
                     Ok(()) => ProbeFailure::ListTimeout(budget.limit),
                     Err(
                         failure @ (ProbeFailure::Throttled(_)
-                        | ProbeFailure::ConnectQueueTimeout(_)
+                        | ProbeFailure::QueueTimeout(_)
                         | ProbeFailure::LocalLimit(_)
                         | ProbeFailure::NoAnswerMemory(_)),
                     ) => failure,
@@ -200,39 +199,9 @@ impl<C: Connector> HttpShootClient<C> {
         self.missing = Some(known);
         refused
     }
-}
 
-impl<C: Connector> ShootClient for HttpShootClient<C> {
-    async fn leases(
-        &mut self,
-        access: &Access,
-        budget: Budget,
-    ) -> Result<(ListedLeases, Instant), ProbeFailure> {
-        self.remembered.check()?;
-        let found = self.list(access, budget, ShootPermission::ListLeases).await?;
-        self.remembered.set(found.items.len())?;
-        let mut listed = ListedLeases::default();
-        for item in found.items {
-            match item {
-                Item::Ok(LeaseItem {
-                    name,
-                    renew_time,
-                    lease_duration_seconds,
-                }) => listed.leases.push(ListedLease {
-                    name,
-                    renew_time: renew_time.map(|time| UnixTime(time.as_microsecond())),
-                    duration_seconds: lease_duration_seconds,
-                }),
-                Item::Malformed { name, reason } => {
-                    tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
-                    listed.malformed += 1;
-                }
-            }
-        }
-        Ok((listed, found.sent))
-    }
-
-    async fn nodes_and_machines(
+    /// Lists the nodes and, at the same time, the machines.
+    async fn both_lists(
         &mut self,
         access: &Access,
         budget: Budget,
@@ -273,6 +242,48 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
             ProbeFailure::Machines(format!("the list took longer than {limit}"))
         };
         Ok((nodes, machines.map_err(late)??))
+    }
+}
+
+impl<C: Connector> ShootClient for HttpShootClient<C> {
+    async fn leases(
+        &mut self,
+        access: &Access,
+        budget: Budget,
+    ) -> Result<(ListedLeases, Instant), ProbeFailure> {
+        self.remembered.check()?;
+        let found = self.list(access, budget, ShootPermission::ListLeases).await?;
+        self.remembered.set(found.items.len())?;
+        let mut listed = ListedLeases::default();
+        for item in found.items {
+            match item {
+                Item::Ok(LeaseItem {
+                    name,
+                    renew_time,
+                    lease_duration_seconds,
+                }) => listed.leases.push(ListedLease {
+                    name,
+                    renew_time: renew_time.map(|time| UnixTime(time.as_microsecond())),
+                    duration_seconds: lease_duration_seconds,
+                }),
+                Item::Malformed { name, reason } => {
+                    tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
+                    listed.malformed += 1;
+                }
+            }
+        }
+        Ok((listed, found.sent))
+    }
+
+    async fn nodes_and_machines(
+        &mut self,
+        access: &Access,
+        budget: Budget,
+    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
+        let limits = self.connection.limits().clone();
+        let permit = timeout_at(budget.deadline, limits.node_lists.acquire()).await;
+        let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(budget.limit))?;
+        permit.during(self.both_lists(access, budget)).await
     }
 
     async fn disconnected(&self) {

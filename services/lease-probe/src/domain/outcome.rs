@@ -108,9 +108,9 @@ pub enum ProbeFailure {
     #[error("The API server did not answer within {}.", format(*.0))]
     Timeout(Duration),
     /// Queueing in this process, which is no evidence about the API server.
-    #[error("The API server was not asked: the request waited for {} until this replica could open a \
-             connection.", format(*.0))]
-    ConnectQueueTimeout(Duration),
+    #[error("The API server was not asked: the request waited for {} in this replica, which opens connections and lists \
+             nodes for some shoots at a time. Give it more CPU, or add replicas.", format(*.0))]
+    QueueTimeout(Duration),
     /// A limit of this process or machine, which is no evidence about the API server.
     #[error(
         "The API server was not asked: this replica cannot open a connection: {0}. Check the limit of open files and \
@@ -181,7 +181,7 @@ impl ProbeFailure {
             Self::Throttled(_) => Outcome::Throttled,
             Self::Kubeconfig(_)
             | Self::AddressRefused { .. }
-            | Self::ConnectQueueTimeout(_)
+            | Self::QueueTimeout(_)
             | Self::LocalLimit(_)
             | Self::AnswerTooLarge(_)
             | Self::NoAnswerMemory(_)
@@ -202,7 +202,7 @@ impl ProbeFailure {
     pub const fn is_own(&self) -> bool {
         matches!(
             self,
-            Self::ConnectQueueTimeout(_) | Self::LocalLimit(_) | Self::NoAnswerMemory(_)
+            Self::QueueTimeout(_) | Self::LocalLimit(_) | Self::NoAnswerMemory(_)
         )
     }
 
@@ -227,7 +227,7 @@ impl ProbeFailure {
             // Of lease-probe's own affairs, or those of the seed.
             Self::Kubeconfig(_)
             | Self::AddressRefused { .. }
-            | Self::ConnectQueueTimeout(_)
+            | Self::QueueTimeout(_)
             | Self::LocalLimit(_)
             | Self::NoAnswerMemory(_)
             | Self::TooManyLeases(_)
@@ -248,7 +248,7 @@ impl ProbeFailure {
             Self::Tls(_) => "tls",
             Self::VersionFailed(_) => "version_failed",
             Self::Timeout(_) => "timeout",
-            Self::ConnectQueueTimeout(_) => "connect_queue_timeout",
+            Self::QueueTimeout(_) => "queue_timeout",
             Self::LocalLimit(_) => "local_limit",
             Self::AnswerTooLarge(_) => "answer_too_large",
             Self::NoAnswerMemory(_) => "no_answer_memory",

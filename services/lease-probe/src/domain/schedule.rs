@@ -252,7 +252,7 @@ pub(crate) fn after_failure(
         | ProbeFailure::ListFailed(_)
         | ProbeFailure::ListBrokeOff(_)
         | ProbeFailure::ListTimeout(_)
-        | ProbeFailure::ConnectQueueTimeout(_)
+        | ProbeFailure::QueueTimeout(_)
         | ProbeFailure::LocalLimit(_)
         | ProbeFailure::NoAnswerMemory(_)
         // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.

@@ -177,7 +177,7 @@ async fn it_makes_a_loss_known_earlier() {
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_was_not_asked_is_not_unreachable() {
     for own in [
-        ProbeFailure::ConnectQueueTimeout(LIMIT),
+        ProbeFailure::QueueTimeout(LIMIT),
         ProbeFailure::LocalLimit("Too many open files".to_owned()),
     ] {
         let not_asked = std::iter::repeat_n(Err(own), 60);

@@ -1,52 +1,53 @@
-//! How many connections begin to open at the same time.
+//! How many connections begin to open at the same time, and how many lists of nodes.
 
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// A permit is held for at most this long. A handshake with a server that answers takes milliseconds, so one that takes
-/// longer waits for its server and costs nothing; it must not keep those from opening whose servers do answer.
-pub const HELD_FOR: Duration = Duration::from_secs(1);
-
-/// Permits for work that begins with some computing and then may hang. They bound how much *begins* in any
-/// [`HELD_FOR`], not how much is under way: that is bounded by the callers, one connection per shoot and endpoint, and
+/// Permits for work that takes some computing and may hang, each held for a limited time. They bound how much *begins*
+/// in that time, not how much is under way: that is bounded by the callers, one connection per shoot and endpoint, and
 /// by the time limit of the work itself.
 #[derive(Debug)]
-pub struct ConnectLimiter {
+pub struct StartLimiter {
     permits: Semaphore,
+    held_for: Duration,
 }
 
 /// A permit, given back when it is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct ConnectPermit<'l> {
+pub struct StartPermit<'l> {
     _permit: Option<SemaphorePermit<'l>>,
+    held_for: Duration,
 }
 
-impl ConnectLimiter {
-    /// A limiter with this many permits.
+impl StartLimiter {
+    /// A limiter with this many permits. Each is held for at most `held_for`: work that takes longer than work does with
+    /// a server that answers waits for its server and costs nothing. It must not keep others from theirs.
     #[must_use]
-    pub const fn new(permits: usize) -> Self {
+    pub const fn new(permits: usize, held_for: Duration) -> Self {
         Self {
             permits: Semaphore::const_new(permits),
+            held_for,
         }
     }
 
     /// Waits for a permit, first come, first served.
-    pub async fn acquire(&self) -> ConnectPermit<'_> {
-        ConnectPermit {
+    pub async fn acquire(&self) -> StartPermit<'_> {
+        StartPermit {
             // Never closed.
             _permit: self.permits.acquire().await.ok(),
+            held_for: self.held_for,
         }
     }
 }
 
-impl ConnectPermit<'_> {
-    /// Does the work; gives the permit back when it is done or after [`HELD_FOR`].
+impl StartPermit<'_> {
+    /// Does the work; gives the permit back when it is done or has been held for long enough.
     pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
-        let done = tokio::time::timeout(HELD_FOR, &mut work).await;
+        let done = tokio::time::timeout(self.held_for, &mut work).await;
         drop(self);
         match done {
             Ok(done) => done,
@@ -65,9 +66,10 @@ mod tests {
     use super::*;
 
     const PERMITS: usize = 4;
+    const HELD_FOR: Duration = Duration::from_secs(1);
 
     /// The start times of `count` tasks that are spawned together and take `takes` each.
-    async fn begins(limiter: &Arc<ConnectLimiter>, count: usize, takes: Duration) -> Vec<Duration> {
+    async fn begins(limiter: &Arc<StartLimiter>, count: usize, takes: Duration) -> Vec<Duration> {
         let (came, begun) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let all: Vec<_> = (0..count)
             .map(|_| {
@@ -97,7 +99,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_that_ends_soon_gives_its_permit_to_the_next() {
-        let limiter = Arc::new(ConnectLimiter::new(PERMITS));
+        let limiter = Arc::new(StartLimiter::new(PERMITS, HELD_FOR));
         let takes = Duration::from_millis(100);
         let begun = begins(&limiter, 3 * PERMITS, takes).await;
         assert_eq!(steps(&begun, takes), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
@@ -106,7 +108,7 @@ mod tests {
     /// The limiter still bounds the starts, and a task that hangs does not block the others for as long as it hangs.
     #[tokio::test(start_paused = true)]
     async fn work_that_hangs_gives_its_permit_back_and_goes_on() {
-        let limiter = Arc::new(ConnectLimiter::new(PERMITS));
+        let limiter = Arc::new(StartLimiter::new(PERMITS, HELD_FOR));
         let hangs = 10 * HELD_FOR;
         let came = Instant::now();
         let begun = begins(&limiter, 3 * PERMITS, hangs).await;
@@ -120,7 +122,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn giving_up_gives_the_permit_back() {
-        let limiter = ConnectLimiter::new(1);
+        let limiter = StartLimiter::new(1, HELD_FOR);
         let hangs = limiter.acquire().await.during(std::future::pending::<()>());
         assert!(tokio::time::timeout(HELD_FOR / 2, hangs).await.is_err());
         let next = tokio::time::timeout(Duration::ZERO, limiter.acquire()).await;
