@@ -92,7 +92,7 @@ chart-package: ## Pack the chart into target/charts: an archive for Helm, and an
 MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p dependency-watchdog -p watchdog-sandbox \
   -p watchdog-bench
 
-bench: ## Measure everything, optimised, in minutes; PRESET=full takes 90. docs/performance.md has what came out
+bench: ## Measure everything, optimised, in minutes; PRESET=full takes an hour. docs/performance.md has what came out
 	$(if $(filter full,$(PRESET)),tests/tools/setup test >/dev/null)
 	cargo build $(LOCKED) --release --bins $(MEASURED)
 	tests/bench/run $(or $(PRESET),quick) $(TARGET)/release

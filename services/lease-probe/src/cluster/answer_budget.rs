@@ -17,9 +17,9 @@ use crate::metrics::{ANSWER_BYTES, ANSWERS_REFUSED, RefusalReason};
 /// A handshake takes milliseconds with a server that answers.
 pub const CONNECT_HELD_FOR: Duration = Duration::from_secs(1);
 
-/// As many lists of nodes and Machines begin at once. More of them only wait for each other, with buffers that are full:
-/// 10,000 shoots lost at once had their verdicts 30 s after the crossing, with 2.4 GiB, and now 3 s and 1 GiB (see
-/// docs/performance.md).
+/// As many lists of nodes and Machines begin at once. More of them only wait for each other, with buffers that are
+/// full: 10,000 shoots lost at once had their verdicts 30 s after the crossing, with 2.4 GiB, and now 3 s and 1 GiB
+/// (ADR 0008).
 const NODE_LISTS_AT_ONCE: usize = 128;
 
 /// Such a list takes some 100 ms while this many share two cores. Those of 1,000 shoots whose servers take longer begin

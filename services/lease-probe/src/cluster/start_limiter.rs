@@ -23,8 +23,8 @@ pub struct StartPermit<'l> {
 }
 
 impl StartLimiter {
-    /// A limiter with this many permits. Each is held for at most `held_for`: work that takes longer than work does with
-    /// a server that answers waits for its server and costs nothing. It must not keep others from theirs.
+    /// A limiter with this many permits. Each is held for at most `held_for`: work that takes longer waits for its
+    /// server and costs nothing. It must not keep others from servers that answer.
     #[must_use]
     pub const fn new(permits: usize, held_for: Duration) -> Self {
         Self {

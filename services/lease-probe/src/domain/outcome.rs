@@ -108,8 +108,8 @@ pub enum ProbeFailure {
     #[error("The API server did not answer within {}.", format(*.0))]
     Timeout(Duration),
     /// Queueing in this process, which is no evidence about the API server.
-    #[error("The API server was not asked: the request waited for {} in this replica, which opens connections and lists \
-             nodes for some shoots at a time. Give it more CPU, or add replicas.", format(*.0))]
+    #[error("The API server was not asked: the request waited for {} in this replica, which opens connections and \
+             lists nodes for some shoots at a time. Give it more CPU, or add replicas.", format(*.0))]
     QueueTimeout(Duration),
     /// A limit of this process or machine, which is no evidence about the API server.
     #[error(
