@@ -225,7 +225,8 @@ impl<C: Connector> HttpShootClient<C> {
             }
         };
         self.machines_failed = match machines {
-            Ok(Ok(_)) => 0,
+            // A refusal is an answer.
+            Ok(Ok(_) | Err(ProbeFailure::MachinesThrottled(_))) => 0,
             _ => self.machines_failed.saturating_add(1),
         };
         // A malformed one might be one that counts.

@@ -19,14 +19,28 @@ use super::schedule::{self, MIN_SPACING, ProbePace};
 /// lease must not make every probe list all nodes.
 const REMEMBER: Duration = Duration::from_secs(120);
 
-/// Nodes and machines that were listed at most this many renew intervals ago are good enough for a verdict that does
-/// not turn into a loss: neither an expired lease that does not matter nor a loss that stands costs a list of all
-/// nodes, and of the machines on the seed, with every probe.
+/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
+/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before
+/// the kubelet falls silent, and an expired lease has been silent for longer than this. But a reason that is over since
+/// does not show, and an external endpoint that is away makes silence count that is hardly older.
+const FRESH: f64 = 1.25;
+
+/// Nodes and machines that a probe listed itself may have taken longer. Then they are good enough if they were asked
+/// for after the kubelets had missed a renewal.
+fn longest_list(rule: ExpiryRule, renew_interval: Duration) -> Duration {
+    rule.expiry_age.saturating_sub(renew_interval)
+}
+
+/// And this many are good enough for a verdict that does not turn into a loss: neither an expired lease that does not
+/// matter nor a loss that stands costs a list of all nodes, and of the machines on the seed, with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
-/// Nodes and machines are listed at most this many renew intervals ahead of a crossing: a live kubelet has renewed its
-/// lease by then, also one that is late.
+/// Nodes and machines are listed at most this many renew intervals ahead of a crossing, so that they are still
+/// [`FRESH`] when it comes, also if it turns out to be a second later.
 const LONGEST_LEAD: f64 = 1.1;
+
+/// This long after a pause, a 429 of the seed to a list of the machines is the first one again.
+const THROTTLING_ENDS: Duration = Duration::from_secs(60);
 
 /// Each shoot has a moment of its own in this first part of [`ProbeState::longest_lead`], so that the shoots of a seed
 /// that are lost at once do not all list their nodes at once. The rest, 6 s by default, is for a list that takes long,
@@ -175,14 +189,7 @@ impl ProbeState {
         let excluded = |lease: &str| nodes.exclusion(lease);
         let judged = assess(listed, &self.renewals, excluded, Some(nodes), context, now);
         let turns = judged.outcome.is_loss() && self.settled != LastSettledOutcome::Lost;
-        (!turns || self.may_turn(remembered.as_of, context.rule, now)).then_some(judged)
-    }
-
-    /// Returns true if nodes and machines that were asked for at `as_of` may turn the verdict into a loss at `now`: by
-    /// then the kubelets whose leases have expired had missed a renewal. The reason why a kubelet is silent, such as a
-    /// Machine that is deleted or an update in place, shows in them before the kubelet falls silent.
-    fn may_turn(&self, as_of: UnixTime, rule: ExpiryRule, now: UnixTime) -> bool {
-        now.since(as_of) <= rule.expiry_age.saturating_sub(self.renew_interval())
+        (!turns || self.is_within(FRESH, remembered.as_of, now)).then_some(judged)
     }
 
     fn is_within(&self, intervals: f64, as_of: UnixTime, now: UnixTime) -> bool {
@@ -238,7 +245,7 @@ impl ProbeState {
         as_of: UnixTime,
         now: UnixTime,
     ) -> Option<Assessment> {
-        if !self.may_turn(as_of, rule, now) {
+        if now.since(as_of) > longest_list(rule, self.renew_interval()) {
             return None;
         }
         let nodes = self.nodes.take()?;
@@ -311,6 +318,9 @@ impl ProbeState {
         random: f64,
         now: UnixTime,
     ) {
+        if now.since(self.machines_paused_until) > THROTTLING_ENDS {
+            self.machines_throttled = 0;
+        }
         self.machines_throttled = self.machines_throttled.saturating_add(1);
         let pause = schedule::machines_pause(wait, self.machines_throttled, pace, random);
         self.machines_paused_until = now.after(pause);
@@ -558,15 +568,15 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_turns_only_on_nodes_listed_after_a_missed_renewal() {
+    fn a_verdict_turns_only_on_nodes_listed_lately() {
         let mut state = ProbeState::default();
         let leases = listed(&[0, 1, 2]);
-        for second in [5, 14] {
+        state.leases(listing(5), &leases, RULE);
+        for second in [15, 19] {
             state.leases(listing(second), &leases, RULE);
         }
-        judged(&mut state, &leases, 14);
+        judged(&mut state, &leases, 19);
         state.leases(listing(25), &leases, RULE);
-        // 17 s: the expiry age without the renew interval.
         assert_eq!(
             done(state.clone().leases(listing(31), &leases, RULE)),
             Outcome::LeasesExpired
@@ -586,6 +596,31 @@ mod tests {
         judged(&mut state, &leases, 50);
         let back = listed(&[0, 51, 52]);
         assert_eq!(done(state.leases(listing(53), &back, RULE)), Outcome::Healthy);
+    }
+
+    #[test]
+    fn a_list_of_machines_or_a_quiet_minute_ends_the_throttling() {
+        let pace = ProbePace {
+            interval: Duration::from_secs(10),
+            jitter: 0.2,
+            failure_back_off: Duration::from_secs(30),
+            shoots: 1,
+            close: 0,
+        };
+        let pause = |state: &mut ProbeState, seconds| {
+            state.machines_throttled(Some(Duration::from_secs(1)), pace, 0.0, at(seconds));
+            state.machines_pause(at(seconds)).unwrap().as_secs()
+        };
+        let mut state = ProbeState::default();
+        assert_eq!(
+            [0, 2, 6, 14].map(|second| pause(&mut state, second)),
+            [2, 4, 8, 10]
+        );
+        assert_eq!(pause(&mut state, 84), 10, "a minute after the last pause");
+        assert_eq!(pause(&mut state, 155), 2, "and a second later");
+        assert_eq!(pause(&mut state, 157), 4);
+        judged(&mut state, &listed(&[0, 1, 2]), 161);
+        assert_eq!(pause(&mut state, 162), 2);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Judges the verdicts on a shoot by what kube-controller-manager does on the same history.
 
 use crate::kubelet::last_write;
-use crate::random::{Micros, SECOND};
+use crate::random::{MILLISECOND, Micros, SECOND};
 use crate::script::{ShootHistory, ShootScript, required};
 use crate::timeline::FOREVER;
 
@@ -14,9 +14,9 @@ const EVER: Micros = 300 * SECOND;
 /// A verdict rests on a list that is no older than this: what a list shows that is older is no excuse.
 const LIST_AGE: Micros = 3 * SECOND;
 
-/// Nodes and machines that were listed this long ago are good enough to report a loss by: they were asked for after the
-/// kubelets had missed a renewal. The default expiry age without one renew interval; see `ProbeState::may_turn`.
-const NODES_KNOWN_FOR: Micros = 22 * SECOND;
+/// Nodes and machines that were listed this long ago are good enough to report a loss by: 1.25 renew intervals (`FRESH`
+/// in domain/probe_state.rs).
+const NODES_KNOWN_FOR: Micros = 12_500 * MILLISECOND;
 
 /// The scaling direction of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
