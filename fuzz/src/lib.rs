@@ -12,16 +12,33 @@
 mod objects;
 mod requests;
 
-pub use objects::{annotations, endpoints, membership, pods};
-pub use requests::{page_token, requests};
+use objects::{annotations, endpoints, membership, pods};
+use requests::{page_token, requests};
 
 use serde::Deserialize;
 use watchdog_api::cluster::Cluster;
-use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibility, may_continue};
+use watchdog_api::eligibility::{ShootSettings, SkipReason, may_continue, may_start};
 use watchdog_api::kubeconfig;
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::{Item, ItemList};
 use watchdog_api::node::NodeItem;
+
+/// A function that drives a decoder.
+pub type FuzzTarget = fn(&[u8]);
+
+/// All of them, by the names of their folders in `seeds`.
+pub const TARGETS: [(&str, FuzzTarget); 10] = [
+    ("kubeconfig", kubeconfig),
+    ("cluster", cluster),
+    ("leases", leases),
+    ("nodes", nodes),
+    ("endpoints", endpoints),
+    ("pods", pods),
+    ("annotations", annotations),
+    ("membership", membership),
+    ("requests", requests),
+    ("page_token", page_token),
+];
 
 /// The stand-in for a secret in the seeds; a fuzzer moves it, but hardly ever changes it.
 const SECRETS: [&str; 2] = ["hunter2-hunter2", "aHVudGVyMi1odW50ZXIy"];
@@ -31,10 +48,7 @@ const LONGEST_REASON: usize = 600;
 
 /// The kubeconfig of a Secret: it is refused with a field and a reason, or tells how to reach a server by TLS; and
 /// neither the error nor the debug output of the credentials shows a secret.
-///
-/// # Panics
-/// When that does not hold.
-pub fn kubeconfig(data: &[u8]) {
+fn kubeconfig(data: &[u8]) {
     let shown = match kubeconfig::parse(data) {
         Ok(access) => {
             assert_eq!(access.server.scheme_str(), Some("https"));
@@ -54,10 +68,7 @@ pub fn kubeconfig(data: &[u8]) {
 
 /// A Cluster with its Shoot: what may start may go on, with the same settings, and a deletion counts whatever else is
 /// wrong.
-///
-/// # Panics
-/// When that does not hold.
-pub fn cluster(data: &[u8]) {
+fn cluster(data: &[u8]) {
     let Ok(cluster) = serde_json::from_slice::<Cluster>(data) else {
         return;
     };
@@ -65,12 +76,12 @@ pub fn cluster(data: &[u8]) {
     if cluster.metadata.deletion_timestamp.is_some() {
         assert_eq!(go_on, Err(SkipReason::Deleting));
     }
-    match eligibility(&cluster) {
-        Eligibility::Probe(settings) => {
+    match may_start(&cluster) {
+        Ok(settings) => {
             assert!(settings.node_monitor_grace.is_none_or(|grace| !grace.is_zero()));
             assert_eq!(go_on, Ok(settings));
         }
-        Eligibility::Skip(reason) => {
+        Err(reason) => {
             assert!(reason.to_string().len() <= LONGEST_REASON, "{reason}");
             if go_on.is_ok() {
                 assert!(matches!(reason, SkipReason::WakingUp | SkipReason::NotReconciled));
@@ -80,10 +91,7 @@ pub fn cluster(data: &[u8]) {
 }
 
 /// A page of leases: one that is malformed is reported with a reason and hides no other.
-///
-/// # Panics
-/// When that does not hold.
-pub fn leases(data: &[u8]) {
+fn leases(data: &[u8]) {
     let protobuf = match LeaseItem::page::<MOST>(&[b"k8s\0", data].concat()) {
         Ok(page) => page.items,
         Err(error) => {
@@ -102,10 +110,7 @@ pub fn leases(data: &[u8]) {
 }
 
 /// A page of nodes: as for leases, and every question about a node has an answer.
-///
-/// # Panics
-/// When that does not hold.
-pub fn nodes(data: &[u8]) {
+fn nodes(data: &[u8]) {
     let settings = ShootSettings::default();
     for item in &page::<NodeItem>(data) {
         match item {
@@ -156,24 +161,10 @@ mod tests {
 
     use super::*;
 
-    type Target = fn(&[u8]);
-
     /// The seeds, and what broke a target once.
     #[test]
     fn seeds() {
-        let targets: [(&str, Target); 10] = [
-            ("kubeconfig", kubeconfig),
-            ("cluster", cluster),
-            ("leases", leases),
-            ("nodes", nodes),
-            ("endpoints", endpoints),
-            ("pods", pods),
-            ("annotations", annotations),
-            ("membership", membership),
-            ("requests", requests),
-            ("page_token", page_token),
-        ];
-        for (name, target) in targets {
+        for (name, target) in TARGETS {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
             let seeds: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
             assert!(!seeds.is_empty(), "{name} has no seeds");

@@ -20,10 +20,7 @@ const LONGEST_MESSAGE: usize = 200;
 
 /// An `EndpointSlice` or an Endpoints: no more endpoints are ready than there are, and they are those that Kubernetes'
 /// own type has.
-///
-/// # Panics
-/// When that does not hold.
-pub fn endpoints(data: &[u8]) {
+pub(crate) fn endpoints(data: &[u8]) {
     let check = |slice: &Slice| {
         let endpoints = slice.endpoints;
         assert!(endpoints.ready <= endpoints.total, "{slice:?}");
@@ -57,10 +54,7 @@ fn count(length: usize) -> u32 {
 }
 
 /// A Pod: what its containers say is cut to what fits into a line, and it is judged by what Kubernetes' own type has.
-///
-/// # Panics
-/// When that does not hold.
-pub fn pods(data: &[u8]) {
+pub(crate) fn pods(data: &[u8]) {
     let Ok(Some(pod)) = weeder::fuzz::pod(data) else {
         return;
     };
@@ -103,10 +97,7 @@ fn is_crash_looping(container: &ContainerStatus) -> bool {
 
 /// The annotations of a scaled resource, and the one of a Service that declares its dependants: they are read as Go
 /// reads them or reported, no others are kept, and text from outside is cut.
-///
-/// # Panics
-/// When that does not hold.
-pub fn annotations(data: &[u8]) {
+pub(crate) fn annotations(data: &[u8]) {
     if let Ok(workload) = serde_json::from_slice::<Workload>(data) {
         scaled_resource(&workload);
     }
@@ -161,10 +152,7 @@ fn scaled_resource(workload: &Workload) {
 
 /// The membership Lease of a replica, perhaps of another version: it is refused with a reason, or can be written anew
 /// without a difference.
-///
-/// # Panics
-/// When that does not hold.
-pub fn membership(data: &[u8]) {
+pub(crate) fn membership(data: &[u8]) {
     let Ok(read) = serde_json::from_slice::<Lease>(data) else {
         return;
     };

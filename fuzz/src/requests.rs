@@ -13,7 +13,7 @@ use watchdog_proto::scaling::v1::scaling_service_server::ScalingService as _;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService as _;
 use watchdog_runtime::grpc_server::MAX_REQUEST_BYTES;
 use watchdog_runtime::request::PageRequest;
-use watchdog_watch_stream::item::{FeedKey as _, NamePair};
+use watchdog_watch_stream::item::NamePair;
 
 use crate::check_reason;
 
@@ -27,10 +27,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 
 /// A request: the first byte chooses the method, the rest is the message. It is answered, or refused with a field and a
 /// reason, before anything is waited for.
-///
-/// # Panics
-/// When that does not hold.
-pub fn requests(data: &[u8]) {
+pub(crate) fn requests(data: &[u8]) {
     let Some((method, data)) = data.split_first() else {
         return;
     };
@@ -103,10 +100,7 @@ fn check_refusal(status: &Status) {
 
 /// A page token, and in the next line a key for another one: what was given out is taken for the same request only, and
 /// everything else is refused.
-///
-/// # Panics
-/// When that does not hold.
-pub fn page_token(data: &[u8]) {
+pub(crate) fn page_token(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
@@ -125,8 +119,8 @@ pub fn page_token(data: &[u8]) {
         let next = read(&token, "one").expect("it was given out");
         assert_eq!(next.after.as_deref(), Some(key));
         check_refusal(&read(&token, "two").expect_err("of another request"));
-        if let Some(pair) = NamePair::from_text(key) {
-            assert_eq!(pair.to_text(), key);
+        if let Ok(pair) = key.parse::<NamePair>() {
+            assert_eq!(pair.to_string(), key);
         }
     }
 }

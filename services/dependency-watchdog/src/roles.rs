@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::membership::Exclusive;
-use watchdog_kube::replica::{Election, Replica};
+use watchdog_kube::replica::Replica;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::listeners::listen;
@@ -44,15 +44,10 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
     }
     let base = ServiceBuilder::bind(services.common().clone(), process).await?;
     let health = bind_health(health_addr).await?;
-    let election = |service, lease| Election {
-        service,
-        lease,
-        timing,
-    };
     let mut routes = RoutesBuilder::default();
     let (service_names, collectors): (&[&str], _) = match services {
         Services::Prober(configs) => {
-            let replica = Replica::elect(&base, election("prober", PROBER_LEASE)).await?;
+            let replica = Replica::elect(&base, "prober", PROBER_LEASE, timing).await?;
             let collectors = start_prober(&base, &replica, *configs, &mut routes)?;
             let names = &[
                 lease_probe::app::GRPC_SERVICE,
@@ -61,7 +56,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
             (names, collectors)
         }
         Services::Weeder(config) => {
-            let replica = Replica::elect(&base, election("weeder", WEEDER_LEASE)).await?;
+            let replica = Replica::elect(&base, "weeder", WEEDER_LEASE, timing).await?;
             let collector = weeder::app::start(&base, &replica.share(), *config, &mut routes);
             (&[weeder::app::GRPC_SERVICE], vec![collector])
         }

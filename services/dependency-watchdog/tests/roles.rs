@@ -152,6 +152,17 @@ impl Fixture {
         scaling.map(|entry| entry.user).collect()
     }
 
+    fn assert_nothing_refused(&self) {
+        let refused = self.seed().audit().into_iter().filter(|entry| entry.code == 403);
+        let refused: Vec<_> = refused
+            .map(|entry| format!("{} {}", entry.verb, entry.path))
+            .collect();
+        assert!(
+            refused.is_empty(),
+            "nothing is asked for that gardenlet does not grant: {refused:?}"
+        );
+    }
+
     fn leader(&self, role: &str) -> String {
         let name = format!("dwd-{role}-leader-election");
         let lease = self.seed().store().find(&keys::LEASES, "garden", &name);
@@ -236,10 +247,8 @@ impl DropIn {
         Ok(answer.into_inner())
     }
 
-    /// The process dies at once, whatever it is doing.
-    fn kill(mut self) {
-        self.die();
-    }
+    /// The process dies at once, whatever it is doing, as it does when it is dropped.
+    fn kill(self) {}
 
     /// The process is asked to stop, and does.
     async fn stop(self) {
@@ -251,17 +260,13 @@ impl DropIn {
             .spawn(async move { tasks.drain(PATIENCE).await });
         assert_eq!(drained.await.unwrap(), (vec![], true));
     }
-
-    fn die(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 impl Drop for DropIn {
     fn drop(&mut self) {
-        self.die();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -314,18 +319,7 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     );
     let answer = get(leader.bound.admin_addr, "/readyz").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let refused = fixture
-        .seed()
-        .audit()
-        .into_iter()
-        .filter(|entry| entry.code == 403);
-    let refused: Vec<_> = refused
-        .map(|entry| format!("{} {}", entry.verb, entry.path))
-        .collect();
-    assert!(
-        refused.is_empty(),
-        "nothing is asked for that gardenlet does not grant: {refused:?}"
-    );
+    fixture.assert_nothing_refused();
 
     let before = fixture.leader("prober");
     let (verdicts, completeness) = standby.verdicts().await;
@@ -513,19 +507,7 @@ async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
     weeded.crashing("scheduler");
     weeded.recover();
     eventually("the crashing pod is deleted", || !weeded.exists("scheduler")).await;
-    let refused = weeded
-        .fixture
-        .seed()
-        .audit()
-        .into_iter()
-        .filter(|entry| entry.code == 403);
-    let refused: Vec<_> = refused
-        .map(|entry| format!("{} {}", entry.verb, entry.path))
-        .collect();
-    assert!(
-        refused.is_empty(),
-        "nothing is asked for that gardenlet does not grant: {refused:?}"
-    );
+    weeded.fixture.assert_nothing_refused();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -22,7 +22,8 @@ use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::http::HttpConnector;
-use crate::cluster::{permissions, watches};
+use crate::cluster::permissions;
+use crate::cluster::watches::Watches;
 use crate::config::Config;
 use crate::controller::prober::{Endpoint, ProbeContext};
 use crate::controller::prober_manager::{ProberManager, VerdictStore};
@@ -127,29 +128,27 @@ fn spawn_watches(
     manager: &Arc<ProberManager>,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) {
-    let parts = || {
-        (
-            replica.seed.clone(),
-            manager.clone(),
-            base.readiness.clone(),
-            base.draining.clone(),
-        )
+    let watches = Watches {
+        seed: replica.seed.clone(),
+        manager: manager.clone(),
+        readiness: base.readiness.clone(),
+        stop: base.draining.clone(),
     };
-    let (client, prober_manager, readiness, stop) = parts();
-    base.tasks.critical(
-        "clusters",
-        watches::clusters(client, prober_manager, readiness, stop),
-    );
+    base.tasks.critical("clusters", watches.clone().clusters());
     for (name, endpoint) in [
         ("kubeconfigs", Endpoint::Internal),
         ("external-kubeconfigs", Endpoint::External),
     ] {
-        let (client, prober_manager, readiness, stop) = parts();
-        let watch = watches::kubeconfigs(client, prober_manager, endpoint, rules.clone(), readiness, stop);
+        let watch = watches.clone().kubeconfigs(endpoint, rules.clone());
         base.tasks.critical(name, watch);
     }
-    let (client, _, readiness, stop) = parts();
-    let preflight = permissions::preflight(client, replica.permissions.clone(), rules, readiness, stop);
+    let Watches {
+        seed,
+        readiness,
+        stop,
+        ..
+    } = watches;
+    let preflight = permissions::preflight(seed, replica.permissions.clone(), rules, readiness, stop);
     base.tasks.critical("permissions", endless(preflight));
 }
 

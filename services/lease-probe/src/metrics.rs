@@ -135,6 +135,5 @@ pub(crate) fn register() {
     SHOOT_REQUESTS.register();
     THROTTLED.register();
     CONNECTIONS.register();
-    ANSWER_BYTES.register();
     ANSWERS_REFUSED.register();
 }

@@ -11,9 +11,7 @@ use lease_probe::cluster::answer_budget::{CONNECT_HELD_FOR, SharedLimits};
 use lease_probe::cluster::connection::{ApiResponse, CachedConnection, Suspicion};
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::kubeconfig::{Access, access};
-use lease_probe::cluster::shoot_client::{
-    Budget, ExternalEndpoint, HttpExternalEndpoint, HttpShootClient, ShootClient,
-};
+use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, HttpShootClient, ShootClient};
 use lease_probe::cluster::transport::ApiRequest;
 use lease_probe::domain::answer_ledger::AnswerKind;
 use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
@@ -150,7 +148,7 @@ async fn a_request_that_queues_has_asked_nobody() {
     let not_asked = ProbeFailure::QueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
     assert_eq!(not_asked.evidence(), FailureEvidence::None);
-    let mut external = HttpExternalEndpoint::new(LOCAL, full.clone());
+    let mut external = Connection::new(LOCAL, full.clone());
     let answers = external.answers(&access, Budget::starting_now(LIMIT)).await;
     assert_eq!(answers, Err(not_asked.clone()));
     let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
@@ -185,7 +183,7 @@ async fn the_time_of_the_server_begins_with_the_permit() {
         let before = server.counters().connections;
         let permit = limiter.connect.acquire().await;
         let access = access_to(&server);
-        let mut external = HttpExternalEndpoint::new(LOCAL, limiter.clone());
+        let mut external = Connection::new(LOCAL, limiter.clone());
         let asked = tokio::spawn(async move { external.answers(&access, Budget::starting_now(LIMIT)).await });
         idle().await;
         tokio::time::advance(Duration::from_secs(4)).await;
@@ -228,7 +226,7 @@ async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_w
 async fn a_kept_connection_that_is_silent_does_not_convict_the_server() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let access = access_to(&server);
-    let mut external = HttpExternalEndpoint::new(LOCAL, limits(1));
+    let mut external = Connection::new(LOCAL, limits(1));
     assert_eq!(
         external.answers(&access, Budget::starting_now(LIMIT)).await,
         Ok(())

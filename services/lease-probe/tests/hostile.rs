@@ -241,7 +241,7 @@ fn hostile_answers_make_few_series() {
             let server = HostileServer::start(Hostility::AnyCode, true).await.unwrap();
             let access = access_to(&server.kubeconfig);
             let mut client = client(&limits);
-            for _ in 0..300 {
+            for _ in 0..100 {
                 assert!(client.leases(&access, Budget::starting_now(LIMIT)).await.is_err());
             }
             for hostility in [Hostility::Redirects, Hostility::Resets, Hostility::LongStrings] {

@@ -9,7 +9,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use lease_probe::cluster::http::HttpConnector;
-use lease_probe::cluster::{permissions, watches};
+use lease_probe::cluster::permissions;
+use lease_probe::cluster::watches::Watches;
 use lease_probe::controller::prober::{Endpoint, ProbeContext};
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
 use lease_probe::domain::outcome::Outcome;
@@ -105,18 +106,14 @@ async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready(
     let (manager, _) = manager(seed.clone());
     let (change, rules) = watch::channel(config(Some("external")));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    let follow = |endpoint| {
-        watches::kubeconfigs(
-            seed.clone(),
-            manager.clone(),
-            endpoint,
-            rules.clone(),
-            readiness.clone(),
-            stop.clone(),
-        )
+    let watches = Watches {
+        seed,
+        manager,
+        readiness: readiness.clone(),
+        stop: stop.clone(),
     };
-    run(follow(Endpoint::Internal));
-    run(follow(Endpoint::External));
+    run(watches.clone().kubeconfigs(Endpoint::Internal, rules.clone()));
+    run(watches.kubeconfigs(Endpoint::External, rules));
     let blockers = || readiness.blockers();
     until("only the external one blocks, with its reason", || {
         let blockers = blockers();
@@ -258,16 +255,14 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
         manager.cluster_applied(&cluster(shoot, false));
     }
     let (_change, rules) = watch::channel(config(None));
-    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    let follow = watches::kubeconfigs(
-        client(&server).await,
-        manager.clone(),
-        Endpoint::Internal,
-        rules,
-        readiness,
-        stop.clone(),
-    );
-    run(follow);
+    let stop = CancellationToken::new();
+    let watches = Watches {
+        seed: client(&server).await,
+        manager: manager.clone(),
+        readiness: Readiness::default(),
+        stop: stop.clone(),
+    };
+    run(watches.kubeconfigs(Endpoint::Internal, rules));
     let reported = |shoot: &str| {
         let all = verdicts.snapshot();
         let found = all.iter().find(|(name, _)| name == shoot);

@@ -33,7 +33,6 @@ use crate::config::{Config, HistoryLimits};
 use crate::controller::Controller;
 use crate::controller::history::HistoryStore;
 use crate::controller::inputs::{DecisionInputs, ModeSource};
-use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
 use crate::controller::verdicts::VerdictTable;
 use crate::controller::work_queue::WorkQueue;
@@ -100,13 +99,11 @@ pub fn start(
     let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, replica.granted_by);
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
     let tracer = base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?;
-    let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
     let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
     let clock = Clock::start();
     let history = keep_history(base, replica, config.history, clock);
     let observers = Observers {
         verdicts: verdicts.clone(),
-        trace_contexts: trace_contexts.clone(),
         history: history.clone(),
     };
     observe(base, lease_probes, observers);
@@ -126,7 +123,7 @@ pub fn start(
     );
     let engine = engine.observe_events(config.observe_events);
     let (shoots, write_counts) = (engine.states(), engine.write_counts());
-    let engine = engine.traced(Traces::new(tracer, trace_contexts));
+    let engine = engine.traced(Traces::new(tracer, verdicts.clone()));
     base.tasks
         .critical("engine", engine.recorded(history.clone()).run());
 
@@ -172,18 +169,16 @@ fn spawn_watches(
     indexes: &Indexes,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) -> watch::Receiver<Arc<ProberConfig>> {
-    let kinds_known = watch::Sender::new(0);
     let check = permissions::check(
         replica.seed.clone(),
         indexes.resources.clone(),
         replica.granted_by,
         replica.permissions.clone(),
-        kinds_known.subscribe(),
         base.readiness.clone(),
         base.draining.clone(),
     );
     base.tasks.critical("permissions", check);
-    indexes.follow(rules, kinds_known)
+    indexes.follow(rules)
 }
 
 /// Merges the scaling states of this replica with those of the others.
@@ -264,11 +259,7 @@ impl Indexes {
 
     /// Starts the watches. Returns the configuration in force: the file, and what was dropped from it and must still be
     /// restored.
-    fn follow(
-        &self,
-        rules: watch::Receiver<Arc<ProberConfig>>,
-        kinds_known: watch::Sender<u64>,
-    ) -> watch::Receiver<Arc<ProberConfig>> {
+    fn follow(&self, rules: watch::Receiver<Arc<ProberConfig>>) -> watch::Receiver<Arc<ProberConfig>> {
         let in_force = watch::Sender::new(rules.borrow().clone());
         let follow = watches::clusters(
             self.seed.clone(),
@@ -283,7 +274,6 @@ impl Indexes {
             self.resources.clone(),
             rules,
             in_force.clone(),
-            kinds_known,
             self.readiness.clone(),
             self.tasks.draining(),
         );

@@ -7,7 +7,6 @@ use crate::args::{Cli, CtlCommand};
 use crate::commands;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::Clients;
 use crate::output::Output;
 
 /// Runs the command. Errors go to standard error.
@@ -32,39 +31,34 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 }
 
 async fn dispatch(cli: Cli, output: Output) -> Result<ExitCode, CommandError> {
-    match &cli.command {
-        CtlCommand::Certificate { folder, dns_name } => {
-            commands::certificate::run(&cli.connect, folder, dns_name, &output).await?;
-            return Ok(ExitCode::SUCCESS);
+    let connect = &cli.connect;
+    let open = || ProgramDialer::open(connect);
+    let text = match &cli.command {
+        CtlCommand::Status(args) => return commands::status::run(&open().await?, args, output).await,
+        CtlCommand::Check => return commands::check::run(&open().await?, output).await,
+        CtlCommand::Shoot { shoot } => {
+            commands::shoot::run(&open().await?, &shoot.name, &output.frame()).await?
         }
-        CtlCommand::Completion { shell } => {
-            commands::shell::completion(*shell, &called_as(), &output);
-            return Ok(ExitCode::SUCCESS);
-        }
-        CtlCommand::Man => {
-            commands::shell::man(&called_as(), &output)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        _ => {}
-    }
-    let connector = ProgramDialer::open(&cli.connect).await?;
-    let clients = Clients(&connector);
-    let text = match cli.command {
-        CtlCommand::Status(args) => return commands::status::run(&clients, &args, output).await,
-        CtlCommand::Check => return commands::check::run(&connector, output).await,
-        CtlCommand::Shoot { shoot } => commands::shoot::run(&clients, &shoot.name, &output.frame()).await?,
         CtlCommand::Plan { shoot, direction } => {
-            commands::plan::run(&clients, &shoot.name, direction.direction(), &output.frame()).await?
+            commands::plan::run(&open().await?, &shoot.name, *direction, &output.frame()).await?
         }
         CtlCommand::History { shoot } => {
-            commands::history::run(&clients, &shoot.name, &output.frame()).await?
+            commands::history::run(&open().await?, &shoot.name, &output.frame()).await?
         }
-        CtlCommand::Weeders(filter) => commands::weeders::run(&clients, &filter, &output.frame()).await?,
-        CtlCommand::Services(filter) => commands::services::run(&clients, &filter, &output.frame()).await?,
-        CtlCommand::Replicas => commands::replicas::run(&connector, &output.frame()).await?,
-        CtlCommand::Verdicts(args) => commands::verdicts::run(&clients, &args, &output.frame()).await?,
-        CtlCommand::Scaling(args) => commands::scaling::run(&clients, &args, &output.frame()).await?,
-        CtlCommand::Certificate { .. } | CtlCommand::Completion { .. } | CtlCommand::Man => String::new(),
+        CtlCommand::Weeders(filter) => {
+            commands::weeders::weeders(&open().await?, filter, &output.frame()).await?
+        }
+        CtlCommand::Services(filter) => {
+            commands::weeders::services(&open().await?, filter, &output.frame()).await?
+        }
+        CtlCommand::Replicas => commands::replicas::run(&open().await?, &output.frame()).await?,
+        CtlCommand::Verdicts(args) => commands::verdicts::run(&open().await?, args, &output.frame()).await?,
+        CtlCommand::Scaling(args) => commands::scaling::run(&open().await?, args, &output.frame()).await?,
+        CtlCommand::Certificate { folder, dns_name } => {
+            commands::certificate::run(connect, folder, dns_name).await?
+        }
+        CtlCommand::Completion { shell } => commands::shell::completion(*shell, &called_as()),
+        CtlCommand::Man => commands::shell::man(&called_as())?,
     };
     output.print(&text);
     Ok(ExitCode::SUCCESS)

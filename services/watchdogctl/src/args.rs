@@ -3,9 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::Direction;
+
+use crate::connect::Program;
 
 /// The help after the options.
 const AFTER_HELP: &str = "\
@@ -49,7 +52,6 @@ pub(crate) struct ConnectArgs {
     /// Address of lease-probe; repeatable for several replicas.
     #[arg(
         long,
-        global = true,
         value_name = "HOST:PORT",
         env = "WATCHDOG_LEASE_PROBE",
         value_delimiter = ','
@@ -59,7 +61,6 @@ pub(crate) struct ConnectArgs {
     /// Address of scaling-coordinator; repeatable for several replicas.
     #[arg(
         long,
-        global = true,
         value_name = "HOST:PORT",
         env = "WATCHDOG_SCALING_COORDINATOR",
         value_delimiter = ','
@@ -69,7 +70,6 @@ pub(crate) struct ConnectArgs {
     /// Address of weeder; repeatable for several replicas.
     #[arg(
         long,
-        global = true,
         value_name = "HOST:PORT",
         env = "WATCHDOG_WEEDER",
         value_delimiter = ','
@@ -77,18 +77,17 @@ pub(crate) struct ConnectArgs {
     pub(crate) weeder: Vec<String>,
 
     /// Kubeconfig of the seed, for the port-forward. Default: KUBECONFIG, else ~/.kube/config.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Context of the kubeconfig. Default: the current one.
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
 
     /// Namespace in the seed where the programs run.
     #[arg(
         short,
         long,
-        global = true,
         value_name = "NAMESPACE",
         default_value = "garden",
         env = "WATCHDOG_NAMESPACE"
@@ -96,13 +95,7 @@ pub(crate) struct ConnectArgs {
     pub(crate) namespace: String,
 
     /// First part of the names of Services, Pods and certificates: the chart's nameOverride.
-    #[arg(
-        long,
-        global = true,
-        value_name = "NAME",
-        default_value = "watchdog",
-        env = "WATCHDOG_NAME"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "watchdog", env = "WATCHDOG_NAME")]
     pub(crate) name: String,
 
     /// Secret, in --namespace unless it names another one, read through the API server of the seed: that of the
@@ -110,7 +103,6 @@ pub(crate) struct ConnectArgs {
     /// tls.crt, tls.key and ca.crt.
     #[arg(
         long,
-        global = true,
         value_name = "[NAMESPACE/]NAME",
         env = "WATCHDOG_TLS_SECRET",
         conflicts_with = "tls_ca"
@@ -118,33 +110,20 @@ pub(crate) struct ConnectArgs {
     pub(crate) tls_secret: Option<String>,
 
     /// Certificate authorities (PEM) that the programs' certificates must be signed by.
-    #[arg(long, global = true, value_name = "FILE", env = "WATCHDOG_TLS_CA")]
+    #[arg(long, value_name = "FILE", env = "WATCHDOG_TLS_CA")]
     pub(crate) tls_ca: Option<PathBuf>,
 
     /// Your certificate chain (PEM).
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "WATCHDOG_TLS_CERT",
-        requires_all = ["tls_ca", "tls_key"]
-    )]
+    #[arg(long, value_name = "FILE", env = "WATCHDOG_TLS_CERT", requires_all = ["tls_ca", "tls_key"])]
     pub(crate) tls_cert: Option<PathBuf>,
 
     /// Your private key (PEM).
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "WATCHDOG_TLS_KEY",
-        requires = "tls_cert"
-    )]
+    #[arg(long, value_name = "FILE", env = "WATCHDOG_TLS_KEY", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
 
     /// Private key (PEM) of the authority in --tls-ca, from which a certificate is issued for this run.
     #[arg(
         long,
-        global = true,
         value_name = "FILE",
         env = "WATCHDOG_TLS_CA_KEY",
         requires = "tls_ca",
@@ -153,12 +132,23 @@ pub(crate) struct ConnectArgs {
     pub(crate) tls_ca_key: Option<PathBuf>,
 
     /// DNS name in the programs' certificates. Default: <name>-<program>.<namespace>.svc for each program.
-    #[arg(long, global = true, value_name = "NAME", env = "WATCHDOG_TLS_SERVER_NAME")]
+    #[arg(long, value_name = "NAME", env = "WATCHDOG_TLS_SERVER_NAME")]
     pub(crate) tls_server_name: Option<String>,
 
     /// Speak plaintext, for programs that were started with the same option.
-    #[arg(long, global = true, conflicts_with_all = ["tls_ca", "tls_secret"])]
+    #[arg(long, conflicts_with_all = ["tls_ca", "tls_secret"])]
     pub(crate) insecure_plaintext: bool,
+}
+
+impl ConnectArgs {
+    /// The addresses of a program.
+    pub(crate) fn addresses(&self, program: Program) -> &[String] {
+        match program {
+            Program::LeaseProbe => &self.lease_probe,
+            Program::ScalingCoordinator => &self.scaling_coordinator,
+            Program::Weeder => &self.weeder,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Subcommand)]
@@ -175,8 +165,8 @@ pub(crate) enum CtlCommand {
         #[command(flatten)]
         shoot: ShootArg,
         /// Where to scale.
-        #[arg(long, value_enum)]
-        direction: PlanDirection,
+        #[arg(long, value_parser = directions(["down", "up"]))]
+        direction: Direction,
     },
     /// The history of a shoot, oldest first.
     History {
@@ -268,8 +258,8 @@ pub(crate) struct ScalingArgs {
     pub(crate) shoots: Vec<String>,
 
     /// Only these directions; repeatable. The server filters.
-    #[arg(long, value_enum, conflicts_with = "shoots")]
-    pub(crate) direction: Vec<AnyDirection>,
+    #[arg(long, value_parser = directions(["hold", "down", "up"]), conflicts_with = "shoots")]
+    pub(crate) direction: Vec<Direction>,
 
     #[command(flatten)]
     pub(crate) format: FormatArg,
@@ -290,39 +280,6 @@ pub(crate) enum Format {
     Wide,
     Json,
     Yaml,
-}
-
-/// A direction that can be planned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlanDirection {
-    Down,
-    Up,
-}
-
-impl PlanDirection {
-    pub(crate) const fn direction(self) -> Direction {
-        match self {
-            Self::Down => Direction::Down,
-            Self::Up => Direction::Up,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum AnyDirection {
-    Hold,
-    Down,
-    Up,
-}
-
-impl AnyDirection {
-    pub(crate) const fn direction(self) -> Direction {
-        match self {
-            Self::Hold => Direction::Hold,
-            Self::Down => Direction::Down,
-            Self::Up => Direction::Up,
-        }
-    }
 }
 
 /// The namespace of a shoot, also from `project/name`.
@@ -361,6 +318,14 @@ fn outcome(text: &str) -> Result<Outcome, String> {
         })
 }
 
+/// Directions by their names in the API without the prefix, in lower case.
+fn directions<const N: usize>(names: [&'static str; N]) -> impl TypedValueParser<Value = Direction> {
+    PossibleValuesParser::new(names).try_map(|name| {
+        let direction = Direction::from_str_name(&format!("DIRECTION_{}", name.to_uppercase()));
+        direction.ok_or("the API has no such direction")
+    })
+}
+
 /// Reads the command line.
 ///
 /// # Errors
@@ -375,7 +340,8 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli
 
 /// The command line of a program whose file is `called_as`: kubectl finds `kubectl-watchdog`.
 pub(crate) fn command(called_as: &Path) -> clap::Command {
-    let command = Cli::command();
+    // The options of the connection stand before or after the command.
+    let command = Cli::command().mut_args(|arg| arg.global(true));
     match called_as.file_stem().and_then(|name| name.to_str()) {
         Some("kubectl-watchdog") => command.bin_name("kubectl watchdog"),
         _ => command,
@@ -392,7 +358,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
+        command(Path::new("watchdogctl")).debug_assert();
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::cluster::pace::Pace;
 use crate::cluster::permissions;
 use crate::config::Config;
 use crate::controller::shared::SharedState;
+use crate::controller::state::WeederState;
 use crate::controller::watches::SeedWatches;
 use crate::controller::worker::{MAX_REQUESTS, RequestWorker};
 use crate::domain::namespaced_name::NamespacedName;
@@ -95,7 +96,6 @@ pub fn start(
     );
     let may_publish = config.mode == Mode::Protect || config.observe_events;
     let events = events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart);
-    let rate = usize::try_from(config.request_rate.get()).unwrap_or(MAX_REQUESTS);
     let worker = RequestWorker {
         state: state.clone(),
         membership,
@@ -104,7 +104,7 @@ pub fn start(
         client: seed.clone(),
         events: events.clone(),
         mode: config.mode,
-        max_requests: MAX_REQUESTS.min(rate),
+        max_requests: MAX_REQUESTS.min(config.request_rate.into()),
     };
     base.tasks.critical("requests", worker.run(base.draining.clone()));
     let watches = SeedWatches {
@@ -186,7 +186,8 @@ fn merge(
         key: convert::name_pair,
         exists: move |NamePair(namespace, service): &NamePair| {
             !known.blockers().is_empty()
-                || services.has_service(&NamespacedName::new(namespace.clone(), service.clone()))
+                || services
+                    .read(|state| state.has_service(&NamespacedName::new(namespace.clone(), service.clone())))
         },
         is_filled: is_filled(base, state, &state.services),
     };
@@ -214,7 +215,7 @@ fn is_filled<V: Send + Sync + 'static>(
 ) -> impl Fn(&dyn Fn(&NamePair) -> bool) -> bool + Send + Sync + 'static {
     let (readiness, state, store) = (base.readiness.clone(), state.clone(), store.clone());
     move |has| {
-        let is_current = readiness.blockers().is_empty() && state.follows_ownership();
+        let is_current = readiness.blockers().is_empty() && state.read(WeederState::follows_ownership);
         is_current && store.keys().iter().map(convert::name_pair).all(|key| has(&key))
     }
 }
@@ -228,7 +229,7 @@ async fn watch_ownership(
     let mut changes = membership.subscribe();
     loop {
         changes.mark_unchanged();
-        state.update(|state, owns, now| state.ownership_changed(owns, now));
+        state.update(WeederState::ownership_changed);
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             changed = changes.changed() => changed?,

@@ -10,7 +10,6 @@ use watchdog_runtime::metrics::{Collector, Counter, Exposition, Gauge, Histogram
 use crate::controller::shared::SharedState;
 use crate::domain::failure::RequestFailure;
 use crate::domain::pods::CrashLoop;
-use crate::domain::readiness::ServiceReadiness;
 use crate::domain::weeder::Phase;
 
 label!(pub(crate) enum ReadinessLabel: "readiness" { Ready = "ready", NotReady = "not_ready" });
@@ -210,7 +209,6 @@ pub(crate) fn count_deleted_pod(service: &str, crash: &CrashLoop) {
 }
 
 /// The series that are counted at the scrape.
-#[derive(Debug)]
 pub(crate) struct StateCollector {
     pub(crate) state: Arc<SharedState>,
 }
@@ -218,35 +216,32 @@ pub(crate) struct StateCollector {
 impl Collector for StateCollector {
     fn collect(&self, out: &mut Exposition) {
         let services = self.state.services.snapshot();
-        let ready = services
-            .iter()
-            .filter(|(_, state)| state.readiness() == ServiceReadiness::Ready)
-            .count();
-        let not_ready = services.len().saturating_sub(ready);
-        let (queries, queued, active, pending, crashing) = self.state.read(|state| {
-            let manager = &state.manager;
-            (
-                state.pod_queries().clone(),
-                manager.count(Phase::Queued),
-                manager.count(Phase::Active),
-                manager.pending_deletions(),
-                manager.crashing_pods(),
-            )
-        });
+        let ready = services.iter().filter(|(_, state)| state.endpoints.is_ready());
+        let ready = ready.count();
         let services = [
-            (ReadinessLabel::Ready, ready),
-            (ReadinessLabel::NotReady, not_ready),
+            (ReadinessLabel::Ready, ready as f64),
+            (
+                ReadinessLabel::NotReady,
+                services.len().saturating_sub(ready) as f64,
+            ),
         ];
-        out.family(&SERVICES, services.map(|(state, n)| (state, n as f64)));
-        let weeders = [(WeederPhase::Queued, queued), (WeederPhase::Active, active)];
-        out.family(&WEEDERS, weeders.map(|(phase, n)| (phase, n as f64)));
-        let scopes = ["namespace", "selector", "all"].map(|scope| {
-            let of_scope = queries.iter().filter(|query| query.scope() == scope);
-            (WatchScope(scope), of_scope.count() as f64)
+        out.family(&SERVICES, services);
+        self.state.read(|state| {
+            let manager = &state.manager;
+            let weeders = [
+                (WeederPhase::Queued, manager.count(Phase::Queued) as f64),
+                (WeederPhase::Active, manager.count(Phase::Active) as f64),
+            ];
+            out.family(&WEEDERS, weeders);
+            let queries = state.pod_queries.borrow();
+            let scopes = ["namespace", "selector", "all"].map(|scope| {
+                let of_scope = queries.iter().filter(|query| query.scope() == scope);
+                (WatchScope(scope), of_scope.count() as f64)
+            });
+            out.family(&POD_WATCHES, scopes);
+            out.family(&PENDING, [((), manager.pending_deletions() as f64)]);
+            out.family(&CRASHING, [((), manager.crashing_pods() as f64)]);
         });
-        out.family(&POD_WATCHES, scopes);
-        out.family(&PENDING, [((), pending as f64)]);
-        out.family(&CRASHING, [((), crashing as f64)]);
     }
 }
 
@@ -272,7 +267,7 @@ mod tests {
                 endpoints: Endpoints { ready, total: 3 },
                 pods: None,
             };
-            state.update(|state, owns, now| state.slice_applied(slice, ReceivedBy::Watch, owns, now));
+            state.update(|state, now| state.slice_applied(slice, ReceivedBy::Watch, now));
         }
         let mut out = Exposition::default();
         StateCollector { state }.collect(&mut out);

@@ -76,41 +76,6 @@ async fn an_annotation_may_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_selectors_of_file_and_annotation_both_count() {
-    let seed = Seed::new().await;
-    seed.namespace("shoot");
-    seed.service("shoot", "etcd", true);
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
-    seed.crashing("shoot", "backup", "etcd-backup");
-    seed.annotate(
-        "shoot",
-        "etcd",
-        Some("- matchExpressions:\n  - {key: role, operator: In, values: [etcd-backup]}\n"),
-    );
-    let mut weeder = ready(&seed).await;
-    seed.gone("shoot", "kube-apiserver").await;
-    seed.gone("shoot", "backup").await;
-    seed.annotate("shoot", "etcd", None);
-    weeder
-        .wait("shoot", "etcd", "only the file counts", |w| {
-            w.selectors.len() == 1
-        })
-        .await;
-    // The file may cease to name it, and the annotation stands.
-    seed.annotate("shoot", "kube-apiserver", Some(QUEUE_USERS));
-    seed.service("shoot", "kube-apiserver", true);
-    let selectors = |n| move |w: &pb::Weeder| w.selectors.len() == n;
-    weeder
-        .wait("shoot", "kube-apiserver", "both count", selectors(3))
-        .await;
-    seed.configure("servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {a: b}}]}}");
-    weeder
-        .wait("shoot", "kube-apiserver", "one is left", selectors(1))
-        .await;
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_annotation_is_reported_and_stops_nothing_else() {
     let seed = Seed::new().await;
     seed.namespace("shoot");

@@ -24,29 +24,11 @@ async fn weeders_are_listed_in_pages() {
     twelve_weeders(&seed).await;
     let mut weeder = seed.ready().await;
     let mut keys = Vec::new();
-    let mut request = pb::ListWeedersRequest {
-        page_size: 5,
-        ..Default::default()
-    };
-    loop {
-        let page = weeder
-            .client
-            .list_weeders(request.clone())
-            .await
-            .unwrap()
-            .into_inner();
+    for page in weeder.pages(5).await {
         assert_eq!(page.total_size, 12);
         assert!(page.weeders.len() <= 5);
-        keys.extend(
-            page.weeders
-                .into_iter()
-                .map(|w| w.key.unwrap())
-                .map(|k| (k.namespace, k.service)),
-        );
-        if page.next_page_token.is_empty() {
-            break;
-        }
-        request.page_token = page.next_page_token;
+        let found = page.weeders.into_iter().map(|weeder| weeder.key.unwrap());
+        keys.extend(found.map(|key| (key.namespace, key.service)));
     }
     assert_eq!(keys.len(), 12);
     assert!(keys.is_sorted());
@@ -98,6 +80,8 @@ async fn streams_are_filtered_and_end_with_the_drain() {
         match readiness.message().await.unwrap().unwrap().event.unwrap() {
             Event::Upsert(state) => {
                 assert_eq!(state.readiness(), pb::Readiness::Ready);
+                assert_eq!((state.ready_endpoints, state.endpoints), (1, 1));
+                assert_eq!(state.observer, "weeder-0");
                 services.insert(state.key.unwrap().service);
             }
             Event::SnapshotComplete(_) => break,

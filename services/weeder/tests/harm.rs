@@ -5,9 +5,8 @@ mod support;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{CONFIG, JsonLog, PATIENCE, Seed, Weeder, eventually};
+use support::{JsonLog, Seed, Weeder, eventually, until};
 use watchdog_proto::weeder::v1 as pb;
-use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, AuditEntry};
 
 fn control_plane(role: &str) -> Value {
@@ -205,42 +204,6 @@ async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_first_sight_endpoints_that_say_nothing_prove_nothing() {
-    let seed = Seed::new().await;
-    seed.namespace("shoot");
-    // As an operator writes it for a Service without a selector: no pod is behind it.
-    let slice = json!({
-        "metadata": {"name": "by-hand", "labels": {"kubernetes.io/service-name": "etcd"}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": ["10.0.0.1"]}],
-    });
-    seed.api.create(&keys::ENDPOINT_SLICES, "shoot", slice).unwrap();
-    // A rollout: the pod was created after the crash, and its predecessor may have been ready.
-    seed.slice("shoot", "rolled", "kube-apiserver", &[Some(true)]);
-    seed.delete(&keys::PODS, "shoot", "kube-apiserver-member-0");
-    let labels = json!({"role": "main"});
-    seed.pod_of(
-        "shoot",
-        "kube-apiserver-member-0",
-        &labels,
-        Some(("ReplicaSet", "kube-apiserver")),
-    );
-    seed.member_ready_since("shoot", "kube-apiserver-member-0", "True", "2020-11-21T09:00:00Z");
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
-    seed.crashing("shoot", "kcm", "controller-manager");
-    let mut weeder = seed.ready().await;
-    let silent = |w: &pb::Weeder| w.message.contains("do not say since when");
-    weeder.wait("shoot", "etcd", "it says so", silent).await;
-    seed.namespace("marker");
-    seed.service("marker", "etcd", false);
-    seed.service("marker", "etcd", true);
-    seed.crashing("marker", "kube-apiserver", "apiserver");
-    seed.gone("marker", "kube-apiserver").await;
-    assert!(seed.exists("shoot", "kube-apiserver") && seed.exists("shoot", "kcm"));
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_comes_and_goes_is_weeded_three_times_a_minute() {
     let seed = Seed::new().await;
     seed.namespace("shoot");
@@ -272,43 +235,6 @@ async fn a_service_that_comes_and_goes_is_weeded_three_times_a_minute() {
         "{:?}",
         stable.elapsed()
     );
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_replaced_and_what_is_excluded_is_left_alone() {
-    let seed = Seed::new().await;
-    seed.configure(&format!("readyFor: 1s\nexcludeKinds: [StatefulSet]\n{CONFIG}"));
-    seed.namespace("shoot");
-    seed.service("shoot", "etcd", false);
-    let labels = control_plane("apiserver");
-    let pods = [
-        ("bare", None),
-        ("job", Some(("Job", "job"))),
-        ("etcd-events-0", Some(("StatefulSet", "etcd-events"))),
-        ("replica", Some(("ReplicaSet", "replica"))),
-    ];
-    for (name, controller) in pods {
-        seed.pod_of("shoot", name, &labels, controller);
-        seed.crash("shoot", name);
-    }
-    let mut weeder = seed.ready().await;
-    seed.service("shoot", "etcd", true);
-    let queued = |w: &pb::Weeder| w.state() == pb::WeederState::Queued;
-    let shown = weeder.wait("shoot", "etcd", "it waits", queued).await;
-    let (started, from) = (shown.started_at.unwrap(), shown.deletes_from.unwrap());
-    assert_eq!((from.seconds - started.seconds, from.nanos), (1, started.nanos));
-    seed.gone("shoot", "replica").await;
-    for name in ["bare", "job", "etcd-events-0"] {
-        assert!(seed.exists("shoot", name), "{name}");
-    }
-    // The configuration asks for them.
-    seed.configure(&format!(
-        "deletePodsWithoutController: true\ndeletePodsOfJobs: true\n{CONFIG}"
-    ));
-    for name in ["bare", "job", "etcd-events-0"] {
-        seed.gone("shoot", name).await;
-    }
     weeder.stop().await;
 }
 
@@ -412,26 +338,16 @@ async fn a_replica_that_owns_few_namespaces_watches_only_their_pods() {
     for weeder in &weeders {
         weeder.wait_ready().await;
     }
-    // Each owns some of them.
-    let shared = async {
-        loop {
-            let watches = [
-                weeders[0].pod_watches_by_scope().await,
-                weeders[1].pod_watches_by_scope().await,
-            ];
-            let [(of_all, namespaces), (of_all_too, namespaces_too)] = watches;
-            if of_all + of_all_too == 0
-                && namespaces.min(namespaces_too) > 0
-                && namespaces + namespaces_too == SHOOTS
-            {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, shared)
-        .await
-        .expect("both watch their namespaces");
+    until("each watches the namespaces that it owns", async || {
+        let [(of_all, namespaces), (of_all_too, namespaces_too)] = [
+            weeders[0].pod_watches_by_scope().await,
+            weeders[1].pod_watches_by_scope().await,
+        ];
+        of_all + of_all_too == 0
+            && namespaces.min(namespaces_too) > 0
+            && namespaces + namespaces_too == SHOOTS
+    })
+    .await;
     let begun = seed.api.audit().len();
     for shoot in 0..SHOOTS {
         seed.service(&namespace(shoot), "etcd", true);

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use support::{Seed, eventually};
 use tokio::time::Instant;
-use watchdog_proto::weeder::v1 as pb;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, Fault, FaultAction};
 
@@ -71,17 +70,7 @@ async fn a_thousand_services_become_ready_at_once() {
     );
 
     let mut delays = Vec::new();
-    let mut request = pb::ListWeedersRequest {
-        page_size: 1_000,
-        ..Default::default()
-    };
-    loop {
-        let page = weeder
-            .client
-            .list_weeders(request.clone())
-            .await
-            .unwrap()
-            .into_inner();
+    for page in weeder.pages(1_000).await {
         assert_eq!(page.total_size as usize, SHOOTS);
         for weeding in &page.weeders {
             let started = weeding.started_at.as_ref().unwrap();
@@ -92,10 +81,6 @@ async fn a_thousand_services_become_ready_at_once() {
                 delays.push(Duration::from_nanos(u64::try_from(nanos).unwrap()));
             }
         }
-        if page.next_page_token.is_empty() {
-            break;
-        }
-        request.page_token = page.next_page_token;
     }
     delays.sort();
     assert_eq!(delays.len(), crashing);

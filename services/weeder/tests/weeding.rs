@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::json;
-use support::{CONFIG, Seed, eventually};
+use support::{CONFIG, Seed, eventually, until};
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_sandbox::resource::keys;
@@ -129,107 +129,6 @@ async fn the_chain_from_etcd_to_the_control_plane() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_over_all_slices() {
-    let seed = Seed::new().await;
-    seed.namespace("shoot");
-    seed.slice("shoot", "etcd-v4", "etcd", &[Some(false), Some(false)]);
-    seed.slice("shoot", "etcd-v6", "etcd", &[]);
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
-    let mut weeder = seed.ready().await;
-    seed.slice("shoot", "etcd-v6", "etcd", &[Some(false)]);
-    seed.slice("shoot", "other", "other", &[Some(true)]);
-    assert!(weeder.list().await.is_empty());
-    seed.slice("shoot", "etcd-v4", "etcd", &[Some(false), None]);
-    seed.gone("shoot", "kube-apiserver").await;
-    let first = weeder.find("shoot", "etcd").await.unwrap();
-
-    // Endpoints and slices of a ready service come and go: nothing starts anew.
-    seed.slice("shoot", "etcd-v6", "etcd", &[Some(true), Some(true)]);
-    seed.slice("shoot", "etcd-v4", "etcd", &[Some(false)]);
-    seed.delete(&keys::ENDPOINT_SLICES, "shoot", "etcd-v4");
-    seed.slice("shoot", "etcd-renamed", "etcd", &[Some(true)]);
-    seed.delete(&keys::ENDPOINT_SLICES, "shoot", "etcd-v6");
-    let mut readiness = weeder
-        .client
-        .watch_endpoint_readiness(pb::WatchEndpointReadinessRequest::default())
-        .await
-        .unwrap()
-        .into_inner();
-    loop {
-        use pb::watch_endpoint_readiness_response::Event;
-        let message = tokio::time::timeout(support::PATIENCE, readiness.message())
-            .await
-            .unwrap()
-            .unwrap();
-        if let Some(Event::Upsert(state)) = message.unwrap().event
-            && (state.ready_endpoints, state.endpoints) == (1, 1)
-        {
-            assert_eq!(state.readiness(), pb::Readiness::Ready);
-            assert_eq!(state.observer, "weeder-0");
-            assert!(state.since.unwrap().seconds <= first.started_at.unwrap().seconds);
-            break;
-        }
-    }
-    assert_eq!(
-        weeder.find("shoot", "etcd").await.unwrap().started_at,
-        first.started_at
-    );
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_transition_replaces_the_weeder() {
-    let seed = Seed::new().await;
-    seed.namespace("shoot");
-    seed.service("shoot", "etcd", true);
-    let mut weeder = seed.ready().await;
-    let first = weeder.wait("shoot", "etcd", "it started", |_| true).await;
-    seed.service("shoot", "etcd", false);
-    seed.service("shoot", "etcd", true);
-    let second = weeder
-        .wait("shoot", "etcd", "it is replaced", |w| {
-            w.started_at != first.started_at
-        })
-        .await;
-    assert!(second.ends_at.unwrap().seconds >= first.ends_at.unwrap().seconds);
-    assert_eq!(weeder.list().await.len(), 1);
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_weeder_lives_exactly_watch_duration() {
-    let seed = Seed::new().await;
-    seed.configure(&CONFIG.replace("5m", "2s"));
-    seed.namespace("shoot");
-    let mut weeder = seed.ready().await;
-    seed.service("shoot", "etcd", true);
-    let weeding = weeder
-        .wait("shoot", "etcd", "it ended", |w| {
-            w.state() == pb::WeederState::Ended
-        })
-        .await;
-    let (started, ends) = (weeding.started_at.unwrap(), weeding.ends_at.unwrap());
-    assert_eq!(
-        (ends.seconds - started.seconds, ends.nanos - started.nanos),
-        (2, 0)
-    );
-    assert_eq!(weeding.remaining.unwrap(), prost_types::Duration::default());
-    assert_eq!(weeding.message, "Its time is over; there was nothing to delete.");
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
-    seed.service("shoot", "kube-apiserver", true);
-    weeder
-        .wait("shoot", "kube-apiserver", "it ended", |w| {
-            w.state() == pb::WeederState::Ended
-        })
-        .await;
-    assert!(
-        seed.exists("shoot", "kube-apiserver"),
-        "the weeder of etcd has ended"
-    );
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_ends_takes_its_weeder_along() {
     let seed = Seed::new().await;
     let terminating = json!({"metadata": {"name": "terminating", "finalizers": ["test/keep"]}});
@@ -324,24 +223,6 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_in_the_middle_loses_nothing() {
-    let seed = Seed::new().await;
-    seed.namespace("shoot");
-    seed.service("shoot", "etcd", true);
-    seed.crashing("shoot", "kube-apiserver-1", "apiserver");
-    let weeder = seed.ready().await;
-    seed.gone("shoot", "kube-apiserver-1").await;
-    weeder.kill().await;
-    seed.crashing("shoot", "kube-apiserver-2", "apiserver");
-    let mut weeder = seed.ready().await;
-    seed.gone("shoot", "kube-apiserver-2").await;
-    weeder
-        .wait("shoot", "etcd", "it is deleted", |w| w.deleted == 1)
-        .await;
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn replicas_share_the_namespaces() {
     let seed = Seed::new().await;
     let namespaces: Vec<String> = (0..20).map(|i| format!("shoot--{i}")).collect();
@@ -359,38 +240,29 @@ async fn replicas_share_the_namespaces() {
             .filter(|w| w.state() != pb::WeederState::Cancelled);
         live.map(|w| w.key.unwrap().namespace).collect::<Vec<_>>()
     };
-    let deadline = tokio::time::Instant::now() + support::PATIENCE;
-    loop {
-        let (a, b) = (
-            live(first.list_in(Scope::Local).await),
-            live(second.list_in(Scope::Local).await),
-        );
-        let mut both = [a.clone(), b.clone()].concat();
-        both.sort_by_key(|name| name.trim_start_matches("shoot--").parse::<u32>().unwrap());
-        let seen_by_each = [live(first.list().await).len(), live(second.list().await).len()];
-        let is_shared = !a.is_empty() && !b.is_empty() && both == namespaces;
-        if is_shared && seen_by_each == [namespaces.len(); 2] {
-            break;
-        }
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "{a:?} and {b:?}, each answers for both: {seen_by_each:?}"
-        );
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    // What the second leaves comes back to the first as first seen ready.
+    until(
+        "each namespace has one owner, and each replica answers for both",
+        async || {
+            let (a, b) = (
+                live(first.list_in(Scope::Local).await),
+                live(second.list_in(Scope::Local).await),
+            );
+            let mut both = [a.clone(), b.clone()].concat();
+            both.sort_by_key(|name| name.trim_start_matches("shoot--").parse::<u32>().unwrap());
+            let seen_by_each = [live(first.list().await).len(), live(second.list().await).len()];
+            let is_shared = !a.is_empty() && !b.is_empty() && both == namespaces;
+            is_shared && seen_by_each == [namespaces.len(); 2]
+        },
+    )
+    .await;
     for namespace in &namespaces {
         seed.crashing(namespace, "late", "apiserver");
         seed.gone(namespace, "late").await;
     }
     second.stop().await;
-    let deadline = tokio::time::Instant::now() + support::PATIENCE;
-    while live(first.list_in(Scope::Local).await).len() < namespaces.len() {
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "the share of the other does not come back"
-        );
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    until("the share of the other comes back", async || {
+        live(first.list_in(Scope::Local).await).len() == namespaces.len()
+    })
+    .await;
     first.stop().await;
 }

@@ -14,9 +14,9 @@ use watchdog_test_support::wait;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     fixture.reserve(3).await?;
-    let (here, there) = (fixture.first_seed(), fixture.second_seed().await?);
-    let source = fixture.shoot_on(here.0, &here.1, Plan::nodes(3)).await?;
-    let destination = fixture.shoot_on(there.0, &there.1, Plan::nodes(3)).await?;
+    let (here, there) = (fixture.seed(), fixture.second_seed().await?);
+    let source = fixture.shoot_on(here, Plan::nodes(3)).await?;
+    let destination = fixture.shoot_on(there, Plan::nodes(3)).await?;
     source.hand_over_healthy().await?;
 
     source.last_operation("Migrate", "Processing").await?;

@@ -26,7 +26,7 @@ const AT_MOST: usize = 3;
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     // The weeder is restarted, so it must not be the one that all scenarios share.
     fixture.reserve(1).await?;
-    let (seed, _place) = fixture.second_seed().await?;
+    let seed = fixture.second_seed().await?;
     let (control_planes, _following) = ControlPlanes::start(&seed).await?;
     let namespace = format!("shoot--{}--plane", fixture.name());
     let plane = control_planes.add(&namespace, 1).await?;
@@ -43,12 +43,18 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
         (left.container.as_str(), left.exit_code) == ("main", Some(1)) && left.controller.ends_with(OWN),
         "{left:?}"
     );
-    let metric = seed
-        .weeder
-        .get()
-        .metric("watchdog_weeder_left_alone_total")
-        .await?;
-    ensure!(metric == Some(1.0), "{metric:?}");
+    let of_pods = "service=\"kube-apiserver\",container=\"main\",exit_code=\"1\",reason=\"Error\"";
+    for (series, count) in [
+        ("watchdog_weeder_left_alone_total", 1.0),
+        ("watchdog_weeder_deletions_total{result=\"deleted\"}", 5.0),
+        (
+            format!("watchdog_weeder_deleted_pods_total{{{of_pods}}}").as_str(),
+            5.0,
+        ),
+    ] {
+        let metric = seed.weeder.get().metric(series).await?;
+        ensure!(metric == Some(count), "{series}: {metric:?}");
+    }
     warned(fixture, &seed, &namespace).await?;
     ensure!(
         deletions(&plane).await == (AT_MOST, 2),

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// The effect of a fault on a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "type")]
 pub enum FaultAction {
     /// Answer as usual, but this much later.
@@ -32,19 +32,17 @@ pub enum FaultAction {
 }
 
 /// The requests that a fault affects; absent fields match everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Matcher {
+struct Matcher {
     /// Verbs as in the audit log; empty: all.
-    pub verbs: Vec<String>,
+    verbs: Vec<String>,
     /// The start of the path.
-    pub path_prefix: Option<String>,
-    /// The end of the path, for instance `/scale`.
-    pub path_suffix: Option<String>,
+    path_prefix: Option<String>,
     /// A part of the query, for instance `continue=`: the pages of a list after the first.
-    pub query_part: Option<String>,
+    query_part: Option<String>,
     /// The authenticated user.
-    pub user: Option<String>,
+    user: Option<String>,
 }
 
 impl Matcher {
@@ -54,27 +52,23 @@ impl Matcher {
                 .path_prefix
                 .as_deref()
                 .is_none_or(|prefix| path.starts_with(prefix))
-            && self
-                .path_suffix
-                .as_deref()
-                .is_none_or(|suffix| path.ends_with(suffix))
             && self.query_part.as_deref().is_none_or(|part| query.contains(part))
             && self.user.as_deref().is_none_or(|wanted| wanted == user)
     }
 }
 
 /// A fault: which requests, what happens, how often.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Fault {
     /// The requests concerned.
     #[serde(default)]
-    pub when: Matcher,
+    when: Matcher,
     /// The effect on them.
-    pub action: FaultAction,
+    action: FaultAction,
     /// How many requests pass before the first one is hit.
     #[serde(default)]
-    pub skip: u32,
+    skip: u32,
     /// How many requests are hit before the fault ends; absent: until cleared.
     #[serde(default)]
     pub times: Option<u32>,
@@ -119,7 +113,7 @@ impl Fault {
         self
     }
 
-    /// Only after this many requests.
+    /// Only once so many requests have passed.
     #[must_use]
     pub fn skip(mut self, requests: u32) -> Self {
         self.skip = requests;
@@ -135,8 +129,8 @@ impl Fault {
 }
 
 /// Identifies an injected fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FaultId(pub u64);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultId(u64);
 
 /// The active faults of one API server.
 #[derive(Debug, Default)]

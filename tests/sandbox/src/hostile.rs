@@ -5,10 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::stream::{self, Stream};
+use futures::stream::{self, StreamExt};
 use http::{Request, Response, StatusCode, header};
 use http_body_util::StreamBody;
 use hyper::body::{Frame, Incoming};
@@ -24,6 +22,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::SandboxError;
+use crate::kubeconfig::{self, Proof};
 
 /// How an API server answers every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,10 +174,9 @@ impl Hostility {
 
     fn answer(self) -> Response<HostileBody> {
         let (begin, part, times, pause) = self.body();
-        let data = |text: String| Ok(Frame::data(Bytes::from(text)));
         let part = Bytes::from(part);
         let resets = self == Self::Resets;
-        let parts: stream::BoxStream<'static, _> = Box::pin(stream::unfold(0, move |sent| {
+        let parts = stream::unfold(0, move |sent| {
             let part = part.clone();
             async move {
                 if sent == times {
@@ -191,8 +189,9 @@ impl Hostility {
                 };
                 Some((frame, sent + 1))
             }
-        }));
-        let mut response = Response::new(StreamBody::new(prefixed(data(begin), parts)));
+        });
+        let begin = stream::once(std::future::ready(Ok(Frame::data(Bytes::from(begin)))));
+        let mut response = Response::new(StreamBody::new(begin.chain(parts).boxed()));
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
@@ -265,14 +264,6 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-fn prefixed<T: Send + 'static>(
-    first: T,
-    rest: impl Stream<Item = T> + Send + 'static,
-) -> stream::BoxStream<'static, T> {
-    use futures::StreamExt;
-    Box::pin(stream::once(std::future::ready(first)).chain(rest))
-}
-
 /// Sends without end, after a request or at once.
 async fn flood(stream: TlsStream<TcpStream>, begin: &[u8], part: &[u8], waits: bool) -> io::Result<()> {
     let (mut reader, mut writer) = tokio::io::split(stream);
@@ -340,12 +331,8 @@ impl HostileServer {
                 while connections.try_join_next().is_some() {}
             }
         });
-        let ca = STANDARD.encode(certificate.pem());
-        let kubeconfig = format!(
-            "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\", certificate-authority-data: {ca}}}}}], \
-             users: [{{name: u, user: {{token: t}}}}], contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
-             current-context: x}}"
-        );
+        let url = format!("https://{address}");
+        let kubeconfig = kubeconfig::render(&url, &certificate.pem(), "hostile", "u", &Proof::Token("t"));
         Ok(Self {
             kubeconfig,
             _serving: AbortOnDropHandle::new(serving),

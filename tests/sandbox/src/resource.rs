@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::{
     schema,
+    status::qualified,
     validate::{self, Validate},
 };
 
@@ -35,41 +36,20 @@ impl ResourceKey {
 pub mod keys {
     use super::ResourceKey;
 
-    /// v1 namespaces.
     pub const NAMESPACES: ResourceKey = ResourceKey::of("", "v1", "namespaces");
-    /// v1 secrets.
     pub const SECRETS: ResourceKey = ResourceKey::of("", "v1", "secrets");
-    /// v1 configmaps.
     pub const CONFIG_MAPS: ResourceKey = ResourceKey::of("", "v1", "configmaps");
-    /// v1 nodes.
     pub const NODES: ResourceKey = ResourceKey::of("", "v1", "nodes");
-    /// v1 pods.
     pub const PODS: ResourceKey = ResourceKey::of("", "v1", "pods");
-    /// v1 services.
     pub const SERVICES: ResourceKey = ResourceKey::of("", "v1", "services");
-    /// v1 endpoints.
     pub const ENDPOINTS: ResourceKey = ResourceKey::of("", "v1", "endpoints");
-    /// v1 events.
-    pub const CORE_EVENTS: ResourceKey = ResourceKey::of("", "v1", "events");
-    /// coordination.k8s.io/v1 leases.
     pub const LEASES: ResourceKey = ResourceKey::of("coordination.k8s.io", "v1", "leases");
-    /// apps/v1 deployments.
     pub const DEPLOYMENTS: ResourceKey = ResourceKey::of("apps", "v1", "deployments");
-    /// apps/v1 statefulsets.
     pub const STATEFUL_SETS: ResourceKey = ResourceKey::of("apps", "v1", "statefulsets");
-    /// apps/v1 replicasets.
-    pub const REPLICA_SETS: ResourceKey = ResourceKey::of("apps", "v1", "replicasets");
-    /// discovery.k8s.io/v1 endpointslices.
     pub const ENDPOINT_SLICES: ResourceKey = ResourceKey::of("discovery.k8s.io", "v1", "endpointslices");
-    /// events.k8s.io/v1 events.
     pub const EVENTS: ResourceKey = ResourceKey::of("events.k8s.io", "v1", "events");
-    /// extensions.gardener.cloud/v1alpha1 clusters.
     pub const CLUSTERS: ResourceKey = ResourceKey::of("extensions.gardener.cloud", "v1alpha1", "clusters");
-    /// machine.sapcloud.io/v1alpha1 machines.
     pub const MACHINES: ResourceKey = ResourceKey::of("machine.sapcloud.io", "v1alpha1", "machines");
-    /// authorization.k8s.io/v1 selfsubjectaccessreviews.
-    pub const ACCESS_REVIEWS: ResourceKey =
-        ResourceKey::of("authorization.k8s.io", "v1", "selfsubjectaccessreviews");
 }
 
 /// Where the scale sub-resource finds its fields, as JSON pointers.
@@ -126,8 +106,6 @@ pub struct ResourceType {
     pub kind: Cow<'static, str>,
     /// Lower-case plural as in the path.
     pub plural: Cow<'static, str>,
-    /// Abbreviations that kubectl resolves.
-    pub short_names: Cow<'static, [&'static str]>,
     /// True if objects live in a namespace.
     pub namespaced: bool,
     /// True if there is a status sub-resource.
@@ -159,7 +137,6 @@ impl ResourceType {
             version: version.into(),
             kind: kind.into(),
             plural: plural.into(),
-            short_names: short_names(plural).into(),
             namespaced: true,
             status: false,
             scale: None,
@@ -210,11 +187,7 @@ impl ResourceType {
 
     /// `plural.group`, or the plural alone in the core group.
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() {
-            self.plural.to_string()
-        } else {
-            format!("{}.{}", self.plural, self.group)
-        }
+        qualified(&self.plural, &self.group)
     }
 
     /// `group/version`, or the version alone in the core group.
@@ -224,23 +197,6 @@ impl ResourceType {
         } else {
             format!("{}/{}", self.group, self.version)
         }
-    }
-}
-
-/// The abbreviations of the built-in kinds.
-fn short_names(plural: &str) -> &'static [&'static str] {
-    match plural {
-        "namespaces" => &["ns"],
-        "nodes" => &["no"],
-        "configmaps" => &["cm"],
-        "pods" => &["po"],
-        "services" => &["svc"],
-        "endpoints" => &["ep"],
-        "events" => &["ev"],
-        "deployments" => &["deploy"],
-        "statefulsets" => &["sts"],
-        "replicasets" => &["rs"],
-        _ => &[],
     }
 }
 
@@ -287,7 +243,6 @@ pub fn builtin() -> Vec<ResourceType> {
             ..ResourceType::workload("Deployment", "deployments", schema::typed::<apps::Deployment>)
         },
         ResourceType::workload("StatefulSet", "statefulsets", schema::typed::<apps::StatefulSet>),
-        ResourceType::workload("ReplicaSet", "replicasets", schema::typed::<apps::ReplicaSet>),
         ResourceType {
             generation: Generation::AllButStatus,
             normalise: Some(schema::typed::<discovery::EndpointSlice>),

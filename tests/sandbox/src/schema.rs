@@ -55,36 +55,3 @@ fn micro_time(value: &Value, pointer: &str) -> Result<(), String> {
         "parsing time \"{text}\" as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse \"{text}\" as \".000000\""
     ))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn unknown_fields_are_dropped() {
-        let pod = typed::<core::v1::Pod>(json!({ "metadata": { "name": "p" }, "sepc": {} })).unwrap();
-        assert!(pod.get("sepc").is_none());
-    }
-
-    #[test]
-    fn wrong_types_are_refused() {
-        use k8s_openapi::api::apps::v1::Deployment;
-        assert!(typed::<Deployment>(json!({ "metadata": {}, "spec": { "replicas": "1" } })).is_err());
-    }
-
-    #[test]
-    fn micro_time_has_six_digits() {
-        let lease_at = |at: &str| lease(json!({ "metadata": {}, "spec": { "renewTime": at } }));
-        assert!(lease_at("2026-11-21T07:00:00.123456Z").is_ok());
-        assert!(lease_at("2026-11-21T07:00:00.123Z").is_err());
-        assert!(lease_at("2026-11-21T07:00:00Z").is_err());
-    }
-
-    #[test]
-    fn string_data_becomes_data() {
-        let value = secret(json!({ "metadata": {}, "stringData": { "a": "b" } })).unwrap();
-        assert_eq!(value["data"]["a"], "Yg==");
-        assert_eq!(value["type"], "Opaque");
-    }
-}

@@ -31,16 +31,12 @@ use crate::{
 pub struct ApiOptions {
     /// Its name in certificates, kubeconfigs and logs.
     pub name: String,
-    /// Loopback port; 0 picks a free one.
-    pub port: u16,
     /// Changes kept per resource for watches and paging.
     pub watch_log: usize,
     /// Requests kept in the audit log.
     pub audit_log: usize,
     /// How often an idle watch gets a bookmark (about a minute on the real server).
     pub bookmark_interval: Duration,
-    /// True if `sendInitialEvents` is understood; servers before 1.27 ignore it.
-    pub streaming_lists: bool,
     /// True if discovery.k8s.io/v1 is served; without it there are only Endpoints.
     pub endpoint_slices: bool,
     /// Namespaces to begin with, besides the four that every cluster has.
@@ -51,11 +47,9 @@ impl Default for ApiOptions {
     fn default() -> Self {
         Self {
             name: "sandbox".into(),
-            port: 0,
             watch_log: 8192,
             audit_log: 16384,
             bookmark_interval: Duration::from_secs(10),
-            streaming_lists: true,
             endpoint_slices: true,
             namespaces: Vec::new(),
         }
@@ -63,8 +57,7 @@ impl Default for ApiOptions {
 }
 
 /// The requests that an API server has received so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {
     /// TCP connections accepted.
     pub connections: u64,
@@ -98,11 +91,11 @@ impl ApiServer {
     /// Starts an API server on loopback.
     ///
     /// # Errors
-    /// When the port cannot be bound or no certificate be made.
+    /// When no port can be bound or no certificate be made.
     pub async fn start(options: ApiOptions) -> Result<Self, SandboxError> {
         let reservation = TcpSocket::new_v4()?;
         reservation.set_reuseaddr(true)?;
-        reservation.bind((Ipv4Addr::LOCALHOST, options.port).into())?;
+        reservation.bind((Ipv4Addr::LOCALHOST, 0).into())?;
         let address = reservation.local_addr()?;
 
         let served = resource::builtin()
@@ -370,7 +363,7 @@ impl ApiServer {
             requests: self.shared.front.state.audit.total(),
             bytes_received: wire.received.load(Ordering::Relaxed),
             bytes_sent: wire.sent.load(Ordering::Relaxed),
-            open_watches: self.shared.front.state.watches(),
+            open_watches: self.shared.front.state.open_watches.load(Ordering::SeqCst),
         }
     }
 

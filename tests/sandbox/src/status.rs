@@ -42,33 +42,18 @@ impl ApiError {
     }
 
     fn with_causes(mut self, causes: Value) -> Self {
-        if let Some(map) = self
-            .details
-            .get_or_insert_with(|| Box::new(json!({})))
-            .as_object_mut()
-        {
-            map.insert("causes".into(), causes);
-        }
+        self.details.get_or_insert_default()["causes"] = causes;
         self
     }
 
     /// 404 for an object.
     pub fn not_found(res: &ResourceType, name: &str) -> Self {
-        Self::new(
-            404,
-            "NotFound",
-            format!("{} \"{name}\" not found", res.qualified()),
-        )
-        .about(res, name)
+        Self::not_found_as(&res.plural, &res.group, name)
     }
 
     /// 404 for an object of a resource named by hand, for instance `deployments/scale`.
     pub fn not_found_as(plural: &str, group: &str, name: &str) -> Self {
-        let qualified = if group.is_empty() {
-            plural.to_owned()
-        } else {
-            format!("{plural}.{group}")
-        };
+        let qualified = qualified(plural, group);
         let mut error = Self::new(404, "NotFound", format!("{qualified} \"{name}\" not found"));
         error.details = Some(Box::new(details(plural, group, name)));
         error
@@ -173,11 +158,7 @@ impl ApiError {
 
     /// 422 with the kind (here the details carry the kind, not the plural), its group and (field, detail) pairs.
     pub fn invalid_kind(kind: &str, group: &str, name: &str, faults: &[(String, String)]) -> Self {
-        let qualified = if group.is_empty() {
-            kind.to_owned()
-        } else {
-            format!("{kind}.{group}")
-        };
+        let qualified = qualified(kind, group);
         let texts: Vec<String> = faults
             .iter()
             .map(|(field, detail)| format!("{field}: {detail}"))
@@ -328,23 +309,24 @@ impl ApiError {
             "message": self.message,
             "code": self.code,
         });
-        let Some(map) = value.as_object_mut() else {
-            return Value::Null;
-        };
         if !self.reason.is_empty() {
-            map.insert("reason".into(), self.reason.into());
+            value["reason"] = self.reason.into();
         }
-        let mut details = self.details.as_deref().cloned();
+        if let Some(details) = self.details.as_deref() {
+            value["details"] = details.clone();
+        }
         if let Some(seconds) = self.retry_after {
-            let details = details.get_or_insert_with(|| json!({}));
-            if let Some(details) = details.as_object_mut() {
-                details.insert("retryAfterSeconds".into(), seconds.into());
-            }
-        }
-        if let Some(details) = details {
-            map.insert("details".into(), details);
+            value["details"]["retryAfterSeconds"] = seconds.into();
         }
         value
+    }
+}
+
+/// `kind.group`, or the kind alone in the core group; so for plurals.
+pub(crate) fn qualified(kind: &str, group: &str) -> String {
+    match group {
+        "" => kind.to_owned(),
+        group => format!("{kind}.{group}"),
     }
 }
 
@@ -357,38 +339,4 @@ pub(crate) fn details(kind: &str, group: &str, name: &str) -> Value {
         .map(|(key, value)| (key.to_owned(), Value::from(value)))
         .collect::<serde_json::Map<_, _>>()
         .into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::resource::builtin;
-
-    #[test]
-    fn conflict_reads_like_the_real_one() {
-        let deployments = builtin()
-            .into_iter()
-            .find(|res| res.plural == "deployments")
-            .unwrap();
-        let status = ApiError::modified(&deployments, "mcm").to_value();
-        assert_eq!(
-            status["message"],
-            "Operation cannot be fulfilled on deployments.apps \"mcm\": the object has been modified; please \
-             apply your changes to the latest version and try again"
-        );
-        assert_eq!(status["reason"], "Conflict");
-        assert_eq!(status["code"], 409);
-        assert_eq!(
-            status["details"],
-            json!({ "name": "mcm", "group": "apps", "kind": "deployments" })
-        );
-    }
-
-    #[test]
-    fn retry_after_is_in_the_details_too() {
-        assert_eq!(
-            ApiError::too_many_requests(7).to_value()["details"]["retryAfterSeconds"],
-            7
-        );
-    }
 }

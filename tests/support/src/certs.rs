@@ -1,12 +1,12 @@
-//! Certificates for mutual TLS, made when a test or the demo starts.
+//! Certificates, made when a test or the demo starts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    date_time_ymd,
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 
 use crate::scratch::Scratch;
@@ -29,17 +29,21 @@ pub struct TlsFiles {
     pub ca: PathBuf,
 }
 
+fn authority(name: &str) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(params, KeyPair::generate()?).context("make an authority")
+}
+
 impl Authority {
     /// Makes an authority; its certificate is written into the folder.
     ///
     /// # Errors
     /// When a key cannot be made or a file not be written.
     pub fn new(scratch: &Arc<Scratch>, name: &str) -> anyhow::Result<Self> {
-        let mut params = CertificateParams::new(Vec::<String>::new())?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, name);
-        let issuer =
-            CertifiedIssuer::self_signed(params, KeyPair::generate()?).context("make an authority")?;
+        let issuer = authority(name)?;
         scratch.write(&format!("{name}-ca.crt"), issuer.pem())?;
         Ok(Self {
             issuer,
@@ -80,6 +84,27 @@ impl Authority {
             cert: self.scratch.write(&file("crt"), certificate.pem())?,
             key: self.scratch.write(&file("key"), key.serialize_pem())?,
             ca: self.scratch.join(format!("{}-ca.crt", self.name)),
+        })
+    }
+}
+
+/// A server on loopback: its certificate, and the authority that signed it and nothing else.
+pub(crate) struct LoopbackCertificate {
+    pub(crate) ca_pem: String,
+    pub(crate) certificate: Certificate,
+    pub(crate) key: KeyPair,
+}
+
+impl LoopbackCertificate {
+    pub(crate) fn new(authority_name: &str) -> anyhow::Result<Self> {
+        let issuer = authority(authority_name)?;
+        let mut params = CertificateParams::new(["localhost", "127.0.0.1"].map(str::to_owned))?;
+        params.distinguished_name.push(DnType::CommonName, "loopback");
+        let key = KeyPair::generate()?;
+        Ok(Self {
+            ca_pem: issuer.pem(),
+            certificate: params.signed_by(&key, &issuer)?,
+            key,
         })
     }
 }

@@ -29,10 +29,10 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 pub use watchdog_proto::probe::v1::Outcome;
 
 use crate::binaries;
-use crate::process::{ChildProcess, Command};
+use crate::process::ChildProcess;
 use crate::scratch::Scratch;
 use crate::wait::{self, BOUND};
-use crate::watchdog::LISTENING;
+use crate::watchdog::{self, LISTENING};
 
 /// Longer than any test.
 const VALID_SECONDS: i64 = 600;
@@ -47,7 +47,6 @@ type Verdicts = BTreeMap<String, Outcome>;
 pub struct FakeProbe {
     address: SocketAddr,
     verdicts: watch::Sender<Verdicts>,
-    silent: watch::Sender<bool>,
     _server: AbortOnDropHandle<()>,
 }
 
@@ -62,9 +61,7 @@ impl FakeProbe {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let verdicts = watch::Sender::new(Verdicts::new());
-        let silent = watch::Sender::new(false);
         let service = LeaseProbeServiceServer::new(VerdictService {
-            silent: silent.clone(),
             verdicts: verdicts.clone(),
             epoch: rand::random::<u64>().to_string(),
             started: Instant::now(),
@@ -80,7 +77,6 @@ impl FakeProbe {
         Ok(Self {
             address,
             verdicts,
-            silent,
             _server: AbortOnDropHandle::new(server),
         })
     }
@@ -88,11 +84,6 @@ impl FakeProbe {
     /// Where it listens, without TLS.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Keeps its connections open and says nothing on them any more, as one whose host is gone; or speaks again.
-    pub fn set_silent(&self, silent: bool) {
-        self.silent.send_replace(silent);
     }
 
     /// Says the same about all these shoots at one instant.
@@ -104,7 +95,6 @@ impl FakeProbe {
 }
 
 struct VerdictService {
-    silent: watch::Sender<bool>,
     verdicts: watch::Sender<Verdicts>,
     epoch: String,
     started: Instant,
@@ -125,7 +115,6 @@ fn verdict(shoot: &str, outcome: Outcome) -> pb::Verdict {
 
 /// Sends the snapshot, then every change, until the consumer is gone.
 async fn serve(
-    mut silent: watch::Receiver<bool>,
     mut verdicts: watch::Receiver<Verdicts>,
     epoch: String,
     started: Instant,
@@ -163,9 +152,6 @@ async fn serve(
                 position: Some(position),
                 event: Some(event),
             };
-            if silent.wait_for(|silent| !silent).await.is_err() {
-                return;
-            }
             if out.send(Ok(message)).await.is_err() {
                 return;
             }
@@ -187,7 +173,6 @@ impl LeaseProbeService for VerdictService {
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
         let (out, stream) = mpsc::channel(64);
         tokio::spawn(serve(
-            self.silent.subscribe(),
             self.verdicts.subscribe(),
             self.epoch.clone(),
             self.started,
@@ -215,8 +200,6 @@ impl LeaseProbeService for VerdictService {
 #[derive(Debug)]
 pub struct Coordinator {
     pub process: ChildProcess,
-    /// Where its admin endpoint listens.
-    pub admin: String,
     /// Its API.
     pub client: ScalingServiceClient<tonic::transport::Channel>,
 }
@@ -232,43 +215,15 @@ impl Coordinator {
         kubeconfig: &str,
         probe: &FakeProbe,
     ) -> anyhow::Result<Self> {
-        Self::start_in("garden", scratch, config, kubeconfig, probe).await
-    }
-
-    /// The same with its membership in another namespace: it knows nothing of those in `garden`.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn start_in(
-        namespace: &str,
-        scratch: &Arc<Scratch>,
-        config: &Path,
-        kubeconfig: &str,
-        probe: &FakeProbe,
-    ) -> anyhow::Result<Self> {
-        let kubeconfig = scratch.write("coordinator.kubeconfig", kubeconfig)?;
-        let command = Command::new("coordinator-0", binaries::path(binaries::SCALING_COORDINATOR)?)
-            .args([
-                "--insecure-plaintext",
-                "--identity",
-                "coordinator-0",
-                "--namespace",
-                namespace,
-            ])
-            .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
-            .arg("--config-file")
-            .arg(config.as_os_str())
-            .arg("--kubeconfig")
-            .arg(kubeconfig.as_os_str())
-            .arg("--lease-probe")
-            .arg(probe.address.to_string());
-        let process = command.spawn(scratch)?;
+        let name = "coordinator-0";
+        let process = watchdog::command(scratch, binaries::SCALING_COORDINATOR, name, kubeconfig, config)?
+            .args(["--insecure-plaintext", "--lease-probe"])
+            .arg(probe.address.to_string())
+            .spawn(scratch)?;
         let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
-        let admin = process.wait_for_field(LISTENING, "admin_addr", BOUND).await?;
         let channel = tonic::transport::Channel::from_shared(format!("http://{grpc}"))?.connect_lazy();
         Ok(Self {
             process,
-            admin,
             client: ScalingServiceClient::new(channel),
         })
     }

@@ -4,7 +4,7 @@
 
 mod answers;
 mod relay;
-pub(crate) mod tls;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,9 +18,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
+use watchdog_sandbox::ApiServer;
 
 pub use self::answers::FixedAnswer;
 use self::tls::ProxyTls;
+use crate::real::KubeApiserver;
 
 /// Connections at once; more wait in the listen queue.
 const MAX_CONNECTIONS: usize = 512;
@@ -66,6 +68,24 @@ pub struct Upstream {
     pub ca_pem: String,
 }
 
+impl From<&ApiServer> for Upstream {
+    fn from(server: &ApiServer) -> Self {
+        Self {
+            url: server.url(),
+            ca_pem: server.ca_pem().to_owned(),
+        }
+    }
+}
+
+impl From<&KubeApiserver> for Upstream {
+    fn from(server: &KubeApiserver) -> Self {
+        Self {
+            url: server.url().to_owned(),
+            ca_pem: server.ca_pem().to_owned(),
+        }
+    }
+}
+
 /// The state of a connection.
 struct ProxyRoute {
     identity: Option<ProxyTls>,
@@ -80,14 +100,13 @@ impl FaultProxy {
     /// # Errors
     /// When no port is free, no certificate can be made, or the upstream cannot be used.
     pub async fn start(upstream: Upstream) -> anyhow::Result<Self> {
-        let identity = ProxyTls::new(&upstream.ca_pem)?;
-        let ca_pem = identity.ca_pem.clone();
+        let tls = ProxyTls::new(&upstream.ca_pem)?;
         let authority = upstream
             .url
             .strip_prefix("https://")
             .context("the upstream does not speak TLS")?;
         let target = authority.parse()?;
-        Self::start_with(upstream, target, Some((identity, ca_pem))).await
+        Self::start_with(upstream, target, Some(tls)).await
     }
 
     /// Listens on loopback and passes bytes on as they come, to any server.

@@ -7,15 +7,15 @@ use anyhow::Context;
 use kube::Client;
 use kube::config::{Config, Kubeconfig};
 use watchdog_proto::probe::v1 as probe;
-use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_sandbox::{Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 
+use crate::binaries;
 use crate::fixtures::{self, CA, KCM, MCM};
 use crate::scratch::Scratch;
 use crate::wait;
-use crate::watchdog::{Service, Setup};
+use crate::watchdog::{self, Service, Setup};
 
 /// A sandbox runs faster than a real shoot by this factor: a grace period of 8 s.
 const SPEED: f64 = 5.0;
@@ -57,6 +57,14 @@ pub enum ServiceKind {
 impl ServiceKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::LeaseProbe, Self::Coordinator, Self::Weeder];
+
+    const fn binary(self) -> &'static str {
+        match self {
+            Self::LeaseProbe => binaries::LEASE_PROBE,
+            Self::Coordinator => binaries::SCALING_COORDINATOR,
+            Self::Weeder => binaries::WEEDER,
+        }
+    }
 }
 
 impl SandboxFixture {
@@ -116,12 +124,12 @@ impl SandboxFixture {
     /// # Errors
     /// When it does not come up.
     pub async fn start_replica(&self, kind: ServiceKind, name: &str) -> anyhow::Result<Service> {
-        let kubeconfig = self.sandbox.seed().kubeconfig(name);
-        let service = match kind {
-            ServiceKind::LeaseProbe => self.setup.lease_probe(name, &kubeconfig).await?,
-            ServiceKind::Coordinator => self.setup.coordinator(name, &kubeconfig, &[]).await?,
-            ServiceKind::Weeder => self.setup.weeder(name, &kubeconfig).await?,
-        };
+        self.start_as(kind, name, name).await
+    }
+
+    async fn start_as(&self, kind: ServiceKind, name: &str, user: &str) -> anyhow::Result<Service> {
+        let kubeconfig = self.sandbox.seed().kubeconfig(user);
+        let service = self.setup.service(kind.binary(), name, &kubeconfig).await?;
         service.wait_ready().await?;
         Ok(service)
     }
@@ -131,30 +139,25 @@ impl SandboxFixture {
     /// # Errors
     /// When it does not come up.
     pub async fn lease_probe(&self) -> anyhow::Result<Service> {
-        let service = self
-            .setup
-            .lease_probe("lease-probe-0", &self.kubeconfig())
-            .await?;
-        service.wait_ready().await?;
-        Ok(service)
+        self.start_as(ServiceKind::LeaseProbe, "lease-probe-0", USER)
+            .await
     }
 
-    /// Starts scaling-coordinator.
+    /// Starts scaling-coordinator and waits until it is ready.
     ///
     /// # Errors
     /// When it does not come up.
     pub async fn coordinator(&self) -> anyhow::Result<Service> {
-        self.setup
-            .coordinator("scaling-coordinator-0", &self.kubeconfig(), &[])
+        self.start_as(ServiceKind::Coordinator, "scaling-coordinator-0", USER)
             .await
     }
 
-    /// Starts weeder.
+    /// Starts weeder and waits until it is ready.
     ///
     /// # Errors
     /// When it does not come up.
     pub async fn weeder(&self) -> anyhow::Result<Service> {
-        self.setup.weeder("weeder-0", &self.kubeconfig()).await
+        self.start_as(ServiceKind::Weeder, "weeder-0", USER).await
     }
 
     /// A shoot by its short name.
@@ -170,16 +173,7 @@ impl SandboxFixture {
     /// # Errors
     /// When lease-probe does not answer or does not know the shoot.
     pub async fn verdict(&self, lease_probe: &Service, shoot: &str) -> anyhow::Result<probe::Verdict> {
-        let mut client = LeaseProbeServiceClient::new(self.setup.channel(lease_probe)?);
-        let request = probe::GetVerdictRequest {
-            shoot: shoot.to_owned(),
-        };
-        client
-            .get_verdict(request)
-            .await?
-            .into_inner()
-            .verdict
-            .context("an answer without a verdict")
+        watchdog::verdict(self.setup.channel(lease_probe)?, shoot).await
     }
 
     /// Waits for a verdict with this outcome and returns it.

@@ -7,8 +7,6 @@ use anyhow::{Context, bail};
 
 /// grpcurl, the gRPC command line client.
 pub const GRPCURL: &str = "grpcurl";
-/// promtool, Prometheus' checker of rules and metrics text.
-pub const PROMTOOL: &str = "promtool";
 /// strace, which makes system calls fail.
 pub const STRACE: &str = "strace";
 

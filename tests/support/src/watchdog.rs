@@ -1,22 +1,24 @@
 //! The three services, started as their users start them.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use tonic::transport::Channel;
 use watchdog_client::grpc_client::Dialer;
 use watchdog_client::tls::{ClientTls, PemFiles};
-use watchdog_runtime::tls::{Tls, TlsPaths};
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::probe::v1::{GetVerdictRequest, Verdict};
+use watchdog_runtime::tls::Tls;
 
 use crate::binaries;
 use crate::certs::{Authority, TlsFiles};
+use crate::http_exchange;
 use crate::ports::free_port;
 use crate::process::{ChildProcess, Command};
 use crate::scratch::Scratch;
-use crate::wait::BOUND;
+use crate::wait::{self, BOUND};
 
 /// DNS name in every certificate of these tests, the one that the chart gives lease-probe.
 pub const SERVER_NAME: &str = "watchdog-lease-probe.garden.svc";
@@ -30,7 +32,7 @@ const SERVER_NAMES: [&str; 4] = [
 ];
 
 /// DNS name in the certificate of a consumer.
-pub const CLIENT_NAME: &str = "client.test";
+const CLIENT_NAME: &str = "client.test";
 
 /// Namespace of the membership Leases.
 pub const NAMESPACE: &str = "garden";
@@ -58,6 +60,57 @@ pub struct Service {
     /// Where its admin endpoint listens.
     pub admin: String,
     command: Command,
+}
+
+/// The command line of a service, save how it and its callers authenticate.
+///
+/// # Errors
+/// When the kubeconfig cannot be written.
+pub fn command(
+    scratch: &Scratch,
+    binary: &str,
+    identity: &str,
+    kubeconfig: &str,
+    config: &Path,
+) -> anyhow::Result<Command> {
+    let kubeconfig = scratch.write(&format!("{identity}.kubeconfig"), kubeconfig)?;
+    // The shoots are on this machine.
+    let local = (binary == binaries::LEASE_PROBE).then_some("--allow-local-addresses");
+    // As in the image.
+    Ok(Command::new(identity, binaries::path(binary)?)
+        .env("MIMALLOC_PURGE_DELAY", "1000")
+        .args(["--identity", identity, "--namespace", NAMESPACE])
+        .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
+        .args([Path::new("--config-file"), config])
+        .args([Path::new("--kubeconfig"), &kubeconfig])
+        .args(local))
+}
+
+/// The options by which a server authenticates, and its callers.
+pub fn tls_options(files: &TlsFiles) -> impl Iterator<Item = PathBuf> {
+    let options = [
+        ("--tls-cert", &files.cert),
+        ("--tls-key", &files.key),
+        ("--tls-client-ca", &files.ca),
+    ];
+    options
+        .map(|(option, path)| [option.into(), path.clone()])
+        .into_iter()
+        .flatten()
+}
+
+/// The verdict on a shoot.
+///
+/// # Errors
+/// When lease-probe does not answer or does not know the shoot.
+pub async fn verdict(lease_probe: Channel, shoot: &str) -> anyhow::Result<Verdict> {
+    let request = GetVerdictRequest {
+        shoot: shoot.to_owned(),
+    };
+    let answer = LeaseProbeServiceClient::new(lease_probe)
+        .get_verdict(request)
+        .await?;
+    answer.into_inner().verdict.context("an answer without a verdict")
 }
 
 impl Setup {
@@ -101,7 +154,7 @@ impl Setup {
     /// When it cannot be written.
     pub fn server_tls(&self, name: &str) -> anyhow::Result<Tls> {
         let files = self.authority.issue(name, &["localhost"])?;
-        let paths = TlsPaths {
+        let paths = PemFiles {
             cert: files.cert,
             key: files.key,
             ca: files.ca,
@@ -115,34 +168,12 @@ impl Setup {
         &self.prober
     }
 
-    /// The weeder configuration file.
-    #[must_use]
-    pub fn weeder_file(&self) -> &PathBuf {
-        &self.weeder
-    }
-
     /// Starts lease-probe.
     ///
     /// # Errors
     /// When it does not come up.
     pub async fn lease_probe(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
-        self.start(self.command(binaries::LEASE_PROBE, identity, kubeconfig, &self.prober)?)
-            .await
-    }
-
-    /// Starts lease-probe with these variables in its environment.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn lease_probe_with(
-        &self,
-        identity: &str,
-        kubeconfig: &str,
-        variables: &[(&str, OsString)],
-    ) -> anyhow::Result<Service> {
-        let command = self.command(binaries::LEASE_PROBE, identity, kubeconfig, &self.prober)?;
-        let add = |command: Command, (name, value): &(&str, OsString)| command.env(name, value);
-        self.start(variables.iter().fold(command, add)).await
+        self.service(binaries::LEASE_PROBE, identity, kubeconfig).await
     }
 
     /// Starts scaling-coordinator. With `lease_probes` it subscribes to these addresses, else to the replicas that it
@@ -156,19 +187,11 @@ impl Setup {
         kubeconfig: &str,
         lease_probes: &[String],
     ) -> anyhow::Result<Service> {
-        let mut command = self.coordinator_command(identity, kubeconfig)?;
+        let mut command = self.command(binaries::SCALING_COORDINATOR, identity, kubeconfig)?;
         for address in lease_probes {
             command = command.arg("--lease-probe").arg(address);
         }
-        self.start(command).await
-    }
-
-    /// The command line of a coordinator, for [`Self::custom`].
-    ///
-    /// # Errors
-    /// When the kubeconfig cannot be written.
-    pub fn coordinator_command(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
-        self.command(binaries::SCALING_COORDINATOR, identity, kubeconfig, &self.prober)
+        self.custom(command).await
     }
 
     /// Starts weeder.
@@ -176,7 +199,7 @@ impl Setup {
     /// # Errors
     /// When it does not come up.
     pub async fn weeder(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
-        self.start(self.weeder_command(identity, kubeconfig)?).await
+        self.service(binaries::WEEDER, identity, kubeconfig).await
     }
 
     /// The command line of a weeder, for [`Self::custom`].
@@ -184,16 +207,15 @@ impl Setup {
     /// # Errors
     /// When the kubeconfig cannot be written.
     pub fn weeder_command(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
-        self.command(binaries::WEEDER, identity, kubeconfig, &self.weeder)
+        self.command(binaries::WEEDER, identity, kubeconfig)
     }
 
-    /// Starts a weeder that also takes the dependants of a Service from its annotation.
+    /// Starts a service by the name of its binary.
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn weeder_with_annotations(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
-        let command = self.command(binaries::WEEDER, identity, kubeconfig, &self.weeder)?;
-        self.start(command.arg("--dependants-annotation")).await
+    pub async fn service(&self, binary: &str, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
+        self.custom(self.command(binary, identity, kubeconfig)?).await
     }
 
     /// Starts a service with a command line of the test's own.
@@ -201,7 +223,15 @@ impl Setup {
     /// # Errors
     /// When it does not come up.
     pub async fn custom(&self, command: Command) -> anyhow::Result<Service> {
-        self.start(command).await
+        let process = command.spawn(&self.scratch)?;
+        let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
+        let admin = process.wait_for_field(LISTENING, "admin_addr", BOUND).await?;
+        Ok(Service {
+            process,
+            grpc,
+            admin,
+            command,
+        })
     }
 
     /// Starts a service again, with the same command line, after its process has ended.
@@ -209,7 +239,7 @@ impl Setup {
     /// # Errors
     /// When it does not come up.
     pub async fn again(&self, service: &Service) -> anyhow::Result<Service> {
-        self.start(service.command.clone()).await
+        self.custom(service.command.clone()).await
     }
 
     /// Starts a service again with its log on a disk that is full. Nobody can read there where it listens, so that is
@@ -247,51 +277,28 @@ impl Setup {
         dialer.channel(&service.grpc).map_err(anyhow::Error::msg)
     }
 
-    fn command(
-        &self,
-        binary: &str,
-        identity: &str,
-        kubeconfig: &str,
-        config: &PathBuf,
-    ) -> anyhow::Result<Command> {
+    /// The command line of a service without certificates, as [`command`] gives it.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be written.
+    pub fn bare_command(&self, binary: &str, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
+        let config = match binary {
+            binaries::WEEDER => &self.weeder,
+            _ => &self.prober,
+        };
+        command(&self.scratch, binary, identity, kubeconfig, config)
+    }
+
+    fn command(&self, binary: &str, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
         let tls = self.authority.issue(identity, &SERVER_NAMES)?;
-        let kubeconfig = self
-            .scratch
-            .write(&format!("{identity}.kubeconfig"), kubeconfig)?;
-        let common = [("--config-file", config), ("--kubeconfig", &kubeconfig)];
-        let tls = [
-            ("--tls-cert", &tls.cert),
-            ("--tls-key", &tls.key),
-            ("--tls-client-ca", &tls.ca),
-        ];
-        // As in the image.
-        let mut command = Command::new(identity, binaries::path(binary)?).env("MIMALLOC_PURGE_DELAY", "1000");
-        for (flag, path) in common.into_iter().chain(tls) {
-            command = command.arg(flag).arg(path.as_os_str());
-        }
-        command = command.args(["--tls-allowed-client", CLIENT_NAME]);
-        if binary == binaries::LEASE_PROBE {
-            // The shoots are on this machine.
-            command = command.arg("--allow-local-addresses");
-        }
+        let mut command = self
+            .bare_command(binary, identity, kubeconfig)?
+            .args(tls_options(&tls))
+            .args(["--tls-allowed-client", CLIENT_NAME]);
         if let Some(collector) = self.collectors.get(binary) {
             command = command.args(["--otlp-endpoint", collector]);
         }
-        Ok(command
-            .args(["--identity", identity, "--namespace", NAMESPACE])
-            .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"]))
-    }
-
-    async fn start(&self, command: Command) -> anyhow::Result<Service> {
-        let process = command.spawn(&self.scratch)?;
-        let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
-        let admin = process.wait_for_field(LISTENING, "admin_addr", BOUND).await?;
-        Ok(Service {
-            process,
-            grpc,
-            admin,
-            command,
-        })
+        Ok(command)
     }
 }
 
@@ -305,32 +312,9 @@ impl Service {
     /// GET on the admin endpoint: the status code and the body.
     ///
     /// # Errors
-    /// When it does not answer within 10 s.
+    /// When it does not answer.
     pub async fn admin_get(&self, path: &str) -> anyhow::Result<(u16, String)> {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let exchange = async {
-            let mut tcp = tokio::net::TcpStream::connect(&self.admin).await?;
-            let request = format!(
-                "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-                self.admin
-            );
-            tcp.write_all(request.as_bytes()).await?;
-            let mut answer = String::new();
-            tcp.read_to_string(&mut answer).await?;
-            let code = answer
-                .split_whitespace()
-                .nth(1)
-                .and_then(|code| code.parse().ok())
-                .context("no HTTP answer")?;
-            let body = answer
-                .split_once("\r\n\r\n")
-                .map(|(_, body)| body.to_owned())
-                .unwrap_or_default();
-            Ok((code, body))
-        };
-        tokio::time::timeout(BOUND, exchange)
-            .await
-            .context("the admin endpoint hangs")?
+        http_exchange::get(&self.admin, path).await
     }
 
     /// The value of one series of /metrics, by its name with its labels as they stand there; none when it is not
@@ -359,7 +343,7 @@ impl Service {
     /// # Errors
     /// When it is not within [`BOUND`]; says what blocks it.
     pub async fn wait_ready(&self) -> anyhow::Result<()> {
-        crate::wait::until(&format!("{} is ready", self.process.name()), BOUND, || async {
+        wait::until(&format!("{} is ready", self.process.name()), BOUND, || async {
             let (code, body) = self.admin_get("/readyz").await?;
             anyhow::ensure!(code == 200, "{body}");
             Ok(Some(()))

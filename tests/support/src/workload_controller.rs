@@ -60,8 +60,6 @@ pub struct ReplicasChange {
     pub namespace: String,
     /// The object's name.
     pub name: String,
-    /// Ready replicas before.
-    pub previous: i64,
     /// Replicas from now on.
     pub replicas: i64,
     /// True if they are ready, false if they are only wanted.
@@ -163,39 +161,19 @@ impl WorkloadController {
         self.shared.changes.lock().clone()
     }
 
-    /// Every change of ready replicas so far, in order.
-    #[must_use]
-    pub fn ready_changes(&self) -> Vec<ReplicasChange> {
-        let mut changes = self.changes();
-        changes.retain(|change| change.is_ready);
-        changes
-    }
-
     /// Forgets the changes so far.
     pub fn forget_changes(&self) {
         self.shared.changes.lock().clear();
     }
 
-    /// When an object was seen to want (or have ready) this many replicas, in order.
-    #[must_use]
-    pub fn times(&self, name: &str, replicas: i64, is_ready: bool) -> Vec<Timestamp> {
-        let changes = self.shared.changes.lock();
-        let of = changes.iter().filter(|change| {
-            (change.name.as_str(), change.replicas, change.is_ready) == (name, replicas, is_ready)
-        });
-        of.map(|change| change.at).collect()
-    }
-
-    /// The first of [`WorkloadController::times`].
+    /// When an object was seen first to want (or have ready) this many replicas.
     #[must_use]
     pub fn first(&self, name: &str, replicas: i64, is_ready: bool) -> Option<Timestamp> {
-        self.times(name, replicas, is_ready).into_iter().next()
-    }
-
-    /// The last of [`WorkloadController::times`].
-    #[must_use]
-    pub fn last(&self, name: &str, replicas: i64, is_ready: bool) -> Option<Timestamp> {
-        self.times(name, replicas, is_ready).into_iter().next_back()
+        let changes = self.shared.changes.lock();
+        let mut of = changes.iter().filter(|change| {
+            (change.name.as_str(), change.replicas, change.is_ready) == (name, replicas, is_ready)
+        });
+        of.next().map(|change| change.at)
     }
 
     /// Keeps objects of this name as they are whatever their spec says: pods that do not start, or do not end.
@@ -336,7 +314,7 @@ impl ControlledWorkload {
             let target = *wanted.borrow_and_update();
             if target.count != self.noted.0 {
                 self.noted.0 = target.count;
-                self.note(self.change(now.count, target.count, false));
+                self.note(self.change(target.count, false));
             }
             let is_held = held.borrow_and_update().contains(&self.name);
             if is_held || target == now {
@@ -366,7 +344,7 @@ impl ControlledWorkload {
             }
         }
         if now.count != 0
-            && let Err(error) = self.change_ready(now.count, 0).await
+            && let Err(error) = self.change_ready(0).await
         {
             eprintln!("the workload controller could not end {}: {error:#}", self.name);
         }
@@ -374,7 +352,7 @@ impl ControlledWorkload {
 
     async fn reach(&mut self, now: Scale, target: Scale) -> anyhow::Result<()> {
         if now.count != target.count {
-            self.change_ready(now.count, target.count).await?;
+            self.change_ready(target.count).await?;
         }
         let Scale { count, generation } = target;
         let mut status = json!({
@@ -397,8 +375,8 @@ impl ControlledWorkload {
     }
 
     /// Noted before it is written: watchers may see it before the answer is here.
-    async fn change_ready(&mut self, previous: i64, ready: i64) -> anyhow::Result<()> {
-        let change = self.change(previous, ready, true);
+    async fn change_ready(&mut self, ready: i64) -> anyhow::Result<()> {
+        let change = self.change(ready, true);
         timeout(BOUND, (self.shared.options.hook)(change.clone()))
             .await
             .context("the hook did not come to an end")??;
@@ -410,12 +388,11 @@ impl ControlledWorkload {
         Ok(())
     }
 
-    fn change(&self, previous: i64, replicas: i64, is_ready: bool) -> ReplicasChange {
+    fn change(&self, replicas: i64, is_ready: bool) -> ReplicasChange {
         ReplicasChange {
             at: Timestamp::now(),
             namespace: self.namespace.clone(),
             name: self.name.clone(),
-            previous,
             replicas,
             is_ready,
         }

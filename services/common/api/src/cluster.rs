@@ -1,12 +1,12 @@
 //! Gardener's Cluster object, which carries a whole Shoot, reduced to what decides whether and how a shoot is probed.
 
 use crate::{
-    duration,
+    duration, keep,
     lenient::{Keep, Lenient, Subset},
-    meta, names, policy,
+    meta, names, policy, text,
 };
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::{borrow::Cow, time::Duration};
 
@@ -33,28 +33,25 @@ pub struct ClusterSpec {
 
 /// The fields read from a `core.gardener.cloud` Shoot. The fields have the same names in all its versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(default, rename_all = "camelCase", expecting = "an object")]
 pub struct Shoot {
     /// The shoot's own metadata.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub metadata: ShootMeta,
     /// Wanted state.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub spec: ShootSpec,
     /// Observed state.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub status: ShootStatus,
 }
 
 /// The fields read from a shoot's metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(default, expecting = "an object")]
 pub struct ShootMeta {
     /// True if a deletionTimestamp is set, whatever its value.
-    #[serde(default, rename = "deletionTimestamp", deserialize_with = "present")]
+    #[serde(rename = "deletionTimestamp", deserialize_with = "text::present")]
     pub deleting: bool,
     /// The annotations that the watchdog reads.
-    #[serde(default, deserialize_with = "annotations")]
+    #[serde(deserialize_with = "annotations")]
     pub annotations: ShootAnnotations,
 }
 
@@ -69,52 +66,46 @@ pub struct ShootAnnotations {
 
 /// The fields read from a shoot's specification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(default, rename_all = "camelCase", expecting = "an object")]
 pub struct ShootSpec {
     /// Hibernation settings.
-    #[serde(default)]
-    pub hibernation: Option<Hibernation>,
+    pub hibernation: Hibernation,
     /// Kubernetes settings.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub kubernetes: Kubernetes,
     /// Infrastructure settings.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub provider: Provider,
 }
 
 /// `spec.hibernation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(default, expecting = "an object")]
 pub struct Hibernation {
-    /// True if the shoot should hibernate. Absent means no.
-    #[serde(default)]
-    pub enabled: Option<bool>,
+    /// True if the shoot should hibernate.
+    pub enabled: bool,
 }
 
 /// `spec.kubernetes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(default, rename_all = "camelCase", expecting = "an object")]
 pub struct Kubernetes {
     /// Settings of the shoot's kube-controller-manager.
-    #[serde(default)]
-    pub kube_controller_manager: Option<KubeControllerManager>,
+    pub kube_controller_manager: KubeControllerManager,
 }
 
 /// `spec.kubernetes.kubeControllerManager`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(default, rename_all = "camelCase", expecting = "an object")]
 pub struct KubeControllerManager {
     /// How long a node may be silent before it counts as lost; absent means the configured default.
-    #[serde(default, deserialize_with = "duration::deserialize_option")]
+    #[serde(deserialize_with = "duration::deserialize_option")]
     pub node_monitor_grace_period: Option<Duration>,
 }
 
 /// `spec.provider`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(default, expecting = "an object")]
 pub struct Provider {
     /// Worker pools; empty for a shoot without nodes.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub workers: Vec<Worker>,
 }
 
@@ -126,39 +117,36 @@ pub struct Worker {
     pub name: String,
     /// Settings of machine-controller-manager for this pool.
     #[serde(default)]
-    pub machine_controller_manager: Option<MachineControllerManager>,
+    pub machine_controller_manager: MachineControllerManager,
 }
 
 /// `spec.provider.workers[].machineControllerManager`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(default, rename_all = "camelCase", expecting = "an object")]
 pub struct MachineControllerManager {
-    /// Node conditions that, when True, mark a node as unhealthy; absent or empty means the default ones.
-    #[serde(default)]
-    pub node_conditions: Option<Vec<String>>,
+    /// Node conditions that, when True, mark a node as unhealthy; none means the default ones.
+    pub node_conditions: Vec<String>,
 }
 
 /// The fields read from a shoot's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object")]
+#[serde(default, rename_all = "camelCase", expecting = "an object")]
 pub struct ShootStatus {
     /// True if the shoot is hibernated now. In Go the field is `IsHibernated`, in JSON it is `hibernated`.
-    #[serde(default, rename = "hibernated", deserialize_with = "null_as_default")]
+    #[serde(rename = "hibernated")]
     pub is_hibernated: bool,
-    /// Gardener's last or current operation. Absent before the first creation.
-    #[serde(default)]
-    pub last_operation: Option<LastOperation>,
+    /// Gardener's last or current operation; of no type before the first creation.
+    pub last_operation: LastOperation,
 }
 
 /// `status.lastOperation`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(default, expecting = "an object")]
 pub struct LastOperation {
     /// `Create`, `Reconcile`, `Delete`, `Migrate` or `Restore`.
-    #[serde(rename = "type", default)]
+    #[serde(rename = "type")]
     pub kind: String,
     /// `Processing`, `Succeeded`, `Error`, `Failed`, `Pending` or `Aborted`.
-    #[serde(default)]
     pub state: String,
 }
 
@@ -230,70 +218,24 @@ fn spec<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClusterSpec, D::Er
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct RawSpec {
-    #[serde(default)]
     shoot: Option<Shoot>,
 }
 
 impl Subset for RawSpec {
-    const KEEP: Keep = Keep::Fields(&[("shoot", Shoot::KEEP)]);
-}
-
-impl Subset for Shoot {
-    const KEEP: Keep = Keep::Fields(&[
-        (
-            "metadata",
-            Keep::Fields(&[
-                ("deletionTimestamp", Keep::All),
-                (
-                    "annotations",
-                    Keep::Fields(&[
-                        (names::MODE_ANNOTATION, Keep::All),
-                        (names::FAILURE_FRACTION_ANNOTATION, Keep::All),
-                    ]),
-                ),
-            ]),
-        ),
-        (
-            "spec",
-            Keep::Fields(&[
-                ("hibernation", Keep::Fields(&[("enabled", Keep::All)])),
-                (
-                    "kubernetes",
-                    Keep::Fields(&[(
-                        "kubeControllerManager",
-                        Keep::Fields(&[("nodeMonitorGracePeriod", Keep::All)]),
-                    )]),
-                ),
-                (
-                    "provider",
-                    Keep::Fields(&[(
-                        "workers",
-                        Keep::Fields(&[
-                            ("name", Keep::All),
-                            (
-                                "machineControllerManager",
-                                Keep::Fields(&[("nodeConditions", Keep::All)]),
-                            ),
-                        ]),
-                    )]),
-                ),
-            ]),
-        ),
-        (
-            "status",
-            Keep::Fields(&[
-                ("hibernated", Keep::All),
-                (
-                    "lastOperation",
-                    Keep::Fields(&[("type", Keep::All), ("state", Keep::All)]),
-                ),
-            ]),
-        ),
-    ]);
-}
-
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+    const KEEP: Keep = keep! {
+        "shoot" => {
+            "metadata" => {
+                "deletionTimestamp",
+                "annotations" => { names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION },
+            },
+            "spec" => {
+                "hibernation" => { "enabled" },
+                "kubernetes" => { "kubeControllerManager" => { "nodeMonitorGracePeriod" } },
+                "provider" => { "workers" => { "name", "machineControllerManager" => { "nodeConditions" } } },
+            },
+            "status" => { "hibernated", "lastOperation" => { "type", "state" } },
+        },
+    };
 }
 
 /// A value that is not text is kept as its JSON, because an annotation must not make the whole shoot malformed.
@@ -310,12 +252,6 @@ fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ShootAnnota
         mode: text(names::MODE_ANNOTATION),
         failure_fraction: text(names::FAILURE_FRACTION_ANNOTATION),
     })
-}
-
-fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //!
 //! There are two questions, because starting asks for more than carrying on:
 //!
-//! | state of the shoot | [`eligibility`] (start) | [`may_continue`] |
+//! | state of the shoot | [`may_start`] | [`may_continue`] |
 //! | --- | --- | --- |
 //! | Cluster or shoot has a deletionTimestamp | skip | stop |
 //! | Cluster cannot be read | skip | stop |
@@ -43,15 +43,6 @@ pub enum SkipReason {
     Malformed(String),
 }
 
-/// True if a probe of a shoot may start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Eligibility {
-    /// Yes, with these settings.
-    Probe(ShootSettings),
-    /// No.
-    Skip(SkipReason),
-}
-
 /// The settings of a shoot that its probe depends on. A difference means that a running probe has to take up the new
 /// settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,12 +58,18 @@ pub struct ShootSettings {
 
 /// Decides whether a probe may *start*: no stop rule holds, the shoot is not waking up, and its last operation is
 /// Reconcile in any state, or a Create or Restore that succeeded.
-#[must_use]
-pub fn eligibility(cluster: &Cluster) -> Eligibility {
-    match started(cluster) {
-        Ok(settings) => Eligibility::Probe(settings),
-        Err(reason) => Eligibility::Skip(reason),
+///
+/// # Errors
+/// The reason not to.
+pub fn may_start(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
+    let shoot = not_stopped(cluster)?;
+    if shoot.status.is_hibernated {
+        return Err(SkipReason::WakingUp);
     }
+    if !came_up(&shoot.status.last_operation) {
+        return Err(SkipReason::NotReconciled);
+    }
+    settings(shoot)
 }
 
 /// Decides whether a *running* probe may carry on, and with what settings: only the stop rules count, so what a start
@@ -82,17 +79,6 @@ pub fn eligibility(cluster: &Cluster) -> Eligibility {
 /// The reason to stop: deletion, hibernation, migration, no workers, or a Cluster that cannot be read.
 pub fn may_continue(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
     settings(not_stopped(cluster)?)
-}
-
-fn started(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
-    let shoot = not_stopped(cluster)?;
-    if shoot.status.is_hibernated {
-        return Err(SkipReason::WakingUp);
-    }
-    if !shoot.status.last_operation.as_ref().is_some_and(came_up) {
-        return Err(SkipReason::NotReconciled);
-    }
-    settings(shoot)
 }
 
 /// True if the operation proves that the control plane was complete at least once. During a first Create the
@@ -119,20 +105,10 @@ fn not_stopped(cluster: &Cluster) -> Result<&Shoot, SkipReason> {
     if shoot.metadata.deleting {
         return Err(SkipReason::Deleting);
     }
-    if shoot
-        .spec
-        .hibernation
-        .and_then(|hibernation| hibernation.enabled)
-        .unwrap_or(false)
-    {
+    if shoot.spec.hibernation.enabled {
         return Err(SkipReason::Hibernating);
     }
-    if shoot
-        .status
-        .last_operation
-        .as_ref()
-        .is_some_and(|operation| operation.kind == "Migrate")
-    {
+    if shoot.status.last_operation.kind == "Migrate" {
         return Err(SkipReason::Migrating);
     }
     if shoot.spec.provider.workers.is_empty() {
@@ -146,19 +122,14 @@ fn settings(shoot: &Shoot) -> Result<ShootSettings, SkipReason> {
         .spec
         .kubernetes
         .kube_controller_manager
-        .and_then(|manager| manager.node_monitor_grace_period);
+        .node_monitor_grace_period;
     // With a grace period of zero every lease would be expired at once.
     if node_monitor_grace == Some(Duration::ZERO) {
         let reason = "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod is zero";
         return Err(SkipReason::Malformed(reason.to_owned()));
     }
     let own = shoot.spec.provider.workers.iter().filter_map(|worker| {
-        let conditions = worker
-            .machine_controller_manager
-            .as_ref()?
-            .node_conditions
-            .as_ref()?;
-        let mut conditions = conditions.clone();
+        let mut conditions = worker.machine_controller_manager.node_conditions.clone();
         conditions.sort_unstable();
         conditions.dedup();
         (!conditions.is_empty()).then(|| (worker.name.clone(), conditions))

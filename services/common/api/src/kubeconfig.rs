@@ -9,25 +9,25 @@ mod read;
 pub use read::parse;
 
 use http::Uri;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use secrecy::SecretString;
-use std::fmt;
 
 /// How to reach and authenticate at a kube-apiserver.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ShootAccess {
     /// `https` address; its path, if any, is the prefix of every request.
     pub server: Uri,
-    /// PEM certificates that the server's must descend from; `None` means those that the host trusts.
-    pub ca_pem: Option<Vec<u8>>,
+    /// Certificates that the server's must descend from, at least one; `None` means those that the host trusts.
+    pub authorities: Option<Vec<CertificateDer<'static>>>,
     /// Name to expect in the server's certificate instead of the host in `server`.
-    pub tls_server_name: Option<String>,
+    pub tls_server_name: Option<ServerName<'static>>,
     /// How to authenticate.
     pub credentials: Credentials,
 }
 
 /// How to authenticate: with all that is there, as kubectl does, or not at all. Given both, the API server takes the
 /// certificate if it is valid.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Credentials {
     /// The bearer token.
     pub token: Option<SecretString>,
@@ -36,12 +36,12 @@ pub struct Credentials {
 }
 
 /// A client certificate and its key.
-#[derive(Clone)]
+#[derive(Debug)]
 pub struct ClientCertificate {
-    /// The certificate and its chain, PEM.
-    pub cert_pem: Vec<u8>,
-    /// The private key, PEM.
-    pub key_pem: SecretString,
+    /// The certificate and its chain.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The private key, which its `Debug` does not show.
+    pub key: PrivateKeyDer<'static>,
 }
 
 /// Why a kubeconfig cannot be used.
@@ -52,16 +52,6 @@ pub struct KubeconfigError {
     pub field: String,
     /// The error, and what to do.
     pub reason: String,
-}
-
-// === impl ClientCertificate ===
-
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate")
-            .field("cert_pem_bytes", &self.cert_pem.len())
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Node leases: when did each kubelet last reach its kube-apiserver?
 
-use crate::list::{Item, ItemList, ListError};
+use crate::list::{Item, ItemList, ListError, RawMeta};
 use crate::{protobuf, text};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 /// A `coordination.k8s.io/v1` Lease in the namespace `kube-node-lease`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -20,8 +20,7 @@ pub struct LeaseItem {
 
 #[derive(Deserialize)]
 struct Raw {
-    metadata: text::NameOnly,
-    #[serde(default)]
+    metadata: RawMeta,
     spec: Option<RawSpec>,
 }
 
@@ -30,7 +29,6 @@ struct Raw {
 struct RawSpec {
     #[serde(default, deserialize_with = "micro_time")]
     renew_time: Option<Timestamp>,
-    #[serde(default)]
     lease_duration_seconds: Option<i32>,
 }
 
@@ -92,12 +90,9 @@ impl From<Raw> for LeaseItem {
 
 /// Reads a `metav1.MicroTime`: RFC 3339, or null.
 fn micro_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
-    let Some(value) = Option::<text::Text>::deserialize(deserializer)? else {
-        return Ok(None);
-    };
-    let text: Cow<'_, str> = value.0;
-    text.parse()
-        .map(Some)
+    let text = Option::<text::Text>::deserialize(deserializer)?;
+    text.map(|text| text.0.parse())
+        .transpose()
         .map_err(|_| serde::de::Error::custom("not a time in RFC 3339"))
 }
 

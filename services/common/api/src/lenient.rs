@@ -1,11 +1,12 @@
 //! Objects that may be malformed without stopping the list or watch that they came in.
 
+use crate::text::Text;
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::Value;
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::fmt;
 
 /// A value, or why it cannot be read. Its `Deserialize` fails only where the document itself is broken, never for a
 /// value of the wrong type, so one bad object is reported and never hides the others.
@@ -19,13 +20,24 @@ pub enum Lenient<T> {
     Malformed(String),
 }
 
-/// The fields of a type that are read. Everything else of the document is skipped without being stored.
+/// The fields of a type that are read. Everything else of the document is skipped without being stored, and so is null,
+/// which is how Go writes a field that is not set. [`keep!`](crate::keep) lists them.
 #[derive(Debug)]
 pub enum Keep {
     /// The value and all that is in it.
     All,
     /// Of a mapping, these fields; of a list, these fields of each entry.
     Fields(&'static [(&'static str, Keep)]),
+}
+
+/// A [`Keep`](crate::lenient::Keep) of these fields, each with those of its own if not all of it is read.
+#[macro_export]
+macro_rules! keep {
+    (@all) => { $crate::lenient::Keep::All };
+    (@all { $($fields:tt)* }) => { $crate::keep! { $($fields)* } };
+    ($($name:expr $(=> $fields:tt)?),* $(,)?) => {
+        $crate::lenient::Keep::Fields(&[$(($name, $crate::keep!(@all $($fields)?))),*])
+    };
 }
 
 /// A type that [`Lenient`] can read.
@@ -45,20 +57,19 @@ impl<T> Lenient<T> {
         }
     }
 
-    /// Why the value could not be read.
-    pub fn reason(&self) -> Option<&str> {
-        match self {
-            Self::Ok(_) => None,
-            Self::Malformed(reason) => Some(reason),
-        }
-    }
-
-    /// Both at once.
+    /// The value, or why it could not be read.
     pub fn as_result(&self) -> Result<&T, &str> {
         match self {
             Self::Ok(value) => Ok(value),
             Self::Malformed(reason) => Err(reason),
         }
+    }
+}
+
+/// A value that is absent counts as its default.
+impl<T: Default> Default for Lenient<T> {
+    fn default() -> Self {
+        Self::Ok(T::default())
     }
 }
 
@@ -191,10 +202,13 @@ impl<'de> Visitor<'de> for Pruned<'_> {
             Keep::Fields(wanted) => *wanted,
         };
         let mut kept = serde_json::Map::new();
-        while let Some(key) = entries.next_key_seed(Key(PhantomData))? {
+        while let Some(Text(key)) = entries.next_key()? {
             match wanted.iter().find(|(name, _)| *name == key) {
                 Some((name, keep)) => {
-                    kept.insert((*name).to_owned(), entries.next_value_seed(Pruned(keep))?);
+                    let value = entries.next_value_seed(Pruned(keep))?;
+                    if !value.is_null() {
+                        kept.insert((*name).to_owned(), value);
+                    }
                 }
                 None => {
                     entries.next_value::<IgnoredAny>()?;
@@ -202,37 +216,6 @@ impl<'de> Visitor<'de> for Pruned<'_> {
             }
         }
         Ok(Value::Object(kept))
-    }
-}
-
-/// A mapping's key, borrowed where the deserializer can.
-struct Key<'de>(PhantomData<&'de ()>);
-
-impl<'de> DeserializeSeed<'de> for Key<'de> {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Key<'de> {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a field name")
-    }
-
-    fn visit_borrowed_str<E>(self, v: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(v))
-    }
-
-    fn visit_str<E>(self, v: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(v.to_owned()))
-    }
-
-    fn visit_string<E>(self, v: String) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(v))
     }
 }
 

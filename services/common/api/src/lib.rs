@@ -7,9 +7,9 @@
 //! | [`names`] | every annotation, label, condition, namespace and default, with its source |
 //! | [`duration`] | `parse` and `format` for durations in Go's notation, in serde too; `doubled` for pauses |
 //! | [`cluster`] | [`cluster::Cluster`] with the subset of its Shoot that matters |
-//! | [`eligibility`] | `eligibility(&Cluster)` and `may_continue(&Cluster)`: which shoots are probed, and how |
+//! | [`eligibility`] | `may_start(&Cluster)` and `may_continue(&Cluster)`: which shoots are probed, and how |
 //! | [`policy`] | the annotations by which people set how a shoot is treated |
-//! | [`lease`], [`node`], [`machine`] | items of lists, and their lists |
+//! | [`lease`], [`node`], [`machine`] | items of lists |
 //! | [`secret`] | [`secret::KubeconfigSecret`]: a Secret, reduced to its kubeconfig |
 //! | [`workload`] | [`workload::Workload`]: anything with a scale sub-resource |
 //! | [`list`] | [`list::ItemList`], the envelope of all lists |

@@ -3,9 +3,11 @@
 
 use crate::bounded::Bounded;
 use crate::lenient::{Keep, Pruned, describe};
-use crate::protobuf;
-use serde::{Deserialize, Deserializer, de::DeserializeSeed};
+use crate::{keep, protobuf, text};
+use serde::de::{DeserializeSeed, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, value::RawValue};
+use std::sync::Arc;
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,15 @@ pub struct PageMeta {
     /// Token with which to ask for the next page; empty on the last one.
     #[serde(default, rename = "continue", deserialize_with = "null_as_empty")]
     pub continue_token: String,
+}
+
+/// Metadata of an item. What is left out of it is skipped.
+#[derive(Deserialize)]
+pub(crate) struct RawMeta<Labels = IgnoredAny, Annotations = IgnoredAny> {
+    #[serde(deserialize_with = "text::shared")]
+    pub(crate) name: Arc<str>,
+    pub(crate) labels: Option<Labels>,
+    pub(crate) annotations: Option<Annotations>,
 }
 
 /// An item of a list, or what is known of one that cannot be decoded.
@@ -54,7 +65,6 @@ pub struct ListError {
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 struct Page<T, const MOST: usize> {
-    #[serde(default = "Option::default")]
     metadata: Option<PageMeta>,
     #[serde(deserialize_with = "required")]
     items: Option<Bounded<T, MOST>>,
@@ -140,7 +150,7 @@ impl<T> Item<T> {
 }
 
 fn name_of(raw: &RawValue) -> Option<String> {
-    const NAME: Keep = Keep::Fields(&[("metadata", Keep::Fields(&[("name", Keep::All)]))]);
+    const NAME: Keep = keep! { "metadata" => { "name" } };
     let value = Pruned(&NAME)
         .deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
         .ok()?;

@@ -1,11 +1,11 @@
 //! Machines, as which machine-controller-manager knows the nodes of a shoot.
 
-use crate::{list::ItemList, text};
-use serde::{Deserialize, Deserializer};
+use crate::{list::RawMeta, text};
+use serde::Deserialize;
 use std::sync::Arc;
 
 /// Phase of a machine, as far as it matters here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 pub enum MachinePhase {
     /// machine-controller-manager is deleting the machine.
     Terminating,
@@ -13,6 +13,7 @@ pub enum MachinePhase {
     Failed,
     /// Any other phase, or none yet: the machine stands for its node.
     #[default]
+    #[serde(other)]
     Other,
 }
 
@@ -28,59 +29,27 @@ pub struct MachineItem {
     pub phase: MachinePhase,
 }
 
-/// A page of machines.
-pub type MachineList = ItemList<MachineItem>;
-
 #[derive(Deserialize)]
 struct Raw {
-    metadata: RawMeta,
-    #[serde(default)]
+    metadata: RawMeta<RawLabels>,
     status: Option<RawStatus>,
 }
 
 #[derive(Deserialize)]
-struct RawMeta {
-    #[serde(deserialize_with = "text::shared")]
-    name: Arc<str>,
-    #[serde(default)]
-    labels: Option<RawLabels>,
-}
-
-#[derive(Deserialize)]
 struct RawLabels {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text::label")]
     node: Option<Arc<str>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawStatus {
-    #[serde(default)]
     current_status: Option<RawCurrentStatus>,
 }
 
 #[derive(Deserialize)]
 struct RawCurrentStatus {
-    #[serde(default)]
     phase: Option<MachinePhase>,
-}
-
-// === impl MachinePhase ===
-
-impl From<&str> for MachinePhase {
-    fn from(phase: &str) -> Self {
-        match phase {
-            "Terminating" => Self::Terminating,
-            "Failed" => Self::Failed,
-            _ => Self::Other,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for MachinePhase {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self::from(&*text::Text::deserialize(deserializer)?.0))
-    }
 }
 
 // === impl MachineItem ===

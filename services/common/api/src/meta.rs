@@ -1,6 +1,7 @@
 //! Object metadata, read without what the watchdog never looks at (most of managedFields, which are often half of an
 //! object).
 
+use crate::keep;
 use crate::lenient::{Keep, Pruned};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta, Time};
 use serde::{Deserializer, de::DeserializeSeed};
@@ -8,14 +9,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The metadata that identifies an object and shows whether it is being deleted.
-pub(crate) const IDENTITY: Keep = Keep::Fields(&[
-    ("name", Keep::All),
-    ("namespace", Keep::All),
-    ("uid", Keep::All),
-    ("resourceVersion", Keep::All),
-    ("generation", Keep::All),
-    ("deletionTimestamp", Keep::All),
-]);
+const IDENTITY: Keep =
+    keep! { "name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp" };
 
 /// Reads the metadata of an object without labels, annotations and managedFields.
 pub(crate) fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
@@ -33,10 +28,7 @@ pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D, keep: &Keep) -> R
         uid: text(&value, "uid"),
         resource_version: text(&value, "resourceVersion"),
         generation: value.get("generation").and_then(Value::as_i64),
-        deletion_timestamp: value
-            .get("deletionTimestamp")
-            .filter(|v| !v.is_null())
-            .map(deletion),
+        deletion_timestamp: value.get("deletionTimestamp").map(deletion),
         labels: texts(&value, "labels"),
         annotations: texts(&value, "annotations"),
         managed_fields: managed_fields(&value),

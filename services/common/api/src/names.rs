@@ -76,17 +76,9 @@ pub const DEFAULT_UNHEALTHY_CONDITIONS: [&str; 4] = [
 /// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`NodeInPlaceUpdate`).
 pub const IN_PLACE_UPDATE_CONDITION: &str = "InPlaceUpdate";
 
-/// Reason of [`IN_PLACE_UPDATE_CONDITION`]: the node is drained and its update may begin.
-/// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`ReadyForUpdate`).
-pub const IN_PLACE_READY_FOR_UPDATE: &str = "ReadyForUpdate";
-
-/// Reason of [`IN_PLACE_UPDATE_CONDITION`]: the update failed.
-/// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`UpdateFailed`).
-pub const IN_PLACE_UPDATE_FAILED: &str = "UpdateFailed";
-
 /// The reasons with which [`IN_PLACE_UPDATE_CONDITION`] excludes a node from the candidates, whatever the condition's
-/// status. Source: DWD, `internal/util/node.go` (`IsNodeUndergoingInPlaceUpdate`).
-pub const IN_PLACE_UPDATE_REASONS: [&str; 2] = [IN_PLACE_READY_FOR_UPDATE, IN_PLACE_UPDATE_FAILED];
+/// status: the update may begin, or failed. Source: DWD, `internal/util/node.go` (`IsNodeUndergoingInPlaceUpdate`).
+pub const IN_PLACE_UPDATE_REASONS: [&str; 2] = ["ReadyForUpdate", "UpdateFailed"];
 
 // === services and pods ===
 
@@ -181,6 +173,13 @@ pub fn is_dns_label(name: &str) -> bool {
 #[must_use]
 pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_dns_part)
+}
+
+/// True if this is a kind, such as StatefulSet.
+pub(crate) fn is_kind(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_uppercase())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric())
+        && text.len() <= 63
 }
 
 fn is_dns_part(part: &str) -> bool {

@@ -1,7 +1,7 @@
 //! Nodes of a shoot: which of them may testify?
 
-use crate::{bounded::Bounded, list::ItemList, names, text};
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use crate::{bounded::Bounded, list::RawMeta, names, text};
+use serde::Deserialize;
 use std::sync::Arc;
 
 /// A `v1` Node.
@@ -37,24 +37,10 @@ pub struct NodeCondition {
 /// A node has some ten conditions, with node-problem-detector some thirty.
 const MOST_CONDITIONS: usize = 128;
 
-/// A page of nodes.
-pub type NodeList = ItemList<NodeItem>;
-
 #[derive(Deserialize)]
 struct Raw {
-    metadata: RawMeta,
-    #[serde(default)]
+    metadata: RawMeta<RawLabels, RawAnnotations>,
     status: Option<RawStatus>,
-}
-
-#[derive(Deserialize)]
-struct RawMeta {
-    #[serde(deserialize_with = "text::shared")]
-    name: Arc<str>,
-    #[serde(default)]
-    labels: Option<RawLabels>,
-    #[serde(default)]
-    annotations: Option<RawAnnotations>,
 }
 
 #[derive(Default, Deserialize)]
@@ -78,14 +64,13 @@ struct RawAnnotations {
     #[serde(
         default,
         rename = "node.machine.sapcloud.io/not-managed-by-mcm",
-        deserialize_with = "present"
+        deserialize_with = "text::present"
     )]
     not_managed_by_mcm: bool,
 }
 
 #[derive(Deserialize)]
 struct RawStatus {
-    #[serde(default)]
     conditions: Option<Bounded<NodeCondition, MOST_CONDITIONS>>,
 }
 
@@ -128,10 +113,6 @@ impl From<Raw> for NodeItem {
                 .0,
         }
     }
-}
-
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    IgnoredAny::deserialize(deserializer).map(|_| true)
 }
 
 #[cfg(test)]

@@ -89,28 +89,17 @@ impl ModeInForce {
     }
 }
 
-/// A policy that cannot be read. Its text is a sentence about an annotation, or the remedy for an option.
+/// An annotation of a Shoot that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyError {
-    /// An annotation of the Shoot.
-    #[error(
-        "The Shoot's annotation {annotation} is {begin:?}, which is not {expected}; the default of the seed is in \
-         force."
-    )]
-    Annotation {
-        /// Its name.
-        annotation: &'static str,
-        /// The begin of its value.
-        begin: String,
-        /// The values that it may have.
-        expected: &'static str,
-    },
-    /// The mode `off` for a whole seed.
-    #[error("a seed is switched off by removing the program: write protect or observe")]
-    SeedOff,
-    /// Another word than the name of a mode.
-    #[error("write protect or observe")]
-    NoSeedMode,
+#[error(
+    "The Shoot's annotation {annotation} is {begin:?}, which is not {expected}; the default of the seed is in force."
+)]
+pub struct PolicyError {
+    annotation: &'static str,
+    /// The begin of its value.
+    begin: String,
+    /// The values that it may have.
+    expected: &'static str,
 }
 
 /// The mode that is in force now.
@@ -133,17 +122,16 @@ pub fn mode_in_force(of_shoot: Option<ShootMode>, of_seed: Mode, now: UnixTime) 
 /// Reads [`names::MODE_ANNOTATION`]: `protect`, `observe` or `off`, and optionally `until=` with an RFC 3339 time.
 ///
 /// # Errors
-/// [`PolicyError::Annotation`].
+/// What the annotation may say.
 pub fn parse_mode(text: &str) -> Result<ShootMode, PolicyError> {
     let mut words = text.split_ascii_whitespace();
     let mode = words.next().filter(|_| is_whole(text));
     let mode = mode.and_then(|word| word.parse().ok());
     let until = words.next().map(end);
     match (mode, until, words.next()) {
-        (Some(mode), None, None) => Ok(ShootMode { mode, until: None }),
-        (Some(mode), Some(Some(until)), None) => Ok(ShootMode {
+        (Some(mode), None | Some(Some(_)), None) => Ok(ShootMode {
             mode,
-            until: Some(until),
+            until: until.flatten(),
         }),
         _ => Err(malformed(
             names::MODE_ANNOTATION,
@@ -156,19 +144,19 @@ pub fn parse_mode(text: &str) -> Result<ShootMode, PolicyError> {
 /// Reads the default of a seed: `protect` or `observe`.
 ///
 /// # Errors
-/// [`PolicyError::SeedOff`] or [`PolicyError::NoSeedMode`].
-pub fn parse_seed_mode(text: &str) -> Result<Mode, PolicyError> {
+/// What to write instead.
+pub fn parse_seed_mode(text: &str) -> Result<Mode, &'static str> {
     match text.parse() {
         Ok(mode @ (Mode::Protect | Mode::Observe)) => Ok(mode),
-        Ok(Mode::Off) => Err(PolicyError::SeedOff),
-        Err(()) => Err(PolicyError::NoSeedMode),
+        Ok(Mode::Off) => Err("a seed is switched off by removing the program: write protect or observe"),
+        Err(()) => Err("write protect or observe"),
     }
 }
 
 /// Reads [`names::FAILURE_FRACTION_ANNOTATION`]: a number above 0, at most 1.
 ///
 /// # Errors
-/// [`PolicyError::Annotation`].
+/// What the annotation may say.
 pub fn parse_failure_fraction(text: &str) -> Result<f64, PolicyError> {
     let fraction = text.trim().parse::<f64>().ok();
     fraction
@@ -193,7 +181,7 @@ fn end(word: &str) -> Option<UnixTime> {
 }
 
 fn malformed(annotation: &'static str, text: &str, expected: &'static str) -> PolicyError {
-    PolicyError::Annotation {
+    PolicyError {
         annotation,
         begin: text.chars().take(QUOTED).collect(),
         expected,

@@ -71,7 +71,7 @@ const POSITIVE: Duration = Duration::from_millis(1);
 /// kube-controller-manager knows seconds, and a lease is only renewed every few.
 const MIN_GRACE: Duration = Duration::from_secs(1);
 const MAX_JITTER: f64 = 10.0;
-const MAX_THRESHOLD: i32 = 1_000;
+const MAX_THRESHOLD: u32 = 1_000;
 
 /// Reads and checks a prober configuration (YAML or JSON).
 ///
@@ -83,14 +83,7 @@ pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<ProberConfig
 
 fn convert(root: &Value<'_>) -> Option<ProberConfig> {
     let fields = root.section(FIELDS)?;
-    let threshold = |name, default| {
-        let value = fields
-            .get(name)
-            .and_then(|value| value.integer(1..=MAX_THRESHOLD));
-        value
-            .and_then(|value| u32::try_from(value).ok())
-            .unwrap_or(default)
-    };
+    let threshold = |name, default| fields.or(name, default, |value| value.integer(1..=MAX_THRESHOLD));
     let duration = |name, default, min| fields.or(name, default, |value| value.duration(min));
     let secret = fields.required("kubeConfigSecretName").and_then(object_name);
     let dependents = fields
@@ -98,7 +91,8 @@ fn convert(root: &Value<'_>) -> Option<ProberConfig> {
         .and_then(dependents::convert);
     let config = ProberConfig {
         kube_config_secret_name: secret.unwrap_or_default(),
-        external_kube_config_secret_name: external_secret(&fields),
+        external_kube_config_secret_name: set_text(&fields, "externalKubeConfigSecretName")
+            .and_then(object_name),
         probe_interval: duration("probeInterval", names::DEFAULT_PROBE_INTERVAL, MIN_INTERVAL),
         initial_delay: duration("initialDelay", names::DEFAULT_PROBE_INITIAL_DELAY, Duration::ZERO),
         probe_timeout: duration("probeTimeout", names::DEFAULT_PROBE_TIMEOUT, POSITIVE),
@@ -131,22 +125,14 @@ fn convert(root: &Value<'_>) -> Option<ProberConfig> {
     Some(config)
 }
 
-/// Go writes a name that is not set as an empty text.
-fn external_secret(fields: &Section<'_>) -> Option<String> {
-    let value = fields.get("externalKubeConfigSecretName")?;
-    if value.is_empty_text() {
-        None
-    } else {
-        object_name(value)
-    }
+/// A text that is set: Go writes one that is not as an empty text.
+fn set_text<'s, 'd>(fields: &'s Section<'d>, name: &str) -> Option<&'s Value<'d>> {
+    let value = fields.get(name)?;
+    value.text().filter(|text| !text.is_empty()).map(|_| value)
 }
 
 fn free_text(fields: &Section<'_>, name: &str) -> Option<String> {
-    fields
-        .get(name)
-        .and_then(Value::text)
-        .filter(|text| !text.is_empty())
-        .map(str::to_owned)
+    set_text(fields, name).and_then(Value::text).map(str::to_owned)
 }
 
 fn jitter(value: &Value<'_>) -> Option<f64> {

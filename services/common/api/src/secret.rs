@@ -1,6 +1,7 @@
 //! Secrets that hold a kubeconfig, reduced to it.
 
 use crate::{
+    keep,
     lenient::{Keep, Lenient, Subset},
     meta, names,
 };
@@ -15,14 +16,13 @@ pub struct KubeconfigSecret {
     /// Identity, resourceVersion and deletionTimestamp; nothing else is kept.
     #[serde(default, deserialize_with = "meta::identity")]
     pub metadata: ObjectMeta,
-    #[serde(default = "absent")]
+    #[serde(default)]
     data: Lenient<Option<Data>>,
 }
 
 #[derive(Clone, Deserialize)]
 #[serde(expecting = "an object")]
 struct Data {
-    #[serde(default)]
     kubeconfig: Option<ByteString>,
 }
 
@@ -53,11 +53,7 @@ impl fmt::Debug for KubeconfigSecret {
 crate::trimmed!(KubeconfigSecret, v1::Secret);
 
 impl Subset for Data {
-    const KEEP: Keep = Keep::Fields(&[(names::KUBECONFIG_KEY, Keep::All)]);
-}
-
-fn absent() -> Lenient<Option<Data>> {
-    Lenient::Ok(None)
+    const KEEP: Keep = keep! { names::KUBECONFIG_KEY };
 }
 
 #[cfg(test)]

@@ -2,20 +2,13 @@
 
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, Visitor},
+    de::{Error, IgnoredAny},
 };
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 /// A string that is borrowed from the document unless it has escapes. (Serde's own `Cow` always allocates.)
 #[derive(Deserialize)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
-
-/// Metadata of which only the name matters; it must be there.
-#[derive(Deserialize)]
-pub(crate) struct NameOnly {
-    #[serde(deserialize_with = "shared")]
-    pub(crate) name: Arc<str>,
-}
 
 /// The most bytes of a name; label values are shorter. API servers enforce both, but not every server is one.
 const LONGEST_NAME: usize = 253;
@@ -45,19 +38,11 @@ pub(crate) fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
 
 /// A [`name`]. (Serde's own `Arc<str>` allocates twice.)
 pub(crate) fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
-    struct Shared;
+    let Text(text) = Text::deserialize(deserializer)?;
+    name(&text).map_err(D::Error::custom)
+}
 
-    impl Visitor<'_> for Shared {
-        type Value = Arc<str>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a string")
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<Arc<str>, E> {
-            name(text).map_err(E::custom)
-        }
-    }
-
-    deserializer.deserialize_str(Shared)
+/// True: the field is there, whatever its value.
+pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
 }

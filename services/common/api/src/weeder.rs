@@ -103,9 +103,7 @@ fn kinds(list: &Value<'_>) -> BTreeSet<String> {
         let Some(kind) = item.text() else { continue };
         if kind == "Deployment" {
             item.error("names no controller of a pod; the controller of a Deployment's pods is a ReplicaSet");
-        } else if !kind.starts_with(|c: char| c.is_ascii_uppercase())
-            || !kind.bytes().all(|b| b.is_ascii_alphanumeric())
-        {
+        } else if !names::is_kind(kind) {
             let same = |known: &&str| kind.trim_end_matches('s').eq_ignore_ascii_case(known);
             let hint = KNOWN_KINDS.into_iter().find(same);
             let hint = hint.map_or_else(String::new, |known| format!("; did you mean {known:?}?"));

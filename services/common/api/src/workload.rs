@@ -1,6 +1,7 @@
 //! The workloads that are scaled: any kind with a scale sub-resource, reduced to what the scaling rules read.
 
 use crate::{
+    keep,
     lenient::{Keep, Lenient, Subset},
     meta, names,
 };
@@ -24,10 +25,10 @@ pub struct Workload {
     #[serde(default, deserialize_with = "workload_meta")]
     pub metadata: ObjectMeta,
     /// Wanted replicas.
-    #[serde(default = "absent_spec")]
+    #[serde(default)]
     pub spec: Lenient<WorkloadSpec>,
     /// Observed replicas.
-    #[serde(default = "absent_status")]
+    #[serde(default)]
     pub status: Lenient<WorkloadStatus>,
 }
 
@@ -35,7 +36,6 @@ pub struct Workload {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct WorkloadSpec {
     /// Wanted replicas; absent means one, as for Deployments and StatefulSets.
-    #[serde(default)]
     pub replicas: Option<i32>,
 }
 
@@ -44,13 +44,10 @@ pub struct WorkloadSpec {
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadStatus {
     /// Generation of the specification that this status speaks of.
-    #[serde(default)]
     pub observed_generation: Option<i64>,
     /// Pods that exist.
-    #[serde(default)]
     pub replicas: Option<i32>,
     /// Pods that are ready.
-    #[serde(default)]
     pub ready_replicas: Option<i32>,
 }
 
@@ -220,62 +217,28 @@ impl kube::core::Resource for Workload {
 }
 
 impl Subset for WorkloadSpec {
-    const KEEP: Keep = Keep::Fields(&[("replicas", Keep::All)]);
+    const KEEP: Keep = keep! { "replicas" };
 }
 
 impl Subset for WorkloadStatus {
-    const KEEP: Keep = Keep::Fields(&[
-        ("observedGeneration", Keep::All),
-        ("replicas", Keep::All),
-        ("readyReplicas", Keep::All),
-    ]);
-}
-
-fn absent_spec() -> Lenient<WorkloadSpec> {
-    Lenient::Ok(WorkloadSpec::default())
-}
-
-fn absent_status() -> Lenient<WorkloadStatus> {
-    Lenient::Ok(WorkloadStatus::default())
+    const KEEP: Keep = keep! { "observedGeneration", "replicas", "readyReplicas" };
 }
 
 fn workload_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    const KEEP: Keep = Keep::Fields(&[
-        ("name", Keep::All),
-        ("namespace", Keep::All),
-        ("uid", Keep::All),
-        ("resourceVersion", Keep::All),
-        ("generation", Keep::All),
-        ("deletionTimestamp", Keep::All),
-        (
-            "annotations",
-            Keep::Fields(&[
-                (names::REPLICAS_ANNOTATION, Keep::All),
-                (names::MELTDOWN_PROTECTION_ANNOTATION, Keep::All),
-                (names::IGNORE_SCALING_ANNOTATION, Keep::All),
-            ]),
-        ),
-        (
-            "managedFields",
-            Keep::Fields(&[
-                ("manager", Keep::All),
-                ("time", Keep::All),
-                (
-                    "fieldsV1",
-                    Keep::Fields(&[
-                        ("f:spec", Keep::Fields(&[("f:replicas", Keep::All)])),
-                        (
-                            "f:metadata",
-                            Keep::Fields(&[(
-                                "f:annotations",
-                                Keep::Fields(&[(PROTECTION_FIELD, Keep::All)]),
-                            )]),
-                        ),
-                    ]),
-                ),
-            ]),
-        ),
-    ]);
+    const KEEP: Keep = keep! {
+        "name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp",
+        "annotations" => {
+            names::REPLICAS_ANNOTATION, names::MELTDOWN_PROTECTION_ANNOTATION, names::IGNORE_SCALING_ANNOTATION,
+        },
+        "managedFields" => {
+            "manager",
+            "time",
+            "fieldsV1" => {
+                "f:spec" => { "f:replicas" },
+                "f:metadata" => { "f:annotations" => { PROTECTION_FIELD } },
+            },
+        },
+    };
     meta::read(deserializer, &KEEP)
 }
 

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use watchdog_api::{
     cluster::Cluster,
     config::UnknownFields,
-    eligibility::{eligibility, may_continue},
+    eligibility::{may_continue, may_start},
     kubeconfig,
     lease::LeaseItem,
     list::{Item, ItemList},
-    machine::MachineList,
-    node::NodeList,
+    machine::MachineItem,
+    node::NodeItem,
     prober,
     secret::KubeconfigSecret,
     weeder,
@@ -31,19 +31,22 @@ const KUBECONFIG: &str = include_str!("fixtures/kubeconfig-gardener.yaml");
 const PROBER: &str = include_str!("fixtures/prober-gardener.yaml");
 const WEEDER: &str = include_str!("fixtures/weeder-gardener.yaml");
 
-/// Drives every decoder; what they say is checked elsewhere.
+/// Drives every decoder; the rest of what they say is checked elsewhere.
 fn decode_all(bytes: &[u8]) {
     let _ = ItemList::<LeaseItem>::from_slice(bytes);
-    let _ = NodeList::from_slice(bytes);
-    let _ = MachineList::from_slice(bytes);
+    let _ = ItemList::<NodeItem>::from_slice(bytes);
+    let _ = ItemList::<MachineItem>::from_slice(bytes);
     let _ = kubeconfig::parse(bytes);
-    let _ = prober::parse(bytes, UnknownFields::Refused);
-    let _ = weeder::parse(bytes, UnknownFields::Refused);
+    let prober = prober::parse(bytes, UnknownFields::Refused).err();
+    let weeder = weeder::parse(bytes, UnknownFields::Ignored).err();
+    for errors in [prober, weeder].into_iter().flatten() {
+        assert!(!errors.errors().is_empty(), "a refusal says why");
+    }
     if let Ok(secret) = serde_json::from_slice::<KubeconfigSecret>(bytes) {
         let _ = secret.kubeconfig();
     }
     if let Ok(cluster) = serde_json::from_slice::<Cluster>(bytes) {
-        let _ = (eligibility(&cluster), may_continue(&cluster));
+        let _ = (may_start(&cluster), may_continue(&cluster));
     }
     if let Ok(workload) = serde_json::from_slice::<Workload>(bytes) {
         let _ = (workload.ready_replicas(), workload.recorded_replicas());

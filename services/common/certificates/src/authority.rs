@@ -4,8 +4,10 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use anyhow::{Context as _, anyhow, bail, ensure};
 use jiff::{SignedDuration, Timestamp};
 use pem::{EncodeConfig, LineEnding, Pem};
+use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -55,50 +57,8 @@ const YEARS: std::ops::RangeInclusive<i32> = 1950..=9999;
 /// Characters of a common name at most: RFC 5280, ub-common-name.
 const MAX_COMMON_NAME: usize = 64;
 
-/// Why authorities cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum AuthorityError {
-    /// A part of the Secret is not PEM.
-    #[error("{0} is not PEM")]
-    NotPem(&'static str),
-    /// Every certificate needs its key.
-    #[error(
-        "ca.crt holds {certificates} certificates and ca.key holds {keys} keys: every certificate needs its key"
-    )]
-    Unpaired {
-        /// Certificates in ca.crt.
-        certificates: usize,
-        /// Keys in ca.key.
-        keys: usize,
-    },
-    /// More than this project ever writes.
-    #[error("ca.crt holds {0} certificates, at most {MAX_AUTHORITIES} are allowed")]
-    TooMany(usize),
-    /// A certificate cannot be parsed.
-    #[error("certificate {0} of ca.crt cannot be read")]
-    UnreadableCertificate(usize),
-    /// A certificate may not issue others.
-    #[error("certificate {0} of ca.crt is not one of an authority")]
-    NotAnAuthority(usize),
-    /// A key cannot be parsed.
-    #[error("key {0} of ca.key cannot be read")]
-    UnreadableKey(usize),
-    /// A key is not the one of its certificate.
-    #[error("key {0} of ca.key does not belong to certificate {0} of ca.crt")]
-    KeyOfAnother(usize),
-    /// By the clock of this process.
-    #[error("no authority is valid at {0}: check the clock of this node")]
-    NoneValid(Timestamp),
-    /// Neither X.509 nor this project reaches as far.
-    #[error("the clock of this node shows {0}, for which no certificate can be made")]
-    ImpossibleTime(Timestamp),
-    /// The cryptography failed.
-    #[error("cannot issue a certificate: {0}")]
-    Issue(#[from] rcgen::Error),
-    /// For example because it may not issue certificates for these names.
-    #[error("certificates that are issued from certificate {0} of ca.crt are not valid: {1}")]
-    IssuesInvalid(usize, webpki::Error),
-}
+/// The cryptography failed.
+const CANNOT_ISSUE: &str = "cannot issue a certificate";
 
 /// A certificate authority with its key.
 #[derive(Clone, PartialEq, Eq)]
@@ -118,7 +78,7 @@ impl fmt::Debug for CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    fn new(now: Timestamp) -> Result<Self, AuthorityError> {
+    fn new(now: Timestamp) -> anyhow::Result<Self> {
         // X.509 counts in seconds. Rounded, the authority equals the one that is read back.
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let validity = ValidityPeriod {
@@ -128,29 +88,29 @@ impl CertificateAuthority {
         let mut params = params(&format!("dependency watchdog {now:.0}"), validity)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate()?;
+        let key = KeyPair::generate().context(CANNOT_ISSUE)?;
+        let certificate = params.self_signed(&key).context(CANNOT_ISSUE)?;
         Ok(Self {
-            certificate: params.self_signed(&key)?.der().clone(),
+            certificate: certificate.der().clone(),
             key: key.serialize_pem(),
             validity,
         })
     }
 
     /// `number` counts from 1, for people.
-    fn read(number: usize, certificate: Pem, key: &Pem) -> Result<Self, AuthorityError> {
+    fn read(number: usize, certificate: Pem, key: &Pem) -> anyhow::Result<Self> {
         let key = pem::encode_config(key, encoding());
-        let pair = KeyPair::from_pem(&key).map_err(|_| AuthorityError::UnreadableKey(number))?;
+        let pair = KeyPair::from_pem(&key).map_err(|_| anyhow!("key {number} of ca.key cannot be read"))?;
         let der = CertificateDer::from(certificate.into_contents());
-        let unreadable = AuthorityError::UnreadableCertificate(number);
-        let Ok((_, parsed)) = X509Certificate::from_der(&der) else {
-            return Err(unreadable);
-        };
+        let unreadable = || anyhow!("certificate {number} of ca.crt cannot be read");
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|_| unreadable())?;
         let validity = ValidityPeriod::of_parsed(&parsed);
-        if !parsed.is_ca() {
-            return Err(AuthorityError::NotAnAuthority(number));
-        }
+        ensure!(
+            parsed.is_ca(),
+            "certificate {number} of ca.crt is not one of an authority"
+        );
         // As strict as the TLS of the programs, which reads it next.
-        anchor_from_trusted_cert(&der).map_err(|_| unreadable)?;
+        anchor_from_trusted_cert(&der).map_err(|_| unreadable())?;
         // rcgen writes the subject into everything that it issues, and panics at an identifier that begins with another
         // arc than 0, 1 or 2.
         let has_known_arc = |of: &AttributeTypeAndValue<'_>| {
@@ -158,10 +118,10 @@ impl CertificateAuthority {
             first.is_some_and(|first| *first < 3 * 40)
         };
         if !parsed.subject().iter_attributes().all(has_known_arc) {
-            return Err(AuthorityError::UnreadableCertificate(number));
+            return Err(unreadable());
         }
         if parsed.public_key().raw != rcgen::PublicKeyData::subject_public_key_info(&pair) {
-            return Err(AuthorityError::KeyOfAnother(number));
+            bail!("key {number} of ca.key does not belong to certificate {number} of ca.crt");
         }
         Ok(Self {
             certificate: der,
@@ -183,7 +143,7 @@ impl CertificateAuthority {
         &self,
         params: &CertificateParams,
         key: &KeyPair,
-    ) -> Result<CertificateDer<'static>, AuthorityError> {
+    ) -> Result<CertificateDer<'static>, rcgen::Error> {
         let issuer = Issuer::from_ca_cert_der(&self.certificate, KeyPair::from_pem(&self.key)?)?;
         Ok(params.signed_by(key, &issuer)?.der().clone())
     }
@@ -232,18 +192,20 @@ impl Authorities {
     ///
     /// # Errors
     /// When a part cannot be used. The message never shows its content.
-    pub fn from_pem(certificates: &[u8], keys: &[u8]) -> Result<Self, AuthorityError> {
+    pub fn from_pem(certificates: &[u8], keys: &[u8]) -> anyhow::Result<Self> {
         let certificates = parts("ca.crt", certificates, |tag| tag == "CERTIFICATE")?;
         let keys = parts("ca.key", keys, |tag| tag.ends_with("PRIVATE KEY"))?;
-        if certificates.len() != keys.len() {
-            return Err(AuthorityError::Unpaired {
-                certificates: certificates.len(),
-                keys: keys.len(),
-            });
-        }
-        if certificates.len() > MAX_AUTHORITIES {
-            return Err(AuthorityError::TooMany(certificates.len()));
-        }
+        ensure!(
+            certificates.len() == keys.len(),
+            "ca.crt holds {} certificates and ca.key holds {} keys: every certificate needs its key",
+            certificates.len(),
+            keys.len()
+        );
+        ensure!(
+            certificates.len() <= MAX_AUTHORITIES,
+            "ca.crt holds {} certificates, at most {MAX_AUTHORITIES} are allowed",
+            certificates.len()
+        );
         let pairs = certificates.into_iter().zip(&keys).zip(1..);
         let authorities =
             pairs.map(|((certificate, key), number)| CertificateAuthority::read(number, certificate, key));
@@ -290,11 +252,11 @@ impl Authorities {
     ///
     /// # Errors
     /// When no authority can be made.
-    pub fn renewed(&self, now: Timestamp) -> Result<Option<Self>, AuthorityError> {
-        if self
-            .valid(now)
-            .any(|authority| !authority.ends_within(AUTHORITY_RENEW_BEFORE, now))
-        {
+    pub fn renewed(&self, now: Timestamp) -> anyhow::Result<Option<Self>> {
+        let lasts = |authority: &CertificateAuthority| {
+            authority.validity.contains(now) && !authority.ends_within(AUTHORITY_RENEW_BEFORE, now)
+        };
+        if self.0.iter().any(lasts) {
             return Ok(None);
         }
         let surplus = (self.len() + 1).saturating_sub(MAX_AUTHORITIES);
@@ -307,8 +269,10 @@ impl Authorities {
     ///
     /// # Errors
     /// When no authority is valid now, one cannot issue certificates, or a name is not a DNS name.
-    pub fn issue(&self, names: &[String], now: Timestamp) -> Result<Issued, AuthorityError> {
-        let (number, signer) = self.signer(now).ok_or(AuthorityError::NoneValid(now))?;
+    pub fn issue(&self, names: &[String], now: Timestamp) -> anyhow::Result<Issued> {
+        let (number, signer) = self
+            .signer(now)
+            .with_context(|| format!("no authority is valid at {now}: check the clock of this node"))?;
         let validity = ValidityPeriod {
             not_before: shifted(now, -BACKDATED),
             not_after: signer.validity.not_after.min(shifted(now, CERTIFICATE_LIFE)),
@@ -316,8 +280,8 @@ impl Authorities {
         let common_name = names.first().map_or("", String::as_str);
         let mut params = params(common_name, validity)?;
         for name in names {
-            let name = rcgen::SanType::DnsName(name.as_str().try_into()?);
-            params.subject_alt_names.push(name);
+            let name = Ia5String::try_from(name.as_str()).context(CANNOT_ISSUE)?;
+            params.subject_alt_names.push(rcgen::SanType::DnsName(name));
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![
@@ -325,11 +289,11 @@ impl Authorities {
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
-        let certificate = signer.issue(&params, &key)?;
-        signer
-            .check(&certificate, unix_time(now)?)
-            .map_err(|error| AuthorityError::IssuesInvalid(number, error))?;
+        let key = KeyPair::generate().context(CANNOT_ISSUE)?;
+        let certificate = signer.issue(&params, &key).context(CANNOT_ISSUE)?;
+        signer.check(&certificate, unix_time(now)?).map_err(|error| {
+            anyhow!("certificates that are issued from certificate {number} of ca.crt are not valid: {error}")
+        })?;
         let life = validity.not_after.duration_since(now);
         Ok(Issued {
             certificate,
@@ -356,14 +320,9 @@ impl Authorities {
             }
         }))
     }
-
-    fn valid(&self, now: Timestamp) -> impl Iterator<Item = &CertificateAuthority> {
-        let authorities = self.0.iter();
-        authorities.filter(move |authority| authority.validity.contains(now))
-    }
 }
 
-fn params(common_name: &str, validity: ValidityPeriod) -> Result<CertificateParams, AuthorityError> {
+fn params(common_name: &str, validity: ValidityPeriod) -> anyhow::Result<CertificateParams> {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(
@@ -376,18 +335,23 @@ fn params(common_name: &str, validity: ValidityPeriod) -> Result<CertificatePara
     Ok(params)
 }
 
-fn offset_date_time(at: Timestamp) -> Result<OffsetDateTime, AuthorityError> {
+fn offset_date_time(at: Timestamp) -> anyhow::Result<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(at.as_second())
         .ok()
         .filter(|at| YEARS.contains(&at.year()))
-        .ok_or(AuthorityError::ImpossibleTime(at))
+        .with_context(|| impossible(at))
 }
 
-fn unix_time(at: Timestamp) -> Result<UnixTime, AuthorityError> {
-    let since = Duration::try_from(at.duration_since(Timestamp::UNIX_EPOCH));
+fn unix_time(at: Timestamp) -> anyhow::Result<UnixTime> {
+    let since = Duration::try_from(at.duration_since(Timestamp::UNIX_EPOCH)).ok();
     since
         .map(UnixTime::since_unix_epoch)
-        .map_err(|_| AuthorityError::ImpossibleTime(at))
+        .with_context(|| impossible(at))
+}
+
+/// Neither X.509 nor this project reaches as far.
+fn impossible(at: Timestamp) -> String {
+    format!("the clock of this node shows {at}, for which no certificate can be made")
 }
 
 /// Saturates at the limits of [`Timestamp`].
@@ -395,8 +359,8 @@ fn shifted(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(at)
 }
 
-fn parts(name: &'static str, text: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<Pem>, AuthorityError> {
-    let mut parts = pem::parse_many(text).map_err(|_| AuthorityError::NotPem(name))?;
+fn parts(name: &str, text: &[u8], wanted: impl Fn(&str) -> bool) -> anyhow::Result<Vec<Pem>> {
+    let mut parts = pem::parse_many(text).map_err(|_| anyhow!("{name} is not PEM"))?;
     parts.retain(|part| wanted(part.tag()));
     Ok(parts)
 }

@@ -4,5 +4,5 @@
 mod authority;
 mod validity;
 
-pub use authority::{Authorities, AuthorityError, Issued};
+pub use authority::{Authorities, Issued};
 pub use validity::ValidityPeriod;

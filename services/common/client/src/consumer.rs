@@ -16,7 +16,7 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 
-use crate::follow::{Received, Source, Update, follow};
+use crate::follow::{Received, Update, follow};
 use crate::item::Keyed;
 use crate::message::Message;
 use crate::wire::WatchResponse;
@@ -40,36 +40,15 @@ async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Res
     }
 }
 
-/// Opens a stream with each call of the function.
-struct Opener<F>(F);
+/// An open stream of items.
+pub type ItemStream<I> = Pin<Box<dyn Stream<Item = Result<Message<<I as Keyed>::Key, I>, Status>> + Send>>;
 
-impl<F, O, M> Source for Opener<F>
-where
-    F: FnMut() -> O + Send,
-    O: Future<Output = Result<Response<Streaming<M>>, Status>> + Send,
-    M: WatchResponse,
-{
-    type Key = <M::Item as Keyed>::Key;
-    type Value = M::Item;
-    type Stream = Pin<Box<dyn Stream<Item = Result<ItemMessage<M>, Status>> + Send>>;
-
-    async fn open(&mut self) -> Result<Self::Stream, Status> {
-        let stream = (self.0)().await?.into_inner();
-        Ok(Box::pin(stream.map(|message| decode(message?))))
-    }
-}
-
-/// A message of a stream, with the items that it has.
-pub type ItemMessage<M> = Message<<<M as WatchResponse>::Item as Keyed>::Key, <M as WatchResponse>::Item>;
-
-/// One message of a stream.
-///
-/// # Errors
-/// DATA_LOSS when a part is absent that the contract demands.
-pub fn decode<M: WatchResponse>(message: M) -> Result<ItemMessage<M>, Status> {
-    message
-        .decode()
-        .map_err(|part| Status::data_loss(format!("a message has no {part}")))
+/// The messages of a stream that was opened. DATA_LOSS when one lacks a part that the contract demands.
+#[must_use]
+pub fn decoded<M: WatchResponse>(response: Response<Streaming<M>>) -> ItemStream<M::Item> {
+    let incomplete = |part: &str| Status::data_loss(format!("a message has no {part}"));
+    let decode = move |message: Result<M, Status>| message?.decode().map_err(incomplete);
+    Box::pin(response.into_inner().map(decode))
 }
 
 macro_rules! unary {
@@ -100,12 +79,11 @@ macro_rules! watch {
                 >,
             ),
         ) {
-            let api = self.api.clone();
             let open = || {
-                let (mut api, request) = (api.clone(), request.clone());
-                async move { api.$rpc(request).await }
+                let (mut api, request) = (self.api.clone(), request.clone());
+                async move { api.$rpc(request).await.map(decoded) }
             };
-            follow(&mut Opener(open), stop, on_update).await;
+            follow(open, stop, on_update).await;
         }
     };
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,11 +11,12 @@ use tonic::{Code, Status};
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
-use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message};
+use crate::message::{COMPLETE, Completeness, Event, HEARTBEAT_INTERVAL, Message};
 use crate::send_time::SendTimeEstimator;
+use crate::wire::forward;
 
 /// A stream that is silent for this time is dead: three heartbeats.
-pub const SILENCE_LIMIT: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
+const SILENCE_LIMIT: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
 
 /// Opening a stream takes at most this time.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,35 +54,27 @@ pub enum Update<K, V> {
     Lost(Failure),
 }
 
-/// Where streams come from.
-pub trait Source {
-    /// Key of the items.
-    type Key: Ord + Clone + Send;
-    /// The items.
-    type Value: Send;
-    /// A stream of one connection.
-    type Stream: Stream<Item = Result<Message<Self::Key, Self::Value>, Status>> + Send + Unpin;
-
-    /// Opens a stream. Called again whenever the last one is lost.
-    fn open(&mut self) -> impl Future<Output = Result<Self::Stream, Status>> + Send;
-}
-
-/// Follows a feed until `stop` is cancelled. `on_update` is called for every update and must not block.
+/// Follows a feed until `stop` is cancelled. `open` opens a stream; it is called again whenever the last one is lost.
+/// `on_update` is called for every update and must not block.
 ///
 /// Reconnects with jittered back-off, reset by a whole snapshot; codes that a retry cannot mend (INVALID_ARGUMENT,
 /// UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED) are retried at the slowest pace only, because a server may be
 /// replaced by one that answers better.
-pub async fn follow<S: Source>(
-    source: &mut S,
+pub async fn follow<K, V, O, S>(
+    mut open: impl FnMut() -> O,
     stop: &CancellationToken,
-    mut on_update: impl FnMut(Update<S::Key, S::Value>),
-) {
+    mut on_update: impl FnMut(Update<K, V>),
+) where
+    K: Ord,
+    O: Future<Output = Result<S, Status>>,
+    S: Stream<Item = Result<Message<K, V>, Status>> + Unpin,
+{
     let mut backoff = Backoff::new(Duration::from_millis(50), SLOWEST);
     loop {
         let mut synced = false;
         let status = tokio::select! {
             () = stop.cancelled() => return,
-            status = stream(source, |update| {
+            status = stream(&mut open, |update| {
                 synced |= matches!(update, Update::Snapshot(..));
                 on_update(update);
             }) => status,
@@ -104,8 +96,7 @@ pub async fn follow<S: Source>(
 }
 
 /// True for codes that a retry cannot mend.
-#[must_use]
-pub const fn is_hopeless(code: Code) -> bool {
+const fn is_hopeless(code: Code) -> bool {
     matches!(
         code,
         Code::InvalidArgument | Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied
@@ -126,9 +117,14 @@ async fn next<M>(messages: &mut (impl Stream<Item = Result<M, Status>> + Unpin))
 }
 
 /// Runs one stream to its end and says why it ended.
-async fn stream<S: Source>(source: &mut S, mut on_update: impl FnMut(Update<S::Key, S::Value>)) -> Status {
+async fn stream<K, V, O, S>(open: &mut impl FnMut() -> O, mut on_update: impl FnMut(Update<K, V>)) -> Status
+where
+    K: Ord,
+    O: Future<Output = Result<S, Status>>,
+    S: Stream<Item = Result<Message<K, V>, Status>> + Unpin,
+{
     let opened = Instant::now();
-    let mut messages = match tokio::time::timeout(OPEN_TIMEOUT, source.open()).await {
+    let mut messages = match tokio::time::timeout(OPEN_TIMEOUT, open()).await {
         Ok(Ok(messages)) => messages,
         Ok(Err(status)) => return status,
         Err(_) => return Status::deadline_exceeded("no answer within 10 s"),
@@ -150,7 +146,7 @@ async fn stream<S: Source>(source: &mut S, mut on_update: impl FnMut(Update<S::K
 /// The messages of one stream so far.
 struct ReceivedStream<K, V> {
     send_time: SendTimeEstimator,
-    epoch: Option<Arc<str>>,
+    epoch: Option<String>,
     // None once it is complete.
     snapshot: Option<BTreeMap<K, Received<V>>>,
     completeness: Completeness,
@@ -162,7 +158,7 @@ impl<K: Ord, V> ReceivedStream<K, V> {
             send_time: SendTimeEstimator::new(opened),
             epoch: None,
             snapshot: Some(BTreeMap::new()),
-            completeness: Completeness::COMPLETE,
+            completeness: COMPLETE,
         }
     }
 
@@ -172,9 +168,9 @@ impl<K: Ord, V> ReceivedStream<K, V> {
         if *self.epoch.get_or_insert_with(|| position.epoch.clone()) != position.epoch {
             return Err(Status::data_loss("the server changed its epoch within a stream"));
         }
-        let sent_at = self.send_time.sent_at(now, position.uptime);
+        let sent_at = self.send_time.sent_at(now, forward(position.uptime.as_ref()));
         let set_at = sent_at
-            .checked_sub(position.item_age.unwrap_or_default())
+            .checked_sub(forward(position.item_age.as_ref()))
             .unwrap_or(sent_at);
         let received = |value| Received {
             value,

@@ -1,5 +1,7 @@
 //! The items of the streams have keys.
 
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use watchdog_proto::probe::v1 as probe;
@@ -7,9 +9,54 @@ use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::weeder::v1 as weeder;
 
 /// Two names, in the order of the first and then of the second: namespace and service, or shoot and id. Its copies
-/// share the text: a view of thousands of items keeps several.
+/// share the text: a view of thousands of items keeps several. The first has no slash, which separates them as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamePair(pub Arc<str>, pub Arc<str>);
+
+impl Display for NamePair {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.0, self.1)
+    }
+}
+
+impl FromStr for NamePair {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (first, second) = text.split_once('/').ok_or("has no slash")?;
+        Ok(Self(first.into(), second.into()))
+    }
+}
+
+impl From<&weeder::ServiceKey> for NamePair {
+    fn from(key: &weeder::ServiceKey) -> Self {
+        Self(key.namespace.as_str().into(), key.service.as_str().into())
+    }
+}
+
+impl From<NamePair> for weeder::ServiceKey {
+    fn from(NamePair(namespace, service): NamePair) -> Self {
+        Self {
+            namespace: namespace.to_string(),
+            service: service.to_string(),
+        }
+    }
+}
+
+impl From<&scaling::ShootEventKey> for NamePair {
+    fn from(key: &scaling::ShootEventKey) -> Self {
+        Self(key.shoot.as_str().into(), key.id.as_str().into())
+    }
+}
+
+impl From<NamePair> for scaling::ShootEventKey {
+    fn from(NamePair(shoot, id): NamePair) -> Self {
+        Self {
+            shoot: shoot.to_string(),
+            id: id.to_string(),
+        }
+    }
+}
 
 /// An item with a key.
 pub trait Keyed: Send + 'static {
@@ -40,24 +87,15 @@ impl Keyed for scaling::ShootEvent {
     type Key = NamePair;
 
     fn key(&self) -> Option<NamePair> {
-        let key = self.key.as_ref()?;
-        Some(NamePair(key.shoot.as_str().into(), key.id.as_str().into()))
+        self.key.as_ref().map(NamePair::from)
     }
-}
-
-fn service_key(key: Option<&weeder::ServiceKey>) -> Option<NamePair> {
-    let key = key?;
-    Some(NamePair(
-        key.namespace.as_str().into(),
-        key.service.as_str().into(),
-    ))
 }
 
 impl Keyed for weeder::Weeder {
     type Key = NamePair;
 
     fn key(&self) -> Option<NamePair> {
-        service_key(self.key.as_ref())
+        self.key.as_ref().map(NamePair::from)
     }
 }
 
@@ -65,6 +103,19 @@ impl Keyed for weeder::EndpointReadiness {
     type Key = NamePair;
 
     fn key(&self) -> Option<NamePair> {
-        service_key(self.key.as_ref())
+        self.key.as_ref().map(NamePair::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_ordered_by_their_first_name_and_read_back() {
+        let pair = |a: &str, b: &str| NamePair(a.into(), b.into());
+        assert!(pair("a", "z") < pair("a-b", "a"));
+        assert_eq!(pair("a", "b").to_string().parse(), Ok(pair("a", "b")));
+        assert!("a".parse::<NamePair>().is_err());
     }
 }

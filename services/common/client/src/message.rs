@@ -1,13 +1,20 @@
 //! The messages of a stream.
 
-use std::sync::Arc;
 use std::time::Duration;
+
+pub use watchdog_proto::feed::v1::{Completeness, Position};
 
 /// A subscriber receives a message at least this often. Three silent intervals mean a dead stream.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The completeness of an answer that lacks nothing.
+pub const COMPLETE: Completeness = Completeness {
+    complete: true,
+    missing_replicas: Vec::new(),
+};
+
 /// The change that a message of a stream reports, or its sign of life.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Event<K, V> {
     /// A key is new, changed or renewed.
     Upsert(K, V),
@@ -27,23 +34,6 @@ pub enum Event<K, V> {
     },
 }
 
-/// Says if an answer has the items of every replica that it is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Completeness {
-    /// True if nothing is missing.
-    pub complete: bool,
-    /// The replicas whose items may be absent or out of date.
-    pub missing: Vec<Arc<str>>,
-}
-
-impl Completeness {
-    /// Nothing is missing.
-    pub const COMPLETE: Self = Self {
-        complete: true,
-        missing: Vec::new(),
-    };
-}
-
 impl<K, V> Event<K, V> {
     /// The same event with another value.
     pub fn map<W>(self, value: impl FnOnce(V) -> W) -> Event<K, W> {
@@ -56,23 +46,10 @@ impl<K, V> Event<K, V> {
     }
 }
 
-/// Where a message stands, and when it was sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position {
-    /// Incarnation of the server.
-    pub epoch: Arc<str>,
-    /// Grows with every change within an epoch.
-    pub revision: u64,
-    /// Time since the start of the epoch when the message was sent, by the server's monotonic clock.
-    pub uptime: Duration,
-    /// Time since the owner set the item, when the message was sent; in upserts only.
-    pub item_age: Option<Duration>,
-}
-
 /// One message of a stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Message<K, V> {
-    /// Where it stands.
+    /// Where it stands in the history of the server, and when it was sent.
     pub position: Position,
     /// The change, or a sign of life.
     pub event: Event<K, V>,

@@ -46,9 +46,13 @@ impl ClientTls {
     /// # Errors
     /// When a part cannot be used; the message names it and never shows its content.
     pub fn from_pem(ca: (&str, &[u8]), cert: (&str, &[u8]), key: (&str, &[u8])) -> Result<Self, SetupError> {
-        let roots = Arc::new(authorities(ca.0, ca.1)?);
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(ca.0, ca.1)? {
+            let added = roots.add(authority);
+            added.map_err(|error| SetupError::BadAuthority(ca.0.to_owned(), error))?;
+        }
         let chain = certificates(cert.0, cert.1)?;
-        let config = client_config(roots, chain, private_key(key.0, key.1)?);
+        let config = client_config(roots.into(), chain, private_key(key.0, key.1)?);
         let mismatch = |reason| SetupError::Mismatch {
             cert: cert.0.to_owned(),
             key: key.0.to_owned(),
@@ -101,20 +105,6 @@ pub fn client_config(
 /// When it cannot be read; the message names it.
 pub fn read(path: &Path) -> Result<Vec<u8>, SetupError> {
     std::fs::read(path).map_err(|error| SetupError::Unreadable(path.display().to_string(), error))
-}
-
-/// The authorities in a PEM text that errors call `name`.
-///
-/// # Errors
-/// When there is none, or one cannot be used.
-pub fn authorities(name: &str, pem: &[u8]) -> Result<RootCertStore, SetupError> {
-    let mut roots = RootCertStore::empty();
-    for authority in certificates(name, pem)? {
-        roots
-            .add(authority)
-            .map_err(|error| SetupError::BadAuthority(name.to_owned(), error))?;
-    }
-    Ok(roots)
 }
 
 /// The certificates in a PEM text that errors call `name`.

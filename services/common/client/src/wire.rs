@@ -1,14 +1,13 @@
 //! The feed's own parts on the wire, and the times that go with them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use prost_types::Timestamp;
 use watchdog_proto::feed::v1 as pb;
 use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as weeder};
 
-use crate::item::{Keyed, NamePair};
-use crate::message::{Completeness, Event, Message, Position};
+use crate::item::Keyed;
+use crate::message::{Event, Message};
 
 /// The message of a Watch stream.
 pub trait WatchResponse: Sized + Send + 'static {
@@ -27,7 +26,7 @@ pub trait WatchResponse: Sized + Send + 'static {
 
 /// All Watch streams have the same events; only the types of their items and keys differ.
 macro_rules! watch_response {
-    ($response:ty, $event:path, $item:ty, $encode_key:expr, $decode_key:expr) => {
+    ($response:ty, $event:path, $item:ty) => {
         impl WatchResponse for $response {
             type Item = $item;
 
@@ -35,39 +34,38 @@ macro_rules! watch_response {
                 use $event as PbEvent;
                 let event = match message.event {
                     Event::Upsert(_, item) => PbEvent::Upsert(item),
-                    Event::Removed(key) => PbEvent::Removed($encode_key(key)),
+                    Event::Removed(key) => PbEvent::Removed(key.into()),
                     Event::SnapshotComplete {
                         items,
-                        completeness: of,
+                        completeness,
                     } => {
-                        let completeness = Some(completeness(&of));
+                        let completeness = Some(completeness);
                         PbEvent::SnapshotComplete(pb::SnapshotComplete {
                             items,
                             completeness,
                         })
                     }
-                    Event::Heartbeat { completeness: of } => PbEvent::Heartbeat(pb::Heartbeat {
-                        completeness: of.as_ref().map(completeness),
-                    }),
+                    Event::Heartbeat { completeness } => PbEvent::Heartbeat(pb::Heartbeat { completeness }),
                 };
                 Self {
-                    position: Some(position(&message.position)),
+                    position: Some(message.position),
                     event: Some(event),
                 }
             }
 
             fn decode(self) -> Result<Message<<$item as Keyed>::Key, $item>, &'static str> {
                 use $event as PbEvent;
-                let position = received_position(self.position.ok_or("position")?);
+                let position = self.position.ok_or("position")?;
                 let event = match self.event.ok_or("event")? {
                     PbEvent::Upsert(item) => Event::Upsert(item.key().ok_or("key")?, item),
-                    PbEvent::Removed(key) => Event::Removed($decode_key(key)),
+                    PbEvent::Removed(key) => Event::Removed((&key).into()),
                     PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete {
                         items: complete.items,
-                        completeness: received_completeness(complete.completeness.unwrap_or_default()),
+                        // Without a word, an answer is not known to be complete.
+                        completeness: complete.completeness.unwrap_or_default(),
                     },
                     PbEvent::Heartbeat(heartbeat) => Event::Heartbeat {
-                        completeness: heartbeat.completeness.map(received_completeness),
+                        completeness: heartbeat.completeness,
                     },
                 };
                 Ok(Message { position, event })
@@ -79,87 +77,28 @@ macro_rules! watch_response {
 watch_response!(
     probe::WatchVerdictsResponse,
     probe::watch_verdicts_response::Event,
-    probe::Verdict,
-    std::convert::identity,
-    std::convert::identity
+    probe::Verdict
 );
 watch_response!(
     scaling::WatchScalingResponse,
     scaling::watch_scaling_response::Event,
-    scaling::ShootScaling,
-    std::convert::identity,
-    std::convert::identity
+    scaling::ShootScaling
 );
 watch_response!(
     scaling::WatchShootEventsResponse,
     scaling::watch_shoot_events_response::Event,
-    scaling::ShootEvent,
-    |NamePair(shoot, id)| scaling::ShootEventKey {
-        shoot: shoot.to_string(),
-        id: id.to_string(),
-    },
-    |key: scaling::ShootEventKey| NamePair(key.shoot.into(), key.id.into())
+    scaling::ShootEvent
 );
 watch_response!(
     weeder::WatchWeedersResponse,
     weeder::watch_weeders_response::Event,
-    weeder::Weeder,
-    service_key,
-    |key: weeder::ServiceKey| NamePair(key.namespace.into(), key.service.into())
+    weeder::Weeder
 );
 watch_response!(
     weeder::WatchEndpointReadinessResponse,
     weeder::watch_endpoint_readiness_response::Event,
-    weeder::EndpointReadiness,
-    service_key,
-    |key: weeder::ServiceKey| NamePair(key.namespace.into(), key.service.into())
+    weeder::EndpointReadiness
 );
-
-fn service_key(NamePair(namespace, service): NamePair) -> weeder::ServiceKey {
-    weeder::ServiceKey {
-        namespace: namespace.to_string(),
-        service: service.to_string(),
-    }
-}
-
-/// Encodes the position of a message in its stream.
-#[must_use]
-pub fn position(position: &Position) -> pb::Position {
-    pb::Position {
-        epoch: position.epoch.to_string(),
-        revision: position.revision,
-        uptime: Some(duration(position.uptime)),
-        item_age: position.item_age.map(duration),
-    }
-}
-
-/// A position that was received.
-fn received_position(position: pb::Position) -> Position {
-    Position {
-        epoch: position.epoch.into(),
-        revision: position.revision,
-        uptime: forward(position.uptime.as_ref()),
-        item_age: position.item_age.as_ref().map(|age| forward(Some(age))),
-    }
-}
-
-/// The completeness of an answer.
-#[must_use]
-pub fn completeness(completeness: &Completeness) -> pb::Completeness {
-    pb::Completeness {
-        complete: completeness.complete,
-        missing_replicas: completeness.missing.iter().map(ToString::to_string).collect(),
-    }
-}
-
-/// Without a word, an answer is not known to be complete.
-fn received_completeness(completeness: pb::Completeness) -> Completeness {
-    let missing = completeness.missing_replicas.into_iter().map(Arc::from);
-    Completeness {
-        complete: completeness.complete,
-        missing: missing.collect(),
-    }
-}
 
 /// A moment in microseconds since the Unix epoch.
 #[must_use]
@@ -209,6 +148,7 @@ pub fn forward(duration: Option<&prost_types::Duration>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::item::NamePair;
 
     #[test]
     fn messages_without_their_parts_are_refused() {
@@ -230,23 +170,20 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let position = Position {
-            epoch: "e".into(),
+        let position = pb::Position {
+            epoch: "e".to_owned(),
             revision: 7,
-            uptime: Duration::from_millis(1_500),
-            item_age: Some(Duration::from_millis(20)),
+            uptime: Some(duration(Duration::from_millis(1_500))),
+            item_age: Some(duration(Duration::from_millis(20))),
         };
         let key = NamePair("shoot--a".into(), "etcd".into());
         let item = weeder::Weeder {
-            key: Some(weeder::ServiceKey {
-                namespace: key.0.to_string(),
-                service: key.1.to_string(),
-            }),
+            key: Some(key.clone().into()),
             ..Default::default()
         };
-        let missing = Completeness {
+        let missing = pb::Completeness {
             complete: false,
-            missing: vec!["weeder-1".into()],
+            missing_replicas: vec!["weeder-1".to_owned()],
         };
         for event in [
             Event::Upsert(key.clone(), item),

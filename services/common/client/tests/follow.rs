@@ -2,43 +2,21 @@
 
 #![cfg(test)]
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use watchdog_client::follow::{Source, Update, follow};
-use watchdog_client::message::{Completeness, Event, Message, Position};
+use watchdog_client::follow::{Update, follow};
+use watchdog_client::message::{COMPLETE, Event, Message, Position};
 
 type Sent = Result<Message<String, u32>, Status>;
-
-/// Hands out prepared streams.
-struct Scripted {
-    streams: VecDeque<mpsc::Receiver<Sent>>,
-}
-
-impl Source for Scripted {
-    type Key = String;
-    type Value = u32;
-    type Stream = ReceiverStream<Sent>;
-
-    async fn open(&mut self) -> Result<Self::Stream, Status> {
-        match self.streams.pop_front() {
-            Some(stream) => Ok(ReceiverStream::new(stream)),
-            None => std::future::pending().await,
-        }
-    }
-}
 
 fn message(epoch: &str, event: Event<String, u32>) -> Sent {
     Ok(Message {
         position: Position {
-            epoch: epoch.into(),
+            epoch: epoch.to_owned(),
             revision: 1,
-            uptime: Duration::ZERO,
-            item_age: None,
+            ..Default::default()
         },
         event,
     })
@@ -47,20 +25,26 @@ fn message(epoch: &str, event: Event<String, u32>) -> Sent {
 fn complete(items: u64) -> Event<String, u32> {
     Event::SnapshotComplete {
         items,
-        completeness: Completeness::COMPLETE,
+        completeness: COMPLETE,
     }
 }
 
+/// Follows one stream after the other.
 fn start(streams: Vec<mpsc::Receiver<Sent>>) -> mpsc::UnboundedReceiver<Update<String, u32>> {
     let (sender, updates) = mpsc::unbounded_channel();
+    let mut streams = streams.into_iter();
+    let open = move || {
+        let next = streams.next();
+        async move {
+            match next {
+                Some(stream) => Ok(ReceiverStream::new(stream)),
+                None => std::future::pending().await,
+            }
+        }
+    };
     tokio::spawn(async move {
-        let mut source = Scripted {
-            streams: streams.into(),
-        };
-        follow(&mut source, &CancellationToken::new(), |update| {
-            let _ = sender.send(update);
-        })
-        .await;
+        let on_update = |update| drop(sender.send(update));
+        follow(open, &CancellationToken::new(), on_update).await;
     });
     updates
 }

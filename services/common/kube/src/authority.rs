@@ -32,33 +32,21 @@ const NAME: &str = "certificate";
 
 /// Keeps a certificate in use that the authority in a Secret has issued.
 pub struct CertificateIssuer {
-    /// Client for the seed.
-    pub client: kube::Client,
-    /// Namespace of the Secret.
-    pub namespace: String,
-    /// Name of the Secret.
-    pub secret: String,
+    client: kube::Client,
+    namespace: String,
+    secret: String,
     /// DNS names of the certificate.
-    pub names: Vec<String>,
+    names: Vec<String>,
     /// Gets the certificates.
-    pub tls: Tls,
+    tls: Tls,
     /// Blocked until the first certificate is issued.
-    pub readiness: Readiness,
+    readiness: Readiness,
     /// Becomes true when the first certificate is issued.
     pub has_certificate: watch::Sender<bool>,
     /// The time of day of this process.
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     /// The pause between two reads of the Secret.
     pub look_every: Duration,
-}
-
-impl std::fmt::Debug for CertificateIssuer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CertificateIssuer")
-            .field("secret", &self.secret)
-            .field("names", &self.names)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The authorities that the process knows. They change only once a certificate was issued from the new ones.
@@ -154,30 +142,20 @@ impl CertificateIssuer {
             Ok(read) => read,
             Err(error) => (Authorities::default(), Err(error)),
         };
+        let mut used = Ok(());
         if !read.is_empty() && read != known.authorities {
             match self.issue(&read, now).with_context(|| self.unusable()) {
                 Ok(in_use) => {
-                    *known = KnownAuthorities {
-                        authorities: read,
-                        certificate_in_use: Some(in_use),
-                    };
+                    known.authorities = read;
+                    known.certificate_in_use = Some(in_use);
                 }
-                Err(error) => {
-                    self.keep_certificate(known, now)?;
-                    return Err(error);
-                }
+                Err(error) => used = Err(error),
             }
         }
-        self.keep_certificate(known, now)?;
-        outcome
-    }
-
-    /// Replaces the certificate in use when it is time, from the authorities that are known.
-    fn keep_certificate(&self, known: &mut KnownAuthorities, now: Timestamp) -> anyhow::Result<()> {
         if known.need_certificate(now) && !known.authorities.is_empty() {
             known.certificate_in_use = Some(self.issue(&known.authorities, now)?);
         }
-        Ok(())
+        used.and(outcome)
     }
 
     /// Returns the authorities in the Secret, renewed if that was due, and the error if they could not be renewed.

@@ -104,16 +104,6 @@ impl RequestError {
         };
         Failure::new(reason, self)
     }
-
-    /// For metrics: `deadline`, `failed`, or the HTTP status code.
-    #[must_use]
-    pub fn label(&self) -> String {
-        match self {
-            Self::Deadline(_) => "deadline".to_owned(),
-            Self::Refused(status) => status.code.to_string(),
-            Self::Failed(_) => "failed".to_owned(),
-        }
-    }
 }
 
 impl From<kube::Error> for RequestError {
@@ -254,7 +244,7 @@ mod tests {
         let secrets: Api<Secret> = Api::all(client(port));
         let error = request(secrets.list(&ListParams::default())).await.unwrap_err();
         assert!(error.to_string().contains("Connection refused"), "{error}");
-        assert_eq!(error.label(), "failed");
+        assert_eq!(error.failure().reason, Reason::ConnectionRefused);
     }
 
     #[derive(Clone, Default)]

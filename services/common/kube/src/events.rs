@@ -24,7 +24,7 @@ const WARNINGS: usize = 1024;
 
 /// How long waiting Events are published after the process is asked to stop: a healthy API server takes a thousand in
 /// that time. Far below the grace of the drain, because a server that does not answer must not hold it up.
-pub const LAST_EVENTS: Duration = Duration::from_secs(5);
+const LAST_EVENTS: Duration = Duration::from_secs(5);
 
 /// Name of the publisher in /readyz and in metrics.
 const LOOP: &str = "events";
@@ -129,8 +129,7 @@ pub fn start(
 }
 
 /// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. When `stop`
-/// is cancelled it goes on until all sinks are gone, for at most [`LAST_EVENTS`]; what is left then is counted and
-/// dropped.
+/// is cancelled it goes on until all sinks are gone, for at most 5 s; what is left then is counted and dropped.
 pub fn recorder(
     client: kube::Client,
     controller: &str,

@@ -1,10 +1,12 @@
-//! Metrics of the Kubernetes side.
+//! Metrics of the Kubernetes side. The label `service` is the service whose replicas share their work.
 
+use watchdog_runtime::failure::Reason;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Labels};
 
 label!(pub(crate) struct WatchName: "watch");
 label!(pub(crate) enum EventResult: "result" { Published = "published", Failed = "failed", Dropped = "dropped" });
+label!(pub(crate) struct ServiceName: "service");
 
 /// A verb, and a resource with its group.
 #[derive(Debug)]
@@ -17,6 +19,16 @@ impl Labels for VerbAndResource {
     fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
         add("verb", self.verb);
         add("resource", &self.resource);
+    }
+}
+
+/// The end of an attempt to write the own membership lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RenewalResult(pub(crate) Result<(), Reason>);
+
+impl Labels for RenewalResult {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("result", self.0.err().map_or("ok", |reason| reason.as_str()));
     }
 }
 
@@ -41,9 +53,35 @@ pub(crate) const EVENTS: Counter<EventResult> = Counter::new(
      stopped.",
 );
 
+pub(crate) const MEMBERS: Gauge<ServiceName> = Gauge::new(
+    "watchdog_membership_members",
+    "Replicas of the service that this one considers live, itself included once it has joined, by service.",
+);
+
+pub(crate) const LEASE_VALID: Gauge<ServiceName> = Gauge::new(
+    "watchdog_membership_lease_valid",
+    "1 while this replica's own membership lease is valid, by service. At 0 the coordinator does not act.",
+);
+
+pub(crate) const RENEWALS: Counter<(ServiceName, RenewalResult)> = Counter::new(
+    "watchdog_membership_renewals_total",
+    "Attempts to write this replica's own membership lease, by service and result: ok, or why it failed as \
+     watchdog_last_try_failed has it.",
+);
+
+pub(crate) const CHANGES: Counter<ServiceName> = Counter::new(
+    "watchdog_membership_changes_total",
+    "How often the ownership of some key may have changed: members came or went, or this replica began or ceased to \
+     act, by service.",
+);
+
 /// Registers the help texts.
 pub fn register() {
     WATCH_ERRORS.register();
     WATCHED_OBJECTS.register();
     PERMISSION_MISSING.register();
+    MEMBERS.register();
+    LEASE_VALID.register();
+    RENEWALS.register();
+    CHANGES.register();
 }

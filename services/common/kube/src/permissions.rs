@@ -148,7 +148,8 @@ pub struct Preflight {
     client: kube::Client,
     readiness: Readiness,
     blocker: Option<Blocker>,
-    ask_again: Duration,
+    /// The pause from an answer by which everything is granted to the next question.
+    pub ask_again: Duration,
     shown: MissingPermissions,
 }
 
@@ -169,13 +170,6 @@ impl Preflight {
         }
     }
 
-    /// Asks again after `pause`, instead of ten minutes, when everything was granted.
-    #[must_use]
-    pub fn every(mut self, pause: Duration) -> Self {
-        self.ask_again = pause;
-        self
-    }
-
     /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends;
     /// to be dropped, at any point, and called again when the needs change.
     pub async fn keep_asking(&mut self, needed: &[Permission]) {
@@ -186,7 +180,7 @@ impl Preflight {
             match missing(&self.client, needed).await {
                 Ok(missing) => {
                     self.readiness.recovered("permissions");
-                    self.show(by_series(needed, &missing));
+                    self.show(needed, &missing);
                     if missing.is_empty() {
                         if !granted {
                             tracing::info!(
@@ -234,8 +228,8 @@ impl Preflight {
         }
     }
 
-    fn show(&mut self, now: MissingPermissions) {
-        self.shown = after(std::mem::take(&mut self.shown), now);
+    fn show(&mut self, needed: &[Permission], missing: &[Permission]) {
+        update(&mut self.shown, needed, missing);
         for ((verb, resource), missing) in &self.shown {
             let labels = VerbAndResource {
                 verb,
@@ -246,20 +240,13 @@ impl Preflight {
     }
 }
 
-/// The values to show now: a permission that is no longer needed is not missing.
-fn after(before: MissingPermissions, now: MissingPermissions) -> MissingPermissions {
-    let before = before.into_keys().map(|series| (series, false));
-    before.chain(now).collect()
-}
-
-/// A series is missing something when one of its permissions is.
-fn by_series(needed: &[Permission], missing: &[Permission]) -> MissingPermissions {
-    let mut shown = MissingPermissions::new();
+/// A series is missing something when one of its permissions is; what is no longer needed is not missing.
+fn update(shown: &mut MissingPermissions, needed: &[Permission], missing: &[Permission]) {
+    shown.values_mut().for_each(|is_missing| *is_missing = false);
     for permission in needed {
         let series = (permission.verb, permission.full_resource());
         *shown.entry(series).or_default() |= missing.contains(permission);
     }
-    shown
 }
 
 async fn missing(client: &kube::Client, needed: &[Permission]) -> Result<Vec<Permission>, RequestError> {
@@ -296,24 +283,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_series_is_missing_something_when_one_of_its_names_is() {
+    fn a_series_is_missing_something_when_one_of_its_names_is_and_is_needed() {
         let named = |name: &str| Permission::new("patch", "apps", "deployments").named(name);
         let needed = [named("kcm"), named("mcm"), Permission::new("list", "", "secrets")];
+        let expected = |deployments| {
+            let list = (("list", "secrets".to_owned()), false);
+            MissingPermissions::from([list, (("patch", "deployments.apps".to_owned()), deployments)])
+        };
+        let mut shown = MissingPermissions::new();
         for missing in [named("kcm"), named("mcm")] {
-            let shown = by_series(&needed, &[missing]);
-            let expected = [("list", "secrets", false), ("patch", "deployments.apps", true)];
-            let expected = expected.map(|(verb, resource, missing)| ((verb, resource.to_owned()), missing));
-            assert_eq!(shown, MissingPermissions::from(expected));
+            update(&mut shown, &needed, &[missing]);
+            assert_eq!(shown, expected(true));
         }
-    }
-
-    #[test]
-    fn what_is_not_needed_any_more_is_not_missing() {
-        let series = |resource: &str, missing| (("patch", resource.to_owned()), missing);
-        let before = MissingPermissions::from([series("statefulsets", true), series("deployments", true)]);
-        let shown = after(before, MissingPermissions::from([series("deployments", true)]));
-        let expected = [series("statefulsets", false), series("deployments", true)];
-        assert_eq!(shown, MissingPermissions::from(expected));
+        update(&mut shown, &needed[2..], &[]);
+        assert_eq!(shown, expected(false));
     }
 
     #[test]

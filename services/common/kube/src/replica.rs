@@ -10,7 +10,7 @@ use crate::membership::{
     MembershipConfig, ReplicaAddresses, Share, Timing,
 };
 use crate::permissions::{Permission, of_leader, of_replica};
-use crate::{client, membership, metrics};
+use crate::{client, metrics};
 
 /// The grantor of the permissions on the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,34 +69,14 @@ pub struct Replica<M> {
     pub leader: Option<watch::Receiver<Option<Identity>>>,
 }
 
-/// The leader election of a program, on one Lease.
-#[derive(Debug, Clone, Copy)]
-pub struct Election {
-    /// The program whose replicas elect a leader, for metrics and logs.
-    pub service: &'static str,
-    /// Name of the Lease.
-    pub lease: &'static str,
-    /// The durations of the election.
-    pub timing: ElectionTiming,
-}
-
-impl<M: std::fmt::Debug> std::fmt::Debug for Replica<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Replica")
-            .field("membership", &self.membership)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<M: Membership> Replica<M> {
     /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then joins the replicas of
-    /// `service`. The blocker `membership` stays until it has joined; its Lease is released at the drain.
+    /// `service`. Its Lease is released at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.
     pub async fn join(base: &ServiceBuilder, service: &'static str, timing: Timing) -> anyhow::Result<Self> {
         metrics::register();
-        membership::metrics::register();
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
         let mut callable = issue_certificates(base, service, &seed);
@@ -125,20 +105,6 @@ impl<M: Membership> Replica<M> {
             task.run().await;
             // Another process may live in this Pod from now on.
             drop(lock);
-            Ok(())
-        });
-        let readiness = base.readiness.clone();
-        let blocker = readiness.block(
-            "membership",
-            "this replica has not joined yet: it needs its own Lease, and a list of the others'",
-        );
-        let (joining, stop) = (membership.clone(), base.draining.clone());
-        base.tasks.critical("joined", async move {
-            tokio::select! {
-                () = joining.as_ref().joined() => drop(blocker),
-                () = stop.cancelled() => {}
-            }
-            stop.cancelled().await;
             Ok(())
         });
         Ok(Self {
@@ -180,19 +146,19 @@ impl<M: Membership> Replica<M> {
 }
 
 impl Replica<Exclusive> {
-    /// Connects to the seed and takes part in a leader election: the leader owns all keys. The blocker
-    /// `leader-election` stays until the Lease was read, so a standby is ready. The Lease is released at the drain.
+    /// Connects to the seed and takes part in the leader election of the replicas of `service` on one Lease: the leader
+    /// owns all keys. The blocker `leader-election` stays until the Lease was read, so a standby is ready. The Lease is
+    /// released at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.
-    pub async fn elect(base: &ServiceBuilder, election: Election) -> anyhow::Result<Self> {
+    pub async fn elect(
+        base: &ServiceBuilder,
+        service: &'static str,
+        lease: &'static str,
+        timing: ElectionTiming,
+    ) -> anyhow::Result<Self> {
         metrics::register();
-        membership::metrics::register();
-        let Election {
-            service,
-            lease,
-            timing,
-        } = election;
         let agent = format!("dependency-watchdog-{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
         let config = ElectionConfig {
@@ -224,7 +190,7 @@ impl Replica<Exclusive> {
     pub fn share(&self) -> Replica<Share> {
         Replica {
             seed: self.seed.clone(),
-            membership: self.membership.as_ref().clone(),
+            membership: Share::clone(&self.membership),
             granted_by: self.granted_by,
             permissions: self.permissions.clone(),
             leader: self.leader.clone(),

@@ -192,7 +192,7 @@ where
         let name = self.name;
         let errors = WATCH_ERRORS.handle(WatchName(name));
         watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS))
-            .backoff(WatchBackoff::default())
+            .backoff(WatchBackoff(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)))
             .inspect_err(move |error| {
                 errors.increment(1);
                 let failure = failure(error);
@@ -369,12 +369,6 @@ const LONGEST_RELIST_PAUSE: Duration = Duration::from_secs(30);
 /// The one retry schedule, as kube's watcher takes it.
 struct WatchBackoff(Backoff);
 
-impl Default for WatchBackoff {
-    fn default() -> Self {
-        Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
-    }
-}
-
 impl Iterator for WatchBackoff {
     type Item = Duration;
 
@@ -393,8 +387,8 @@ impl kube::runtime::utils::Backoff for WatchBackoff {
 ///
 /// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one again and again.
 ///   Normally the server says so within the stream, and kube's watcher lists again.
-/// - 401 and 403: these block readiness ([`synced_hint`]), and a watch that works again and is quiet would never say
-///   so; a complete list does. A list that is refused needs nothing: kube's watcher tries it again.
+/// - 401 and 403: these block readiness, and a watch that works again and is quiet would never say so; a complete list
+///   does. A list that is refused needs nothing: kube's watcher tries it again.
 fn must_list_again(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => false,

@@ -2,6 +2,8 @@
 
 #![cfg(test)]
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -9,9 +11,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, GeneralSubtree, IsCa, KeyPair, NameConstraints,
     date_time_ymd,
@@ -25,6 +26,8 @@ use watchdog_kube::authority::CertificateIssuer;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tls::Tls;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+
+use self::support::client;
 
 /// Bound of every wait: generous, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -59,7 +62,7 @@ struct Seed {
 impl Seed {
     async fn start() -> Self {
         let api = ApiServer::start(ApiOptions::default()).await.unwrap();
-        let client = client(&api).await;
+        let client = client(&api, "weeder").await;
         let garden: Namespace = serde_json::from_value(json!({"metadata": {"name": "garden"}})).unwrap();
         let namespaces: Api<Namespace> = Api::all(client.clone());
         namespaces.create(&PostParams::default(), &garden).await.unwrap();
@@ -75,7 +78,7 @@ impl Seed {
             Readiness::default(),
             CancellationToken::new(),
         );
-        let client = client(&self.api).await;
+        let client = client(&self.api, "weeder").await;
         let names = vec!["watchdog-weeder.garden.svc".to_owned()];
         let mut issuer =
             CertificateIssuer::new(client, "garden", SECRET, names, tls.clone(), readiness.clone());
@@ -114,15 +117,6 @@ impl Seed {
     }
 }
 
-async fn client(api: &ApiServer) -> Client {
-    let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("weeder")).unwrap();
-    let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .unwrap();
-    Client::try_from(config).unwrap()
-}
-
 struct Replica {
     tls: Tls,
     readiness: Readiness,
@@ -134,6 +128,25 @@ impl Replica {
         let mut ready = self.readiness.subscribe();
         let waited = timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
         assert!(waited.is_ok(), "{:?}", self.readiness.lines());
+    }
+
+    /// Waits until a failure is shown, and returns what /readyz says.
+    async fn failure(&self) -> String {
+        until("a failure is shown", async || {
+            !self.readiness.failures().is_empty()
+        })
+        .await;
+        self.readiness.lines().join("\n")
+    }
+
+    /// Lets the time pass after which a certificate is replaced, and waits for that.
+    async fn renews(&self, clock: &TestClock, after: SignedDuration) {
+        let before = self.tls.client().current();
+        clock.advance(after);
+        until("a new certificate", async || {
+            !Arc::ptr_eq(&self.tls.client().current(), &before)
+        })
+        .await;
     }
 }
 
@@ -253,16 +266,8 @@ async fn certificates_are_renewed_while_the_seed_does_not_answer() {
     replica.ready().await;
     seed.api
         .inject(Fault::always(FaultAction::InternalError).verb("get"));
-    let before = replica.tls.client().current();
-    seed.clock.advance(SignedDuration::from_hours(9));
-    until("a new certificate", async || {
-        !Arc::ptr_eq(&replica.tls.client().current(), &before)
-    })
-    .await;
-    until("the failure is shown", async || {
-        !replica.readiness.failures().is_empty()
-    })
-    .await;
+    replica.renews(&seed.clock, SignedDuration::from_hours(9)).await;
+    replica.failure().await;
     assert!(*replica.readiness.subscribe().borrow(), "it serves all the same");
 }
 
@@ -277,11 +282,7 @@ async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
         .patch(SECRET, &PatchParams::default(), &patch)
         .await
         .unwrap();
-    until("the failure is shown", async || {
-        !replica.readiness.failures().is_empty()
-    })
-    .await;
-    let shown = replica.readiness.lines().join("\n");
+    let shown = replica.failure().await;
     assert!(
         shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or delete it"),
         "{shown}"
@@ -306,10 +307,7 @@ async fn a_replica_starts_from_an_authority_that_it_cannot_renew() {
     let replicas = [seed.replica().await, seed.replica().await];
     for replica in &replicas {
         replica.ready().await;
-        until("the failure is shown", async || {
-            !replica.readiness.failures().is_empty()
-        })
-        .await;
+        replica.failure().await;
     }
     assert!(all_call(&replicas).await);
 }
@@ -328,12 +326,8 @@ async fn a_certificate_that_ends_with_its_authority_is_replaced_in_time() {
     })
     .await;
     for hours in [1, 2] {
-        let before = replica.tls.client().current();
-        seed.clock.advance(SignedDuration::from_hours(hours));
-        until("a new certificate", async || {
-            !Arc::ptr_eq(&replica.tls.client().current(), &before)
-        })
-        .await;
+        let after = SignedDuration::from_hours(hours);
+        replica.renews(&seed.clock, after).await;
     }
 }
 
@@ -363,23 +357,14 @@ async fn an_authority_whose_certificates_nobody_would_accept_is_named_and_the_ol
         });
     });
     seed.put(&certificate, &key).await;
-    until("the failure is shown", async || {
-        !replica.readiness.failures().is_empty()
-    })
-    .await;
-    let shown = replica.readiness.lines().join("\n");
+    let shown = replica.failure().await;
     assert!(
         shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or delete it"),
         "{shown}"
     );
     assert!(calls(&replica, &replica).await);
     // Until somebody has looked at it, the old one goes on.
-    let before = replica.tls.client().current();
-    seed.clock.advance(SignedDuration::from_hours(9));
-    until("a new certificate of the old authority", async || {
-        !Arc::ptr_eq(&replica.tls.client().current(), &before)
-    })
-    .await;
+    replica.renews(&seed.clock, SignedDuration::from_hours(9)).await;
 }
 
 #[tokio::test]

@@ -2,34 +2,35 @@
 
 #![cfg(test)]
 
+mod support;
+
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::events::{Notice, recorder};
+use watchdog_kube::events::{EventSink, Notice, recorder};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::Preconditions;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
+use self::support::client;
+
 /// Bound of every wait: generous, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-async fn server() -> (ApiServer, Client) {
+/// An API server, a sink, and the task that publishes there what the sink takes.
+async fn start(stop: CancellationToken) -> (ApiServer, EventSink, impl Future<Output = anyhow::Result<()>>) {
     let options = ApiOptions {
         namespaces: vec!["shoot--a".to_owned()],
         ..ApiOptions::default()
     };
     let api = ApiServer::start(options).await.unwrap();
-    let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("coordinator")).unwrap();
-    let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .unwrap();
-    (api, Client::try_from(config).unwrap())
+    let client = client(&api, "coordinator").await;
+    let readiness = Readiness::default();
+    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", readiness, stop);
+    (api, sink, publish)
 }
 
 fn notice(note: &str) -> Notice {
@@ -63,14 +64,7 @@ fn published(api: &ApiServer) -> Vec<(String, i64)> {
 
 #[tokio::test]
 async fn another_note_is_another_event_and_the_same_one_a_series() {
-    let (api, client) = server().await;
-    let (sink, publish) = recorder(
-        client,
-        "coordinator",
-        "coordinator-0",
-        Readiness::default(),
-        CancellationToken::new(),
-    );
+    let (api, sink, publish) = start(CancellationToken::new()).await;
     for note in ["429", "a Pod hangs", "429", "429"] {
         sink.publish(notice(note));
     }
@@ -84,14 +78,7 @@ async fn another_note_is_another_event_and_the_same_one_a_series() {
 
 #[tokio::test]
 async fn an_event_that_is_gone_is_published_anew() {
-    let (api, client) = server().await;
-    let (sink, publish) = recorder(
-        client,
-        "coordinator",
-        "coordinator-0",
-        Readiness::default(),
-        CancellationToken::new(),
-    );
+    let (api, sink, publish) = start(CancellationToken::new()).await;
     let publish = tokio::spawn(publish);
     sink.publish(notice("429"));
     let until_told = async || {
@@ -118,14 +105,7 @@ async fn an_event_that_is_gone_is_published_anew() {
 /// A recovery of a whole seed makes more Events than wait.
 #[tokio::test]
 async fn a_warning_is_not_lost_behind_thousands_of_other_events() {
-    let (api, client) = server().await;
-    let (sink, publish) = recorder(
-        client,
-        "coordinator",
-        "coordinator-0",
-        Readiness::default(),
-        CancellationToken::new(),
-    );
+    let (api, sink, publish) = start(CancellationToken::new()).await;
     for number in 0..10_000 {
         let ordinary = Notice {
             warning: false,
@@ -150,15 +130,8 @@ async fn a_warning_is_not_lost_behind_thousands_of_other_events() {
 
 #[tokio::test]
 async fn what_waits_when_the_process_stops_is_published() {
-    let (api, client) = server().await;
     let stop = CancellationToken::new();
-    let (sink, publish) = recorder(
-        client,
-        "coordinator",
-        "coordinator-0",
-        Readiness::default(),
-        stop.clone(),
-    );
+    let (api, sink, publish) = start(stop.clone()).await;
     stop.cancel();
     sink.publish(notice("one"));
     let publish = tokio::spawn(publish);
@@ -178,16 +151,9 @@ async fn a_server_that_does_not_answer_does_not_hold_up_the_end_and_what_is_lost
     let metrics = PrometheusBuilder::new().build_recorder();
     // The runtime of this test has one thread.
     let _recording = metrics::set_default_local_recorder(&metrics);
-    let (api, client) = server().await;
-    api.inject(Fault::always(FaultAction::Hang).verb("create"));
     let stop = CancellationToken::new();
-    let (sink, publish) = recorder(
-        client,
-        "coordinator",
-        "coordinator-0",
-        Readiness::default(),
-        stop.clone(),
-    );
+    let (api, sink, publish) = start(stop.clone()).await;
+    api.inject(Fault::always(FaultAction::Hang).verb("create"));
     stop.cancel();
     for note in ["one", "two", "three"] {
         sink.publish(notice(note));

@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use watchdog_kube::events::{Notice, recorder};
 use watchdog_kube::membership::{Discovery, Exclusive, Membership as _, MembershipConfig, Timing};
 use watchdog_kube::watch::Watch;
@@ -109,7 +109,7 @@ async fn seed(wrong: &str) -> (ApiServer, Client) {
 }
 
 /// Starts every loop.
-fn start(client: &Client, readiness: &Readiness) -> Vec<AbortOnDropHandle<()>> {
+fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
     let (stop, timing) = (CancellationToken::new(), Timing::PRODUCTION.faster(5));
     let config = MembershipConfig {
         client: client.clone(),
@@ -120,8 +120,8 @@ fn start(client: &Client, readiness: &Readiness) -> Vec<AbortOnDropHandle<()>> {
         readiness: readiness.clone(),
         timing,
     };
-    let (membership, member) = Exclusive::join(config, stop.clone());
-    let (replicas, discovery) = Discovery::follow(
+    let (_, member) = Exclusive::join(config, stop.clone());
+    let (_, discovery) = Discovery::follow(
         client.clone(),
         "garden",
         "lease-probe",
@@ -152,23 +152,12 @@ fn start(client: &Client, readiness: &Readiness) -> Vec<AbortOnDropHandle<()>> {
         action: "ScaleDown",
         note: "a note".to_owned(),
     });
-    let spawn =
-        |task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| AbortOnDropHandle::new(tokio::spawn(task));
-    vec![
-        spawn(Box::pin(async move {
-            member.run().await;
-            drop(membership);
-        })),
-        spawn(Box::pin(async move {
-            discovery.run().await;
-            drop(replicas);
-        })),
-        spawn(Box::pin(async move { drop(watch.await) })),
-        spawn(Box::pin(async move {
-            publish.await.unwrap();
-            drop(sink);
-        })),
-    ]
+    let mut tasks = JoinSet::new();
+    tasks.spawn(member.run());
+    tasks.spawn(discovery.run());
+    tasks.spawn(async move { watch.await.unwrap() });
+    tasks.spawn(async move { publish.await.unwrap() });
+    tasks
 }
 
 #[tokio::test]

@@ -2,14 +2,16 @@
 
 #![cfg(test)]
 
+mod support;
+
 use std::time::Duration;
 
-use kube::Client;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use tokio::time::timeout;
 use watchdog_kube::permissions::{Permission, Preflight};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction, Rule};
+
+use self::support::client;
 
 /// Bound of every wait: generous, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -24,13 +26,10 @@ async fn until(readiness: &Readiness, ready: bool) {
 #[tokio::test]
 async fn what_is_withdrawn_later_is_named_before_somebody_needs_it() {
     let api = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("coordinator")).unwrap();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .unwrap();
     let readiness = Readiness::default();
-    let mut preflight =
-        Preflight::new(Client::try_from(config).unwrap(), readiness.clone()).every(Duration::from_millis(20));
+    let client = client(&api, "coordinator").await;
+    let mut preflight = Preflight::new(client, readiness.clone());
+    preflight.ask_again = Duration::from_millis(20);
     let needed = [
         Permission::new("get", "apps", "deployments/scale"),
         Permission::new("patch", "apps", "deployments"),

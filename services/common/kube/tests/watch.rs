@@ -2,18 +2,21 @@
 
 #![cfg(test)]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::Api;
 use kube::runtime::watcher;
-use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
+
+use self::support::client;
 
 /// Bound of every wait: generous, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,12 +38,7 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
         ..ApiOptions::default()
     };
     let api = ApiServer::start(options).await.unwrap();
-    let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("watcher")).unwrap();
-    let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .unwrap();
-    let client = Client::try_from(config).unwrap();
+    let client = client(&api, "watcher").await;
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let listed = std::sync::Arc::new(Mutex::new(0));
     let watch = Watch {

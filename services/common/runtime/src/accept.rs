@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
@@ -70,7 +71,7 @@ const REFUSED_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address.
-    pub address: Option<SocketAddr>,
+    pub address: SocketAddr,
     /// Its identity.
     pub caller: Caller,
     /// Why it is not allowed to call, if it is not.
@@ -80,12 +81,12 @@ pub struct Peer {
 /// A connection that was accepted and, with TLS, authenticated.
 #[derive(Debug)]
 pub struct Connection {
-    io: Io,
+    io: Either<TcpStream, Box<TlsStream<TcpStream>>>,
     peer: Peer,
-    /// Until the start of HTTP/2 is there: how many bytes are missing, and when it is too late.
-    preface: Option<(usize, Pin<Box<Sleep>>)>,
-    /// When a caller that is refused is let go.
-    refused_until: Option<Pin<Box<Sleep>>>,
+    /// How many bytes of the start of HTTP/2 are missing.
+    missing: usize,
+    /// When the connection ends: always if the caller is refused, else unless the start of HTTP/2 is there.
+    deadline: Option<Pin<Box<Sleep>>>,
     _permit: QuotaPermit,
 }
 
@@ -98,53 +99,48 @@ struct Admission {
     connections: CallerQuota,
 }
 
-#[derive(Debug)]
-enum Io {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
 impl Connection {
-    fn new(io: Io, peer: Peer, permit: QuotaPermit) -> Self {
-        let after = |timeout| Box::pin(tokio::time::sleep(timeout));
+    fn new(
+        io: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+        address: SocketAddr,
+        caller: Caller,
+        refused: Option<Arc<str>>,
+        permit: QuotaPermit,
+    ) -> Self {
+        let timeout = if refused.is_some() {
+            REFUSED_TIMEOUT
+        } else {
+            PREFACE_TIMEOUT
+        };
         Self {
             io,
-            preface: Some((PREFACE_BYTES, after(PREFACE_TIMEOUT))),
-            refused_until: peer.refused.is_some().then(|| after(REFUSED_TIMEOUT)),
-            peer,
+            peer: Peer {
+                address,
+                caller,
+                refused,
+            },
+            missing: PREFACE_BYTES,
+            deadline: Some(Box::pin(tokio::time::sleep(timeout))),
             _permit: permit,
         }
     }
 
-    /// An error when a caller that is refused has had its time.
-    fn poll_refused(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let until = self.refused_until.as_mut();
-        if until.is_some_and(|until| until.as_mut().poll(cx).is_ready()) {
-            return Err(io::ErrorKind::TimedOut.into());
+    /// Counts what was read towards the start of HTTP/2. An error when the connection has had its time.
+    fn check_deadline(&mut self, cx: &mut Context<'_>, read: usize) -> io::Result<()> {
+        self.missing = self.missing.saturating_sub(read);
+        if self.missing == 0 && self.peer.refused.is_none() {
+            self.deadline = None;
         }
-        Ok(())
-    }
-
-    /// Counts what was read towards the start of HTTP/2. An error when that takes too long.
-    fn poll_preface(&mut self, cx: &mut Context<'_>, read: usize) -> io::Result<()> {
-        let Some((missing, too_late)) = &mut self.preface else {
+        let deadline = self.deadline.as_mut();
+        if deadline.is_none_or(|deadline| deadline.as_mut().poll(cx).is_pending()) {
             return Ok(());
-        };
-        *missing = missing.saturating_sub(read);
-        if *missing == 0 {
-            self.preface = None;
-        } else if too_late.as_mut().poll(cx).is_ready() {
-            self.preface = None;
-            if let Some(address) = self.peer.address {
-                refuse(
-                    address,
-                    CloseReason::Silent,
-                    "it did not begin to speak HTTP/2 within 10 s",
-                );
-            }
-            return Err(io::ErrorKind::TimedOut.into());
         }
-        Ok(())
+        if self.peer.refused.is_none() {
+            self.deadline = None;
+            let why = "it did not begin to speak HTTP/2 within 10 s";
+            refuse(self.peer.address, CloseReason::Silent, why);
+        }
+        Err(io::ErrorKind::TimedOut.into())
     }
 }
 
@@ -218,28 +214,28 @@ impl Admission {
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-        let peer = |caller, refused| Peer {
-            address: Some(address),
-            caller,
-            refused,
-        };
         let Some(tls) = &self.tls else {
             let permit = acquire(&self.connections, &stranger, address)?;
-            return Some(Connection::new(Io::Plain(tcp), peer(stranger, None), permit));
+            return Some(Connection::new(
+                Either::Left(tcp),
+                address,
+                stranger,
+                None,
+                permit,
+            ));
         };
         let stream = handshake(tls, tcp, address).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let checked = self.allowed.check(certificate);
-        let io = Io::Tls(Box::new(stream));
+        let io = Either::Right(Box::new(stream));
         match checked {
             Ok(caller) => {
                 let permit = acquire(&self.connections, &caller, address)?;
-                Some(Connection::new(io, peer(caller, None), permit))
+                Some(Connection::new(io, address, caller, None, permit))
             }
             Err(why) => {
-                let why = why.to_string();
                 refuse(address, CloseReason::Identity, &why);
-                Some(Connection::new(io, peer(stranger, Some(why.into())), permit))
+                Some(Connection::new(io, address, stranger, Some(why.into()), permit))
             }
         }
     }
@@ -247,35 +243,30 @@ impl Admission {
 
 /// A permit, or none and a line in the log.
 fn acquire(quota: &CallerQuota, caller: &Caller, address: SocketAddr) -> Option<QuotaPermit> {
-    let exceeded = match quota.acquire(caller) {
-        Ok(permit) => return Some(permit),
-        Err(exceeded) => exceeded,
+    let refused = |exceeded| {
+        let why = match exceeded {
+            QuotaExceeded::Caller(most) => format!("{} has {most} connections already", caller.name),
+            QuotaExceeded::Total(total) => {
+                format!("of {total} connections, none is free for {}", caller.name)
+            }
+        };
+        refuse(address, CloseReason::Limit, &why);
     };
-    let why = match exceeded {
-        QuotaExceeded::Caller(most) => format!("{} has {most} connections already", caller.name),
-        QuotaExceeded::Total(total) => format!("of {total} connections, none is free for {}", caller.name),
-    };
-    refuse(address, CloseReason::Limit, &why);
-    None
+    quota.acquire(caller).map_err(refused).ok()
 }
 
 async fn handshake(tls: &Tls, tcp: TcpStream, address: SocketAddr) -> Option<TlsStream<TcpStream>> {
     let accept = TlsAcceptor::from(tls.server()).accept(tcp);
-    match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
-        Ok(Ok(stream)) => Some(stream),
-        Ok(Err(error)) => {
-            refuse(address, CloseReason::Handshake, &error.to_string());
-            None
-        }
-        Err(_) => {
-            refuse(
-                address,
-                CloseReason::Timeout,
-                "the TLS handshake took longer than 10 s",
-            );
-            None
-        }
-    }
+    let (reason, error) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(error)) => (CloseReason::Handshake, error.to_string()),
+        Err(_) => (
+            CloseReason::Timeout,
+            "the TLS handshake took longer than 10 s".to_owned(),
+        ),
+    };
+    refuse(address, reason, &error);
+    None
 }
 
 fn refuse(address: SocketAddr, reason: CloseReason, error: &str) {
@@ -289,36 +280,23 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.poll_refused(cx)?;
         let before = buf.filled().len();
-        let polled = match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_read(cx, buf),
-            Io::Tls(io) => Pin::new(io.as_mut()).poll_read(cx, buf),
-        };
-        self.poll_preface(cx, buf.filled().len() - before)?;
+        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
+        self.check_deadline(cx, buf.filled().len() - before)?;
         polled
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_write(cx, buf),
-            Io::Tls(io) => Pin::new(io.as_mut()).poll_write(cx, buf),
-        }
+        Pin::new(&mut self.io).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_flush(cx),
-            Io::Tls(io) => Pin::new(io.as_mut()).poll_flush(cx),
-        }
+        Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Io::Tls(io) => Pin::new(io.as_mut()).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

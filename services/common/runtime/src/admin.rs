@@ -3,22 +3,20 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, put};
-use http::StatusCode;
-use http_body::{Frame, SizeHint};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
 use crate::admin_server::{self, AdminTls};
-use crate::caller_quota::{Caller, CallerQuota, QuotaLimits, QuotaPermit};
+use crate::caller_quota::{Caller, CallerQuota, QuotaLimits};
 use crate::metrics::{BLOCKED, BlockerName, Collector, Exposition, LAST_TRY_FAILED, LoopName, READY, TASKS};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
@@ -47,14 +45,6 @@ pub struct Admin {
     pub collectors: Vec<Arc<dyn Collector>>,
     /// Set by /log-level.
     pub log_level: LogLevel,
-}
-
-impl std::fmt::Debug for Admin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admin")
-            .field("readiness", &self.readiness)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Serves until the process ends: also while the process drains, so that /readyz says so and the last metrics can be
@@ -101,35 +91,11 @@ async fn readyz(State((admin, _)): AdminState) -> (StatusCode, String) {
     }
 }
 
-/// A text that is handed out in parts, and the permit for it.
-struct HeldBody {
-    rest: Bytes,
-    _permit: QuotaPermit,
-}
-
-impl http_body::Body for HeldBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let length = self.rest.len().min(PART_BYTES);
-        let part = self.rest.split_to(length);
-        Poll::Ready((length > 0).then(|| Ok(Frame::data(part))))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(u64::try_from(self.rest.len()).unwrap_or(u64::MAX))
-    }
-}
-
 /// The metrics, unless too many answers are on their way: one of 10,000 shoots is of 10 MB.
 async fn scrape(
     State((admin, scrapes)): AdminState,
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
-) -> Result<([(http::HeaderName, &'static str); 1], Body), (StatusCode, String)> {
+) -> Result<([(HeaderName, HeaderValue); 2], Body), (StatusCode, String)> {
     let caller = Caller::at(caller.ip().to_canonical());
     let permit = scrapes.acquire(&caller).map_err(|_| {
         let why = format!(
@@ -138,15 +104,16 @@ async fn scrape(
         );
         (StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
-    let body = HeldBody {
-        rest: Bytes::from(render(admin)),
-        _permit: permit,
-    };
-    let content_type = [(
-        http::header::CONTENT_TYPE,
-        "text/plain; version=0.0.4; charset=utf-8",
-    )];
-    Ok((content_type, Body::new(body)))
+    let mut rest = Bytes::from(render(admin));
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let headers = [(CONTENT_TYPE, content_type), (CONTENT_LENGTH, rest.len().into())];
+    let parts = std::iter::from_fn(move || {
+        // Given back with the body.
+        let _held = &permit;
+        let part = rest.split_to(rest.len().min(PART_BYTES));
+        (!part.is_empty()).then_some(Ok::<_, Infallible>(part))
+    });
+    Ok((headers, Body::from_stream(tokio_stream::iter(parts))))
 }
 
 fn render(admin: Admin) -> String {

@@ -10,20 +10,6 @@ use crate::accept::Peer;
 use crate::caller_quota::Caller;
 use crate::rpc_error::{ErrorReason, error};
 
-/// Why a caller is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// It showed no certificate.
-    #[error("the caller showed no certificate")]
-    NoCertificate,
-    /// Its certificate is none.
-    #[error("the caller's certificate cannot be read: {0}")]
-    Unreadable(String),
-    /// None of its names is allowed.
-    #[error("the caller's certificate carries {0}, which --tls-allowed-client does not name")]
-    NotNamed(String),
-}
-
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
 
@@ -48,11 +34,11 @@ impl AllowedClients {
     /// Checks an authenticated caller by its certificate.
     ///
     /// # Errors
-    /// When it is not allowed; the text names who it is.
-    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, Refusal> {
-        let certificate = certificate.ok_or(Refusal::NoCertificate)?;
+    /// When it is not allowed: why, and who it is.
+    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, String> {
+        let certificate = certificate.ok_or("the caller showed no certificate")?;
         let certificate = webpki::EndEntityCert::try_from(certificate)
-            .map_err(|error| Refusal::Unreadable(error.to_string()))?;
+            .map_err(|error| format!("the caller's certificate cannot be read: {error}"))?;
         let names: Vec<&str> = certificate.valid_dns_names().collect();
         let one_of = |allowed: &BTreeSet<String>| {
             let mut names = names.iter().map(|name| name.to_ascii_lowercase());
@@ -75,7 +61,9 @@ impl AllowedClients {
                 .collect::<Vec<_>>()
                 .join(", "),
         };
-        Err(Refusal::NotNamed(shown))
+        Err(format!(
+            "the caller's certificate carries {shown}, which --tls-allowed-client does not name"
+        ))
     }
 }
 
@@ -124,20 +112,20 @@ mod tests {
             let caller = callers.check(Some(&certificate(good))).unwrap();
             assert_eq!((&*caller.name, caller.is_own_service), (name, is_own_service));
         }
-        let refused = callers.check(Some(&certificate(&[
-            "evil.test",
-            "coordinator.garden.svc.evil.test",
-        ])));
-        let why = refused.unwrap_err().to_string();
-        assert!(
-            why.contains("\"evil.test\"") && why.contains("--tls-allowed-client"),
-            "{why}"
-        );
-        let without_names = callers.check(Some(&certificate(&[])));
-        assert_eq!(without_names, Err(Refusal::NotNamed("no DNS name".to_owned())));
-        assert_eq!(callers.check(None), Err(Refusal::NoCertificate));
-        let broken = callers.check(Some(&CertificateDer::from(vec![1, 2, 3])));
-        assert!(matches!(broken, Err(Refusal::Unreadable(_))), "{broken:?}");
+        let evil = certificate(&["evil.test", "coordinator.garden.svc.evil.test"]);
+        let (nameless, broken) = (certificate(&[]), CertificateDer::from(vec![1, 2, 3]));
+        for (shown, why) in [
+            (Some(&evil), "carries \"evil.test\", "),
+            (
+                Some(&nameless),
+                "carries no DNS name, which --tls-allowed-client does not name",
+            ),
+            (None, "showed no certificate"),
+            (Some(&broken), "cannot be read"),
+        ] {
+            let refused = callers.check(shown).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
         let nobody = AllowedClients::default();
         assert!(nobody.check(Some(&certificate(&["x.test"]))).is_err());
     }

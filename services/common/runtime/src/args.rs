@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use watchdog_api::config::UnknownFields;
 
 use crate::config_file::{ConfigFile, Parse};
-use crate::tls::TlsPaths;
+use crate::tls::PemFiles;
 
 /// The services of the watchdog.
 const PROGRAMS: [&str; 3] = ["lease-probe", "scaling-coordinator", "weeder"];
@@ -140,8 +140,8 @@ impl CommonArgs {
     /// The TLS files, or none with `--tls-authority` or `--insecure-plaintext`. The parser guarantees that all three or
     /// none are given.
     #[must_use]
-    pub fn tls_paths(&self) -> Option<TlsPaths> {
-        Some(TlsPaths {
+    pub fn tls_files(&self) -> Option<PemFiles> {
+        Some(PemFiles {
             cert: self.tls_cert.clone()?,
             key: self.tls_key.clone()?,
             ca: self.tls_client_ca.clone()?,

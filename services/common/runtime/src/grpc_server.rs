@@ -1,5 +1,6 @@
 //! The gRPC server: the service's own API, health and reflection, with limits, over mutual TLS or plaintext.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -12,7 +13,7 @@ use tonic_health::server::HealthReporter;
 use crate::accept;
 use crate::allowed_clients::{self, AllowedClients};
 use crate::readiness::Readiness;
-use crate::replica_metadata::ReplicaMetadata;
+use crate::replica_metadata;
 use crate::rpc_metrics::RpcMetrics;
 use crate::tls::Tls;
 
@@ -42,16 +43,9 @@ pub struct Api {
     pub descriptors: &'static [u8],
 }
 
-impl std::fmt::Debug for Api {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Api")
-            .field("service_names", &self.service_names)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Serves until `stop` is cancelled; then refuses new connections, lets the calls end that are under way, and cuts
-/// what is left after 5 s. Health says `NOT_SERVING` until `readiness` has no blocker, and from the drain on.
+/// what is left after 5 s. Health says `NOT_SERVING` until `readiness` has no blocker, and from the drain on. Answers
+/// name the replica: `identity`.
 ///
 /// # Errors
 /// When the descriptors cannot be decoded or the transport fails for good.
@@ -60,11 +54,11 @@ pub async fn serve(
     tls: Option<Tls>,
     callers: AllowedClients,
     api: Api,
-    replica: ReplicaMetadata,
+    identity: Arc<str>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let described = replica.layer(readiness.clone());
+    let described = replica_metadata::describe(&identity, readiness.clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     report(&reporter, api.service_names, false).await;
     let reflection = descriptors(&api).build_v1()?;

@@ -1,8 +1,8 @@
 //! The process of every service of the dependency watchdog: arguments, logs, metrics, admin HTTP, named
 //! readiness blockers, the gRPC server with its limits and TLS, gRPC channels to peers, reloading of files, drain.
 //!
-//! A service's `main` parses its configuration and calls [`process::run`]; its `app` binds [`listeners::Listeners`],
-//! spawns its parts as critical tasks of a [`tasks::Tasks`] and hands all of it to [`process::Bound`].
+//! A service's `main` parses its configuration and calls [`process::run`]; its `app` binds a
+//! [`service_builder::ServiceBuilder`], spawns its parts as critical tasks, and serves.
 
 pub mod accept;
 pub mod admin;
@@ -23,7 +23,7 @@ pub mod pod_lock;
 pub mod process;
 pub mod publish;
 pub mod readiness;
-pub mod replica_metadata;
+mod replica_metadata;
 pub mod request;
 pub mod rpc_error;
 pub mod rpc_metrics;

@@ -1,4 +1,4 @@
-//! The sockets of a service, bound before anything else starts.
+//! The sockets of a service.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -6,42 +6,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::Context;
 use tokio::net::TcpListener;
 
-use crate::args::CommonArgs;
-
 /// The error of Linux for a family of addresses that the kernel does not have.
 const EAFNOSUPPORT: i32 = 97;
 
-/// Bound sockets.
-#[derive(Debug)]
-pub struct Listeners {
-    /// For the gRPC API.
-    pub grpc: TcpListener,
-    /// For the admin endpoint.
-    pub admin: TcpListener,
-}
-
-impl Listeners {
-    /// Binds both addresses: a port in use is found out at the start, and port 0 is known before it is announced.
-    ///
-    /// # Errors
-    /// When one of them cannot be bound.
-    pub async fn bind(args: &CommonArgs) -> anyhow::Result<Self> {
-        let bind = async |flag: &str, address: SocketAddr| {
-            listen(address).await.with_context(|| {
-                format!(
-                    "cannot listen on {address}: choose another address with {flag}, port 0 takes a free one"
-                )
-            })
-        };
-        let grpc = bind("--grpc-addr", args.grpc_addr).await?;
-        let admin = bind("--admin-addr", args.admin_addr).await?;
-        tracing::info!(
-            grpc_addr = %grpc.local_addr()?,
-            admin_addr = %admin.local_addr()?,
-            "listening for gRPC and admin requests"
-        );
-        Ok(Self { grpc, admin })
-    }
+/// Binds the address of an option.
+pub(crate) async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    listen(address).await.with_context(|| {
+        format!("cannot listen on {address}: choose another address with {flag}, port 0 takes a free one")
+    })
 }
 
 /// Binds an address. On a kernel without IPv6, `[::]` stands for all addresses of IPv4.

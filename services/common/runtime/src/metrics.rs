@@ -82,14 +82,20 @@ macro_rules! label {
             }
         }
     };
-    ($(#[$doc:meta])* $vis:vis enum $type:ident: $name:literal { $($variant:ident = $value:literal),+ $(,)? }) => {
+    (
+        $(#[$doc:meta])*
+        $vis:vis enum $type:ident: $name:literal {
+            $($(#[$variant_doc:meta])* $variant:ident = $value:literal),+ $(,)?
+        }
+    ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         $vis enum $type {
-            $($variant),+
+            $($(#[$variant_doc])* $variant),+
         }
 
         impl $type {
+            /// As a label value.
             $vis const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $value),+
@@ -222,9 +228,22 @@ impl<L: Labels> Gauge<L> {
         self.handle(labels).set(value);
     }
 
-    /// Moves a gauge up or down.
-    pub fn shift(&self, labels: L, by: f64) {
-        self.handle(labels).increment(by);
+    /// Adds one to a gauge until what it returns is dropped, also when a task is aborted.
+    #[must_use]
+    pub fn track(&self, labels: L) -> GaugeGuard {
+        let gauge = self.handle(labels);
+        gauge.increment(1.0);
+        GaugeGuard(gauge)
+    }
+}
+
+/// One of those that a gauge counts.
+#[derive(Debug)]
+pub struct GaugeGuard(metrics::Gauge);
+
+impl Drop for GaugeGuard {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
     }
 }
 

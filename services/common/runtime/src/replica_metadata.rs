@@ -1,6 +1,6 @@
 //! The metadata of every answer: which replica sent it, of which version, and what keeps it from being ready.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::{HeaderName, HeaderValue, Response};
 
 use crate::readiness::Readiness;
 
@@ -19,39 +19,22 @@ const MAX_BLOCKERS: usize = 16;
 /// Characters of a blocker at most.
 const MAX_CHARACTERS: usize = 300;
 
-/// Names the replica in its answers.
-#[derive(Debug, Clone)]
-pub struct ReplicaMetadata {
-    replica: HeaderValue,
-}
-
-impl ReplicaMetadata {
-    /// Of the replica with this identity.
-    #[must_use]
-    pub fn new(identity: &str) -> Self {
-        Self {
-            replica: ascii(identity),
-        }
-    }
-
-    /// Adds the metadata to an answer.
-    pub(crate) fn layer<B>(self, readiness: Readiness) -> impl Fn(Response<B>) -> Response<B> + Clone {
-        let ready = readiness.subscribe();
-        move |mut response| {
-            let headers = response.headers_mut();
-            headers.insert(REPLICA, self.replica.clone());
-            headers.insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
-            if !*ready.borrow() {
-                add_blockers(headers, &readiness);
+/// Adds the metadata of the replica with this identity to an answer.
+pub(crate) fn describe<B>(
+    identity: &str,
+    readiness: Readiness,
+) -> impl Fn(Response<B>) -> Response<B> + Clone + use<B> {
+    let (replica, ready) = (ascii(identity), readiness.subscribe());
+    move |mut response| {
+        let headers = response.headers_mut();
+        headers.insert(REPLICA, replica.clone());
+        headers.insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
+        if !*ready.borrow() {
+            for (name, why) in readiness.blockers().into_iter().take(MAX_BLOCKERS) {
+                headers.append(BLOCKER, ascii(&format!("{name}: {why}")));
             }
-            response
         }
-    }
-}
-
-fn add_blockers(headers: &mut HeaderMap, readiness: &Readiness) {
-    for (name, why) in readiness.blockers().into_iter().take(MAX_BLOCKERS) {
-        headers.append(BLOCKER, ascii(&format!("{name}: {why}")));
+        response
     }
 }
 
@@ -69,7 +52,7 @@ mod tests {
     #[test]
     fn an_answer_names_its_replica_and_what_blocks_it() {
         let readiness = Readiness::default();
-        let describe = ReplicaMetadata::new("weeder-0\u{e9}").layer::<()>(readiness.clone());
+        let describe = describe::<()>("weeder-0\u{e9}", readiness.clone());
         let headers = |response: Response<()>| response.headers().clone();
         let ready = headers(describe(Response::new(())));
         assert_eq!(ready[REPLICA], "weeder-0?");

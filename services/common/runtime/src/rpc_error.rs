@@ -54,74 +54,48 @@ impl ErrorReason {
         Self::ClientNotAllowed,
     ];
 
-    /// As clients see it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    /// As clients see it, with its code, and the seconds after which the same request may succeed.
+    const fn parts(self) -> (&'static str, Code, Option<u64>) {
         match self {
-            Self::InvalidField => "INVALID_FIELD",
-            Self::InvalidPageToken => "INVALID_PAGE_TOKEN",
-            Self::PageTokenMismatch => "PAGE_TOKEN_MISMATCH",
-            Self::ShootNotFound => "SHOOT_NOT_FOUND",
-            Self::WeederNotFound => "WEEDER_NOT_FOUND",
-            Self::NotReported => "NOT_REPORTED",
-            Self::NotLeading => "NOT_LEADING",
-            Self::SnapshotIncomplete => "SNAPSHOT_INCOMPLETE",
-            Self::Draining => "DRAINING",
-            Self::TooManyStreams => "TOO_MANY_STREAMS",
-            Self::ReaderTooSlow => "READER_TOO_SLOW",
-            Self::ClientNotAllowed => "CLIENT_NOT_ALLOWED",
+            Self::InvalidField => ("INVALID_FIELD", Code::InvalidArgument, None),
+            Self::InvalidPageToken => ("INVALID_PAGE_TOKEN", Code::InvalidArgument, None),
+            Self::PageTokenMismatch => ("PAGE_TOKEN_MISMATCH", Code::InvalidArgument, None),
+            Self::ShootNotFound => ("SHOOT_NOT_FOUND", Code::NotFound, None),
+            Self::WeederNotFound => ("WEEDER_NOT_FOUND", Code::NotFound, None),
+            Self::NotReported => ("NOT_REPORTED", Code::Unavailable, Some(1)),
+            Self::NotLeading => ("NOT_LEADING", Code::Unavailable, Some(10)),
+            Self::SnapshotIncomplete => ("SNAPSHOT_INCOMPLETE", Code::Unavailable, Some(1)),
+            Self::Draining => ("DRAINING", Code::Unavailable, Some(1)),
+            Self::TooManyStreams => ("TOO_MANY_STREAMS", Code::ResourceExhausted, Some(10)),
+            Self::ReaderTooSlow => ("READER_TOO_SLOW", Code::ResourceExhausted, Some(1)),
+            Self::ClientNotAllowed => ("CLIENT_NOT_ALLOWED", Code::PermissionDenied, None),
         }
     }
 
-    const fn code(self) -> Code {
-        match self {
-            Self::InvalidField | Self::InvalidPageToken | Self::PageTokenMismatch => Code::InvalidArgument,
-            Self::ShootNotFound | Self::WeederNotFound => Code::NotFound,
-            Self::NotReported | Self::NotLeading | Self::SnapshotIncomplete | Self::Draining => {
-                Code::Unavailable
-            }
-            Self::TooManyStreams | Self::ReaderTooSlow => Code::ResourceExhausted,
-            Self::ClientNotAllowed => Code::PermissionDenied,
+    /// The error of this reason, with what else is known.
+    fn status(self, message: impl Into<String>, add: impl FnOnce(&mut ErrorDetails)) -> Status {
+        let (name, code, retry_seconds) = self.parts();
+        let mut details = ErrorDetails::with_error_info(name, DOMAIN, []);
+        if let Some(seconds) = retry_seconds {
+            details.set_retry_info(Some(Duration::from_secs(seconds)));
         }
-    }
-
-    /// When the same request may succeed.
-    const fn retry_delay(self) -> Option<Duration> {
-        match self {
-            Self::NotReported | Self::SnapshotIncomplete | Self::Draining | Self::ReaderTooSlow => {
-                Some(Duration::from_secs(1))
-            }
-            Self::NotLeading | Self::TooManyStreams => Some(Duration::from_secs(10)),
-            Self::InvalidField
-            | Self::InvalidPageToken
-            | Self::PageTokenMismatch
-            | Self::ShootNotFound
-            | Self::WeederNotFound
-            | Self::ClientNotAllowed => None,
-        }
-    }
-
-    fn details(self) -> ErrorDetails {
-        let mut details = ErrorDetails::with_error_info(self.as_str(), DOMAIN, []);
-        if let Some(delay) = self.retry_delay() {
-            details.set_retry_info(Some(delay));
-        }
-        details
+        add(&mut details);
+        Status::with_error_details(code, message, details)
     }
 }
 
 /// The error for a request that is right, but cannot be answered.
 #[must_use]
 pub fn error(reason: ErrorReason, message: impl Into<String>) -> Status {
-    Status::with_error_details(reason.code(), message, reason.details())
+    reason.status(message, |_| {})
 }
 
 /// The error for a field that is wrong. The message begins with the field.
 #[must_use]
 pub fn invalid(reason: ErrorReason, field: &str, description: &str) -> Status {
-    let mut details = reason.details();
-    details.add_bad_request_violation(field, description);
-    Status::with_error_details(reason.code(), format!("{field}: {description}"), details)
+    reason.status(format!("{field}: {description}"), |details| {
+        details.add_bad_request_violation(field, description);
+    })
 }
 
 /// The error for a field that is wrong for the usual reason.
@@ -162,11 +136,8 @@ mod tests {
     fn every_reason_is_documented_with_its_code() {
         let page = include_str!("../../../../docs/api.md");
         for reason in ErrorReason::ALL {
-            let row = format!(
-                "| `{}` | `{}` |",
-                reason.as_str(),
-                crate::rpc_metrics::code_label(reason.code())
-            );
+            let (name, code, _) = reason.parts();
+            let row = format!("| `{name}` | `{}` |", crate::rpc_metrics::code_label(code));
             assert!(
                 page.contains(&row),
                 "docs/api.md has no row that begins with {row}"

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use http::{HeaderMap, Request, Response};
-use http_body::{Frame, SizeHint};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
@@ -15,7 +16,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{BoxError, Layer, Service};
 
-use crate::metrics::{Gauge, Histogram, Labels};
+use crate::metrics::{Gauge, GaugeGuard, Histogram, Labels};
 
 pub(crate) const SERVED: Histogram<(Method, Code)> = Histogram::new(
     "watchdog_grpc_server_handling_seconds",
@@ -119,14 +120,12 @@ impl RpcMetrics {
             service: service.to_owned(),
             name: method.to_owned(),
         };
-        let in_flight = self.in_flight.handle(method.clone());
-        in_flight.increment(1.0);
         RunningRpc {
             duration: self.duration,
-            in_flight,
+            _in_flight: self.in_flight.track(method.clone()),
             method,
             started: Instant::now(),
-            code: None,
+            code: OnceLock::new(),
         }
     }
 }
@@ -168,18 +167,21 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let mut call = self.metrics.start(request.uri().path());
+        let call = Arc::new(self.metrics.start(request.uri().path()));
         let response = self.inner.call(request);
         Box::pin(async move {
+            let failed = call.clone();
+            let failed = move |status: &Status| failed.ended(status.code());
             let response = response.await.map_err(|error| Status::from_error(error.into()));
-            match &response {
-                Ok(response) => call.ended_with(response.headers()),
-                Err(status) => call.code = Some(status.code()),
-            }
-            Ok(response?.map(|inner| {
-                let inner = Body::new(inner);
-                Body::new(MeasuredBody { inner, call })
-            }))
+            let response = response.inspect_err(&failed)?;
+            call.ended_with(response.headers());
+            // The code of an answer with a body is in its trailers.
+            let ended = move |frame: &Frame<Bytes>| {
+                if let Some(trailers) = frame.trailers_ref() {
+                    call.ended_with(trailers);
+                }
+            };
+            Ok(response.map(|body| Body::new(Body::new(body).inspect_frame(ended).inspect_err(failed))))
         })
     }
 }
@@ -188,62 +190,29 @@ where
 #[derive(Debug)]
 struct RunningRpc {
     duration: &'static Histogram<(Method, Code)>,
-    in_flight: metrics::Gauge,
+    _in_flight: GaugeGuard,
     method: Method,
     started: Instant,
-    code: Option<Code>,
+    code: OnceLock<Code>,
 }
 
 impl RunningRpc {
+    fn ended(&self, code: Code) {
+        self.code.get_or_init(|| code);
+    }
+
     /// Notes the code of headers that end a call; others have none.
-    fn ended_with(&mut self, headers: &HeaderMap) {
+    fn ended_with(&self, headers: &HeaderMap) {
         if let Some(status) = Status::from_header_map(headers) {
-            self.code = Some(status.code());
+            self.ended(status.code());
         }
     }
 }
 
 impl Drop for RunningRpc {
     fn drop(&mut self) {
-        self.in_flight.decrement(1.0);
-        let labels = (self.method.clone(), self.code.unwrap_or(Code::Cancelled));
+        let labels = (self.method.clone(), *self.code.get().unwrap_or(&Code::Cancelled));
         self.duration.record(labels, self.started.elapsed());
-    }
-}
-
-/// The body of an answer; the code of the call is in its trailers.
-struct MeasuredBody {
-    inner: Body,
-    call: RunningRpc,
-}
-
-impl http_body::Body for MeasuredBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(context);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    self.call.ended_with(trailers);
-                }
-            }
-            Poll::Ready(Some(Err(status))) => self.call.code = Some(status.code()),
-            Poll::Ready(None) | Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -13,11 +14,10 @@ use crate::args::CommonArgs;
 use crate::config_file::ConfigFile;
 use crate::grpc_client::Dialer;
 use crate::grpc_server::{self, Api};
-use crate::listeners::Listeners;
+use crate::listeners;
 use crate::metrics::Collector;
 use crate::process::{Bound, Process};
 use crate::readiness::Readiness;
-use crate::replica_metadata::ReplicaMetadata;
 use crate::self_check;
 use crate::tasks::Tasks;
 use crate::tls::Tls;
@@ -41,7 +41,8 @@ pub struct ServiceBuilder {
     pub draining: CancellationToken,
     /// The blockers that keep the process from being ready.
     pub readiness: Readiness,
-    listeners: Listeners,
+    grpc: TcpListener,
+    admin: TcpListener,
     process: Process,
 }
 
@@ -51,13 +52,21 @@ impl ServiceBuilder {
     /// # Errors
     /// When an address cannot be bound or the TLS files cannot be used.
     pub async fn bind(common: CommonArgs, process: Process) -> anyhow::Result<Self> {
-        let listeners = Listeners::bind(&common).await?;
+        // Before anything else starts: a port in use is noticed, and port 0 is known before it is announced.
+        let grpc = listeners::bind("--grpc-addr", common.grpc_addr).await?;
+        let admin = listeners::bind("--admin-addr", common.admin_addr).await?;
+        let grpc_addr = grpc.local_addr()?;
+        tracing::info!(
+            %grpc_addr,
+            admin_addr = %admin.local_addr()?,
+            "listening for gRPC and admin requests"
+        );
         let tasks = Tasks::default();
         let draining = tasks.draining();
-        let tls = match (common.tls_paths(), &common.tls_authority) {
-            (Some(paths), _) => {
-                let tls = Tls::load(&paths)?;
-                tasks.critical("tls-files", tls.clone().follow_files(paths, draining.clone()));
+        let tls = match (common.tls_files(), &common.tls_authority) {
+            (Some(files), _) => {
+                let tls = Tls::load(&files)?;
+                tasks.critical("tls-files", tls.clone().follow_files(files, draining.clone()));
                 Some(tls)
             }
             (None, Some(_)) => Some(Tls::without_certificate()?),
@@ -65,12 +74,13 @@ impl ServiceBuilder {
         };
         Ok(Self {
             identity: common.identity_or_random().into(),
-            grpc_addr: listeners.grpc.local_addr()?,
+            grpc_addr,
             tls,
             tasks,
             draining,
             readiness: Readiness::default(),
-            listeners,
+            grpc,
+            admin,
             process,
             common,
         })
@@ -117,40 +127,37 @@ impl ServiceBuilder {
             tasks,
             draining,
             readiness,
-            listeners,
+            grpc,
+            admin,
             process,
             grpc_addr,
             common,
             identity,
         } = self;
         let callers = AllowedClients::named(&common.own_server_names(), &common.tls_allowed_client);
-        let admin_addr = listeners.admin.local_addr()?;
-        let admin_tls = common
-            .admin_tls
-            .then(|| tls.clone())
-            .flatten()
-            .map(|tls| AdminTls {
-                tls,
-                allowed: callers.clone(),
-            });
+        let admin_addr = admin.local_addr()?;
+        let admin_tls = tls.clone().filter(|_| common.admin_tls).map(|tls| AdminTls {
+            tls,
+            allowed: callers.clone(),
+        });
         let grpc = grpc_server::serve(
-            listeners.grpc,
+            grpc,
             tls,
             callers,
             api,
-            ReplicaMetadata::new(&identity),
+            identity,
             readiness.clone(),
             draining.clone(),
         );
         tasks.critical("grpc", grpc);
-        let admin = Admin {
+        let shown = Admin {
             readiness: readiness.clone(),
             metrics: process.metrics,
             collectors,
             log_level: process.log_level,
         };
         tasks.spawn_critical("self-check", self_check::run(readiness.clone()));
-        tasks.spawn_critical("admin", admin::serve(listeners.admin, admin_tls, admin));
+        tasks.spawn_critical("admin", admin::serve(admin, admin_tls, shown));
         Ok(Bound {
             grpc_addr,
             admin_addr,

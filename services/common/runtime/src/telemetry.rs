@@ -1,9 +1,8 @@
 //! Logs: JSON or text on standard error, with a level that can be changed at run time.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
@@ -16,20 +15,9 @@ use crate::args::LogFormat;
 use crate::log_line::LineFormat;
 use crate::self_check::log_line_lost;
 
-/// Parses a filter and puts it into force.
-type SetFilter = dyn Fn(&str) -> anyhow::Result<()> + Send + Sync;
-
 /// Changes the log filter of the running process.
-#[derive(Clone)]
-pub struct LogLevel {
-    set: Arc<SetFilter>,
-}
-
-impl std::fmt::Debug for LogLevel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LogLevel")
-    }
-}
+#[derive(Debug, Clone)]
+pub struct LogLevel(Option<reload::Handle<EnvFilter, Registry>>);
 
 impl LogLevel {
     /// Sets the filter, for example "debug" or "info,lease_probe=debug".
@@ -37,15 +25,17 @@ impl LogLevel {
     /// # Errors
     /// When the filter cannot be parsed; the old one stays.
     pub fn set(&self, filter: &str) -> anyhow::Result<()> {
-        (self.set)(filter)
+        let handle = self
+            .0
+            .as_ref()
+            .context("the log level of this process is fixed")?;
+        Ok(handle.reload(parse(filter)?)?)
     }
 
     /// Changes nothing: for processes that were started without [`init`].
     #[must_use]
-    pub fn fixed() -> Self {
-        Self {
-            set: Arc::new(|_| bail!("the log level of this process is fixed")),
-        }
+    pub const fn fixed() -> Self {
+        Self(None)
     }
 }
 
@@ -100,8 +90,7 @@ where
         .with(filter)
         .with(filter_fn(tells_no_objects))
         .with(layer);
-    let set = move |filter: &str| Ok(handle.reload(parse(filter)?)?);
-    Ok((subscriber, LogLevel { set: Arc::new(set) }))
+    Ok((subscriber, LogLevel(Some(handle))))
 }
 
 /// Whatever the filter says: kube's client logs the whole text of an answer that it cannot decode, at WARN, and that
@@ -118,6 +107,8 @@ fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::Arc;
+
     use parking_lot::Mutex;
 
     use super::*;

@@ -1,6 +1,5 @@
 //! Mutual TLS whose certificates are replaced while the process runs.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -11,6 +10,7 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, We
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use watchdog_certificates::ValidityPeriod;
+pub use watchdog_client::tls::PemFiles;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key};
 
 use crate::file_watch::FileWatch;
@@ -19,25 +19,15 @@ use crate::metrics::Gauge;
 
 label!(pub(crate) enum CertificateUse: "certificate" { Own = "own", Authority = "authority" });
 
-/// The maker of the own certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CertificateSource {
-    /// Somebody else, who renews it too.
-    Files,
-    /// This process.
-    Issued,
-}
-
-impl CertificateSource {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Files => "files",
-            Self::Issued => "issued",
-        }
+label! {
+    /// The maker of the own certificate.
+    pub enum CertificateSource: "source" {
+        /// Somebody else, who renews it too.
+        Files = "files",
+        /// This process.
+        Issued = "issued",
     }
 }
-
-label!("source": CertificateSource);
 
 /// Outcome of the last attempt to read the TLS files.
 pub const TLS_VALID: Gauge = Gauge::new(
@@ -51,17 +41,6 @@ pub(crate) const CERTIFICATE_EXPIRY: Gauge<(CertificateUse, CertificateSource)> 
     "When the certificate in use ends, in seconds since 1970, by certificate (own; authority: the one that ends last) \
      and source (files; issued: by this process, which replaces it every 8 h).",
 );
-
-/// Where the TLS files are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsPaths {
-    /// Certificate chain, PEM.
-    pub cert: PathBuf,
-    /// Private key, PEM.
-    pub key: PathBuf,
-    /// Certificate authorities that the other side must be signed by, PEM.
-    pub ca: PathBuf,
-}
 
 /// The certificate that one side of mutual TLS shows, and the authorities that it trusts.
 pub struct TlsCredentials {
@@ -91,7 +70,7 @@ impl Tls {
     ///
     /// # Errors
     /// When a file cannot be read or used; the message names it and never shows its content.
-    pub fn load(paths: &TlsPaths) -> anyhow::Result<Self> {
+    pub fn load(paths: &PemFiles) -> anyhow::Result<Self> {
         let tls = Self::without_certificate()?;
         tls.read(paths)?;
         Ok(tls)
@@ -195,7 +174,7 @@ impl Tls {
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
-    pub async fn follow_files(self, paths: TlsPaths, stop: CancellationToken) -> anyhow::Result<()> {
+    pub async fn follow_files(self, paths: PemFiles, stop: CancellationToken) -> anyhow::Result<()> {
         let mut files = FileWatch::new(vec![paths.cert.clone(), paths.key.clone(), paths.ca.clone()]);
         TLS_VALID.set((), 1.0);
         loop {
@@ -217,7 +196,7 @@ impl Tls {
         }
     }
 
-    fn read(&self, paths: &TlsPaths) -> anyhow::Result<()> {
+    fn read(&self, paths: &PemFiles) -> anyhow::Result<()> {
         let shown = |path: &std::path::Path| path.display().to_string();
         let content = watchdog_client::tls::read;
         let credentials = TlsCredentials {

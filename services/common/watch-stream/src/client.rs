@@ -1,28 +1,35 @@
 //! Follows a feed as [`watchdog_client::follow`] does, with metrics, a log and readiness.
 
+use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use watchdog_runtime::readiness::Readiness;
 
+use crate::message::Message;
 use crate::metrics::{CONNECTED, FeedName, RECONNECTS};
 
-pub use watchdog_client::follow::{Received, Source, Update};
+pub use watchdog_client::follow::{Received, Update};
 
 /// Follows a feed until `stop` is cancelled. `feed` names it in metrics, logs and `readiness`, whose instance is the
-/// server. `on_update` is called for every update and must not block.
-pub async fn follow<S: Source>(
+/// server. `open` opens a stream. `on_update` is called for every update and must not block.
+pub async fn follow<K, V, O, S>(
     feed: &'static str,
-    source: &mut S,
+    open: impl FnMut() -> O,
     readiness: &Readiness,
     stop: &CancellationToken,
-    mut on_update: impl FnMut(Update<S::Key, S::Value>),
-) {
+    mut on_update: impl FnMut(Update<K, V>),
+) where
+    K: Ord,
+    O: Future<Output = Result<S, Status>>,
+    S: Stream<Item = Result<Message<K, V>, Status>> + Unpin,
+{
     let reconnects = RECONNECTS.handle(FeedName(feed));
     let mut connected = None;
-    watchdog_client::follow::follow(source, stop, |update| {
+    watchdog_client::follow::follow(open, stop, |update| {
         match &update {
             Update::Snapshot(..) => {
                 readiness.recovered(feed);
-                connected.get_or_insert_with(|| Connected::to(feed));
+                connected.get_or_insert_with(|| CONNECTED.track(FeedName(feed)));
             }
             Update::Lost(failure) => {
                 connected = None;
@@ -37,22 +44,4 @@ pub async fn follow<S: Source>(
         on_update(update);
     })
     .await;
-}
-
-/// Counts a synchronised stream for as long as it lives, also when its follower is aborted.
-struct Connected {
-    feed: &'static str,
-}
-
-impl Connected {
-    fn to(feed: &'static str) -> Self {
-        CONNECTED.shift(FeedName(feed), 1.0);
-        Self { feed }
-    }
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        CONNECTED.shift(FeedName(self.feed), -1.0);
-    }
 }

@@ -1,12 +1,13 @@
 //! The items of the streams: they have a key, and their times age on the way.
 
-use std::pin::Pin;
+use std::fmt::Display;
+use std::hash::Hash;
+use std::str::FromStr;
 use std::time::Duration;
 
-use tokio_stream::{Stream, StreamExt};
+use tonic::Status;
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status, Streaming};
-use watchdog_client::consumer;
+use watchdog_client::consumer::{ItemStream, decoded};
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -16,51 +17,18 @@ use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::rpc_metrics::Measured;
 
-use crate::message::Message;
-use crate::wire::{WatchResponse, forward, micros, signed};
+use crate::wire::{forward, micros, signed};
 
 pub use watchdog_client::item::{Keyed, NamePair};
 
 /// Largest message that is read from a replica. A weeder that was refused often fills 20 KiB.
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
-/// The key of an item, which page tokens carry.
-pub trait FeedKey: Ord + Clone + std::hash::Hash + Send + Sync + 'static {
-    /// As text.
-    fn to_text(&self) -> String;
-    /// From text; none if it is not the text of a key.
-    fn from_text(text: &str) -> Option<Self>;
-}
-
-impl FeedKey for String {
-    fn to_text(&self) -> String {
-        self.clone()
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        Some(text.to_owned())
-    }
-}
-
-impl FeedKey for NamePair {
-    fn to_text(&self) -> String {
-        format!("{}/{}", self.0, self.1)
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        let (first, second) = text.split_once('/')?;
-        Some(Self(first.into(), second.into()))
-    }
-}
-
 /// A gRPC channel to another replica, whose calls are counted.
 pub type ReplicaChannel = Measured<Channel>;
 
-/// An open stream of items.
-pub type ItemStream<M> = Pin<Box<dyn Stream<Item = Result<Message<<M as Keyed>::Key, M>, Status>> + Send>>;
-
-/// An item of a Watch stream, as it is on the wire.
-pub trait FeedItem: Keyed<Key: FeedKey> + prost::Message + Clone + PartialEq + 'static {
+/// An item of a Watch stream, as it is on the wire. Page tokens carry its key as text.
+pub trait FeedItem: Keyed<Key: Display + FromStr + Hash> + prost::Message + Clone + PartialEq {
     /// Name of the feed in logs, metrics and on /readyz.
     const FEED: &'static str;
 
@@ -68,7 +36,7 @@ pub trait FeedItem: Keyed<Key: FeedKey> + prost::Message + Clone + PartialEq + '
     const MOVES: bool = true;
 
     /// The item `later` after it was as it is.
-    fn age(&mut self, later: Duration);
+    fn age(&mut self, _later: Duration) {}
 
     /// True if the replica only says that it knows nothing yet. Such an item counts only if there is no other.
     fn is_provisional(&self) -> bool {
@@ -89,9 +57,18 @@ pub trait FeedItem: Keyed<Key: FeedKey> + prost::Message + Clone + PartialEq + '
     fn watch(channel: ReplicaChannel) -> impl Future<Output = Result<ItemStream<Self>, Status>> + Send;
 }
 
-/// The messages of a stream that was opened.
-fn decoded<R: WatchResponse>(response: Response<Streaming<R>>) -> ItemStream<R::Item> {
-    Box::pin(response.into_inner().map(|response| consumer::decode(response?)))
+/// All replicas are asked alike.
+macro_rules! watch_local {
+    ($client:ident::$rpc:ident, $package:ident::$request:ident) => {
+        async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
+            let request = $package::$request {
+                scope: Scope::Local.into(),
+                ..Default::default()
+            };
+            let mut client = $client::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+            client.$rpc(request).await.map(decoded)
+        }
+    };
 }
 
 /// The skew of the clocks does not count: each probe measures it anew.
@@ -123,22 +100,13 @@ fn is_same_evidence(evidence: &probe::Evidence, sent: &probe::Evidence) -> bool 
         && *zones == sent.zones
 }
 
-fn longer(duration: Option<&prost_types::Duration>, later: Duration) -> Option<prost_types::Duration> {
-    let later = i64::try_from(later.as_micros()).unwrap_or(i64::MAX);
-    Some(signed(micros(duration).saturating_add(later)))
-}
-
-fn shorter(duration: Option<&prost_types::Duration>, later: Duration) -> Option<prost_types::Duration> {
-    let later = i64::try_from(later.as_micros()).unwrap_or(i64::MAX);
-    Some(signed(micros(duration).saturating_sub(later)))
-}
-
 impl FeedItem for probe::Verdict {
     const FEED: &'static str = "lease-probe";
 
     fn age(&mut self, later: Duration) {
-        self.age = longer(self.age.as_ref(), later);
-        self.valid_for = shorter(self.valid_for.as_ref(), later);
+        let later = i64::try_from(later.as_micros()).unwrap_or(i64::MAX);
+        self.age = Some(signed(micros(self.age.as_ref()).saturating_add(later)));
+        self.valid_for = Some(signed(micros(self.valid_for.as_ref()).saturating_sub(later)));
     }
 
     /// A replica that has just taken over a shoot has no result yet.
@@ -181,50 +149,31 @@ impl FeedItem for probe::Verdict {
         forward(self.valid_for.as_ref())
     }
 
-    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
-        let request = probe::WatchVerdictsRequest {
-            scope: Scope::Local.into(),
-            ..Default::default()
-        };
-        let mut client = LeaseProbeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(decoded(client.watch_verdicts(Request::new(request)).await?))
-    }
+    watch_local!(
+        LeaseProbeServiceClient::watch_verdicts,
+        probe::WatchVerdictsRequest
+    );
 }
 
 impl FeedItem for scaling::ShootScaling {
     const FEED: &'static str = "scaling";
-
-    fn age(&mut self, _: Duration) {}
 
     /// A replica that must not act on a shoot knows less than the one that does.
     fn is_provisional(&self) -> bool {
         self.hold_reason() == scaling::HoldReason::Ownership
     }
 
-    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
-        let request = scaling::WatchScalingRequest {
-            scope: Scope::Local.into(),
-            ..Default::default()
-        };
-        let mut client = ScalingServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(decoded(client.watch_scaling(Request::new(request)).await?))
-    }
+    watch_local!(ScalingServiceClient::watch_scaling, scaling::WatchScalingRequest);
 }
 
 impl FeedItem for scaling::ShootEvent {
     const FEED: &'static str = "shoot-events";
     const MOVES: bool = false;
 
-    fn age(&mut self, _: Duration) {}
-
-    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
-        let request = scaling::WatchShootEventsRequest {
-            scope: Scope::Local.into(),
-            ..Default::default()
-        };
-        let mut client = ScalingServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(decoded(client.watch_shoot_events(Request::new(request)).await?))
-    }
+    watch_local!(
+        ScalingServiceClient::watch_shoot_events,
+        scaling::WatchShootEventsRequest
+    );
 }
 
 impl FeedItem for weeder::Weeder {
@@ -242,31 +191,16 @@ impl FeedItem for weeder::Weeder {
         self.remaining = Some(crate::wire::duration(remaining));
     }
 
-    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
-        let request = weeder::WatchWeedersRequest {
-            scope: Scope::Local.into(),
-            ..Default::default()
-        };
-        let mut client = WeederServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(decoded(client.watch_weeders(Request::new(request)).await?))
-    }
+    watch_local!(WeederServiceClient::watch_weeders, weeder::WatchWeedersRequest);
 }
 
 impl FeedItem for weeder::EndpointReadiness {
     const FEED: &'static str = "endpoint-readiness";
 
-    fn age(&mut self, _: Duration) {}
-
-    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
-        let request = weeder::WatchEndpointReadinessRequest {
-            scope: Scope::Local.into(),
-            ..Default::default()
-        };
-        let mut client = WeederServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(decoded(
-            client.watch_endpoint_readiness(Request::new(request)).await?,
-        ))
-    }
+    watch_local!(
+        WeederServiceClient::watch_endpoint_readiness,
+        weeder::WatchEndpointReadinessRequest
+    );
 }
 
 #[cfg(test)]
@@ -308,16 +242,5 @@ mod tests {
             ..sent.clone()
         };
         assert!(!other_owner.renews(&sent));
-    }
-
-    #[test]
-    fn keys_are_ordered_by_their_first_name_and_read_back() {
-        let pair = |a: &str, b: &str| NamePair(a.into(), b.into());
-        assert!(pair("a", "z") < pair("a-b", "a"));
-        assert_eq!(
-            NamePair::from_text(&pair("a", "b").to_text()),
-            Some(pair("a", "b"))
-        );
-        assert_eq!(NamePair::from_text("a"), None);
     }
 }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 pub use self::answers::{ItemAnswer, ItemPage, scope};
@@ -24,6 +23,7 @@ use crate::message::Event;
 use crate::replicas::{ReplicaEndpoints, follow_replicas};
 use crate::reports::{ReplicaReport, Reports};
 use crate::server::{KeyUpdate, StateStore};
+use crate::wire::forward;
 
 /// Reports that were left behind stay at most this much too long, and renewals that are due wait at most this long.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,15 +46,12 @@ pub struct OwnItems<K, V, E, G, X, F> {
 }
 
 /// The merged items. Cheap to clone.
+#[derive(Clone)]
 pub struct MergedView<M: FeedItem> {
-    inner: Arc<ViewState<M>>,
-}
-
-struct ViewState<M: FeedItem> {
     me: Arc<str>,
     own: StateStore<M::Key, ReplicaReport<M>>,
     merged: StateStore<M::Key, ReplicaReport<M>>,
-    reports: Mutex<HashMap<M::Key, Reports<M>>>,
+    reports: Arc<Mutex<HashMap<M::Key, Reports<M>>>>,
     replicas: watch::Sender<KnownReplicas>,
 }
 
@@ -68,26 +65,16 @@ impl<M: FeedItem> std::fmt::Debug for MergedView<M> {
     }
 }
 
-impl<M: FeedItem> Clone for MergedView<M> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-        }
-    }
-}
-
 impl<M: FeedItem> MergedView<M> {
     /// A view of the replica named `me`, without any items.
     #[must_use]
     pub fn new(me: Arc<str>) -> Self {
         Self {
-            inner: Arc::new(ViewState {
-                me,
-                own: StateStore::new(),
-                merged: StateStore::new(),
-                reports: Mutex::default(),
-                replicas: watch::Sender::new(KnownReplicas::new(Instant::now())),
-            }),
+            me,
+            own: StateStore::new(),
+            merged: StateStore::new(),
+            reports: Arc::default(),
+            replicas: watch::Sender::new(KnownReplicas::new(Instant::now())),
         }
     }
 
@@ -116,7 +103,7 @@ impl<M: FeedItem> MergedView<M> {
             exists,
             is_filled,
         } = own;
-        let (view, stop) = (self.clone(), base.draining.clone());
+        let view = self.clone();
         let leader = peers.leader();
         if leader.is_some() {
             view.lead(Leadership::Standby(None));
@@ -130,75 +117,63 @@ impl<M: FeedItem> MergedView<M> {
             peers,
             handler,
             base.readiness.clone(),
-            stop.clone(),
+            base.draining.clone(),
         );
         base.tasks.critical(M::FEED, async move {
             let filled = async {
-                view.fill(&is_filled, &stop).await;
+                view.fill(&is_filled).await;
                 if let Some(leader) = leader {
-                    view.follow_leader(leader, &is_filled, &stop).await;
+                    view.follow_leader(leader, &is_filled).await;
                 }
             };
-            let followed = tokio::join!(
-                view.follow_own(&store, encode, key, &exists, &stop),
-                filled,
-                view.tidy(&exists, &stop),
-                follow,
-            );
-            followed.3
+            let own = view.follow_own(&store, encode, key, &exists);
+            tokio::select! {
+                _ = async { tokio::join!(own, filled, view.tidy(&exists)) } => Ok(()),
+                // Ends with the drain, and the rest with it.
+                followed = follow => followed,
+            }
         });
     }
 
-    /// Takes over the items of this replica until `stop` is cancelled.
+    /// Takes over the items of this replica. Never ends.
     async fn follow_own<K: Ord + Clone, V>(
         &self,
         store: &StateStore<K, V>,
         encode: impl Fn(&K, &V) -> M,
         key: impl Fn(&K) -> M::Key,
         exists: &impl Fn(&M::Key) -> bool,
-        stop: &CancellationToken,
     ) {
-        let me = &self.inner.me;
+        let me = &self.me;
+        let remove = |of: &M::Key| {
+            self.own.remove(of);
+            self.unset(me, of, M::MOVES && exists(of));
+        };
         let mut subscription = store.subscribe(|_| true);
-        let mut snapshot = Some(HashSet::new());
         loop {
-            let next = tokio::select! {
-                () = stop.cancelled() => return,
-                next = subscription.next() => next,
-            };
-            let Ok((message, _)) = next else {
+            let Ok((message, _)) = subscription.next().await else {
                 subscription = store.subscribe(|_| true);
-                snapshot = Some(HashSet::new());
                 continue;
             };
             match message.event {
                 Event::Upsert(of, value) => {
                     let (of, item) = (key(&of), encode(&of, &value));
-                    if let Some(keys) = &mut snapshot {
-                        keys.insert(of.clone());
-                    }
                     let as_of = Instant::now();
-                    let age = message.position.item_age.unwrap_or_default();
+                    let age = forward(message.position.item_age.as_ref());
                     let report = ReplicaReport {
                         item: Arc::new(item),
                         as_of,
                         set_at: as_of.checked_sub(age).unwrap_or(as_of),
                     };
                     let changed = KeyUpdate::Changed(report.clone());
-                    self.inner.own.update(of.clone(), report.set_at, |_| changed);
+                    self.own.update(of.clone(), report.set_at, |_| changed);
                     self.set(me, of, report);
                 }
-                Event::Removed(of) => {
-                    let of = key(&of);
-                    self.inner.own.remove(&of);
-                    self.unset(me, &of, M::MOVES && exists(&of));
-                }
+                Event::Removed(of) => remove(&key(&of)),
+                // What was removed before the snapshot. What is removed from then on comes as an event.
                 Event::SnapshotComplete { .. } => {
-                    let keys = snapshot.take().unwrap_or_default();
-                    for gone in self.inner.own.keys().into_iter().filter(|of| !keys.contains(of)) {
-                        self.inner.own.remove(&gone);
-                    }
-                    self.forget(me, |of| keys.contains(of), |of| M::MOVES && exists(of));
+                    let keys: HashSet<M::Key> = store.keys().iter().map(&key).collect();
+                    let own = self.own.keys().into_iter();
+                    own.filter(|of| !keys.contains(of)).for_each(|of| remove(&of));
                 }
                 Event::Heartbeat { .. } => {}
             }
@@ -206,19 +181,15 @@ impl<M: FeedItem> MergedView<M> {
     }
 
     /// Waits until this replica has all of its own items.
-    async fn fill(&self, is_filled: impl Fn(&dyn Fn(&M::Key) -> bool) -> bool, stop: &CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.until_filled(is_filled) => {
-                self.inner.replicas.send_modify(|replicas| replicas.filled = true);
-            }
-        }
+    async fn fill(&self, is_filled: impl Fn(&dyn Fn(&M::Key) -> bool) -> bool) {
+        self.until_filled(is_filled).await;
+        self.replicas.send_modify(|replicas| replicas.filled = true);
     }
 
     async fn until_filled(&self, is_filled: impl Fn(&dyn Fn(&M::Key) -> bool) -> bool) {
         let mut ticks = tokio::time::interval(START_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !is_filled(&|key| self.inner.own.contains(key)) {
+        while !is_filled(&|key| self.own.get(key).is_some()) {
             ticks.tick().await;
         }
     }
@@ -228,11 +199,10 @@ impl<M: FeedItem> MergedView<M> {
         &self,
         mut leader: watch::Receiver<Option<Arc<str>>>,
         is_filled: &impl Fn(&dyn Fn(&M::Key) -> bool) -> bool,
-        stop: &CancellationToken,
     ) {
         loop {
             let current = leader.borrow_and_update().clone();
-            let leads = current.as_ref() == Some(&self.inner.me);
+            let leads = current.as_ref() == Some(&self.me);
             self.lead(if leads {
                 Leadership::Started(Instant::now())
             } else {
@@ -246,7 +216,6 @@ impl<M: FeedItem> MergedView<M> {
                 std::future::pending::<()>().await;
             };
             tokio::select! {
-                () = stop.cancelled() => return,
                 // The election ends with the process.
                 changed = leader.changed() => if changed.is_err() { return },
                 () = filled => {}
@@ -255,25 +224,21 @@ impl<M: FeedItem> MergedView<M> {
     }
 
     fn lead(&self, leadership: Leadership) {
-        self.inner
-            .replicas
+        self.replicas
             .send_modify(|replicas| replicas.leadership = leadership);
     }
 
     /// Drops what was left behind once its time is over or the item is gone, and publishes the renewals that are due,
     /// all at once: to wake every subscriber for each of them costs more than to send them.
-    async fn tidy(&self, exists: &impl Fn(&M::Key) -> bool, stop: &CancellationToken) {
+    async fn tidy(&self, exists: &impl Fn(&M::Key) -> bool) {
         let mut ticks = tokio::time::interval(TIDY_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+            ticks.tick().await;
             let now = Instant::now();
-            let others = self.inner.replicas.borrow().others.clone();
+            let others = self.replicas.borrow().others.clone();
             let is_lost = |replica: &str| others.get(replica) == Some(&PeerState::Outdated);
-            self.inner.reports.lock().retain(|key, reports| {
+            self.reports.lock().retain(|key, reports| {
                 if reports.tidy(now, || exists(key), is_lost) || reports.renewal_is_due(now) {
                     self.publish(key, reports, now);
                 }
@@ -283,14 +248,14 @@ impl<M: FeedItem> MergedView<M> {
     }
 
     fn set(&self, replica: &Arc<str>, key: M::Key, report: ReplicaReport<M>) {
-        let mut all = self.inner.reports.lock();
+        let mut all = self.reports.lock();
         let reports = all.entry(key.clone()).or_default();
         reports.upsert(replica, report);
         self.publish(&key, reports, Instant::now());
     }
 
     fn unset(&self, replica: &Arc<str>, key: &M::Key, keep: bool) {
-        let mut all = self.inner.reports.lock();
+        let mut all = self.reports.lock();
         if let Some(reports) = all.get_mut(key) {
             let now = Instant::now();
             if reports.remove(replica, keep, now) {
@@ -310,7 +275,7 @@ impl<M: FeedItem> MergedView<M> {
         keep: impl Fn(&M::Key) -> bool,
     ) {
         let now = Instant::now();
-        self.inner.reports.lock().retain(|key, reports| {
+        self.reports.lock().retain(|key, reports| {
             if !is_reported(key) && reports.remove(replica, keep(key), now) {
                 self.publish(key, reports, now);
             }
@@ -321,7 +286,7 @@ impl<M: FeedItem> MergedView<M> {
     /// Publishes the report that counts; a renewal only when subscribers need it. Under the lock of the reports, so
     /// that two changes keep their order.
     fn publish(&self, key: &M::Key, reports: &mut Reports<M>, now: Instant) {
-        let merged = &self.inner.merged;
+        let merged = &self.merged;
         let Some(newest) = reports.newest().cloned() else {
             merged.remove(key);
             return;
@@ -341,7 +306,7 @@ impl<M: FeedItem> MergedView<M> {
     }
 
     fn note(&self, replica: &Arc<str>, state: PeerState) {
-        self.inner.replicas.send_if_modified(|replicas| {
+        self.replicas.send_if_modified(|replicas| {
             let known = replicas.others.get_mut(replica).filter(|known| **known != state);
             known.map(|known| *known = state).is_some()
         });

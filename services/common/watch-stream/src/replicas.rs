@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::Status;
 use tonic::transport::Channel;
 use tower::Layer as _;
 use watchdog_client::setup_error::SetupError;
@@ -15,8 +14,8 @@ use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::rpc_metrics::RpcMetrics;
 
-use crate::client::{Source, Update, follow};
-use crate::item::{FeedItem, ItemStream};
+use crate::client::{Update, follow};
+use crate::item::FeedItem;
 
 /// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
@@ -86,7 +85,7 @@ impl ReplicaEndpoints {
 }
 
 /// Receives what the replicas report.
-pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
+pub trait ReplicaHandler<M: FeedItem>: Send + Sync + 'static {
     /// The replicas have been listed for the first time; those that were found have joined.
     fn on_listed(&self) {}
     /// A replica is followed from now on.
@@ -108,6 +107,7 @@ pub async fn follow_replicas<M: FeedItem>(
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let handler = Arc::new(handler);
     let mut addresses = endpoints.addresses.clone();
     let mut followed: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
     // The first list counts as a change.
@@ -163,7 +163,7 @@ pub async fn follow_replicas<M: FeedItem>(
 }
 
 /// The first [`MAX_REPLICAS`].
-fn at_most<M: FeedItem>(mut replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<str>, Arc<str>> {
+fn at_most<M: FeedItem>(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<str>, Arc<str>> {
     if replicas.len() > MAX_REPLICAS {
         tracing::error!(
             feed = M::FEED,
@@ -172,17 +172,14 @@ fn at_most<M: FeedItem>(mut replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<
             "there are more replicas than one process follows; some are not followed"
         );
     }
-    while replicas.len() > MAX_REPLICAS {
-        replicas.pop_last();
-    }
-    replicas
+    replicas.into_iter().take(MAX_REPLICAS).collect()
 }
 
 async fn follow_one<M: FeedItem>(
     replica: Arc<str>,
     address: Arc<str>,
     endpoints: ReplicaEndpoints,
-    handler: impl ReplicaHandler<M>,
+    handler: Arc<impl ReplicaHandler<M>>,
     readiness: Readiness,
     stop: CancellationToken,
 ) {
@@ -195,26 +192,8 @@ async fn follow_one<M: FeedItem>(
         }
     };
     let on_update = |update| handler.on_update(&replica, update);
-    let mut source = ReplicaSource::<M> {
-        channel,
-        item: std::marker::PhantomData,
-    };
-    follow(M::FEED, &mut source, &readiness, &stop, on_update).await;
-}
-
-struct ReplicaSource<M> {
-    channel: Arc<Channel>,
-    item: std::marker::PhantomData<fn() -> M>,
-}
-
-impl<M: FeedItem> Source for ReplicaSource<M> {
-    type Key = M::Key;
-    type Value = M;
-    type Stream = ItemStream<M>;
-
-    async fn open(&mut self) -> Result<Self::Stream, Status> {
-        M::watch(RpcMetrics::client().layer(Channel::clone(&self.channel))).await
-    }
+    let open = || M::watch(RpcMetrics::client().layer(Channel::clone(&channel)));
+    follow(M::FEED, open, &readiness, &stop, on_update).await;
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::item::FeedItem;
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// The report of one replica on a key.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ReplicaReport<M> {
     /// The item as it was at `as_of`.
     pub(crate) item: Arc<M>,
@@ -35,15 +35,6 @@ pub(crate) struct Reports<M> {
 }
 
 // === impl ReplicaReport ===
-
-impl<M> Clone for ReplicaReport<M> {
-    fn clone(&self) -> Self {
-        Self {
-            item: self.item.clone(),
-            ..*self
-        }
-    }
-}
 
 impl<M> PartialEq for ReplicaReport<M> {
     fn eq(&self, other: &Self) -> bool {

@@ -5,12 +5,13 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use futures::stream::{self, StreamExt as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::message::Position;
-use crate::subscription::{SnapshotTerms, Subscription};
+use crate::message::{COMPLETE, Position};
+use crate::subscription::Subscription;
+use crate::wire::duration;
 
 /// At least this many removals are remembered, or as many as there are live keys if that is more, and at most twice as
 /// many: a reader that is further behind starts anew, which costs it no more than the removals would.
@@ -19,24 +20,20 @@ const MIN_TOMBSTONES: usize = 1024;
 /// Keyed state with any number of subscribers. Cheap to clone.
 #[derive(Debug)]
 pub struct StateStore<K, V> {
-    pub(crate) inner: Arc<Inner<K, V>>,
+    epoch: Arc<str>,
+    started: Instant,
+    // Every change with a revision wakes the subscribers.
+    pub(crate) state: watch::Sender<State<K, V>>,
 }
 
 impl<K, V> Clone for StateStore<K, V> {
     fn clone(&self) -> Self {
         Self {
-            inner: self.inner.clone(),
+            epoch: self.epoch.clone(),
+            state: self.state.clone(),
+            ..*self
         }
     }
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner<K, V> {
-    epoch: Arc<str>,
-    started: Instant,
-    pub(crate) state: Mutex<State<K, V>>,
-    // The revision of the newest change: wakes subscribers.
-    pub(crate) newest: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -97,7 +94,7 @@ impl<K: Ord + Clone, V> Default for StateStore<K, V> {
 }
 
 impl<K: Ord + Clone, V> StateStore<K, V> {
-    /// An empty feed of a new epoch.
+    /// An empty store of a new epoch.
     #[must_use]
     pub fn new() -> Self {
         let state = State {
@@ -110,12 +107,9 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
             compacted: 0,
         };
         Self {
-            inner: Arc::new(Inner {
-                epoch: format!("{:016x}", rand::random::<u64>()).into(),
-                started: Instant::now(),
-                state: Mutex::new(state),
-                newest: watch::Sender::new(0),
-            }),
+            epoch: format!("{:016x}", rand::random::<u64>()).into(),
+            started: Instant::now(),
+            state: watch::Sender::new(state),
         }
     }
 
@@ -141,63 +135,54 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         set_at: Instant,
         decide: impl FnOnce(Option<&V>) -> KeyUpdate<V>,
     ) -> bool {
-        let mut guard = self.inner.state.lock();
-        let state = &mut *guard;
-        let mut entry = state.items.entry(key);
-        let old = match &mut entry {
-            Entry::Occupied(old) => Some(old.get_mut()).filter(|old| old.value.is_some()),
-            Entry::Vacant(_) => None,
-        };
-        let value = match (decide(old.as_ref().and_then(|old| old.value.as_deref())), old) {
-            (KeyUpdate::Changed(value), _) => value,
-            (KeyUpdate::Renewed(value), Some(old)) => {
-                (old.value, old.set_at) = (Some(Arc::new(value)), set_at);
-                return false;
-            }
-            (KeyUpdate::None, _) | (KeyUpdate::Renewed(_), None) => return false,
-        };
-        let revision = state.changes.note(entry, Some(Arc::new(value)), set_at);
-        drop(guard);
-        self.inner.newest.send_replace(revision);
-        true
+        self.state.send_if_modified(|state| {
+            let mut entry = state.items.entry(key);
+            let old = match &mut entry {
+                Entry::Occupied(old) => Some(old.get_mut()).filter(|old| old.value.is_some()),
+                Entry::Vacant(_) => None,
+            };
+            let value = match (decide(old.as_ref().and_then(|old| old.value.as_deref())), old) {
+                (KeyUpdate::Changed(value), _) => value,
+                (KeyUpdate::Renewed(value), Some(old)) => {
+                    (old.value, old.set_at) = (Some(Arc::new(value)), set_at);
+                    return false;
+                }
+                (KeyUpdate::None, _) | (KeyUpdate::Renewed(_), None) => return false,
+            };
+            state.changes.note(entry, Some(Arc::new(value)), set_at);
+            true
+        })
     }
 
     /// Removes a key and notifies the subscribers; nothing happens when it is not there.
     pub fn remove(&self, key: &K) {
-        let mut state = self.inner.state.lock();
-        if state.live(key).is_none() {
-            return;
-        }
-        let State { items, changes, .. } = &mut *state;
-        let revision = changes.note(items.entry(key.clone()), None, Instant::now());
-        state.forget_removals();
-        drop(state);
-        self.inner.newest.send_replace(revision);
+        self.state.send_if_modified(|state| {
+            if state.live(key).is_none() {
+                return false;
+            }
+            let entry = state.items.entry(key.clone());
+            state.changes.note(entry, None, Instant::now());
+            state.forget_removals();
+            true
+        });
     }
 
     /// The value of a key.
     #[must_use]
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
-        self.inner.state.lock().live(key).cloned()
-    }
-
-    /// Returns true if the key has a value.
-    #[must_use]
-    pub fn contains(&self, key: &K) -> bool {
-        self.inner.state.lock().live(key).is_some()
+        self.state.borrow().live(key).cloned()
     }
 
     /// Where an answer stands that is sent now.
     #[must_use]
     pub fn position(&self) -> Position {
-        self.inner
-            .position(self.inner.state.lock().changes.revision, None)
+        self.position_at(self.state.borrow().changes.revision, None)
     }
 
     /// All keys.
     #[must_use]
     pub fn keys(&self) -> Vec<K> {
-        let state = self.inner.state.lock();
+        let state = self.state.borrow();
         let live = state.items.iter().filter(|(_, item)| item.value.is_some());
         live.map(|(key, _)| key.clone()).collect()
     }
@@ -216,12 +201,12 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         limit: usize,
         mut matches: impl FnMut(&K, &V) -> bool,
     ) -> ListingPage<K, V> {
-        let state = self.inner.state.lock();
+        let state = self.state.borrow();
         let mut page = ListingPage {
             items: Vec::new(),
             more: false,
             total: 0,
-            position: self.inner.position(state.changes.revision, None),
+            position: self.position_at(state.changes.revision, None),
         };
         for (key, item) in &state.items {
             let Some(value) = item.value.as_ref().filter(|value| matches(key, value)) else {
@@ -243,26 +228,16 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     /// Subscribes to the keys that match: a snapshot, each item as it is when it is read, then every later change.
     #[must_use]
     pub fn subscribe(&self, matches: impl Fn(&K) -> bool + Send + 'static) -> Subscription<K, V> {
-        self.subscribe_after(matches, None)
+        let complete = stream::iter([COMPLETE]).chain(stream::pending());
+        Subscription::new(self, matches, Box::pin(complete))
     }
 
-    /// The same on terms that another part sets.
-    pub(crate) fn subscribe_after(
-        &self,
-        matches: impl Fn(&K) -> bool + Send + 'static,
-        terms: Option<SnapshotTerms>,
-    ) -> Subscription<K, V> {
-        Subscription::new(self, Box::new(matches), terms)
-    }
-}
-
-impl<K, V> Inner<K, V> {
-    pub(crate) fn position(&self, revision: u64, item_age: Option<Duration>) -> Position {
+    pub(crate) fn position_at(&self, revision: u64, item_age: Option<Duration>) -> Position {
         Position {
-            epoch: self.epoch.clone(),
+            epoch: self.epoch.to_string(),
             revision,
-            uptime: self.started.elapsed(),
-            item_age,
+            uptime: Some(duration(self.started.elapsed())),
+            item_age: item_age.map(duration),
         }
     }
 }
@@ -297,13 +272,8 @@ impl<K: Ord + Clone, V> State<K, V> {
 }
 
 impl<K: Ord + Clone> ChangeOrder<K> {
-    /// Notes a change and returns its revision.
-    fn note<V>(
-        &mut self,
-        entry: Entry<'_, K, LatestChange<V>>,
-        value: Option<Arc<V>>,
-        set_at: Instant,
-    ) -> u64 {
+    /// Notes a change.
+    fn note<V>(&mut self, entry: Entry<'_, K, LatestChange<V>>, value: Option<Arc<V>>, set_at: Instant) {
         self.revision += 1;
         self.tombstones += usize::from(value.is_none());
         let latest = LatestChange {
@@ -322,6 +292,5 @@ impl<K: Ord + Clone> ChangeOrder<K> {
             }
         };
         self.keys.insert(self.revision, key);
-        self.revision
     }
 }

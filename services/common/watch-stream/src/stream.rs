@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Extensions, Status};
 use watchdog_runtime::accept::Peer;
 use watchdog_runtime::caller_quota::{CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
-
-use crate::message::Message;
+use watchdog_runtime::metrics::GaugeGuard;
 use watchdog_runtime::rpc_error::{ErrorReason, error};
 
+use crate::message::Message;
 use crate::metrics::{DROPPED, DropReason, LAG, Rpc, SUBSCRIBERS};
 use crate::subscription::{Lagged, Subscription};
 
@@ -46,7 +46,7 @@ impl Streams {
     }
 
     /// Serves a subscription as the body of the RPC named `rpc`. `encode` runs when the transport asks for the
-    /// message, so that ages are those of the moment of sending.
+    /// message, so that ages are those of the moment of sending. Its error ends the stream.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED when there are too many streams, UNAVAILABLE while draining.
@@ -55,7 +55,7 @@ impl Streams {
         rpc: &'static str,
         extensions: &Extensions,
         subscription: Subscription<K, V>,
-        encode: impl Fn(Message<K, Arc<V>>) -> R + Send + 'static,
+        encode: impl FnMut(Message<K, Arc<V>>) -> Result<R, Status> + Send + 'static,
     ) -> Result<Responses<R>, Status>
     where
         K: Ord + Clone + Send + Sync + 'static,
@@ -72,8 +72,10 @@ impl Streams {
             subscription,
             encode,
             draining: self.draining.clone(),
+            rpc,
             lag: LAG.handle(Rpc(rpc)),
-            open: OpenStream::new(rpc, permit),
+            _open: SUBSCRIBERS.track(Rpc(rpc)),
+            _permit: permit,
         };
         let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
         Ok(Box::pin(stream::unfold(Some(reader), next)))
@@ -85,11 +87,14 @@ struct Reader<K, V, F> {
     subscription: Subscription<K, V>,
     encode: F,
     draining: CancellationToken,
+    rpc: &'static str,
     lag: Histogram,
-    open: OpenStream,
+    _open: GaugeGuard,
+    /// None if the stream came over no transport.
+    _permit: Option<QuotaPermit>,
 }
 
-impl<K: Ord + Clone, V, R, F: Fn(Message<K, Arc<V>>) -> R> Reader<K, V, F> {
+impl<K: Ord + Clone, V, R, F: FnMut(Message<K, Arc<V>>) -> Result<R, Status>> Reader<K, V, F> {
     /// The next item of the stream, and the stream if it goes on.
     async fn next(mut self) -> (Result<R, Status>, Option<Self>) {
         let next = tokio::select! {
@@ -100,10 +105,12 @@ impl<K: Ord + Clone, V, R, F: Fn(Message<K, Arc<V>>) -> R> Reader<K, V, F> {
         match next {
             Ok((message, published)) => {
                 self.lag.record(published.elapsed().as_secs_f64());
-                (Ok((self.encode)(message)), Some(self))
+                let sent = (self.encode)(message);
+                let next = sent.is_ok().then_some(self);
+                (sent, next)
             }
             Err(Lagged) => {
-                DROPPED.inc((Rpc(self.open.rpc), DropReason::Behind));
+                DROPPED.inc((Rpc(self.rpc), DropReason::Behind));
                 let why = "read too slowly, removals were forgotten: connect again";
                 (Err(error(ErrorReason::ReaderTooSlow, why)), None)
             }
@@ -126,23 +133,4 @@ fn too_many(rpc: &'static str, exceeded: QuotaExceeded) -> Status {
         }
     };
     error(ErrorReason::TooManyStreams, why)
-}
-
-/// Counts a stream for as long as it is open, and holds its permit; none if it came over no transport.
-struct OpenStream {
-    rpc: &'static str,
-    _permit: Option<QuotaPermit>,
-}
-
-impl OpenStream {
-    fn new(rpc: &'static str, permit: Option<QuotaPermit>) -> Self {
-        SUBSCRIBERS.shift(Rpc(rpc), 1.0);
-        Self { rpc, _permit: permit }
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        SUBSCRIBERS.shift(Rpc(self.rpc), -1.0);
-    }
 }

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt as _};
 
-use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message};
-use crate::server::StateStore;
+use crate::message::{COMPLETE, Completeness, Event, HEARTBEAT_INTERVAL, Message};
+use crate::server::{State, StateStore};
 
 /// Changes that a subscriber gets each time it takes the lock.
 const BATCH: usize = 256;
@@ -21,17 +21,8 @@ pub struct Lagged;
 /// A message together with the moment at which its change was published.
 pub type Published<K, V> = (Message<K, Arc<V>>, Instant);
 
-/// Ends when a snapshot may be read, with what it lacks then.
-pub(crate) type SnapshotGate = Pin<Box<dyn Future<Output = Completeness> + Send>>;
-
-/// The completeness, whenever it may have changed.
+/// The completeness of a snapshot, once it may be read, and then whenever it may have changed. Never ends.
 pub(crate) type CompletenessChanges = Pin<Box<dyn Stream<Item = Completeness> + Send>>;
-
-/// When a snapshot is read, and its completeness from then on.
-pub(crate) struct SnapshotTerms {
-    pub(crate) gate: SnapshotGate,
-    pub(crate) changes: CompletenessChanges,
-}
 
 /// A change that was read and not sent yet.
 #[derive(Debug)]
@@ -46,11 +37,10 @@ struct PendingChange<K, V> {
 /// neither the writer nor other readers anything, and finds the newest values when it goes on.
 pub struct Subscription<K, V> {
     feed: StateStore<K, V>,
-    newest: watch::Receiver<u64>,
+    state: watch::Receiver<State<K, V>>,
     matches: Box<dyn Fn(&K) -> bool + Send>,
-    gate: Option<SnapshotGate>,
-    changes: CompletenessChanges,
-    // As the reader knows it; none before the snapshot.
+    completeness_changes: CompletenessChanges,
+    // As the reader knows it; none until the snapshot may be read.
     completeness: Option<Completeness>,
     // Changes up to here were read.
     cursor: u64,
@@ -66,29 +56,18 @@ struct SnapshotCursor<K> {
     items: u64,
 }
 
-impl<K, V> std::fmt::Debug for Subscription<K, V> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Subscription")
-            .field("cursor", &self.cursor)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<K: Ord + Clone, V> Subscription<K, V> {
     pub(crate) fn new(
         feed: &StateStore<K, V>,
-        matches: Box<dyn Fn(&K) -> bool + Send>,
-        terms: Option<SnapshotTerms>,
+        matches: impl Fn(&K) -> bool + Send + 'static,
+        completeness_changes: CompletenessChanges,
     ) -> Self {
-        let terms = terms.map(|SnapshotTerms { gate, changes }| (gate, changes));
-        let (gate, changes) = terms.unzip();
         Self {
-            completeness: gate.is_none().then_some(Completeness::COMPLETE),
-            gate,
-            changes: changes.unwrap_or_else(|| Box::pin(futures::stream::pending())),
             feed: feed.clone(),
-            newest: feed.inner.newest.subscribe(),
-            matches,
+            state: feed.state.subscribe(),
+            matches: Box::new(matches),
+            completeness_changes,
+            completeness: None,
             cursor: 0,
             snapshot: Some(SnapshotCursor {
                 after: None,
@@ -110,30 +89,28 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                 return Ok((self.message(change), published));
             }
             let heartbeat = self.quiet_since + HEARTBEAT_INTERVAL;
-            if let Some(gate) = &mut self.gate {
+            if self.completeness.is_none() {
                 tokio::select! {
-                    completeness = gate => self.completeness = Some(completeness),
+                    // A reader that comes late gets the snapshot and no heartbeat.
+                    biased;
+                    completeness = self.completeness_changes.next() => self.completeness = completeness,
                     () = tokio::time::sleep_until(heartbeat) => return Ok(self.heartbeat()),
                 }
-                self.gate = None;
             }
             if let Some(snapshot) = self.snapshot.take() {
                 self.read_snapshot(snapshot);
                 continue;
             }
-            // Marked as seen before reading: a change in between wakes once more, and none is missed.
-            self.newest.mark_unchanged();
             self.read_changes()?;
             if self.batch.len() > 0 {
                 continue;
             }
             tokio::select! {
-                changed = self.newest.changed() => if changed.is_err() {
+                changed = self.state.changed() => if changed.is_err() {
                     // Cannot happen: the sender lives in the feed that this subscription holds.
                     return Err(Lagged);
                 },
-                Some(completeness) = self.changes.next() => {
-                    let completeness = Some(completeness);
+                completeness = self.completeness_changes.next() => {
                     if self.completeness != completeness {
                         self.completeness = completeness;
                         return Ok(self.heartbeat());
@@ -145,8 +122,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
     }
 
     fn read_snapshot(&mut self, mut snapshot: SnapshotCursor<K>) {
-        let feed = self.feed.clone();
-        let state = feed.inner.state.lock();
+        let state = self.state.borrow();
         let now = Instant::now();
         if snapshot.after.is_none() {
             // What changes from now on is read after the snapshot.
@@ -178,7 +154,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                 revision: self.cursor,
                 event: Event::SnapshotComplete {
                     items: snapshot.items,
-                    completeness: self.completeness.clone().unwrap_or(Completeness::COMPLETE),
+                    completeness: self.completeness.clone().unwrap_or(COMPLETE),
                 },
                 published: now,
                 set_at: None,
@@ -188,8 +164,8 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
     }
 
     fn read_changes(&mut self) -> Result<(), Lagged> {
-        let feed = self.feed.clone();
-        let state = feed.inner.state.lock();
+        // Marks the state as seen: a change from now on wakes once more, and none is missed.
+        let state = self.state.borrow_and_update();
         if self.cursor < state.compacted {
             return Err(Lagged);
         }
@@ -235,7 +211,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
         self.quiet_since = Instant::now();
         let item_age = change.set_at.map(|at| at.elapsed());
         Message {
-            position: self.feed.inner.position(change.revision, item_age),
+            position: self.feed.position_at(change.revision, item_age),
             event: change.event,
         }
     }

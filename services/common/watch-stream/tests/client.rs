@@ -2,34 +2,16 @@
 
 #![cfg(test)]
 
-use std::time::Duration;
-
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use watchdog_runtime::readiness::Readiness;
-use watchdog_watch_stream::client::{Source, Update, follow};
-use watchdog_watch_stream::message::{Completeness, Event, Message, Position};
+use watchdog_watch_stream::client::{Update, follow};
+use watchdog_watch_stream::message::{COMPLETE, Event, Message, Position};
 
 type Sent = Result<Message<String, u32>, Status>;
-
-/// Hands out one stream.
-struct SingleStream(Option<mpsc::Receiver<Sent>>);
-
-impl Source for SingleStream {
-    type Key = String;
-    type Value = u32;
-    type Stream = ReceiverStream<Sent>;
-
-    async fn open(&mut self) -> Result<Self::Stream, Status> {
-        match self.0.take() {
-            Some(stream) => Ok(ReceiverStream::new(stream)),
-            None => std::future::pending().await,
-        }
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_that_is_aborted_is_not_connected_any_more() {
@@ -41,25 +23,21 @@ async fn a_follower_that_is_aborted_is_not_connected_any_more() {
         let line = format!("watchdog_feed_client_connected{{feed=\"test\"}} {n}");
         assert!(text.lines().any(|shown| shown == line), "{text}");
     };
-    let (sender, stream) = mpsc::channel(16);
+    let (sender, stream) = mpsc::channel::<Sent>(16);
     let (received, mut updates) = mpsc::unbounded_channel();
     let follower = tokio::spawn(async move {
-        let mut source = SingleStream(Some(stream));
+        let mut stream = Some(stream);
+        let open = || std::future::ready(Ok(ReceiverStream::new(stream.take().expect("it is opened once"))));
         let on_update = |update| drop(received.send(update));
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-        follow("test", &mut source, &readiness, &stop, on_update).await;
+        follow("test", open, &readiness, &stop, on_update).await;
     });
     sender
         .send(Ok(Message {
-            position: Position {
-                epoch: "one".into(),
-                revision: 1,
-                uptime: Duration::ZERO,
-                item_age: None,
-            },
+            position: Position::default(),
             event: Event::SnapshotComplete {
                 items: 0,
-                completeness: Completeness::COMPLETE,
+                completeness: COMPLETE,
             },
         }))
         .await

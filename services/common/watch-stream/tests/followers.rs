@@ -15,8 +15,8 @@ use tonic::{Code, Extensions, Status};
 use watchdog_runtime::accept::Peer;
 use watchdog_runtime::caller_quota::Caller;
 use watchdog_runtime::readiness::Readiness;
-use watchdog_watch_stream::client::{Source, Update, follow};
-use watchdog_watch_stream::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message};
+use watchdog_watch_stream::client::{Update, follow};
+use watchdog_watch_stream::message::{COMPLETE, Event, HEARTBEAT_INTERVAL, Message};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::{Responses, Streams};
 
@@ -25,7 +25,7 @@ type Line = Message<String, u32>;
 fn complete(items: u64) -> Event<u32, Arc<u32>> {
     Event::SnapshotComplete {
         items,
-        completeness: Completeness::COMPLETE,
+        completeness: COMPLETE,
     }
 }
 
@@ -57,47 +57,37 @@ impl Server {
     }
 }
 
-/// Opens streams of the server of that moment; reads no faster than `pace` allows.
-struct PacedSource {
-    server: Arc<Mutex<Server>>,
-    pace: Arc<Mutex<Duration>>,
-}
-
-impl Source for PacedSource {
-    type Key = String;
-    type Value = u32;
-    type Stream = Responses<Line>;
-
-    async fn open(&mut self) -> Result<Self::Stream, Status> {
-        let server = self.server.lock().clone();
-        if !server.up {
-            return Err(Status::unavailable("connection refused"));
-        }
-        let plain = |message: Message<String, Arc<u32>>| Message {
+/// Opens a stream of the server of that moment; reads no faster than `pace` allows.
+fn open(server: &Mutex<Server>, pace: &Arc<Mutex<Duration>>) -> Result<Responses<Line>, Status> {
+    let server = server.lock().clone();
+    if !server.up {
+        return Err(Status::unavailable("connection refused"));
+    }
+    let plain = |message: Message<String, Arc<u32>>| {
+        Ok(Message {
             position: message.position,
             event: message.event.map(|value| *value),
-        };
-        let body = server.streams.serve(
-            "Watch",
-            &Extensions::default(),
-            server.feed.subscribe(|_| true),
-            plain,
-        )?;
-        let pace = self.pace.clone();
-        let paced = body.then(move |line| {
-            let pause = *pace.lock();
-            async move {
-                if !pause.is_zero() {
-                    tokio::time::sleep(pause).await;
-                }
-                line
+        })
+    };
+    let body = server.streams.serve(
+        "Watch",
+        &Extensions::default(),
+        server.feed.subscribe(|_| true),
+        plain,
+    )?;
+    let pace = pace.clone();
+    let paced = body.then(move |line| {
+        let pause = *pace.lock();
+        async move {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
             }
-        });
-        let broken = server.connections;
-        let cut = async move { broken.cancelled().await };
-        let end = futures::stream::once(async { Err(Status::unknown("connection reset")) });
-        Ok(Box::pin(paced.take_until(cut).chain(end)))
-    }
+            line
+        }
+    });
+    let cut = server.connections.cancelled_owned();
+    let end = futures::stream::once(async { Err(Status::unknown("connection reset")) });
+    Ok(Box::pin(paced.take_until(cut).chain(end)))
 }
 
 /// The state that one follower has received.
@@ -163,14 +153,12 @@ async fn play(steps: Vec<Step>) {
                 Arc::new(Mutex::new(Duration::ZERO)),
                 Arc::new(Mutex::new(FollowerState::default())),
             );
-            let mut dial = PacedSource {
-                server: server.clone(),
-                pace: pace.clone(),
-            };
+            let (server, limit) = (server.clone(), pace.clone());
             let (stop, follower) = (stop.clone(), believed.clone());
             tokio::spawn(async move {
                 let readiness = Readiness::default();
-                follow("test", &mut dial, &readiness, &stop, |update| {
+                let open = || std::future::ready(open(&server, &limit));
+                follow("test", open, &readiness, &stop, |update| {
                     follower.lock().apply(update)
                 })
                 .await;
@@ -253,7 +241,7 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
         feed.upsert(shoot, 0);
     }
     let streams = Streams::new(CancellationToken::new());
-    let same = |message: Message<u32, Arc<u32>>| message;
+    let same = |message: Message<u32, Arc<u32>>| Ok(message);
     let mut stalled = streams
         .serve("Watch", &Extensions::default(), feed.subscribe(|_| true), same)
         .unwrap();
@@ -316,7 +304,7 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
             "Watch",
             &Extensions::default(),
             feed.subscribe(|_| true),
-            |message| message.event,
+            |message| Ok(message.event),
         )
         .unwrap();
     let (mut items, mut snapshot) = (BTreeMap::new(), None);
@@ -351,7 +339,7 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
     let serve = |name: &str, is_own_service| {
         let mut extensions = Extensions::default();
         extensions.insert(Peer {
-            address: None,
+            address: ([127, 0, 0, 1], 0).into(),
             caller: Caller {
                 name: name.into(),
                 is_own_service,
@@ -359,7 +347,7 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
             refused: None,
         });
         streams.serve("Watch", &extensions, feed.subscribe(|_| true), |message| {
-            message.event
+            Ok(message.event)
         })
     };
     let mut open = Vec::new();

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::Gauge;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::start_limiter::StartLimiter;
 use crate::domain::answer_ledger::{AnswerId, AnswerKind, AnswerLedger, GrowAnswer};
 use crate::domain::outcome::ProbeFailure;
-use crate::metrics::{ANSWER_BYTES, ANSWERS_REFUSED, RefusalReason};
+use crate::metrics::{ANSWERS_REFUSED, RefusalReason};
 
 /// A handshake takes milliseconds with a server that answers.
 pub const CONNECT_HELD_FOR: Duration = Duration::from_secs(1);
@@ -35,7 +34,8 @@ pub struct SharedLimits {
     pub node_lists: StartLimiter,
     /// The memory for answers.
     pub answers: AnswerBudget,
-    remembered: RememberedBudget,
+    // The memory for the leases of shoots that are remembered from one probe to the next.
+    remembered: Mutex<AnswerLedger>,
 }
 
 impl SharedLimits {
@@ -46,10 +46,7 @@ impl SharedLimits {
             connect: StartLimiter::new(permits, CONNECT_HELD_FOR),
             node_lists: StartLimiter::new(NODE_LISTS_AT_ONCE, NODE_LIST_HELD_FOR),
             answers: AnswerBudget::new(bytes),
-            remembered: RememberedBudget {
-                capacity: 2 * bytes,
-                ledger: Mutex::new(AnswerLedger::new(2 * bytes)),
-            },
+            remembered: Mutex::new(AnswerLedger::new(2 * bytes)),
         }
     }
 }
@@ -60,7 +57,6 @@ pub struct AnswerBudget {
     capacity: usize,
     state: Mutex<BudgetState>,
     freed: Notify,
-    in_use: Gauge,
 }
 
 #[derive(Debug)]
@@ -83,20 +79,13 @@ pub struct MemoryShare {
 pub struct AnswerBuffer {
     // Freed before others may take its bytes: fields are dropped in this order.
     text: Vec<u8>,
-    share: MemoryShare,
+    pub(super) share: MemoryShare,
     kind: AnswerKind,
     expected: usize,
 }
 
 /// An answer takes at most this much beyond what has come, because it is expected to come.
 const MOST_EXPECTED: usize = 64 * 1024;
-
-/// The memory for the leases of shoots that are remembered from one probe to the next.
-#[derive(Debug)]
-struct RememberedBudget {
-    capacity: usize,
-    ledger: Mutex<AnswerLedger>,
-}
 
 /// The leases of a shoot that are remembered. Gives their memory back when it is dropped.
 #[derive(Debug)]
@@ -112,6 +101,11 @@ const FREE_LEASES: usize = 100;
 /// The memory of a further one: its name, its renewals, and its node while the shoot is suspicious.
 const BYTES_PER_LEASE: usize = 512;
 
+fn refused(reason: RefusalReason, failure: ProbeFailure) -> ProbeFailure {
+    ANSWERS_REFUSED.inc(reason);
+    failure
+}
+
 // === impl AnswerBudget ===
 
 impl AnswerBudget {
@@ -124,7 +118,6 @@ impl AnswerBudget {
             capacity,
             state: Mutex::new(state),
             freed: Notify::new(),
-            in_use: ANSWER_BYTES.handle(()),
         }
     }
 
@@ -140,16 +133,9 @@ impl AnswerBudget {
         self.state.lock().ledger.used()
     }
 
-    fn refused(&self, reason: RefusalReason, failure: ProbeFailure) -> ProbeFailure {
-        ANSWERS_REFUSED.inc(reason);
-        failure
-    }
-
     fn no_memory(&self) -> ProbeFailure {
-        self.refused(
-            RefusalReason::NoMemory,
-            ProbeFailure::NoAnswerMemory(self.capacity),
-        )
+        let failure = ProbeFailure::NoAnswerMemory(self.capacity);
+        refused(RefusalReason::NoMemory, failure)
     }
 
     /// Waits while others give way, which takes as long as it takes to wake them.
@@ -159,10 +145,7 @@ impl AnswerBudget {
             {
                 let mut state = self.state.lock();
                 match state.ledger.grow(id, bytes) {
-                    GrowAnswer::Granted => {
-                        self.in_use.set(state.ledger.used() as f64);
-                        return Ok(());
-                    }
+                    GrowAnswer::Granted => return Ok(()),
                     GrowAnswer::Wait(asked) => {
                         let tokens = asked.iter().filter_map(|id| state.open.get(id));
                         tokens.for_each(CancellationToken::cancel);
@@ -232,7 +215,6 @@ impl Drop for MemoryShare {
             let mut state = budget.state.lock();
             state.ledger.close(self.id);
             state.open.remove(&self.id);
-            budget.in_use.set(state.ledger.used() as f64);
         }
         budget.freed.notify_waiters();
     }
@@ -252,14 +234,6 @@ impl AnswerBuffer {
         }
     }
 
-    /// Waits for the next part, unless the buffer must give way before.
-    ///
-    /// # Errors
-    /// [`ProbeFailure::NoAnswerMemory`].
-    pub async fn unless_it_gives_way<T>(&self, next: impl Future<Output = T>) -> Result<T, ProbeFailure> {
-        self.share.unless_it_gives_way(next).await
-    }
-
     /// Appends a part of the answer.
     ///
     /// # Errors
@@ -268,12 +242,8 @@ impl AnswerBuffer {
         let (needed, capacity) = (self.text.len() + part.len(), self.text.capacity());
         let limit = self.kind.limit();
         if needed > limit {
-            let too_large = ProbeFailure::AnswerTooLarge(limit);
-            return Err(self
-                .share
-                .limits
-                .answers
-                .refused(RefusalReason::TooLarge, too_large));
+            let failure = ProbeFailure::AnswerTooLarge(limit);
+            return Err(refused(RefusalReason::TooLarge, failure));
         }
         if needed > capacity {
             // By a half, so that a large answer is not copied for each of its parts, and a small one never.
@@ -339,8 +309,7 @@ impl RememberedLeases {
         if wanted == 0 && self.share.is_none() {
             return Ok(());
         }
-        let budget = &self.limits.remembered;
-        let mut ledger = budget.ledger.lock();
+        let mut ledger = self.limits.remembered.lock();
         let (id, held) = self.share.unwrap_or_else(|| (ledger.open(AnswerKind::Leases), 0));
         self.share = Some((id, held));
         match ledger.grow(id, wanted.saturating_sub(held)) {
@@ -353,11 +322,8 @@ impl RememberedLeases {
             GrowAnswer::Refused => {
                 ledger.close(id);
                 self.share = None;
-                let limit = budget.capacity;
-                Err(self
-                    .limits
-                    .answers
-                    .refused(RefusalReason::TooManyLeases, ProbeFailure::TooManyLeases(limit)))
+                let failure = ProbeFailure::TooManyLeases(ledger.capacity());
+                Err(refused(RefusalReason::TooManyLeases, failure))
             }
         }
     }
@@ -366,7 +332,7 @@ impl RememberedLeases {
 impl Drop for RememberedLeases {
     fn drop(&mut self) {
         if let Some((id, _)) = self.share {
-            self.limits.remembered.ledger.lock().close(id);
+            self.limits.remembered.lock().close(id);
         }
     }
 }
@@ -418,7 +384,10 @@ mod tests {
         large.append(&[0; 500 * KIB]).await.unwrap();
         let mut honest = AnswerBuffer::open(limits.clone(), AnswerKind::Leases, 0);
         let hangs = async {
-            let given_up = large.unless_it_gives_way(std::future::pending::<()>()).await;
+            let given_up = large
+                .share
+                .unless_it_gives_way(std::future::pending::<()>())
+                .await;
             drop(large);
             given_up
         };

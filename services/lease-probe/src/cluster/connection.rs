@@ -64,7 +64,8 @@ pub struct Observations {
 /// Sends requests to one API server over one connection, which is opened when it is needed and kept.
 pub struct CachedConnection<C: Connector> {
     connector: C,
-    limits: Arc<SharedLimits>,
+    /// Those that it shares with all others.
+    pub(super) limits: Arc<SharedLimits>,
     // With the digest of its kubeconfig; none before the first.
     target: Option<(u64, C::Target)>,
     link: Option<C::Link>,
@@ -78,15 +79,16 @@ pub struct CachedConnection<C: Connector> {
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
     lists: ListCounts,
-    // True if the last request is waiting for a permit, or was cancelled while it waited.
-    queueing: bool,
-    // True if the last answer is waiting for memory, or was given up while it waited.
-    waits_for_memory: bool,
+    /// True if the last request is waiting for a permit to open a connection, or was cancelled while it waited. The
+    /// server never received such a request.
+    pub(super) queueing: bool,
+    /// True if the last answer is waiting for memory of this process, or was given up while it waited.
+    pub(super) waits_for_memory: bool,
 }
 
 impl<C: Connector> CachedConnection<C> {
     /// Prepares a connection; nothing is opened yet.
-    pub const fn new(connector: C, limits: Arc<SharedLimits>) -> Self {
+    pub fn new(connector: C, limits: Arc<SharedLimits>) -> Self {
         Self {
             connector,
             limits,
@@ -98,10 +100,7 @@ impl<C: Connector> CachedConnection<C> {
             answers: 0,
             ended_after_answer: false,
             suspicion: None,
-            lists: ListCounts {
-                answered: 0,
-                failed: 0,
-            },
+            lists: ListCounts::default(),
             queueing: false,
             waits_for_memory: false,
         }
@@ -132,8 +131,8 @@ impl<C: Connector> CachedConnection<C> {
     /// Sends a request and reads the whole answer over the cached connection. If that connection is dead, or brings no
     /// first byte within 2.5 s or twice the latency of the last answer, whichever is longer, the request is also sent
     /// over a new connection and the first answer wins. Therefore the request must not change anything on the server.
-    /// The caller must bound the call with a timeout; [`is_queueing`](Self::is_queueing) then returns true if the
-    /// request was never sent. Cancelling drops the connection.
+    /// The caller must bound the call with a timeout; `queueing` is then true if the request was never sent. Cancelling
+    /// drops the connection.
     ///
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
@@ -199,25 +198,6 @@ impl<C: Connector> CachedConnection<C> {
         let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(limit))?;
         let answer = tokio::time::timeout(limit, Box::pin(self.on_fresh(permit, &request))).await;
         answer.unwrap_or(Err(ProbeFailure::Timeout(limit)))
-    }
-
-    /// Returns true if the last request is waiting for a permit to open a connection, or was cancelled while it waited.
-    /// The server never received such a request.
-    #[must_use]
-    pub const fn is_queueing(&self) -> bool {
-        self.queueing
-    }
-
-    /// Returns true if the last answer is waiting for memory of this process, or was given up while it waited.
-    #[must_use]
-    pub const fn is_waiting_for_memory(&self) -> bool {
-        self.waits_for_memory
-    }
-
-    /// The limits that it shares with all others.
-    #[must_use]
-    pub const fn limits(&self) -> &Arc<SharedLimits> {
-        &self.limits
     }
 
     /// Drops the connection, so that the next request opens another.
@@ -352,7 +332,7 @@ impl<C: Connector> CachedConnection<C> {
         let (head, mut parts) = response.into_parts();
         self.waits_for_memory = false;
         let mut body = AnswerBuffer::open(self.limits.clone(), kind, self.expected);
-        while let Some(part) = body.unless_it_gives_way(parts.frame()).await? {
+        while let Some(part) = body.share.unless_it_gives_way(parts.frame()).await? {
             let part = part.map_err(|e| {
                 ProbeFailure::Connect(format!("the answer broke off: {}", quote(&e.to_string())))
             })?;

@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustls::CertificateError;
 use secrecy::{ExposeSecret, SecretString};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -137,10 +137,12 @@ impl Connector for HttpConnector {
             })?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
         let last_read = Arc::new(Mutex::new(LastRead::now()));
-        let io = TokioIo::new(ReadClock {
-            io: tls,
+        let (reader, writer) = tokio::io::split(tls);
+        let reader = ReadClock {
+            reader,
             last_read: last_read.clone(),
-        });
+        };
+        let io = TokioIo::new(tokio::io::join(reader, writer));
         let (ended, end) = watch::channel(None);
         let sender = if h2 {
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -154,7 +156,7 @@ impl Connector for HttpConnector {
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(connection, last_read.clone(), true, ended, Span::current()));
+            tokio::spawn(drive(connection, last_read.clone(), h2, ended, Span::current()));
             Sender::H2(sender)
         } else {
             let (sender, connection) = http1::Builder::new()
@@ -162,13 +164,7 @@ impl Connector for HttpConnector {
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(
-                connection,
-                last_read.clone(),
-                false,
-                ended,
-                Span::current(),
-            ));
+            tokio::spawn(drive(connection, last_read.clone(), h2, ended, Span::current()));
             Sender::H1(sender)
         };
         Ok(HttpLink {
@@ -290,19 +286,19 @@ impl LastRead {
 }
 
 /// Notes when something was read last, and ends a connection on which more comes than was asked for.
-struct ReadClock<S> {
-    io: S,
+struct ReadClock<R> {
+    reader: R,
     last_read: Arc<Mutex<LastRead>>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ReadClock<S> {
+impl<R: AsyncRead + Unpin> AsyncRead for ReadClock<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        let read = Pin::new(&mut self.reader).poll_read(cx, buf);
         if read.is_ready() {
             let mut last_read = self.last_read.lock();
             last_read.anything = Instant::now();
@@ -316,32 +312,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadClock<S> {
             }
         }
         read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReadClock<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 

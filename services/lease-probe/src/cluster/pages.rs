@@ -29,20 +29,6 @@ const MAX_PAGES: usize = 200;
 /// The longest token for a next page; that of an API server has some hundred bytes.
 const LONGEST_TOKEN: usize = 4096;
 
-const fn path(permission: ShootPermission) -> &'static str {
-    match permission {
-        ShootPermission::ListLeases => "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
-        ShootPermission::ListNodes => "/api/v1/nodes",
-    }
-}
-
-const fn answer(permission: ShootPermission) -> AnswerKind {
-    match permission {
-        ShootPermission::ListLeases => AnswerKind::Leases,
-        ShootPermission::ListNodes => AnswerKind::Nodes,
-    }
-}
-
 /// How many objects are asked for at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageSize(usize);
@@ -81,6 +67,13 @@ pub(super) struct Listed<I> {
 
 /// An object that is listed.
 pub(super) trait Listable: Sized {
+    /// Where it is listed.
+    const PATH: &'static str;
+    /// What a page of it is.
+    const ANSWER: AnswerKind;
+    /// What the kubeconfig's user needs for that.
+    const PERMISSION: ShootPermission;
+
     /// Decodes a page.
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError>;
 
@@ -89,6 +82,10 @@ pub(super) trait Listable: Sized {
 }
 
 impl Listable for LeaseItem {
+    const PATH: &'static str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    const ANSWER: AnswerKind = AnswerKind::Leases;
+    const PERMISSION: ShootPermission = ShootPermission::ListLeases;
+
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
         Self::page::<PAGE>(bytes)
     }
@@ -99,6 +96,10 @@ impl Listable for LeaseItem {
 }
 
 impl Listable for NodeItem {
+    const PATH: &'static str = "/api/v1/nodes";
+    const ANSWER: AnswerKind = AnswerKind::Nodes;
+    const PERMISSION: ShootPermission = ShootPermission::ListNodes;
+
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
         ItemList::at_most::<PAGE>(bytes)
     }
@@ -121,14 +122,12 @@ fn heap_size<I: Listable>(item: &Item<I>) -> usize {
 /// Lists once, in smaller pages if they are too large, or too large for the memory that is left.
 pub(super) async fn pages<C: Connector, I: Listable>(
     connection: &mut CachedConnection<C>,
-    permission: ShootPermission,
     size: &mut PageSize,
 ) -> Result<Listed<I>, ProbeFailure> {
-    let page_limit = answer(permission).limit();
     loop {
-        match pages_of(connection, permission, size).await {
+        match pages_of(connection, size).await {
             // Smaller pages do not make the whole list smaller.
-            Err(ProbeFailure::AnswerTooLarge(limit)) if limit == page_limit && size.shrink() => {}
+            Err(ProbeFailure::AnswerTooLarge(limit)) if limit == I::ANSWER.limit() && size.shrink() => {}
             Err(ProbeFailure::NoAnswerMemory(_)) if size.shrink() => {}
             result => return result,
         }
@@ -138,10 +137,9 @@ pub(super) async fn pages<C: Connector, I: Listable>(
 /// Lists once, page by page.
 async fn pages_of<C: Connector, I: Listable>(
     connection: &mut CachedConnection<C>,
-    permission: ShootPermission,
     size: &mut PageSize,
 ) -> Result<Listed<I>, ProbeFailure> {
-    let (path, kind, limit) = (path(permission), answer(permission), size.0);
+    let (path, kind, limit) = (I::PATH, I::ANSWER, size.0);
     let mut request = ApiRequest::get(format!("{path}?limit={limit}"), kind);
     let (mut items, mut sent) = (Vec::new(), None);
     let (mut largest, mut all) = (0, 0);
@@ -164,7 +162,7 @@ async fn pages_of<C: Connector, I: Listable>(
         if all > kind.list_limit() {
             return Err(ProbeFailure::AnswerTooLarge(kind.list_limit()));
         }
-        let page: ItemList<I> = decode_page(&response, permission, number)?;
+        let page: ItemList<I> = decode_page(&response, number)?;
         let kept = page.items.iter().map(|item| size_of_val(item) + heap_size(item));
         let kept = kept.sum();
         let of_list = match share.take() {
@@ -195,11 +193,7 @@ async fn pages_of<C: Connector, I: Listable>(
 }
 
 /// Decodes the page of this number.
-fn decode_page<I: Listable>(
-    response: &ApiResponse,
-    permission: ShootPermission,
-    number: usize,
-) -> Result<ItemList<I>, ProbeFailure> {
+fn decode_page<I: Listable>(response: &ApiResponse, number: usize) -> Result<ItemList<I>, ProbeFailure> {
     let broken = |why: String| match number {
         1 => ProbeFailure::ListFailed(why),
         _ => ProbeFailure::ListBrokeOff(format!("page {number}: {why}")),
@@ -209,7 +203,7 @@ fn decode_page<I: Listable>(
         StatusCode::OK => I::page(body).map_err(|e| broken(e.to_string()))?,
         StatusCode::TOO_MANY_REQUESTS => return Err(ProbeFailure::Throttled(response.retry_after)),
         StatusCode::UNAUTHORIZED => return Err(ProbeFailure::Unauthorized),
-        StatusCode::FORBIDDEN => return Err(ProbeFailure::Forbidden(vec![permission])),
+        StatusCode::FORBIDDEN => return Err(ProbeFailure::Forbidden(vec![I::PERMISSION])),
         status => return Err(broken(format!("{status}{}", message(body)))),
     };
     match page.metadata.continue_token.len() {
@@ -220,6 +214,7 @@ fn decode_page<I: Listable>(
 
 /// The message of a `Status`, cut to a sensible length; empty when the body is something else.
 fn message(body: &[u8]) -> String {
+    // Nothing else of a Status: a hostile one may have millions of details.
     #[derive(Deserialize)]
     struct Status {
         message: String,

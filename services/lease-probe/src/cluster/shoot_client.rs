@@ -101,11 +101,6 @@ pub struct HttpShootClient<C: Connector> {
     machines_failed: u32,
 }
 
-/// The external endpoint of a shoot, over one cached connection.
-pub struct HttpExternalEndpoint<C: Connector> {
-    connection: CachedConnection<C>,
-}
-
 // === impl HttpShootClient ===
 
 impl<C: Connector> HttpShootClient<C> {
@@ -130,21 +125,20 @@ impl<C: Connector> HttpShootClient<C> {
         &mut self,
         access: &Access,
         budget: Budget,
-        permission: ShootPermission,
     ) -> Result<Listed<I>, ProbeFailure> {
         let connection = &mut self.connection;
         connection.set_kubeconfig(access)?;
         let [of_leases, of_nodes] = &mut self.pages;
-        let page = match permission {
+        let page = match I::PERMISSION {
             ShootPermission::ListLeases => of_leases,
             ShootPermission::ListNodes => of_nodes,
         };
         let began = Instant::now();
         let twice = async {
-            match pages(connection, permission, page).await {
+            match pages(connection, page).await {
                 Err(ProbeFailure::ListFailed(_)) => {
                     connection.suspect(Suspicion::NoticedAt(began));
-                    pages(connection, permission, page).await
+                    pages(connection, page).await
                 }
                 result => result,
             }
@@ -162,10 +156,10 @@ impl<C: Connector> HttpShootClient<C> {
                 Err(failure) => failure,
             },
             Ok(Err(failure)) => failure,
-            Err(_) if connection.is_waiting_for_memory() => {
-                ProbeFailure::NoAnswerMemory(connection.limits().answers.capacity())
+            Err(_) if connection.waits_for_memory => {
+                ProbeFailure::NoAnswerMemory(connection.limits.answers.capacity())
             }
-            Err(_) if connection.is_queueing() => ProbeFailure::QueueTimeout(budget.limit),
+            Err(_) if connection.queueing => ProbeFailure::QueueTimeout(budget.limit),
             Err(_) => {
                 // It may be dead, and no ping has found out yet.
                 connection.close();
@@ -213,7 +207,7 @@ impl<C: Connector> HttpShootClient<C> {
             machines::list(&seed, &name, deadline)
         ));
         let (found, machines) = {
-            let mut nodes = pin!(self.list::<NodeItem>(access, budget, ShootPermission::ListNodes));
+            let mut nodes = pin!(self.list::<NodeItem>(access, budget));
             tokio::select! {
                 biased;
                 found = &mut nodes => {
@@ -253,7 +247,7 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         budget: Budget,
     ) -> Result<(ListedLeases, Instant), ProbeFailure> {
         self.remembered.check()?;
-        let found = self.list(access, budget, ShootPermission::ListLeases).await?;
+        let found = self.list::<LeaseItem>(access, budget).await?;
         self.remembered.set(found.items.len())?;
         let mut listed = ListedLeases::default();
         for item in found.items {
@@ -281,7 +275,7 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         access: &Access,
         budget: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
-        let limits = self.connection.limits().clone();
+        let limits = self.connection.limits.clone();
         let permit = timeout_at(budget.deadline, limits.node_lists.acquire()).await;
         let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(budget.limit))?;
         permit.during(self.both_lists(access, budget)).await
@@ -296,22 +290,10 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
     }
 }
 
-// === impl HttpExternalEndpoint ===
-
-impl<C: Connector> HttpExternalEndpoint<C> {
-    /// An endpoint that is connected to when it is asked.
-    #[must_use]
-    pub const fn new(connector: C, limits: Arc<SharedLimits>) -> Self {
-        Self {
-            connection: CachedConnection::new(connector, limits),
-        }
-    }
-}
-
-impl<C: Connector> ExternalEndpoint for HttpExternalEndpoint<C> {
+impl<C: Connector> ExternalEndpoint for CachedConnection<C> {
     async fn answers(&mut self, access: &Access, budget: Budget) -> Result<(), ProbeFailure> {
-        self.connection.set_kubeconfig(access)?;
-        version(&mut self.connection, budget.limit.min(VERSION_TIMEOUT)).await
+        self.set_kubeconfig(access)?;
+        version(self, budget.limit.min(VERSION_TIMEOUT)).await
     }
 }
 

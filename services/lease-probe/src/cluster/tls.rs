@@ -2,10 +2,8 @@
 
 use std::sync::{Arc, LazyLock};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use secrecy::ExposeSecret;
 use watchdog_api::kubeconfig::ShootAccess;
 
 use crate::domain::outcome::ProbeFailure;
@@ -39,17 +37,13 @@ pub(crate) struct ShootTls {
 /// # Errors
 /// [`ProbeFailure::Kubeconfig`] when the certificates or the key cannot be used; never shows what is in them.
 pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
-    let host = access
-        .tls_server_name
-        .as_deref()
-        .or(access.server.host())
-        .unwrap_or_default();
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let server_name = ServerName::try_from(host.to_owned())
-        .map_err(|_| unusable(&format!("{host:?} is neither a DNS name nor an IP address")))?;
-    let roots = match &access.ca_pem {
+    let server_name = match &access.tls_server_name {
+        Some(name) => name.clone(),
+        None => server_host(access)?,
+    };
+    let roots = match &access.authorities {
         None => HOST_ROOTS.clone(),
-        Some(pem) => Arc::new(roots(pem)?),
+        Some(certificates) => Arc::new(roots(certificates)?),
     };
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_safe_default_protocol_versions()
@@ -57,15 +51,9 @@ pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
         .with_root_certificates(roots);
     let mut config = match &access.credentials.client_certificate {
         None => builder.with_no_client_auth(),
-        Some(client) => {
-            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&client.cert_pem).collect();
-            let chain = chain.map_err(|_| unusable("client-certificate-data is not PEM"))?;
-            let key = PrivateKeyDer::from_pem_slice(client.key_pem.expose_secret().as_bytes())
-                .map_err(|_| unusable("client-key-data holds no private key in PEM"))?;
-            builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|_| unusable("client-key-data is not the private key of client-certificate-data"))?
-        }
+        Some(client) => builder
+            .with_client_auth_cert(client.chain.clone(), client.key.clone_key())
+            .map_err(|_| unusable("client-key-data is not the private key of client-certificate-data"))?,
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // One session per shoot is all there is to resume.
@@ -80,16 +68,19 @@ fn unusable(why: &str) -> ProbeFailure {
     ProbeFailure::Kubeconfig(why.to_owned())
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, ProbeFailure> {
+fn server_host(access: &ShootAccess) -> Result<ServerName<'static>, ProbeFailure> {
+    let host = access.server.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(host.to_owned())
+        .map_err(|_| unusable(&format!("{host:?} is neither a DNS name nor an IP address")))
+}
+
+fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, ProbeFailure> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|_| unusable("certificate-authority-data is not PEM"))?;
+    for certificate in certificates {
         roots
-            .add(certificate)
+            .add(certificate.clone())
             .map_err(|_| unusable("certificate-authority-data holds a certificate that cannot be used"))?;
-    }
-    if roots.is_empty() {
-        return Err(unusable("certificate-authority-data holds no certificate"));
     }
     Ok(roots)
 }

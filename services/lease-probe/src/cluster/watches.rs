@@ -16,67 +16,106 @@ use watchdog_runtime::readiness::Readiness;
 use crate::controller::prober::Endpoint;
 use crate::controller::prober_manager::ProberManager;
 
-/// Follows the Clusters.
-///
-/// # Errors
-/// As [`Watch::run`].
-pub async fn clusters(
-    seed: kube::Client,
-    manager: Arc<ProberManager>,
-    readiness: Readiness,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let watch = Watch {
-        name: "clusters",
-        api: Api::<Cluster>::all(seed),
-        config: Config::default().page_size(CLUSTER_PAGE),
-    };
-    watch
-        .run(readiness, stop, move |change| match change {
-            Change::ListBegins | Change::Failed | Change::Restored => {}
-            Change::Applied(cluster) => manager.cluster_applied(&cluster),
-            Change::Deleted(cluster) => manager.cluster_deleted(cluster.name()),
-            Change::Synced(keys) => {
-                manager.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
-            }
-        })
-        .await
+/// The watches of one replica.
+#[derive(Clone)]
+pub struct Watches {
+    /// Where they are opened.
+    pub seed: kube::Client,
+    /// What they feed.
+    pub manager: Arc<ProberManager>,
+    /// Blocked by each until its first list is complete.
+    pub readiness: Readiness,
+    /// Ends them.
+    pub stop: CancellationToken,
 }
 
-/// Follows the Secrets with the kubeconfigs for one kind of endpoint. Their name comes from the configuration; when it
-/// changes, another name is followed.
-///
-/// # Errors
-/// As [`Watch::run`].
-pub async fn kubeconfigs(
-    seed: kube::Client,
-    manager: Arc<ProberManager>,
-    endpoint: Endpoint,
-    mut config: watch::Receiver<Arc<ProberConfig>>,
-    readiness: Readiness,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    loop {
-        let secret = name(&config.borrow_and_update(), endpoint);
-        let differs = |config: &Arc<ProberConfig>| name(config, endpoint) != secret;
-        let renamed = async { config.wait_for(differs).await.map(drop) };
-        let stop_watch = stop.child_token();
-        let follow = follow(
-            &seed,
-            &manager,
-            endpoint,
-            secret.as_deref(),
-            &readiness,
-            stop_watch.clone(),
-        );
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            result = follow => return result,
-            Ok(()) = renamed => {
-                stop_watch.cancel();
-                manager.kubeconfigs_renamed(endpoint);
+impl Watches {
+    /// Follows the Clusters.
+    ///
+    /// # Errors
+    /// As [`Watch::run`].
+    pub async fn clusters(self) -> anyhow::Result<()> {
+        let watch = Watch {
+            name: "clusters",
+            api: Api::<Cluster>::all(self.seed),
+            config: Config::default().page_size(CLUSTER_PAGE),
+        };
+        let manager = self.manager;
+        watch
+            .run(self.readiness, self.stop, move |change| match change {
+                Change::ListBegins | Change::Failed | Change::Restored => {}
+                Change::Applied(cluster) => manager.cluster_applied(&cluster),
+                Change::Deleted(cluster) => manager.cluster_deleted(cluster.name()),
+                Change::Synced(keys) => {
+                    manager.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
+                }
+            })
+            .await
+    }
+
+    /// Follows the Secrets with the kubeconfigs for one kind of endpoint. Their name comes from the configuration; when
+    /// it changes, another name is followed.
+    ///
+    /// # Errors
+    /// As [`Watch::run`].
+    pub async fn kubeconfigs(
+        self,
+        endpoint: Endpoint,
+        mut config: watch::Receiver<Arc<ProberConfig>>,
+    ) -> anyhow::Result<()> {
+        loop {
+            let secret = name(&config.borrow_and_update(), endpoint);
+            let differs = |config: &Arc<ProberConfig>| name(config, endpoint) != secret;
+            let renamed = async { config.wait_for(differs).await.map(drop) };
+            let stop_watch = self.stop.child_token();
+            let follow = self.follow(endpoint, secret.as_deref(), stop_watch.clone());
+            tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                result = follow => return result,
+                Ok(()) = renamed => {
+                    stop_watch.cancel();
+                    self.manager.kubeconfigs_renamed(endpoint);
+                }
             }
         }
+    }
+
+    async fn follow(
+        &self,
+        endpoint: Endpoint,
+        secret: Option<&str>,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let Some(secret) = secret else {
+            stop.cancelled().await;
+            return Ok(());
+        };
+        let watch = Watch {
+            name: match endpoint {
+                Endpoint::Internal => "kubeconfigs",
+                Endpoint::External => "external-kubeconfigs",
+            },
+            api: Api::<KubeconfigSecret>::all(self.seed.clone()),
+            config: Config::default().fields(&format!("metadata.name={secret}")),
+        };
+        let manager = &self.manager;
+        watch
+            .run(self.readiness.clone(), stop, |change| match change {
+                Change::ListBegins | Change::Failed | Change::Restored => {}
+                Change::Applied(secret) => {
+                    let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
+                    manager.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());
+                }
+                Change::Deleted(secret) => {
+                    let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
+                    manager.kubeconfig_deleted(endpoint, namespace);
+                }
+                Change::Synced(keys) => {
+                    let exist = keys.into_iter().map(|key| key.namespace).collect();
+                    manager.kubeconfigs_synced(endpoint, &exist);
+                }
+            })
+            .await
     }
 }
 
@@ -85,44 +124,4 @@ fn name(config: &ProberConfig, endpoint: Endpoint) -> Option<String> {
         Endpoint::Internal => Some(config.kube_config_secret_name.clone()),
         Endpoint::External => config.external_kube_config_secret_name.clone(),
     }
-}
-
-async fn follow(
-    seed: &kube::Client,
-    manager: &Arc<ProberManager>,
-    endpoint: Endpoint,
-    secret: Option<&str>,
-    readiness: &Readiness,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let name = match endpoint {
-        Endpoint::Internal => "kubeconfigs",
-        Endpoint::External => "external-kubeconfigs",
-    };
-    let Some(secret) = secret else {
-        stop.cancelled().await;
-        return Ok(());
-    };
-    let watch = Watch {
-        name,
-        api: Api::<KubeconfigSecret>::all(seed.clone()),
-        config: Config::default().fields(&format!("metadata.name={secret}")),
-    };
-    watch
-        .run(readiness.clone(), stop, |change| match change {
-            Change::ListBegins | Change::Failed | Change::Restored => {}
-            Change::Applied(secret) => {
-                let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
-                manager.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());
-            }
-            Change::Deleted(secret) => {
-                let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
-                manager.kubeconfig_deleted(endpoint, namespace);
-            }
-            Change::Synced(keys) => {
-                let exist = keys.into_iter().map(|key| key.namespace).collect();
-                manager.kubeconfigs_synced(endpoint, &exist);
-            }
-        })
-        .await
 }

@@ -19,7 +19,7 @@ use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use crate::domain::probe_state::ProbeState;
-use crate::domain::schedule::{self, FailureStreak, RecentStarts, ScheduleInputs};
+use crate::domain::schedule::{self, RecentStarts, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
@@ -249,14 +249,9 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let pace = self.shared.pace(config);
         let mut next_due = schedule::after_assessment(now, pace, seen, &self.recent, (self.shared.random)());
         if let Some(failure) = throttled {
-            count_throttled(&failure);
-            self.throttled_until = schedule::after_failure(
-                (now, now),
-                pace,
-                &failure,
-                FailureStreak::FIRST,
-                (self.shared.random)(),
-            );
+            THROTTLED.inc(());
+            let random = (self.shared.random)();
+            self.throttled_until = schedule::after_failure((now, now), pace, &failure, 1, false, random);
             next_due = next_due.max(self.throttled_until);
         }
         let message = verdict::sentence(&found, result.counting);
@@ -277,7 +272,6 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     ) -> (Verdict, UnixTime, Option<UnixTime>) {
         let outcome = failure.outcome();
         PROBES.inc(&outcome);
-        count_throttled(failure);
         self.report.failure(endpoint, failure);
         note_observations(&self.shared, &mut self.client, &mut self.state);
         let started = self.shared.time_of(started);
@@ -301,10 +295,8 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             (started, now),
             self.shared.pace(&inputs.config),
             failure,
-            FailureStreak {
-                in_a_row: self.failures,
-                close: self.close.is_some(),
-            },
+            self.failures,
+            self.close.is_some(),
             (self.shared.random)(),
         );
         if matches!(failure, ProbeFailure::MachinesThrottled(_))
@@ -313,6 +305,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             next_due = next_due.min(now.after(pause));
         }
         if failure.is_throttled() {
+            THROTTLED.inc(());
             self.throttled_until = next_due;
         }
         let valid_until = schedule::valid_until(next_due, inputs.config.probe_timeout);
@@ -393,12 +386,6 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             None => external.await,
         };
         Ok((found, Some(answer)))
-    }
-}
-
-fn count_throttled(failure: &ProbeFailure) {
-    if failure.outcome() == Outcome::Throttled {
-        THROTTLED.inc(());
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use watchdog_api::cluster::Cluster;
-use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibility, may_continue};
+use watchdog_api::eligibility::{ShootSettings, SkipReason, may_continue, may_start};
 use watchdog_api::prober::ProberConfig;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_watch_stream::server::StateStore;
@@ -17,9 +17,10 @@ use watchdog_watch_stream::server::StateStore;
 use super::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use super::supervisor::supervise;
 use crate::cluster::answer_budget::SharedLimits;
+use crate::cluster::connection::CachedConnection;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
-use crate::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
+use crate::cluster::shoot_client::HttpShootClient;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 use crate::metrics::FailureReason;
@@ -49,12 +50,6 @@ pub struct ProberManager {
     inner: Mutex<ManagerState>,
 }
 
-impl std::fmt::Debug for ProberManager {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ProberManager").finish_non_exhaustive()
-    }
-}
-
 struct ManagerState {
     config: Arc<ProberConfig>,
     clusters: HashMap<String, ClusterFacts>,
@@ -65,8 +60,6 @@ struct ManagerState {
     clusters_listed: bool,
     probes: HashMap<String, RunningProber>,
     failures: HashMap<String, FailureCounts>,
-    denied: HashMap<String, Vec<ShootPermission>>,
-    next_probe: u64,
 }
 
 /// The settings that a Cluster yields, or the reason to skip it, under the start rules and under the stop rules.
@@ -76,9 +69,11 @@ struct ClusterFacts {
 }
 
 struct RunningProber {
-    id: u64,
     inputs: watch::Sender<ProbeInputs>,
+    // Cancelled when it is removed: both happen within the lock.
     stop: CancellationToken,
+    // The permissions that the shoot refused to its last probe.
+    denied: Vec<ShootPermission>,
 }
 
 impl ProberManager {
@@ -100,8 +95,6 @@ impl ProberManager {
             clusters_listed: false,
             probes: HashMap::new(),
             failures: HashMap::new(),
-            denied: HashMap::new(),
-            next_probe: 0,
         };
         Arc::new(Self {
             shared,
@@ -118,10 +111,7 @@ impl ProberManager {
         let Some(shoot) = cluster.metadata.name.clone() else {
             return;
         };
-        let start = match eligibility(cluster) {
-            Eligibility::Probe(settings) => Ok(Arc::new(settings)),
-            Eligibility::Skip(reason) => Err(reason),
-        };
+        let start = may_start(cluster).map(Arc::new);
         if let Err(SkipReason::Malformed(reason)) = &start {
             tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is skipped");
         }
@@ -211,7 +201,11 @@ impl ProberManager {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                Ok(()) = rules.changed() => self.configured(rules.borrow_and_update().clone()),
+                Ok(()) = rules.changed() => {
+                    let mut inner = self.inner.lock();
+                    inner.config = rules.borrow_and_update().clone();
+                    self.reconcile_all(&mut inner);
+                }
                 Ok(()) = ownership.changed() => {
                     ownership.mark_unchanged();
                     self.reconcile_all(&mut self.inner.lock());
@@ -219,12 +213,6 @@ impl ProberManager {
             }
         }
         self.stop();
-    }
-
-    fn configured(self: &Arc<Self>, config: Arc<ProberConfig>) {
-        let mut inner = self.inner.lock();
-        inner.config = config;
-        self.reconcile_all(&mut inner);
     }
 
     /// Stops all probes.
@@ -255,6 +243,12 @@ impl ProberManager {
         self.inner.lock().probes.len()
     }
 
+    /// Bytes of the answers that are being read.
+    #[must_use]
+    pub fn answer_bytes(&self) -> usize {
+        self.limits.answers.in_use()
+    }
+
     /// Failed probes of all shoots that still exist.
     #[must_use]
     pub(crate) fn failures(&self) -> Vec<(String, FailureCounts)> {
@@ -270,10 +264,10 @@ impl ProberManager {
     #[must_use]
     pub fn denied(&self) -> Vec<(String, Vec<ShootPermission>)> {
         let inner = self.inner.lock();
-        inner
-            .denied
-            .iter()
-            .map(|(shoot, missing)| (shoot.clone(), missing.clone()))
+        let probes = inner.probes.iter();
+        probes
+            .filter(|(_, running)| !running.denied.is_empty())
+            .map(|(shoot, running)| (shoot.clone(), running.denied.clone()))
             .collect()
     }
 
@@ -320,18 +314,14 @@ impl ProberManager {
     }
 
     fn start(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str, inputs: ProbeInputs) {
-        inner.next_probe += 1;
-        let id = inner.next_probe;
         let (sender, receiver) = watch::channel(inputs);
         let stop = CancellationToken::new();
-        inner.probes.insert(
-            shoot.to_owned(),
-            RunningProber {
-                id,
-                inputs: sender,
-                stop: stop.clone(),
-            },
-        );
+        let running = RunningProber {
+            inputs: sender,
+            stop: stop.clone(),
+            denied: Vec::new(),
+        };
+        inner.probes.insert(shoot.to_owned(), running);
         let shoot: Arc<str> = shoot.into();
         // Of the highest level, so that no filter takes the shoot from the lines of its prober.
         let span = tracing::error_span!("prober", shoot = &*shoot);
@@ -342,11 +332,11 @@ impl ProberManager {
                 let report = ManagerReporter {
                     manager: manager.clone(),
                     shoot: shoot.clone(),
-                    id,
+                    stop: stop.clone(),
                 };
                 let (shoot, shared, inputs) = (shoot.clone(), manager.shared.clone(), receiver.clone());
                 let (connector, limits) = (manager.connector, manager.limits.clone());
-                let external = HttpExternalEndpoint::new(connector, limits.clone());
+                let external = CachedConnection::new(connector, limits.clone());
                 let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), connector, limits);
                 let prober = Prober::new(shoot, shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
@@ -364,10 +354,15 @@ impl ManagerState {
     }
 
     fn stop(&mut self, shoot: &str, why: &str) {
-        self.denied.remove(shoot);
         if let Some(running) = self.probes.remove(shoot) {
             tracing::info!(shoot, reason = why, "prober stopped");
             running.stop.cancel();
+        }
+    }
+
+    fn set_denied(&mut self, shoot: &str, missing: &[ShootPermission]) {
+        if let Some(running) = self.probes.get_mut(shoot) {
+            running.denied = missing.to_vec();
         }
     }
 
@@ -393,17 +388,14 @@ impl ManagerState {
 struct ManagerReporter {
     manager: Arc<ProberManager>,
     shoot: Arc<str>,
-    id: u64,
+    stop: CancellationToken,
 }
 
 impl ManagerReporter {
+    /// Within the lock, so that nothing is reported after the prober was stopped.
     fn while_running(&self, act: impl FnOnce(&mut ManagerState)) {
         let mut inner = self.manager.inner.lock();
-        if inner
-            .probes
-            .get(&*self.shoot)
-            .is_some_and(|running| running.id == self.id)
-        {
+        if !self.stop.is_cancelled() {
             act(&mut inner);
         }
     }
@@ -411,12 +403,11 @@ impl ManagerReporter {
 
 impl ProbeReporter for ManagerReporter {
     fn verdict(&self, verdict: Verdict) {
-        // Within the lock, so that nothing is published after the shoot was removed.
         self.while_running(|inner| {
             let probing = &self.manager.shared.probing;
             probing.store(inner.probes.len(), Ordering::Relaxed);
             if verdict.evidence.is_some() {
-                inner.denied.remove(&*self.shoot);
+                inner.set_denied(&self.shoot, &[]);
             }
             self.manager.verdicts.upsert(self.shoot.to_string(), verdict);
         });
@@ -429,7 +420,7 @@ impl ProbeReporter for ManagerReporter {
                 .entry((endpoint, FailureReason(failure.as_str())))
                 .or_default() += 1;
             if let ProbeFailure::Forbidden(missing) = failure {
-                inner.denied.insert(self.shoot.to_string(), missing.clone());
+                inner.set_denied(&self.shoot, missing);
             }
         });
     }

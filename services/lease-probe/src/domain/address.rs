@@ -46,7 +46,7 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [prefix @ .., high, low] = address.segments();
     let stands_for_ipv4 = match prefix {
         [0, 0, 0, 0, 0, 0xffff] | [0x64, 0xff9b, 0, 0, 0, 0] => true,
-        // But :: and ::1.
+        // Except :: and ::1.
         [0, 0, 0, 0, 0, 0] => high != 0 || low > 1,
         _ => false,
     };

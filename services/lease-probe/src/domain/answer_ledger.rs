@@ -165,6 +165,12 @@ impl AnswerLedger {
         }
     }
 
+    /// The most bytes that may be held.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// The bytes that are held.
     #[must_use]
     pub const fn used(&self) -> usize {

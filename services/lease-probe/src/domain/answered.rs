@@ -81,6 +81,15 @@ impl ListTimes {
     pub fn latency(self) -> Duration {
         self.received.since(self.sent)
     }
+
+    /// A list that takes no time.
+    #[cfg(test)]
+    pub(super) const fn at(time: UnixTime) -> Self {
+        Self {
+            sent: time,
+            received: time,
+        }
+    }
 }
 
 /// How many requests for a list the API server answered, and how many of them with an error.

@@ -44,6 +44,14 @@ pub struct ZoneCount {
     pub expired: u32,
 }
 
+impl ZoneCount {
+    /// Returns true if all candidates of the zone are expired.
+    #[must_use]
+    pub const fn is_expired(&self) -> bool {
+        self.candidates > 0 && self.expired == self.candidates
+    }
+}
+
 /// The evidence for a verdict.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence {
@@ -153,6 +161,8 @@ pub struct ExternalOutage {
     pub since: UnixTime,
     /// The answered time of the internal endpoint then.
     pub mark: AnsweredMark,
+    /// How often it has failed since.
+    pub failures: u32,
     /// True if it failed often enough in a row to count.
     pub counts: bool,
 }
@@ -237,7 +247,7 @@ fn count_leases(
     } = context;
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut evidence = Evidence {
-        nodes: nodes.map_or(0, |nodes| count(nodes.len())),
+        nodes: nodes.map_or(0, |nodes| count(nodes.count())),
         leases: count(listed.leases.len()).saturating_add(listed.malformed),
         expiry_age: rule.expiry_age,
         threshold: rule.threshold,

@@ -78,14 +78,8 @@ impl NodeIndex {
 
     /// Number of nodes.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.nodes.len()
-    }
-
-    /// Returns true if there are no nodes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
     }
 
     /// Returns true if there is a node of this name.
@@ -135,12 +129,12 @@ fn exclusion(node: &NodeItem, machine: Option<MachinePhase>, settings: &ShootSet
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use watchdog_api::node::NodeCondition;
 
     use super::*;
 
-    fn node(name: &str) -> NodeItem {
+    pub(in crate::domain) fn node(name: &str) -> NodeItem {
         NodeItem {
             name: name.into(),
             pool: Some("pool".into()),
@@ -150,7 +144,7 @@ mod tests {
         }
     }
 
-    fn condition(kind: &str, status: &str, reason: &str) -> NodeCondition {
+    pub(in crate::domain) fn condition(kind: &str, status: &str, reason: &str) -> NodeCondition {
         NodeCondition {
             kind: kind.into(),
             status: status.into(),
@@ -158,7 +152,7 @@ mod tests {
         }
     }
 
-    fn machine(node: &str, phase: MachinePhase) -> MachineItem {
+    pub(in crate::domain) fn machine(node: &str, phase: MachinePhase) -> MachineItem {
         MachineItem {
             name: format!("machine-{node}").into(),
             node: Some(node.into()),
@@ -167,114 +161,66 @@ mod tests {
     }
 
     #[test]
-    fn every_filter_alone() {
-        let settings = ShootSettings::default();
-        let own = ShootSettings {
-            unhealthy_conditions: [("pool".to_owned(), vec!["MemoryPressure".to_owned()])].into(),
-            ..Default::default()
-        };
-        let with = |conditions| NodeItem {
-            conditions,
-            ..node("n")
-        };
-        let running = || vec![machine("n", MachinePhase::Other)];
-        let rows: Vec<(NodeItem, Vec<MachineItem>, &ShootSettings, Option<Exclusion>)> = vec![
-            (node("n"), running(), &settings, None),
-            (
-                NodeItem {
-                    not_managed_by_mcm: true,
-                    ..node("n")
-                },
-                running(),
-                &settings,
-                Some(Exclusion::NotManagedByMcm),
-            ),
-            (
-                with(vec![condition("DiskPressure", "True", "")]),
-                running(),
-                &settings,
-                Some(Exclusion::UnhealthyCondition),
-            ),
-            (
-                with(vec![condition("DiskPressure", "Unknown", "")]),
-                running(),
-                &settings,
-                None,
-            ),
-            (
-                with(vec![condition("MemoryPressure", "True", "")]),
-                running(),
-                &settings,
-                None,
-            ),
-            (
-                with(vec![condition("MemoryPressure", "True", "")]),
-                running(),
-                &own,
-                Some(Exclusion::UnhealthyCondition),
-            ),
-            (
-                with(vec![condition("DiskPressure", "True", "")]),
-                running(),
-                &own,
-                None,
-            ),
-            (
-                with(vec![condition("InPlaceUpdate", "True", "ReadyForUpdate")]),
-                running(),
-                &settings,
-                Some(Exclusion::InPlaceUpdate),
-            ),
-            (
-                with(vec![condition("InPlaceUpdate", "True", "UpdateFailed")]),
-                running(),
-                &settings,
-                Some(Exclusion::InPlaceUpdate),
-            ),
-            (
-                with(vec![condition("InPlaceUpdate", "True", "UpdateSuccessful")]),
-                running(),
-                &settings,
-                None,
-            ),
-            (node("n"), vec![], &settings, Some(Exclusion::NoMachine)),
-            (
-                node("n"),
-                vec![machine("other", MachinePhase::Other)],
-                &settings,
-                Some(Exclusion::NoMachine),
-            ),
-            (
-                node("n"),
-                vec![machine("n", MachinePhase::Failed)],
-                &settings,
-                Some(Exclusion::MachineFailed),
-            ),
-            (
-                node("n"),
-                vec![machine("n", MachinePhase::Terminating)],
-                &settings,
-                Some(Exclusion::MachineTerminating),
-            ),
-            (
-                node("n"),
-                vec![
-                    machine("n", MachinePhase::Terminating),
-                    machine("n", MachinePhase::Other),
-                ],
-                &settings,
-                None,
-            ),
-        ];
-        for (node, machines, settings, expected) in rows {
-            let index = NodeIndex::new(std::slice::from_ref(&node), &machines, settings);
-            assert_eq!(index.exclusion("n"), expected, "{node:?} {machines:?}");
+    fn the_conditions_of_a_node() {
+        let pools = [("pool".to_owned(), vec!["MemoryPressure".to_owned()])];
+        let (default, own) = (
+            ShootSettings::default(),
+            ShootSettings {
+                unhealthy_conditions: pools.into(),
+                ..Default::default()
+            },
+        );
+        let (unhealthy, in_place) = (
+            Some(Exclusion::UnhealthyCondition),
+            Some(Exclusion::InPlaceUpdate),
+        );
+        for (kind, status, reason, settings, expected) in [
+            ("DiskPressure", "True", "", &default, unhealthy),
+            ("DiskPressure", "Unknown", "", &default, None),
+            ("MemoryPressure", "True", "", &default, None),
+            ("MemoryPressure", "True", "", &own, unhealthy),
+            ("DiskPressure", "True", "", &own, None),
+            ("InPlaceUpdate", "True", "ReadyForUpdate", &default, in_place),
+            ("InPlaceUpdate", "True", "UpdateFailed", &default, in_place),
+            ("InPlaceUpdate", "True", "UpdateSuccessful", &default, None),
+        ] {
+            let node = NodeItem {
+                conditions: vec![condition(kind, status, reason)],
+                ..node("n")
+            };
+            let index = NodeIndex::new(&[node], &[machine("n", MachinePhase::Other)], settings);
+            assert_eq!(index.exclusion("n"), expected, "{kind} {status} {reason}");
         }
     }
 
     #[test]
-    fn a_lease_without_node_does_not_count() {
-        let index = NodeIndex::new(&[], &[], &ShootSettings::default());
+    fn the_machines_of_a_node() {
+        use MachinePhase::{Failed, Other, Terminating};
+        for (machines, expected) in [
+            (vec![machine("n", Other)], None),
+            (vec![], Some(Exclusion::NoMachine)),
+            (vec![machine("other", Other)], Some(Exclusion::NoMachine)),
+            (vec![machine("n", Failed)], Some(Exclusion::MachineFailed)),
+            (
+                vec![machine("n", Terminating)],
+                Some(Exclusion::MachineTerminating),
+            ),
+            (vec![machine("n", Terminating), machine("n", Other)], None),
+        ] {
+            let index = NodeIndex::new(&[node("n")], &machines, &ShootSettings::default());
+            assert_eq!(index.exclusion("n"), expected, "{machines:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_not_managed_and_one_that_is_gone() {
+        let unmanaged = NodeItem {
+            not_managed_by_mcm: true,
+            ..node("n")
+        };
+        let machines = [machine("n", MachinePhase::Other)];
+        let index = NodeIndex::new(&[unmanaged], &machines, &ShootSettings::default());
+        assert_eq!(index.exclusion("n"), Some(Exclusion::NotManagedByMcm));
         assert_eq!(index.exclusion("gone"), Some(Exclusion::NoNode));
     }
 }

@@ -171,29 +171,51 @@ pub enum FailureEvidence {
 }
 
 impl ProbeFailure {
+    /// Its label value, the outcome of a probe that failed this way, which never leads to a scale-down, and the
+    /// evidence that it gives about whether kubelets could renew their leases.
+    const fn class(&self) -> (&'static str, Outcome, FailureEvidence) {
+        use Outcome::{ApiServerUnreachable, Inconclusive};
+        match self {
+            Self::Connect(_) => ("connect", ApiServerUnreachable, FailureEvidence::Disconnected),
+            Self::Tls(_) => ("tls", ApiServerUnreachable, FailureEvidence::Disconnected),
+            Self::Timeout(_) => ("timeout", ApiServerUnreachable, FailureEvidence::Silent),
+            Self::ListTimeout(_) => ("list_timeout", Inconclusive, FailureEvidence::Silent),
+            // Something else may have answered in its place.
+            Self::VersionFailed(_) => ("version_failed", ApiServerUnreachable, FailureEvidence::Away),
+            Self::ListFailed(_) => ("list_failed", Inconclusive, FailureEvidence::Away),
+            Self::ListBrokeOff(_) => ("list_broke_off", Inconclusive, FailureEvidence::Away),
+            Self::AnswerTooLarge(_) => ("answer_too_large", Inconclusive, FailureEvidence::Away),
+            Self::Throttled(_) => ("throttled", Outcome::Throttled, FailureEvidence::Throttles),
+            // Of lease-probe's own affairs, or those of the seed.
+            Self::Kubeconfig(_) => ("kubeconfig", Inconclusive, FailureEvidence::None),
+            Self::AddressRefused { .. } => ("address_refused", Inconclusive, FailureEvidence::None),
+            Self::QueueTimeout(_) => ("queue_timeout", Inconclusive, FailureEvidence::None),
+            Self::LocalLimit(_) => ("local_limit", Inconclusive, FailureEvidence::None),
+            Self::NoAnswerMemory(_) => ("no_answer_memory", Inconclusive, FailureEvidence::None),
+            Self::TooManyLeases(_) => ("too_many_leases", Inconclusive, FailureEvidence::None),
+            Self::Unauthorized => ("unauthorized", Inconclusive, FailureEvidence::None),
+            Self::Forbidden(_) => ("forbidden", Inconclusive, FailureEvidence::None),
+            Self::Machines(_) => ("machines", Inconclusive, FailureEvidence::None),
+            Self::MachinesThrottled(_) => ("machines_throttled", Inconclusive, FailureEvidence::None),
+        }
+    }
+
+    /// As a label value: a closed set.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        self.class().0
+    }
+
     /// The outcome of a probe that failed this way. It never leads to a scale-down.
     #[must_use]
-    pub const fn outcome(&self) -> Outcome {
-        match self {
-            Self::Connect(_) | Self::Tls(_) | Self::VersionFailed(_) | Self::Timeout(_) => {
-                Outcome::ApiServerUnreachable
-            }
-            Self::Throttled(_) => Outcome::Throttled,
-            Self::Kubeconfig(_)
-            | Self::AddressRefused { .. }
-            | Self::QueueTimeout(_)
-            | Self::LocalLimit(_)
-            | Self::AnswerTooLarge(_)
-            | Self::NoAnswerMemory(_)
-            | Self::TooManyLeases(_)
-            | Self::Unauthorized
-            | Self::Forbidden(_)
-            | Self::ListFailed(_)
-            | Self::ListBrokeOff(_)
-            | Self::ListTimeout(_)
-            | Self::Machines(_)
-            | Self::MachinesThrottled(_) => Outcome::Inconclusive,
-        }
+    pub fn outcome(&self) -> Outcome {
+        self.class().1
+    }
+
+    /// The evidence that this failure gives about whether kubelets could renew their leases.
+    #[must_use]
+    pub fn evidence(&self) -> FailureEvidence {
+        self.class().2
     }
 
     /// Returns true if this process is the reason why there is no answer, so that nothing new is known about the
@@ -210,58 +232,6 @@ impl ProbeFailure {
     #[must_use]
     pub const fn is_throttled(&self) -> bool {
         matches!(self, Self::Throttled(_))
-    }
-
-    /// The evidence that this failure gives about whether kubelets could renew their leases.
-    #[must_use]
-    pub const fn evidence(&self) -> FailureEvidence {
-        match self {
-            Self::Timeout(_) | Self::ListTimeout(_) => FailureEvidence::Silent,
-            Self::Connect(_) | Self::Tls(_) => FailureEvidence::Disconnected,
-            // Something else may have answered in its place.
-            Self::VersionFailed(_)
-            | Self::ListFailed(_)
-            | Self::ListBrokeOff(_)
-            | Self::AnswerTooLarge(_) => FailureEvidence::Away,
-            Self::Throttled(_) => FailureEvidence::Throttles,
-            // Of lease-probe's own affairs, or those of the seed.
-            Self::Kubeconfig(_)
-            | Self::AddressRefused { .. }
-            | Self::QueueTimeout(_)
-            | Self::LocalLimit(_)
-            | Self::NoAnswerMemory(_)
-            | Self::TooManyLeases(_)
-            | Self::Unauthorized
-            | Self::Forbidden(_)
-            | Self::Machines(_)
-            | Self::MachinesThrottled(_) => FailureEvidence::None,
-        }
-    }
-
-    /// As a label value: a closed set.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Kubeconfig(_) => "kubeconfig",
-            Self::AddressRefused { .. } => "address_refused",
-            Self::Connect(_) => "connect",
-            Self::Tls(_) => "tls",
-            Self::VersionFailed(_) => "version_failed",
-            Self::Timeout(_) => "timeout",
-            Self::QueueTimeout(_) => "queue_timeout",
-            Self::LocalLimit(_) => "local_limit",
-            Self::AnswerTooLarge(_) => "answer_too_large",
-            Self::NoAnswerMemory(_) => "no_answer_memory",
-            Self::TooManyLeases(_) => "too_many_leases",
-            Self::Throttled(_) => "throttled",
-            Self::Unauthorized => "unauthorized",
-            Self::Forbidden(_) => "forbidden",
-            Self::ListFailed(_) => "list_failed",
-            Self::ListBrokeOff(_) => "list_broke_off",
-            Self::ListTimeout(_) => "list_timeout",
-            Self::Machines(_) => "machines",
-            Self::MachinesThrottled(_) => "machines_throttled",
-        }
     }
 }
 
@@ -294,24 +264,11 @@ pub fn quote(text: &str) -> String {
 /// An HTTP status code as a label value, of a closed set: a server may answer with any number.
 #[must_use]
 pub fn code_label(code: u16) -> &'static str {
-    const KNOWN: [(u16, &str); 15] = [
-        (200, "200"),
-        (201, "201"),
-        (400, "400"),
-        (401, "401"),
-        (403, "403"),
-        (404, "404"),
-        (409, "409"),
-        (410, "410"),
-        (413, "413"),
-        (422, "422"),
-        (429, "429"),
-        (500, "500"),
-        (502, "502"),
-        (503, "503"),
-        (504, "504"),
+    const KNOWN: [&str; 15] = [
+        "200", "201", "400", "401", "403", "404", "409", "410", "413", "422", "429", "500", "502", "503",
+        "504",
     ];
-    if let Some((_, label)) = KNOWN.iter().find(|(known, _)| *known == code) {
+    if let Some(label) = KNOWN.into_iter().find(|label| label.parse() == Ok(code)) {
         return label;
     }
     match code {

@@ -73,7 +73,6 @@ pub struct ProbeState {
     nodes: Option<NodeIndex>,
     settled: LastSettledOutcome,
     external: Option<ExternalOutage>,
-    external_failures: u32,
     // Until then the seed's API server wants to be left alone.
     machines_paused_until: UnixTime,
     // Its 429s in a row.
@@ -294,20 +293,17 @@ impl ProbeState {
     /// `failureThreshold`.
     pub fn note_external(&mut self, answered: bool, threshold: u32, now: UnixTime) {
         if answered {
-            (self.external, self.external_failures) = (None, 0);
+            self.external = None;
             return;
         }
-        self.external_failures = self.external_failures.saturating_add(1);
-        let counts = self.external_failures >= threshold;
-        let first = ExternalOutage {
+        let outage = self.external.get_or_insert(ExternalOutage {
             since: now,
             mark: self.renewals.answered().now(),
-            counts,
-        };
-        self.external = Some(ExternalOutage {
-            counts,
-            ..self.external.unwrap_or(first)
+            failures: 0,
+            counts: false,
         });
+        outage.failures = outage.failures.saturating_add(1);
+        outage.counts = outage.failures >= threshold;
     }
 
     /// The seed's API server answered 429 to the list of the machines and asked for `wait`. `random` is in [0, 1).
@@ -357,9 +353,9 @@ impl ProbeState {
 #[cfg(test)]
 mod tests {
     use watchdog_api::eligibility::ShootSettings;
-    use watchdog_api::machine::{MachineItem, MachinePhase};
-    use watchdog_api::node::NodeItem;
+    use watchdog_api::machine::MachinePhase;
 
+    use super::super::candidates::tests::{machine, node};
     use super::super::renewals::ListedLease;
     use super::*;
 
@@ -386,28 +382,15 @@ mod tests {
     }
 
     fn listing(seconds: i64) -> ListTimes {
-        ListTimes {
-            sent: at(seconds),
-            received: at(seconds),
-        }
+        ListTimes::at(at(seconds))
     }
 
     fn index(nodes: &[&str]) -> NodeIndex {
-        let node = |name: &&str| NodeItem {
-            name: (*name).into(),
-            pool: None,
-            zone: Some("z".into()),
-            not_managed_by_mcm: false,
-            conditions: vec![],
-        };
-        let machine = |name: &&str| MachineItem {
-            name: (*name).into(),
-            node: Some((*name).into()),
-            phase: MachinePhase::Other,
-        };
-        let nodes_of: Vec<_> = nodes.iter().map(node).collect();
-        let machines: Vec<_> = nodes.iter().map(machine).collect();
-        NodeIndex::new(&nodes_of, &machines, &ShootSettings::default())
+        let machines: Vec<_> = { nodes.iter() }
+            .map(|name| machine(name, MachinePhase::Other))
+            .collect();
+        let nodes: Vec<_> = nodes.iter().map(|name| node(name)).collect();
+        NodeIndex::new(&nodes, &machines, &ShootSettings::default())
     }
 
     #[test]
@@ -447,10 +430,7 @@ mod tests {
         for second in [12, 20] {
             state.leases(listing(second), &listed(&[0, 11, 12]), RULE);
         }
-        let almost = ListTimes {
-            sent: at(29).shifted(1),
-            received: at(29).shifted(1),
-        };
+        let almost = ListTimes::at(at(29).shifted(1));
         let leases = listed(&[0, 21, 22]);
         assert_eq!(state.leases(almost, &leases, RULE), ProbeStep::ListNodes);
         let judged = state.judge(&leases, index(&["n0", "n1", "n2"]), RULE, almost.sent);
@@ -495,7 +475,7 @@ mod tests {
         let judged = state.judge(&lost, index(&["n0", "n1", "n2"]), RULE, at(65));
         assert_eq!(judged.outcome, Outcome::LeasesExpired);
         assert_eq!(
-            judged.evidence.zones.get("z").map(|z| (z.candidates, z.expired)),
+            judged.evidence.zones.get("a").map(|z| (z.candidates, z.expired)),
             Some((3, 3))
         );
     }
@@ -551,11 +531,7 @@ mod tests {
                 let mut state = ProbeState::at_place(place);
                 state.reported(&Outcome::Healthy);
                 let mut tenths = (50..400).filter(|tenths| {
-                    let now = UnixTime(tenths * 100_000);
-                    let times = ListTimes {
-                        sent: now,
-                        received: now,
-                    };
+                    let times = ListTimes::at(UnixTime(tenths * 100_000));
                     !matches!(state.leases(times, &leases, RULE), ProbeStep::Done(_))
                 });
                 tenths.next().unwrap()

@@ -166,17 +166,12 @@ impl Renewals {
         &mut self.answered
     }
 
-    /// The clock skew of each node, in microseconds; negative when its clock runs behind.
-    pub fn skews(&self) -> impl Iterator<Item = i64> {
-        self.nodes
-            .values()
-            .map(|node| node.arrivals.skew(node.renew_interval))
-    }
-
-    /// The skew that is furthest from zero, in microseconds.
+    /// The clock skew that is furthest from zero, in microseconds; negative when the clock of that node runs behind.
     #[must_use]
     pub fn largest_skew(&self) -> i64 {
-        self.skews().max_by_key(|skew| skew.saturating_abs()).unwrap_or(0)
+        let nodes = self.nodes.values();
+        let skews = nodes.map(|node| node.arrivals.skew(node.renew_interval));
+        skews.max_by_key(|skew| skew.saturating_abs()).unwrap_or(0)
     }
 
     /// The median renew interval of the shoot's kubelets.
@@ -272,18 +267,12 @@ fn arrival(times: ListTimes, renew_time: UnixTime) -> Arrival {
     }
 }
 
-/// Microseconds as a duration and whether it is negative, for evidence.
-#[must_use]
-pub const fn magnitude(skew: i64) -> Duration {
-    Duration::from_micros(skew.unsigned_abs())
-}
-
 /// Skews below this are not reported: time service keeps hosts closer than that.
-pub const NOTABLE_SKEW: i64 = 2_000_000;
+const NOTABLE_SKEW: i64 = 2_000_000;
 
 /// Returns true if a skew is worth reporting.
 #[must_use]
-pub fn is_notable(skew: i64) -> bool {
+pub const fn is_notable(skew: i64) -> bool {
     skew.saturating_abs() >= NOTABLE_SKEW
 }
 

@@ -77,9 +77,19 @@ pub(crate) struct ProbePace {
 }
 
 impl ProbePace {
-    /// At the multiples of this, probes of different shoots meet.
+    /// At the multiples of this, probes of different shoots meet. Halved until not too many meet and it is small beside
+    /// the interval, so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer
+    /// shoots meet the others all the same.
     fn tick(self) -> Duration {
-        tick(self.interval, self.shoots)
+        let shoots = u128::try_from(self.shoots).unwrap_or(u128::MAX);
+        let most = MEET * self.interval.as_micros();
+        let mut tick = LONGEST_TICK;
+        while tick > SHORTEST_TICK
+            && (shoots.saturating_mul(tick.as_micros()) > most || tick * SHARE > self.interval)
+        {
+            tick /= 2;
+        }
+        tick
     }
 
     /// A pace that all shoots that are probed closely can keep together.
@@ -87,19 +97,6 @@ impl ProbePace {
         let close = u32::try_from(self.close).unwrap_or(u32::MAX);
         pace.max(Duration::from_secs(1).saturating_mul(close) / CLOSE_PROBES_PER_SECOND)
     }
-}
-
-/// The tick for a process that probes this many shoots. Halved until not too many meet and it is small beside the
-/// interval, so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer shoots meet
-/// the others all the same.
-pub(crate) fn tick(interval: Duration, shoots: usize) -> Duration {
-    let shoots = u128::try_from(shoots).unwrap_or(u128::MAX);
-    let mut tick = LONGEST_TICK;
-    let too_many = |tick: Duration| shoots.saturating_mul(tick.as_micros()) > MEET * interval.as_micros();
-    while tick > SHORTEST_TICK && (too_many(tick) || tick * SHARE > interval) {
-        tick /= 2;
-    }
-    tick
 }
 
 /// When the last few probes of a shoot started.
@@ -135,23 +132,6 @@ impl RecentStarts {
     }
 }
 
-/// The failures of a shoot's probes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FailureStreak {
-    /// Failed probes in a row, at least 1.
-    pub(crate) in_a_row: u32,
-    /// Set while a loss stands or seconds decide.
-    pub(crate) close: bool,
-}
-
-impl FailureStreak {
-    /// One failure, of a shoot of which nothing else is known.
-    pub(crate) const FIRST: Self = Self {
-        in_a_row: 1,
-        close: false,
-    };
-}
-
 /// The parts of an assessment that decide when to list the leases again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScheduleInputs<'a> {
@@ -175,7 +155,7 @@ pub(crate) struct ScheduleInputs<'a> {
 ///
 /// Besides the interval, a probe is due at the instant at which the threshold would be crossed if no lease were
 /// renewed: a loss is seen when it becomes one, not up to an interval later. While a loss stands or seconds decide,
-/// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared [`tick`], which
+/// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared tick, which
 /// halves CPU (ADR 0012).
 pub(crate) fn after_assessment(
     now: UnixTime,
@@ -223,12 +203,14 @@ pub(crate) fn after_assessment(
     due
 }
 
-/// When to probe again after `failures`, of a probe that began at `started`. `random` is in [0, 1).
+/// When to probe again after the `in_a_row`-th failed probe, which began at `started`. `close` is set while a loss stands
+/// or seconds decide. `random` is in [0, 1).
 pub(crate) fn after_failure(
     (started, now): (UnixTime, UnixTime),
     pace: ProbePace,
     failure: &ProbeFailure,
-    failures: FailureStreak,
+    in_a_row: u32,
+    close: bool,
     random: f64,
 ) -> UnixTime {
     if let ProbeFailure::Throttled(wait) = failure {
@@ -236,37 +218,30 @@ pub(crate) fn after_failure(
     }
     // An answer that is too large costs more than any other, and is not smaller a second later.
     let is_large = matches!(failure, ProbeFailure::AnswerTooLarge(_));
-    if failures.close && failure.evidence() == FailureEvidence::Away && !is_large {
+    if close && failure.evidence() == FailureEvidence::Away && !is_large {
         return started
             .after(pace.bounded(TENSE_RETRY))
             .max(now.after(SHORTEST_TICK));
     }
-    let failures = failures.in_a_row;
     // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage
     // hides is as long as the outage and the pause after it.
-    let (growth, most) = match failure {
-        ProbeFailure::Connect(_)
-        | ProbeFailure::VersionFailed(_)
-        | ProbeFailure::Tls(_)
-        | ProbeFailure::Timeout(_)
-        | ProbeFailure::ListFailed(_)
-        | ProbeFailure::ListBrokeOff(_)
-        | ProbeFailure::ListTimeout(_)
-        | ProbeFailure::QueueTimeout(_)
-        | ProbeFailure::LocalLimit(_)
-        | ProbeFailure::NoAnswerMemory(_)
-        // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
-        | ProbeFailure::MachinesThrottled(_) => {
-            (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))
-        }
-        _ => (2.0, pace.interval),
+    let is_away = matches!(
+        failure.evidence(),
+        FailureEvidence::Away | FailureEvidence::Disconnected | FailureEvidence::Silent
+    );
+    // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
+    let is_pause = matches!(failure, ProbeFailure::MachinesThrottled(_));
+    let (growth, most) = if (is_away && !is_large) || failure.is_own() || is_pause {
+        (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))
+    } else {
+        (2.0, pace.interval)
     };
     let grown = MIN_SPACING.mul_f64(f64::powi(
         growth,
-        i32::try_from(failures.clamp(1, 30) - 1).unwrap_or(0),
+        i32::try_from(in_a_row.clamp(1, 30) - 1).unwrap_or(0),
     ));
     // The first retry is exact, from start to start: a gap that is short enough takes nothing from what is proven.
-    let pause = match failures {
+    let pause = match in_a_row {
         1 => MIN_SPACING,
         _ => jittered(grown.min(most), pace.jitter, random),
     };
@@ -418,17 +393,25 @@ mod tests {
 
     #[test]
     fn the_more_shoots_the_shorter_the_tick() {
-        let ten = Duration::from_secs(10);
-        let ticks = [0, 1, 100, 1_500, 1_501, 10_000, 100_000, usize::MAX]
-            .map(|shoots| tick(ten, shoots).as_micros());
+        let tick = |seconds, shoots| {
+            let interval = Duration::from_secs(seconds);
+            ProbePace {
+                interval,
+                shoots,
+                ..PACE
+            }
+            .tick()
+        };
+        let ticks =
+            [0, 1, 100, 1_500, 1_501, 10_000, 100_000, usize::MAX].map(|shoots| tick(10, shoots).as_micros());
         assert_eq!(
             ticks,
             [
                 1_000_000, 1_000_000, 1_000_000, 1_000_000, 500_000, 125_000, 62_500, 62_500
             ]
         );
-        assert_eq!(tick(3 * ten, 10_000), Duration::from_millis(250), "a slower pace");
-        let short = [1, 2, 7, 8].map(|seconds| tick(Duration::from_secs(seconds), 1).as_micros());
+        assert_eq!(tick(30, 10_000), Duration::from_millis(250), "a slower pace");
+        let short = [1, 2, 7, 8].map(|seconds| tick(seconds, 1).as_micros());
         assert_eq!(
             short,
             [125_000, 250_000, 500_000, 1_000_000],
@@ -493,53 +476,37 @@ mod tests {
     fn after_a_failure() {
         let connect = ProbeFailure::Connect(String::new());
         let pauses: Vec<_> = (1..=4)
-            .map(|in_a_row| {
-                let failures = FailureStreak {
-                    in_a_row,
-                    ..FailureStreak::FIRST
-                };
-                after_failure((at(0), at(0)), PACE, &connect, failures, 0.0)
-            })
+            .map(|in_a_row| after_failure((at(0), at(0)), PACE, &connect, in_a_row, false, 0.0))
             .collect();
         assert_eq!(
             pauses,
             [1.0, 1.25, 1.5625, 1.953_125].map(|seconds| UnixTime((seconds * 1e6) as i64))
         );
-        assert_eq!(
-            after_failure(
-                (at(0), at(0)),
-                PACE,
-                &ProbeFailure::Throttled(None),
-                FailureStreak::FIRST,
-                0.0
+        for (asked, pause, why) in [
+            (None, 10, "10 s is the least"),
+            (Some(1), 10, "also if less is asked for"),
+            (Some(25), 25, "Retry-After is honoured"),
+            (
+                Some(301),
+                300,
+                "300 s is the most: nobody silences the watchdog for a day",
             ),
-            at(10)
-        );
-        let long = ProbeFailure::Throttled(Some(Duration::from_secs(25)));
-        assert_eq!(
-            after_failure((at(0), at(0)), PACE, &long, FailureStreak::FIRST, 0.0),
-            at(25),
-            "Retry-After is honoured"
-        );
-        let short = ProbeFailure::Throttled(Some(Duration::from_secs(1)));
-        assert_eq!(
-            after_failure((at(0), at(0)), PACE, &short, FailureStreak::FIRST, 0.0),
-            at(10),
-            "but 10 s is the least"
-        );
+            (Some(u64::MAX), 300, "whatever is asked for"),
+        ] {
+            let failure = ProbeFailure::Throttled(asked.map(Duration::from_secs));
+            let due = after_failure((at(0), at(0)), PACE, &failure, 1, false, 0.0);
+            assert_eq!(due, at(pause), "{why}");
+        }
+        assert_eq!(valid_until(at(300), Duration::from_secs(30)), at(335));
         let failed = ProbeFailure::ListFailed("500".into());
         let alone = ProbePace { close: 1, ..PACE };
-        let close = FailureStreak {
-            in_a_row: 9,
-            close: true,
-        };
         assert_eq!(
-            after_failure((at(0), at(0)), alone, &failed, close, 0.0),
+            after_failure((at(0), at(0)), alone, &failed, 9, true, 0.0),
             at(0).after(TENSE_RETRY),
             "while seconds decide"
         );
         assert_eq!(
-            after_failure((at(0), at(0)), PACE, &failed, close, 0.0),
+            after_failure((at(0), at(0)), PACE, &failed, 9, true, 0.0),
             at(4),
             "of 10,000 shoots at once"
         );
@@ -549,13 +516,7 @@ mod tests {
     #[test]
     fn a_429_of_the_seed_pauses_no_list_of_leases() {
         let failure = ProbeFailure::MachinesThrottled(Some(Duration::from_secs(60)));
-        let due = |in_a_row| {
-            let failures = FailureStreak {
-                in_a_row,
-                ..FailureStreak::FIRST
-            };
-            after_failure((at(0), at(0)), PACE, &failure, failures, 0.0)
-        };
+        let due = |in_a_row| after_failure((at(0), at(0)), PACE, &failure, in_a_row, false, 0.0);
         assert_eq!((due(1), due(30)), (at(1), at(8)));
     }
 
@@ -581,22 +542,6 @@ mod tests {
         };
         assert_eq!(deadlines(30), [10, 20, 30, 30]);
         assert_eq!(deadlines(5), [5; 4], "a short probeTimeout");
-    }
-
-    /// Whatever stands between the watchdog and a shoot must not silence it for a day, and a verdict's validity must
-    /// fit into a protobuf timestamp.
-    #[test]
-    fn no_429_silences_the_watchdog_for_long() {
-        for asked in [
-            Duration::from_secs(301),
-            Duration::from_secs(86_400),
-            Duration::MAX,
-        ] {
-            let failure = ProbeFailure::Throttled(Some(asked));
-            let due = after_failure((at(0), at(0)), PACE, &failure, FailureStreak::FIRST, 0.0);
-            assert_eq!(due, at(300));
-            assert_eq!(valid_until(due, Duration::from_secs(30)), at(335));
-        }
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_api::unix_time::UnixTime;
 
-use super::assessment::{Assessment, Evidence, ZoneCount};
+use super::assessment::{Assessment, Evidence};
 use super::outcome::{Outcome, ProbeFailure};
-use super::renewals::{is_notable, magnitude};
+use super::renewals::is_notable;
 
 /// The state of a shoot.
 #[derive(Debug, Clone, PartialEq)]
@@ -153,7 +153,8 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     }
     if is_notable(e.largest_skew) {
         let direction = if e.largest_skew < 0 { "behind" } else { "ahead" };
-        let skew = watchdog_api::duration::format(Duration::from_secs(magnitude(e.largest_skew).as_secs()));
+        let skew = Duration::from_secs(e.largest_skew.unsigned_abs() / 1_000_000);
+        let skew = watchdog_api::duration::format(skew);
         text.push_str(&format!(
             " The clock of a node runs at least {skew} {direction}; this was corrected."
         ));
@@ -166,8 +167,7 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
 
 /// The zones in which all candidates are expired, unless that is all zones or none.
 fn expired_zones(evidence: &Evidence) -> Option<String> {
-    let is_expired = |zone: &ZoneCount| zone.candidates > 0 && zone.expired == zone.candidates;
-    let zones = evidence.zones.iter().filter(|(_, zone)| is_expired(zone));
+    let zones = evidence.zones.iter().filter(|(_, zone)| zone.is_expired());
     let names: Vec<&str> = zones.map(|(name, _)| &**name).collect();
     (!names.is_empty() && names.len() < evidence.zones.len()).then(|| names.join(", "))
 }

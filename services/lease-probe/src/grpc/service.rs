@@ -18,12 +18,6 @@ pub(crate) struct LeaseProbeApi {
     pub(crate) streams: Streams,
 }
 
-impl std::fmt::Debug for LeaseProbeApi {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LeaseProbeApi").finish_non_exhaustive()
-    }
-}
-
 impl LeaseProbeApi {
     /// The answer for a shoot on which there is no verdict.
     fn without_verdict(&self, shoot: &str) -> Status {

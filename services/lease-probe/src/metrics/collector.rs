@@ -59,11 +59,7 @@ impl VerdictCollector {
                 // Microseconds, far below 2^52.
                 skews.push((shoot, evidence.largest_skew as f64 / 1e6));
             }
-            let dead = evidence
-                .zones
-                .values()
-                .filter(|z| z.candidates > 0 && z.expired == z.candidates)
-                .count();
+            let dead = evidence.zones.values().filter(|zone| zone.is_expired()).count();
             if dead > 0 {
                 zones.push((shoot, dead as f64));
             }
@@ -81,6 +77,7 @@ impl VerdictCollector {
 
     fn collect_probers(&self, out: &mut Exposition) {
         out.family(&metrics::ACTIVE_PROBES, [((), self.manager.active() as f64)]);
+        out.family(&metrics::ANSWER_BYTES, [((), self.manager.answer_bytes() as f64)]);
         let failures = self.manager.failures();
         let series = failures.iter().flat_map(|(shoot, counts)| {
             let counts = counts.iter();

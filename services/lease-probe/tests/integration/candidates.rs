@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use watchdog_proto::feed::v1::Scope;
-use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Cut, SimulatedShoot};
 
-use crate::fixture::{Fixture, NODE_LEASES, delete, fast, faster, modify, without_controllers};
-use crate::replica::{IDENTITY, Replica, evidence};
+use crate::fixture::{Fixture, NODE_LEASES, delete, faster, modify, without_controllers};
+use crate::replica::{Replica, evidence};
 
 fn excluded(evidence: &Evidence) -> BTreeMap<Exclusion, u32> {
     let counts = evidence.excluded.iter();
@@ -140,37 +138,4 @@ async fn only_eligible_leases_are_counted() {
     unmanage(&alpha, &names[2]);
     let none = replica.until_outcome(&alpha, Outcome::Healthy).await;
     assert!(none.message.contains("None of 11 leases"), "{}", none.message);
-}
-
-#[tokio::test]
-async fn a_lease_that_looks_old_at_the_first_look_is_watched_before_it_counts() {
-    let fixture = Fixture::new(fast(), 3, &["alpha"]).await;
-    let alpha = fixture.shoot("alpha");
-    without_controllers(&alpha).await;
-    alpha.cut(Cut::All);
-    // By its clock, a minute ago.
-    for name in alpha.nodes().into_iter().map(|node| node.name) {
-        modify(alpha.api(), &keys::LEASES, NODE_LEASES, &name, |lease| {
-            let ago = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
-            lease["spec"]["renewTime"] = format!("{ago:.6}").into();
-        });
-    }
-    // No probe fails for being slow.
-    fixture.configure(&[("probeTimeout", "30s")]);
-    let replica = Replica::launch(&fixture, IDENTITY, &[]).await;
-    let mut stream = replica.watch(Scope::Local, &[]).await;
-    // Never anything else before: pending, then the loss.
-    let lost = loop {
-        if let Event::Upsert(verdict) = stream.next().await.unwrap() {
-            match verdict.outcome() {
-                Outcome::Pending => {
-                    let expired = verdict.evidence.as_ref().map_or(0, |evidence| evidence.expired);
-                    assert_eq!(expired, 0, "{verdict:?}");
-                }
-                Outcome::LeasesExpired => break verdict,
-                other => panic!("{other:?}: {}", verdict.message),
-            }
-        }
-    };
-    assert_eq!(evidence(&lost).expired, 3);
 }

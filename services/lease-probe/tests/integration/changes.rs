@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::net::TcpSocket;
 use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
-use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule};
+use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule, SimulatedShoot};
 
 use crate::fixture::{Fixture, fast, real, with_field, without_controllers};
 use crate::replica::{IDENTITY, Replica, evidence, micros};
@@ -13,8 +13,8 @@ use crate::until;
 
 const CONFIG_VALID: &str = "watchdog_config_valid";
 
-#[tokio::test]
-async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
+/// A shoot of which two of five nodes are silent.
+async fn two_of_five_silent() -> (Fixture, SimulatedShoot, Replica) {
     let fixture = Fixture::new(fast(), 5, &["alpha"]).await;
     let alpha = fixture.shoot("alpha");
     without_controllers(&alpha).await;
@@ -27,7 +27,12 @@ async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
             verdict.outcome() == Outcome::Healthy && verdict.message.starts_with("2 of 5")
         })
         .await;
+    (fixture, alpha, replica)
+}
 
+#[tokio::test]
+async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
+    let (fixture, alpha, replica) = two_of_five_silent().await;
     let judged_by = |outcome: Outcome, threshold: f64| {
         move |verdict: &Verdict| {
             let of = |evidence: &Evidence| (evidence.threshold - threshold).abs() < 1e-9;
@@ -70,10 +75,7 @@ async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
 
 #[tokio::test]
 async fn a_shoot_has_its_own_failure_fraction() {
-    let fixture = Fixture::new(fast(), 5, &["alpha"]).await;
-    let alpha = fixture.shoot("alpha");
-    without_controllers(&alpha).await;
-    let replica = Replica::start(&fixture).await;
+    let (_fixture, alpha, replica) = two_of_five_silent().await;
     let annotate = |value: Option<&str>| {
         let annotations = value.map(|value| serde_json::json!({ FAILURE_FRACTION_ANNOTATION: value }));
         let change = |cluster: &mut serde_json::Value| {
@@ -81,14 +83,6 @@ async fn a_shoot_has_its_own_failure_fraction() {
         };
         alpha.update_cluster(change).unwrap();
     };
-    replica.until_outcome(&alpha, Outcome::Healthy).await;
-    let nodes: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
-    alpha.cut(Cut::Nodes(nodes[..2].to_vec()));
-    replica
-        .until(&alpha, "healthy with two of five silent", |verdict| {
-            verdict.outcome() == Outcome::Healthy && verdict.message.starts_with("2 of 5")
-        })
-        .await;
     annotate(Some("0.4"));
     let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
     assert!((evidence(&lost).threshold - 0.4).abs() < 1e-9, "{lost:?}");
@@ -206,9 +200,7 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
             "watchdog_shoot_probe_failures_total{{shoot=\"{name}\",endpoint=\"external\",reason=\"{reason}\"}}"
         )
     };
-    replica
-        .until_metric(&failures("kubeconfig"), |n| n.is_some_and(|n| n >= 2.0))
-        .await;
+    replica.until_counted(&failures("kubeconfig"), 2.0).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
     // A closed port that no other process can take.
@@ -217,9 +209,7 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     let server = format!("https://{}", closed.local_addr().unwrap());
     let inside = alpha.probe_kubeconfig();
     fixture.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
-    replica
-        .until_metric(&failures("connect"), |n| n.is_some_and(|n| n >= 2.0))
-        .await;
+    replica.until_counted(&failures("connect"), 2.0).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
     // A renewal since the endpoint began to fail refutes it. So it begins to fail again after the last one.
@@ -246,9 +236,7 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     // Who asks to be left alone answers.
     let throttle = FaultAction::TooManyRequests { retry_after: 1 };
     alpha.api().inject(Fault::always(throttle).path("/version"));
-    replica
-        .until_metric(&failures("throttled"), |n| n.is_some_and(|n| n >= 1.0))
-        .await;
+    replica.until_counted(&failures("throttled"), 1.0).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 }
 

@@ -5,7 +5,7 @@ use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};
 use watchdog_sandbox::SimulatedShoot;
 
 use crate::fixture::{Fixture, real};
-use crate::replica::{Replica, evidence};
+use crate::replica::{Replica, evidence, series};
 use crate::until;
 
 /// Sets a field of the Shoot inside the Cluster.
@@ -13,10 +13,6 @@ fn set(shoot: &SimulatedShoot, pointer: &str, value: Value) {
     let pointer = format!("/spec/shoot{pointer}");
     let set = |cluster: &mut Value| *cluster.pointer_mut(&pointer).unwrap() = value;
     shoot.update_cluster(set).unwrap();
-}
-
-fn series(shoot: &SimulatedShoot, metric: &str) -> String {
-    format!("{metric}{{shoot=\"{}\"}}", shoot.namespace())
 }
 
 #[tokio::test]

@@ -13,94 +13,47 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 /// The user of the kubeconfigs of the shoots.
 const PROBE_USER: &str = "system:serviceaccount:kube-system:dependency-watchdog-probe";
 
-/// One way to fail, and how it shows.
-struct Row {
-    shoot: &'static str,
-    outcome: Outcome,
-    reason: &'static str,
-    message: &'static str,
-}
+/// The ways to fail: the shoot, and how its failure shows as a reason and in the message.
+const ROWS: [[&str; 3]; 14] = [
+    ["refused", "connect", "cannot be reached"],
+    ["foreign", "tls", "TLS handshake"],
+    ["silent", "timeout", "did not answer within 2s"],
+    ["throttled", "throttled", "asks to wait for 3s"],
+    ["expired", "unauthorized", "(401)"],
+    [
+        "forbidden",
+        "forbidden",
+        "list leases in namespace kube-node-lease; list nodes",
+    ],
+    ["garbage", "list_failed", "not a Kubernetes list"],
+    ["failing", "list_failed", "500"],
+    ["slow", "list_timeout", "took longer than 2s"],
+    ["halfway", "list_broke_off", "half way: page 2: 500"],
+    [
+        "no-secret",
+        "kubeconfig",
+        "does not exist in namespace shoot--sandbox--no-secret",
+    ],
+    ["no-key", "kubeconfig", "has no data key kubeconfig"],
+    ["no-server", "kubeconfig", "The kubeconfig cannot be used"],
+    ["no-authority", "kubeconfig", "certificate-authority-data"],
+];
 
-const fn row(shoot: &'static str, outcome: Outcome, reason: &'static str, message: &'static str) -> Row {
-    Row {
-        shoot,
-        outcome,
-        reason,
-        message,
+fn outcome(reason: &str) -> Outcome {
+    match reason {
+        "connect" | "tls" | "timeout" => Outcome::ApiServerUnreachable,
+        "throttled" => Outcome::Throttled,
+        _ => Outcome::Inconclusive,
     }
 }
 
-const ROWS: [Row; 14] = [
-    row(
-        "refused",
-        Outcome::ApiServerUnreachable,
-        "connect",
-        "cannot be reached",
-    ),
-    row("foreign", Outcome::ApiServerUnreachable, "tls", "TLS handshake"),
-    row(
-        "silent",
-        Outcome::ApiServerUnreachable,
-        "timeout",
-        "did not answer within 2s",
-    ),
-    row(
-        "throttled",
-        Outcome::Throttled,
-        "throttled",
-        "asks to wait for 3s",
-    ),
-    row("expired", Outcome::Inconclusive, "unauthorized", "(401)"),
-    row(
-        "forbidden",
-        Outcome::Inconclusive,
-        "forbidden",
-        "list leases in namespace kube-node-lease; list nodes",
-    ),
-    row(
-        "garbage",
-        Outcome::Inconclusive,
-        "list_failed",
-        "not a Kubernetes list",
-    ),
-    row("failing", Outcome::Inconclusive, "list_failed", "500"),
-    row(
-        "slow",
-        Outcome::Inconclusive,
-        "list_timeout",
-        "took longer than 2s",
-    ),
-    row(
-        "halfway",
-        Outcome::Inconclusive,
-        "list_broke_off",
-        "half way: page 2: 500",
-    ),
-    row(
-        "no-secret",
-        Outcome::Inconclusive,
-        "kubeconfig",
-        "does not exist in namespace shoot--sandbox--no-secret",
-    ),
-    row(
-        "no-key",
-        Outcome::Inconclusive,
-        "kubeconfig",
-        "has no data key kubeconfig",
-    ),
-    row(
-        "no-server",
-        Outcome::Inconclusive,
-        "kubeconfig",
-        "The kubeconfig cannot be used",
-    ),
-    row(
-        "no-authority",
-        Outcome::Inconclusive,
-        "kubeconfig",
-        "certificate-authority-data",
-    ),
-];
+/// The series that counts the failures of a shoot for this reason.
+fn failures(shoot: &SimulatedShoot, reason: &str) -> String {
+    let name = shoot.namespace();
+    format!(
+        "watchdog_shoot_probe_failures_total{{shoot=\"{name}\",endpoint=\"internal\",reason=\"{reason}\"}}"
+    )
+}
 
 async fn fail(fixture: &Fixture, shoot: &SimulatedShoot) {
     let api = shoot.api();
@@ -166,7 +119,7 @@ async fn mend(fixture: &Fixture, shoot: &SimulatedShoot) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
-    let names = ROWS.map(|row| row.shoot);
+    let names = ROWS.map(|[shoot, ..]| shoot);
     let fixture = Fixture::new(real(), 2, &names).await;
     fixture.configure(&[("probeTimeout", "2s")]);
     let replica = Replica::start(&fixture).await;
@@ -178,33 +131,20 @@ async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
     for name in names {
         fail(&fixture, &fixture.shoot(name)).await;
     }
-    let failures = |shoot: &SimulatedShoot, reason: &str| {
-        let name = shoot.namespace();
-        format!(
-            "watchdog_shoot_probe_failures_total{{shoot=\"{name}\",endpoint=\"internal\",reason=\"{reason}\"}}"
-        )
-    };
-    for row in &ROWS {
-        let shoot = fixture.shoot(row.shoot);
+    for [name, reason, message] in ROWS {
+        let shoot = fixture.shoot(name);
         let verdict = replica
-            .until(&shoot, row.message, |verdict| {
-                verdict.outcome() == row.outcome && verdict.message.contains(row.message)
+            .until(&shoot, message, |verdict| {
+                verdict.outcome() == outcome(reason) && verdict.message.contains(message)
             })
             .await;
-        assert_eq!(verdict.evidence, None, "{}", row.shoot);
-        let series = failures(&shoot, row.reason);
-        replica
-            .until_metric(&series, |n| n.is_some_and(|n| n >= 1.0))
-            .await;
+        assert_eq!(verdict.evidence, None, "{name}");
+        replica.until_counted(&failures(&shoot, reason), 1.0).await;
     }
     let throttled = "watchdog_shoot_throttled_total";
-    replica
-        .until_metric(throttled, |n| n.is_some_and(|n| n >= 1.0))
-        .await;
+    replica.until_counted(throttled, 1.0).await;
     let failed = "watchdog_shoot_connections_total{result=\"failed\"}";
-    replica
-        .until_metric(failed, |n| n.is_some_and(|n| n >= 1.0))
-        .await;
+    replica.until_counted(failed, 1.0).await;
     let forbidden = fixture.shoot("forbidden");
     let missing = ["list leases in namespace kube-node-lease", "list nodes"].map(|permission| {
         let name = forbidden.namespace();
@@ -238,19 +178,13 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
     let machine = alpha.machines()[0].name.clone();
     without_controllers(&alpha).await;
     let replica = Replica::start(&fixture).await;
-    let shown = async |outcome, reason: &str, message: &str| {
+    let shown = async |reason: &str, message: &str| {
         replica
             .until(&alpha, message, |verdict| {
-                verdict.outcome() == outcome && verdict.message.contains(message)
+                verdict.outcome() == outcome(reason) && verdict.message.contains(message)
             })
             .await;
-        let name = alpha.namespace();
-        let series = format!(
-            "watchdog_shoot_probe_failures_total{{shoot=\"{name}\",endpoint=\"internal\",reason=\"{reason}\"}}"
-        );
-        replica
-            .until_metric(&series, |n| n.is_some_and(|n| n >= 1.0))
-            .await;
+        replica.until_counted(&failures(&alpha, reason), 1.0).await;
     };
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
@@ -258,12 +192,7 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
     let fault = Fault::always(FaultAction::InternalError).path(path);
     fixture.seed().inject(fault);
     alpha.cut(Cut::All);
-    shown(
-        Outcome::Inconclusive,
-        "machines",
-        "machines cannot be listed on the seed",
-    )
-    .await;
+    shown("machines", "machines cannot be listed on the seed").await;
     fixture.seed().clear_faults();
     replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
 
@@ -272,18 +201,13 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
         modify(fixture.seed(), &keys::MACHINES, alpha.namespace(), &machine, set);
     };
     set_status(json!("broken"));
-    shown(
-        Outcome::Inconclusive,
-        "machines",
-        &format!("machine {machine} is malformed"),
-    )
-    .await;
+    shown("machines", &format!("machine {machine} is malformed")).await;
     set_status(json!({ "currentStatus": { "phase": "Running" } }));
     replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
 
     let nodes = Fault::always(FaultAction::TooManyRequests { retry_after: 1 }).path("/api/v1/nodes");
     alpha.api().inject(nodes);
-    shown(Outcome::Throttled, "throttled", "asks to wait for 1s").await;
+    shown("throttled", "asks to wait for 1s").await;
     alpha.api().clear_faults();
     // It has the name of its machine.
     modify(alpha.api(), &keys::NODES, "", &machine, |node| {
@@ -291,10 +215,5 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
     });
     // Throttled, it would look again in 10 s only.
     alpha.rotate_kubeconfig().unwrap();
-    shown(
-        Outcome::Inconclusive,
-        "list_failed",
-        &format!("node {machine} is malformed"),
-    )
-    .await;
+    shown("list_failed", &format!("node {machine} is malformed")).await;
 }

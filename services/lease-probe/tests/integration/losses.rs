@@ -6,7 +6,7 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::Cut;
 
 use crate::fixture::{Fixture, fast};
-use crate::replica::{IDENTITY, Replica, evidence, micros};
+use crate::replica::{IDENTITY, Replica, evidence, micros, series};
 
 #[tokio::test]
 async fn a_loss_and_its_end_are_reported_with_their_evidence() {
@@ -53,21 +53,16 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
 
     // A list shows the same as the stream.
     replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
-    let of_shoot = |metric: &str| format!("{metric}{{shoot=\"{name}\"}}");
-    let fraction = of_shoot("watchdog_shoot_expired_lease_fraction");
-    let dead_zones = of_shoot("watchdog_shoot_zones_expired");
+    let fraction = series(&alpha, "watchdog_shoot_expired_lease_fraction");
+    let dead_zones = series(&alpha, "watchdog_shoot_zones_expired");
     replica.until_metric(&fraction, |share| share == Some(1.0)).await;
     replica
         .until_metric(&dead_zones, |zones| zones == Some(3.0))
         .await;
     let detected = "watchdog_detection_lag_seconds_count";
-    replica
-        .until_metric(detected, |n| n.is_some_and(|n| n >= 1.0))
-        .await;
+    replica.until_counted(detected, 1.0).await;
     let lost_shoots = "watchdog_shoots{outcome=\"leases_expired\"}";
-    replica
-        .until_metric(lost_shoots, |n| n.is_some_and(|n| n >= 1.0))
-        .await;
+    replica.until_counted(lost_shoots, 1.0).await;
 
     alpha.heal();
     let again = stream.until_outcome(name, Outcome::Healthy).await;
@@ -77,7 +72,7 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
     replica
         .until_metric("watchdog_active_probes", |probes| probes == Some(2.0))
         .await;
-    let age = of_shoot("watchdog_shoot_verdict_age_seconds");
+    let age = series(&alpha, "watchdog_shoot_verdict_age_seconds");
     replica
         .until_metric(&age, |age| age.is_some_and(|age| age >= 0.0))
         .await;
@@ -105,8 +100,10 @@ async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
         .map(|zone| (&*zone.zone, zone.expired))
         .collect();
     assert_eq!(dead, [("zone-2", 2)]);
-    let series = format!("watchdog_shoot_zones_expired{{shoot=\"{}\"}}", alpha.namespace());
-    replica.until_metric(&series, |zones| zones == Some(1.0)).await;
+    let dead_zones = series(&alpha, "watchdog_shoot_zones_expired");
+    replica
+        .until_metric(&dead_zones, |zones| zones == Some(1.0))
+        .await;
 }
 
 /// All nodes of all shoots are off by the same amount, as if the clock of lease-probe's host were.
@@ -134,12 +131,9 @@ async fn clocks_that_are_off_are_corrected_and_named() {
                 .largest_skew
                 .is_some_and(|skew| skew.seconds > 50)
         );
-        let series = format!(
-            "watchdog_shoot_clock_skew_seconds{{shoot=\"{}\"}}",
-            shoot.namespace()
-        );
+        let skew = series(shoot, "watchdog_shoot_clock_skew_seconds");
         replica
-            .until_metric(&series, |skew| skew.is_some_and(|skew| skew > 50.0))
+            .until_metric(&skew, |skew| skew.is_some_and(|skew| skew > 50.0))
             .await;
     }
 

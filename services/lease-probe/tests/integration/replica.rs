@@ -184,6 +184,11 @@ impl Replica {
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
     }
 
+    /// Waits until a counter has reached this.
+    pub async fn until_counted(&self, series: &str, count: f64) {
+        self.until_metric(series, |n| n.is_some_and(|n| n >= count)).await;
+    }
+
     /// Waits until a series is as wanted.
     pub async fn until_metric(&self, series: &str, mut wanted: impl FnMut(Option<f64>) -> bool) {
         let last = std::cell::Cell::new(None);
@@ -212,4 +217,9 @@ pub fn evidence(verdict: &pb::Verdict) -> &pb::Evidence {
 pub fn micros(time: Option<&prost_types::Timestamp>) -> i64 {
     let time = time.unwrap();
     time.seconds * 1_000_000 + i64::from(time.nanos) / 1_000
+}
+
+/// The series of a shoot.
+pub fn series(shoot: &SimulatedShoot, metric: &str) -> String {
+    format!("{metric}{{shoot=\"{}\"}}", shoot.namespace())
 }

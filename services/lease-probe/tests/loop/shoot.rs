@@ -48,9 +48,22 @@ pub(crate) struct TestShoot {
     pub(crate) nodes_take: Millis,
     /// Until then the seed answers 429 to that list, and asks to be left alone until then.
     pub(crate) seed_throttles_until: Millis,
+    /// The answers of the external endpoint, after which it hangs. There is none if it has no answers.
+    pub(crate) external: Vec<Result<(), ProbeFailure>>,
 }
 
 impl TestShoot {
+    /// A shoot whose lists take 20 ms.
+    pub(crate) const fn new(renewals: Vec<Vec<Millis>>) -> Self {
+        Self {
+            renewals,
+            leases_take: 20,
+            nodes_take: 20,
+            seed_throttles_until: 0,
+            external: Vec::new(),
+        }
+    }
+
     /// Since a kubelet sent a renewal: it may have taken as long as a list to reach the API server.
     pub(crate) const fn expiry_age(&self) -> Millis {
         EXPIRY_AGE + self.leases_take
@@ -74,6 +87,8 @@ pub(crate) struct Observed {
     pub(crate) reported: Vec<(Millis, Outcome)>,
     /// When the nodes and machines were asked for.
     pub(crate) nodes_listed: Vec<Millis>,
+    /// The requests that failed.
+    pub(crate) failures: Vec<(Endpoint, &'static str)>,
 }
 
 impl Observed {
@@ -99,7 +114,7 @@ impl Observed {
 }
 
 /// Gardener's configuration with this interval.
-pub(crate) fn config(interval: &str) -> ProberConfig {
+fn config(interval: &str) -> ProberConfig {
     let text = format!(
         "kubeConfigSecretName: probe\nprobeInterval: {interval}\ndependentResourceInfos:\n- ref: {{apiVersion: \
          apps/v1, kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  \
@@ -110,7 +125,7 @@ pub(crate) fn config(interval: &str) -> ProberConfig {
 }
 
 /// The context of a process whose seed is not asked anything.
-pub(crate) fn context(clock: Clock) -> Arc<ProbeContext> {
+fn context(clock: Clock) -> Arc<ProbeContext> {
     let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
     Arc::new(ProbeContext {
         seed: kube::Client::try_from(seed).unwrap(),
@@ -124,12 +139,12 @@ pub(crate) fn context(clock: Clock) -> Arc<ProbeContext> {
 }
 
 /// The name of a node by its number.
-pub(crate) fn name(node: usize) -> Arc<str> {
+fn name(node: usize) -> Arc<str> {
     format!("node-{node}").into()
 }
 
 /// That many nodes with a Machine each.
-pub(crate) fn nodes_and_machines(count: usize) -> (Vec<NodeItem>, Vec<MachineItem>) {
+fn nodes_and_machines(count: usize) -> (Vec<NodeItem>, Vec<MachineItem>) {
     let both = (0..count).map(name).map(|name| {
         let node = NodeItem {
             name: name.clone(),
@@ -162,7 +177,10 @@ async fn probe(shoot: TestShoot, config: ProberConfig) -> Observed {
     let clock = Clock::start();
     let began = clock.now_micros();
     let observed = Arc::new(Mutex::new(Observed::default()));
+    let none = || Err(ProbeFailure::Kubeconfig("none is needed".to_owned()));
+    let external = (!shoot.external.is_empty()).then(none);
     let world = ScriptedShoot {
+        answers: shoot.external.clone().into_iter(),
         shoot: Arc::new(shoot),
         clock,
         began,
@@ -171,8 +189,8 @@ async fn probe(shoot: TestShoot, config: ProberConfig) -> Observed {
     let inputs = ProbeInputs {
         settings: Arc::new(ShootSettings::default()),
         config: Arc::new(config),
-        internal: Err(ProbeFailure::Kubeconfig("none is needed".to_owned())),
-        external: None,
+        internal: none(),
+        external,
     };
     let (_changes, inputs) = watch::channel(inputs);
     let prober = Prober::new(
@@ -194,6 +212,7 @@ async fn probe(shoot: TestShoot, config: ProberConfig) -> Observed {
 
 #[derive(Clone)]
 struct ScriptedShoot {
+    answers: std::vec::IntoIter<Result<(), ProbeFailure>>,
     shoot: Arc<TestShoot>,
     clock: Clock,
     began: i64,
@@ -217,8 +236,10 @@ impl ProbeReporter for ScriptedShoot {
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
-        let is_expected = matches!(failure, ProbeFailure::MachinesThrottled(_));
-        assert!(is_expected, "{endpoint:?}: {failure}");
+        let is_expected =
+            endpoint == Endpoint::External || matches!(failure, ProbeFailure::MachinesThrottled(_));
+        assert!(is_expected, "{failure}");
+        self.observed.lock().failures.push((endpoint, failure.as_str()));
     }
 }
 
@@ -270,6 +291,9 @@ impl ShootClient for ScriptedShoot {
 
 impl ExternalEndpoint for ScriptedShoot {
     async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), ProbeFailure> {
-        Ok(())
+        match self.answers.next() {
+            Some(answer) => answer,
+            None => std::future::pending().await,
+        }
     }
 }

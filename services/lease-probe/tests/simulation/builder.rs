@@ -14,7 +14,8 @@ pub(crate) struct Builder {
     class: &'static str,
     seed: u64,
     pub(crate) shoots: Vec<ShootScript>,
-    interval: Micros,
+    /// `probeInterval`.
+    pub(crate) interval: Micros,
     probers: Vec<ProberRun>,
     ends: Micros,
 }
@@ -45,16 +46,10 @@ impl Builder {
         builder
     }
 
-    pub(crate) fn interval(mut self, seconds: i64) -> Self {
-        self.interval = seconds * SECOND;
-        self
-    }
-
     /// Instead of the number that was drawn.
-    pub(crate) fn nodes(mut self, nodes: usize) -> Self {
+    pub(crate) fn set_nodes(&mut self, nodes: usize) {
         self.shoots.clear();
         self.add_shoot(nodes);
-        self
     }
 
     pub(crate) fn add_shoot(&mut self, nodes: usize) {
@@ -62,14 +57,8 @@ impl Builder {
         let seed = random.next();
         let late_writes = random.pick(&[0.0, 0.0, 0.5]);
         let node = |_| {
-            let mut node = NodeScript {
-                kubelet: KubeletModel::steady(random.next(), RUN_UP + random.between(0, 10 * SECOND)),
-                cuts: vec![],
-                created: RUN_UP,
-                deleted: FOREVER,
-                first_report: Some(RUN_UP),
-                facts: vec![],
-            };
+            let kubelet = KubeletModel::steady(random.next(), RUN_UP + random.between(0, 10 * SECOND));
+            let mut node = NodeScript::steady(kubelet, RUN_UP);
             node.kubelet.late_writes = late_writes;
             // Time service keeps clocks of one site this close.
             let skew = random.between(-50 * MILLISECOND, 50 * MILLISECOND);

@@ -1,65 +1,69 @@
-//! Histories of networks between nodes and API servers that work, and of the nodes themselves.
+//! Steps of histories of networks between nodes and API servers that work, and of the nodes themselves.
 
 use crate::builder::Builder;
 use crate::kubelet::{KubeletModel, NodeClock};
 use crate::random::{Micros, SECOND};
-use crate::script::{History, NodeFact, NodeScript, RUN_UP};
-use crate::timeline::FOREVER;
+use crate::script::{NodeFact, NodeScript, RUN_UP};
+use crate::timeline::{FOREVER, PacketLoss};
 
-pub(crate) fn quiet(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    history.until(170 * SECOND);
-    history.build()
+pub(crate) fn probed_every_10_s(history: &mut Builder) {
+    history.interval = 10 * SECOND;
 }
 
-fn loss(mut history: Builder) -> History {
+pub(crate) fn probed_every_30_s(history: &mut Builder) {
+    history.interval = 30 * SECOND;
+}
+
+/// Two kubelets that are late make a loss.
+pub(crate) fn two_or_three_nodes(history: &mut Builder) {
+    let nodes = history.random.pick(&[2, 3]);
+    history.set_nodes(nodes);
+}
+
+pub(crate) fn two_to_six_nodes(history: &mut Builder) {
+    let nodes = 2 + history.random.below(5);
+    history.set_nodes(nodes);
+}
+
+pub(crate) fn fifty_nodes(history: &mut Builder) {
+    history.set_nodes(50);
+}
+
+pub(crate) fn quiet(history: &mut Builder) {
+    history.until(170 * SECOND);
+}
+
+pub(crate) fn loss(history: &mut Builder) {
     let at = history.some_time();
     history.lose(at);
-    history.build()
 }
 
-pub(crate) fn loss_10(class: &'static str, seed: u64) -> History {
-    loss(Builder::new(class, seed).interval(10))
-}
-
-pub(crate) fn loss_30(class: &'static str, seed: u64) -> History {
-    loss(Builder::new(class, seed).interval(30))
-}
-
-pub(crate) fn loss_around_threshold(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn loss_around_threshold(history: &mut Builder) {
     let (at, share) = (history.some_time(), history.random.seconds(0.4, 0.8) as f64 / 1e6);
     history.cut(share, at, FOREVER);
-    history.build()
 }
 
-pub(crate) fn creeping_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn creeping_loss(history: &mut Builder) {
     let mut at = history.some_time();
     let most = history.random.seconds(2.0, 30.0);
     for node in 0..history.shoot().nodes.len() {
-        history.shoot().nodes[node]
-            .cuts
-            .push(crate::timeline::PacketLoss {
-                from: at,
-                to: FOREVER,
-            });
+        let cut = PacketLoss {
+            from: at,
+            to: FOREVER,
+        };
+        history.shoot().nodes[node].cuts.push(cut);
         history.until(at);
         at += history.random.between(0, most);
     }
-    history.build()
 }
 
-pub(crate) fn healed_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn healed_loss(history: &mut Builder) {
     let (at, lasts) = (history.some_time(), history.random.seconds(10.0, 80.0));
     let share = history.random.pick(&[0.65, 0.8, 1.0]);
     history.cut(share, at, at + lasts);
-    history.build()
 }
 
-pub(crate) fn swinging_share(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn swinging_share(history: &mut Builder) {
     let start = history.some_time();
     history.cut(0.4, start, FOREVER);
     let mut at = start + history.random.seconds(0.0, 20.0);
@@ -69,17 +73,6 @@ pub(crate) fn swinging_share(class: &'static str, seed: u64) -> History {
         history.cut(share, at, at + lasts);
         at += lasts + history.random.seconds(5.0, 40.0);
     }
-    history.build()
-}
-
-pub(crate) fn small_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    let nodes = history.random.pick(&[2, 3]);
-    loss(history.nodes(nodes))
-}
-
-pub(crate) fn large_loss(class: &'static str, seed: u64) -> History {
-    loss(Builder::new(class, seed).nodes(50))
 }
 
 /// A share of the nodes, at least one.
@@ -92,11 +85,14 @@ fn some_nodes(history: &mut Builder) -> Vec<usize> {
     nodes
 }
 
-fn skew_clocks(history: &mut Builder) {
-    let common = history
-        .random
-        .chance(0.3)
-        .then(|| history.random.seconds(-120.0, 120.0));
+/// By how much a clock is off: the same for all, or nothing, where each has its own.
+fn common_skew(history: &mut Builder) -> Option<Micros> {
+    let is_common = history.random.chance(0.3);
+    is_common.then(|| history.random.seconds(-120.0, 120.0))
+}
+
+pub(crate) fn skewed_clocks(history: &mut Builder) {
+    let common = common_skew(history);
     for node in some_nodes(history) {
         let skew = common.unwrap_or_else(|| history.random.seconds(-120.0, 120.0));
         history.shoot().nodes[node].kubelet.clock = NodeClock {
@@ -105,25 +101,9 @@ fn skew_clocks(history: &mut Builder) {
     }
 }
 
-pub(crate) fn skewed_clocks(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    skew_clocks(&mut history);
-    history.until(170 * SECOND);
-    history.build()
-}
-
-pub(crate) fn skewed_clocks_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    skew_clocks(&mut history);
-    loss(history)
-}
-
-fn set_clocks(history: &mut Builder) {
+pub(crate) fn clock_steps(history: &mut Builder) {
     let at = history.some_time();
-    let common = history
-        .random
-        .chance(0.3)
-        .then(|| history.random.seconds(-120.0, 120.0));
+    let common = common_skew(history);
     for node in some_nodes(history) {
         let step = common.unwrap_or_else(|| history.random.seconds(-120.0, 120.0));
         let when = at + history.random.seconds(0.0, 40.0);
@@ -132,28 +112,24 @@ fn set_clocks(history: &mut Builder) {
     }
 }
 
-pub(crate) fn clock_steps(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    set_clocks(&mut history);
-    history.build()
+/// All clocks are behind, or that of the prober's host is ahead.
+pub(crate) fn clocks_2_to_10_s_behind(history: &mut Builder) {
+    let behind = history.random.seconds(2.0, 10.0);
+    history.set_all_clocks_behind(behind);
 }
 
-pub(crate) fn clock_steps_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    set_clocks(&mut history);
-    loss(history)
+pub(crate) fn clocks_up_to_10_s_behind(history: &mut Builder) {
+    let behind = history.random.seconds(0.5, 10.0);
+    history.set_all_clocks_behind(behind);
 }
 
 fn join(history: &mut Builder, at: Micros) {
     let seed = history.random.next();
     let ready = at + history.random.seconds(0.1, 45.0);
+    let kubelet = KubeletModel::steady(seed, at + SECOND / 5);
     history.shoot().nodes.push(NodeScript {
-        kubelet: KubeletModel::steady(seed, at + SECOND / 5),
-        cuts: vec![],
-        created: at,
-        deleted: FOREVER,
         first_report: Some(ready),
-        facts: vec![],
+        ..NodeScript::steady(kubelet, at)
     });
     history.until(at);
 }
@@ -169,7 +145,7 @@ fn leave(history: &mut Builder, node: usize, at: Micros) {
     history.until(stops);
 }
 
-fn joins_and_departures(history: &mut Builder) {
+pub(crate) fn joins_and_leaves(history: &mut Builder) {
     let nodes = history.shoot().nodes.len();
     for _ in 0..1 + history.random.below(6) {
         let at = history.random.between(40 * SECOND, 140 * SECOND);
@@ -182,19 +158,7 @@ fn joins_and_departures(history: &mut Builder) {
     }
 }
 
-pub(crate) fn joins_and_leaves(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    joins_and_departures(&mut history);
-    history.build()
-}
-
-pub(crate) fn joins_and_leaves_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    joins_and_departures(&mut history);
-    loss(history)
-}
-
-fn draw_facts(history: &mut Builder) {
+pub(crate) fn facts(history: &mut Builder) {
     for node in some_nodes(history) {
         let fact = history.random.pick(&[
             NodeFact::DiskPressure,
@@ -211,31 +175,24 @@ fn draw_facts(history: &mut Builder) {
         if matches!(fact, NodeFact::InPlaceUpdate | NodeFact::MachineTerminating) && lasts > 20 * SECOND {
             let silent = from + history.random.seconds(2.0, 8.0);
             let to = from + lasts - 12 * SECOND;
-            history.shoot().nodes[node]
-                .cuts
-                .push(crate::timeline::PacketLoss { from: silent, to });
+            let cut = PacketLoss { from: silent, to };
+            history.shoot().nodes[node].cuts.push(cut);
             history.until(to);
         }
     }
 }
 
-pub(crate) fn facts(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    draw_facts(&mut history);
-    history.build()
-}
-
-pub(crate) fn facts_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    draw_facts(&mut history);
-    loss(history)
-}
-
-pub(crate) fn lease_durations_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    let duration = history.random.pick(&[20, 30, 60, 80]) * SECOND;
+fn set_lease_durations(history: &mut Builder, of: &[i64]) {
+    let duration = history.random.pick(of) * SECOND;
     for node in &mut history.shoot().nodes {
         node.kubelet.lease_duration = duration;
     }
-    loss(history)
+}
+
+pub(crate) fn lease_durations(history: &mut Builder) {
+    set_lease_durations(history, &[20, 30, 60, 80]);
+}
+
+pub(crate) fn mostly_short_lease_durations(history: &mut Builder) {
+    set_lease_durations(history, &[20, 20, 30, 60, 80]);
 }

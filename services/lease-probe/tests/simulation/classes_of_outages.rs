@@ -1,14 +1,12 @@
-//! Histories of API servers that are away, and of probers that are.
+//! Steps of histories of API servers that are away, and of probers that are.
 
 use crate::builder::{Builder, OUTAGES};
 use crate::random::{Micros, SECOND};
-use crate::script::History;
 use crate::timeline::{Behaviour, FOREVER, PacketLoss};
 
-fn outage(mut history: Builder, behaviour: Behaviour) -> History {
-    let (at, lasts) = (history.some_time(), outage_length(&mut history));
+fn outage_of(history: &mut Builder, behaviour: Behaviour) {
+    let (at, lasts) = (history.some_time(), outage_length(history));
     history.outage(at, lasts, behaviour);
-    history.build()
 }
 
 /// Short ones matter as much as long ones.
@@ -17,40 +15,43 @@ fn outage_length(history: &mut Builder) -> Micros {
     history.random.seconds(0.5, most)
 }
 
-pub(crate) fn refused(class: &'static str, seed: u64) -> History {
-    outage(Builder::new(class, seed), Behaviour::Refuses)
+pub(crate) fn refused(history: &mut Builder) {
+    outage_of(history, Behaviour::Refuses);
 }
 
-pub(crate) fn hangs(class: &'static str, seed: u64) -> History {
-    outage(Builder::new(class, seed), Behaviour::Hangs)
+pub(crate) fn hangs(history: &mut Builder) {
+    outage_of(history, Behaviour::Hangs);
 }
 
-pub(crate) fn black_hole(class: &'static str, seed: u64) -> History {
-    outage(Builder::new(class, seed), OUTAGES[2])
+pub(crate) fn black_hole(history: &mut Builder) {
+    outage_of(history, OUTAGES[2]);
 }
 
-pub(crate) fn forgotten(class: &'static str, seed: u64) -> History {
-    outage(Builder::new(class, seed), OUTAGES[3])
+pub(crate) fn forgotten(history: &mut Builder) {
+    outage_of(history, OUTAGES[3]);
 }
 
-pub(crate) fn hang_then_restart(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn of_any_kind(history: &mut Builder) {
+    let kind = history.any_outage();
+    outage_of(history, kind);
+}
+
+pub(crate) fn hang_then_restart(history: &mut Builder) {
     let (at, lasts) = (history.some_time(), history.random.seconds(1.0, 40.0));
     let dies = history.server(at, lasts, Behaviour::Hangs);
     let lasts = history.random.seconds(0.5, 15.0);
     history.outage(dies, lasts, Behaviour::Refuses);
-    history.build()
 }
 
-pub(crate) fn between_probes(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed).interval(30);
-    let (at, lasts, kind) = (
-        history.some_time(),
-        history.random.seconds(8.0, 26.0),
-        history.any_outage(),
-    );
-    history.outage(at, lasts, kind);
-    history.build()
+/// A hang too short for pings to end the connection, a restart too short for a long outage, and then reads before
+/// writes.
+pub(crate) fn short_hang_and_restart(history: &mut Builder) {
+    let (at, hangs) = (history.some_time(), history.random.seconds(5.0, 9.9));
+    let dies = history.server(at, hangs, Behaviour::Hangs);
+    let lasts = history.random.seconds(5.0, 14.0);
+    let end = history.server(dies, lasts, Behaviour::Refuses);
+    let lasts = history.random.seconds(0.1, 3.0);
+    history.server(end, lasts, Behaviour::RefusesWrites);
 }
 
 /// An outage of any kind that lasts between `least` and `most` seconds, from its start to its end.
@@ -63,20 +64,28 @@ pub(crate) fn any_outage(history: &mut Builder, least: f64, most: f64) -> (Micro
     (at, history.outage(at, lasts, kind))
 }
 
-/// Kubelets that renew every 5 to 20 s.
-pub(crate) fn lease_durations(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    let duration = history.random.pick(&[20, 20, 30, 60, 80]) * SECOND;
-    for node in &mut history.shoot().nodes {
-        node.kubelet.lease_duration = duration;
-    }
-    any_outage(&mut history, 0.5, 60.0);
-    history.build()
+pub(crate) fn between_probes(history: &mut Builder) {
+    any_outage(history, 8.0, 26.0);
+}
+
+pub(crate) fn up_to_40_s(history: &mut Builder) {
+    any_outage(history, 0.5, 40.0);
+}
+
+pub(crate) fn up_to_60_s(history: &mut Builder) {
+    any_outage(history, 0.5, 60.0);
+}
+
+/// One soon after the other.
+pub(crate) fn two_outages(history: &mut Builder) {
+    let (_, end) = any_outage(history, 0.5, 30.0);
+    let at = end + history.random.seconds(0.5, 30.0);
+    let (lasts, kind) = (history.random.seconds(0.5, 30.0), history.any_outage());
+    history.outage(at, lasts, kind);
 }
 
 /// A server that is away in the same rhythm in which it is probed.
-pub(crate) fn periodic(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn periodic(history: &mut Builder) {
     let period = history.random.pick(&[5, 10, 10, 20, 30]) * SECOND;
     let (up, kind) = (history.random.seconds(0.3, 4.0), history.any_outage());
     if history.random.chance(0.5) {
@@ -87,62 +96,38 @@ pub(crate) fn periodic(class: &'static str, seed: u64) -> History {
         history.server(at, period - up, kind);
         at += period;
     }
-    history.build()
 }
 
 /// One of two or three replicas behind a load balancer is gone, and connections to it hang until it is taken out.
-pub(crate) fn lose_a_replica(history: &mut Builder) {
+pub(crate) fn one_replica_away(history: &mut Builder) {
     let (at, lasts) = (history.some_time(), history.random.seconds(5.0, 60.0));
     let share = history.random.pick(&[0.34, 0.5]);
     history.server(at, lasts, Behaviour::OneReplicaAway { share });
 }
 
-pub(crate) fn one_replica_away(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    lose_a_replica(&mut history);
-    history.build()
-}
-
 /// Such as a full etcd, or a webhook that is away.
-pub(crate) fn writes_refused(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    let (at, lasts) = (history.some_time(), history.random.seconds(5.0, 22.0));
+fn writes_refused(history: &mut Builder, least: f64, most: f64) {
+    let (at, lasts) = (history.some_time(), history.random.seconds(least, most));
     history.server(at, lasts, Behaviour::RefusesWrites);
-    history.build()
 }
 
-/// All clocks are behind, or that of the prober's host is ahead.
-pub(crate) fn clocks_behind(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    let behind = history.random.seconds(2.0, 10.0);
-    history.set_all_clocks_behind(behind);
-    any_outage(&mut history, 0.5, 40.0);
-    history.build()
+pub(crate) fn writes_refused_for_5_to_22_s(history: &mut Builder) {
+    writes_refused(history, 5.0, 22.0);
+}
+
+pub(crate) fn writes_refused_for_10_to_20_s(history: &mut Builder) {
+    writes_refused(history, 10.0, 20.4);
 }
 
 /// NAT or a load balancer forgets most connections in a moment.
-fn blip(history: &mut Builder) {
+pub(crate) fn connections_forgotten(history: &mut Builder) {
     let (at, lasts) = (history.some_time(), history.random.seconds(0.2, 5.0));
     history.server(at, lasts, Behaviour::BlackHole { forgets: 0.9 });
 }
 
-pub(crate) fn connections_forgotten(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    blip(&mut history);
-    history.build()
-}
-
-pub(crate) fn connections_forgotten_clocks_behind(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    let behind = history.random.seconds(0.5, 10.0);
-    history.set_all_clocks_behind(behind);
-    blip(&mut history);
-    history.build()
-}
-
 /// A prober that starts within seconds of the end of an outage, before or after the server takes writes.
-pub(crate) fn start_after_outage(mut history: Builder) -> History {
-    let (at, end) = any_outage(&mut history, 15.0, 60.0);
+pub(crate) fn prober_starts_after_outage(history: &mut Builder) {
+    let (at, end) = any_outage(history, 15.0, 60.0);
     if history.random.chance(0.5) {
         let lasts = history.random.seconds(0.1, 5.0);
         history.server(end, lasts, Behaviour::RefusesWrites);
@@ -150,63 +135,44 @@ pub(crate) fn start_after_outage(mut history: Builder) -> History {
     let dies = at - history.random.seconds(0.0, 10.0);
     let starts = end + history.random.seconds(0.0, 6.0);
     history.hand_over(dies, starts - dies);
-    history.build()
 }
 
-pub(crate) fn prober_starts_after_outage(class: &'static str, seed: u64) -> History {
-    start_after_outage(Builder::new(class, seed))
+/// An outage, from its start to its end.
+fn away(history: &mut Builder) -> (Micros, Micros) {
+    let (at, lasts, kind) = (history.some_time(), outage_length(history), history.any_outage());
+    (at, history.outage(at, lasts, kind))
 }
 
-/// A history with an outage, from its start to its end.
-fn away(mut history: Builder) -> (Builder, Micros, Micros) {
-    let (at, lasts, kind) = (
-        history.some_time(),
-        outage_length(&mut history),
-        history.any_outage(),
-    );
-    let end = history.outage(at, lasts, kind);
-    (history, at, end)
-}
-
-fn lost_between(mut history: Builder, from: Micros, to: Micros) -> History {
+fn lose_between(history: &mut Builder, from: Micros, to: Micros) {
     let lost = history.random.between(from, to);
     history.lose(lost);
-    history.build()
 }
 
-pub(crate) fn loss_before(class: &'static str, seed: u64) -> History {
-    let (history, at, _) = away(Builder::new(class, seed));
-    lost_between(history, at - 45 * SECOND, at)
+pub(crate) fn loss_before(history: &mut Builder) {
+    let (at, _) = away(history);
+    lose_between(history, at - 45 * SECOND, at);
 }
 
-pub(crate) fn loss_within(class: &'static str, seed: u64) -> History {
-    let (history, at, end) = away(Builder::new(class, seed));
-    lost_between(history, at, end)
+pub(crate) fn loss_within(history: &mut Builder) {
+    let (at, end) = away(history);
+    lose_between(history, at, end);
 }
 
-pub(crate) fn loss_after(class: &'static str, seed: u64) -> History {
-    let (history, _, end) = away(Builder::new(class, seed));
-    lost_between(history, end, end + 60 * SECOND)
+pub(crate) fn loss_after(history: &mut Builder) {
+    let (_, end) = away(history);
+    lose_between(history, end, end + 60 * SECOND);
 }
 
-fn speaks_http1(class: &'static str, seed: u64) -> Builder {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn loss_before_within_or_after(history: &mut Builder) {
+    let (at, end) = away(history);
+    lose_between(history, at - 45 * SECOND, end + 20 * SECOND);
+}
+
+pub(crate) fn http1(history: &mut Builder) {
     history.shoot().server.speaks_http2 = false;
-    history
 }
 
-pub(crate) fn http1(class: &'static str, seed: u64) -> History {
-    let mut history = speaks_http1(class, seed);
-    let kind = history.any_outage();
-    outage(history, kind)
-}
-
-pub(crate) fn http1_loss(class: &'static str, seed: u64) -> History {
-    let (history, at, end) = away(speaks_http1(class, seed));
-    lost_between(history, at - 45 * SECOND, end + 20 * SECOND)
-}
-
-pub(crate) fn flap(history: &mut Builder) {
+pub(crate) fn flapping(history: &mut Builder) {
     let mut at = history.some_time();
     let (up, down) = (
         history.random.seconds(2.0, 30.0),
@@ -221,26 +187,12 @@ pub(crate) fn flap(history: &mut Builder) {
     }
 }
 
-pub(crate) fn flapping(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    flap(&mut history);
-    history.build()
-}
-
-fn lose_some_time(history: &mut Builder) {
-    let at = history.random.between(50 * SECOND, 150 * SECOND);
-    history.lose(at);
-}
-
-pub(crate) fn flapping_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    flap(&mut history);
-    lose_some_time(&mut history);
-    history.build()
+pub(crate) fn loss_between_50_and_150_s(history: &mut Builder) {
+    lose_between(history, 50 * SECOND, 150 * SECOND);
 }
 
 /// Crashes soon after each start, and is started after longer and longer pauses.
-fn crash_loop(history: &mut Builder) {
+pub(crate) fn restart_loop(history: &mut Builder) {
     let mut at = history.some_time();
     let mut pause = history.random.seconds(0.5, 5.0);
     for _ in 0..4 + history.random.below(4) {
@@ -250,103 +202,60 @@ fn crash_loop(history: &mut Builder) {
     }
 }
 
-pub(crate) fn restart_loop(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    crash_loop(&mut history);
-    history.build()
-}
-
-pub(crate) fn restart_loop_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    crash_loop(&mut history);
-    lose_some_time(&mut history);
-    history.build()
-}
-
-pub(crate) fn prober_restarts(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn prober_restarts(history: &mut Builder) {
     let (at, after) = (history.some_time(), history.random.seconds(0.5, 5.0));
     history.hand_over(at, after);
-    history.build()
 }
 
-pub(crate) fn prober_outage(mut history: Builder, after: (f64, f64)) -> History {
-    let (at, lasts, kind) = (
-        history.some_time(),
-        outage_length(&mut history),
-        history.any_outage(),
-    );
-    let end = history.outage(at, lasts, kind);
+/// A prober ends around an outage, and the next one starts so many seconds after.
+fn hand_over_around_outage(history: &mut Builder, least: f64, most: f64) {
+    let (at, end) = away(history);
     let ends = history.random.between(at - 30 * SECOND, end + 30 * SECOND);
-    let after = history.random.seconds(after.0, after.1);
+    let after = history.random.seconds(least, most);
     history.hand_over(ends, after);
-    history.build()
 }
 
-fn prober_loss(class: &'static str, seed: u64, after: (f64, f64)) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn prober_restarts_around_outage(history: &mut Builder) {
+    hand_over_around_outage(history, 0.5, 5.0);
+}
+
+pub(crate) fn handover_around_outage(history: &mut Builder) {
+    hand_over_around_outage(history, 2.0, 17.0);
+}
+
+pub(crate) fn restart_or_handover_around_outage(history: &mut Builder) {
+    hand_over_around_outage(history, 0.5, 17.0);
+}
+
+fn hand_over_around_loss(history: &mut Builder, least: f64, most: f64) {
     let at = history.some_time();
     history.lose(at);
     let ends = at + history.random.seconds(-30.0, 60.0);
-    let after = history.random.seconds(after.0, after.1);
+    let after = history.random.seconds(least, most);
     history.hand_over(ends, after);
-    history.build()
 }
 
-pub(crate) fn prober_restarts_outage(class: &'static str, seed: u64) -> History {
-    prober_outage(Builder::new(class, seed), (0.5, 5.0))
+pub(crate) fn prober_restarts_around_loss(history: &mut Builder) {
+    hand_over_around_loss(history, 0.5, 5.0);
 }
 
-pub(crate) fn prober_restarts_loss(class: &'static str, seed: u64) -> History {
-    prober_loss(class, seed, (0.5, 5.0))
+pub(crate) fn handover_around_loss(history: &mut Builder) {
+    hand_over_around_loss(history, 2.0, 17.0);
 }
 
-pub(crate) fn handover_outage(class: &'static str, seed: u64) -> History {
-    prober_outage(Builder::new(class, seed), (2.0, 17.0))
-}
-
-pub(crate) fn handover_loss(class: &'static str, seed: u64) -> History {
-    prober_loss(class, seed, (2.0, 17.0))
-}
-
-fn cut_prober(history: &mut Builder) {
-    let (at, lasts) = (history.some_time(), outage_length(history));
-    history.shoot().prober_cuts.push(PacketLoss {
-        from: at,
-        to: at + lasts,
-    });
-    history.until(at + lasts);
-}
-
-pub(crate) fn prober_cut(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    cut_prober(&mut history);
-    history.build()
-}
-
-pub(crate) fn prober_cut_loss(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
-    cut_prober(&mut history);
-    lose_some_time(&mut history);
-    history.build()
+pub(crate) fn prober_cut(history: &mut Builder) {
+    let (from, lasts) = (history.some_time(), outage_length(history));
+    let to = from + lasts;
+    history.shoot().prober_cuts.push(PacketLoss { from, to });
+    history.until(to);
 }
 
 /// All shoots of a prober lose their API servers at once, one in twenty really loses its nodes within. `SHOOTS` says
 /// how many.
-pub(crate) fn shared_limiter(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn shared_limiter(history: &mut Builder) {
     let shoots = history.random.pick(&[2, 20, 70, 200]);
     let shoots = crate::setting("SHOOTS").map_or(shoots, |shoots| shoots.parse().unwrap());
-    shared_outage(history, shoots)
-}
-
-/// A history of `shoots` shoots with the same outage.
-pub(crate) fn shared_outage(mut history: Builder, shoots: usize) -> History {
-    let (at, lasts, kind) = (
-        history.some_time(),
-        outage_length(&mut history),
-        history.any_outage(),
-    );
+    let (at, lasts, kind) = (history.some_time(), outage_length(history), history.any_outage());
     history.shoots.clear();
     for _ in 0..shoots {
         history.add_shoot(6);
@@ -359,5 +268,4 @@ pub(crate) fn shared_outage(mut history: Builder, shoots: usize) -> History {
             history.cut(1.0, lost, FOREVER);
         }
     }
-    history.build()
 }

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use crate::judge::{Judgement, LossJudgement};
+use crate::node_lifecycle_input::LeadershipTerm;
 use crate::random::{Micros, SECOND, seconds};
-use crate::script::{History, ShootHistory, ShootScript, required};
-use crate::timeline::FOREVER;
+use crate::script::{FactSpan, History, ProberRun, ShootHistory, ShootScript, required};
+use crate::timeline::{FOREVER, PacketLoss, Segment};
 use crate::virtual_time::ProbedShoot;
 
 /// A description starts this long before a verdict in question and ends half of it after.
@@ -26,6 +27,10 @@ fn until(at: Micros) -> String {
     } else {
         seconds(at)
     }
+}
+
+fn span(from: Micros, to: Micros) -> String {
+    format!("from {} to {}", seconds(from), until(to))
 }
 
 impl Account<'_> {
@@ -51,40 +56,24 @@ impl Account<'_> {
                 "1.1"
             },
         );
-        for run in &self.history.probers {
-            let _ = writeln!(text, "prober from {} to {}", seconds(run.from), until(run.to));
+        for ProberRun { from, to } in &self.history.probers {
+            let _ = writeln!(text, "prober {}", span(*from, *to));
         }
-        for segment in &self.script.server.segments {
-            let _ = writeln!(
-                text,
-                "server from {} to {}: {:?}",
-                seconds(segment.from),
-                seconds(segment.to),
-                segment.behaviour
-            );
+        for Segment { from, to, behaviour } in &self.script.server.segments {
+            let _ = writeln!(text, "server {}: {behaviour:?}", span(*from, *to));
         }
         for (what, cuts) in [
             ("prober", Some(&self.script.prober_cuts)),
             ("external endpoint", self.script.external_cuts.as_ref()),
         ] {
-            for cut in cuts.into_iter().flatten() {
-                let _ = writeln!(
-                    text,
-                    "{what} cut off from {} to {}",
-                    seconds(cut.from),
-                    until(cut.to)
-                );
+            for PacketLoss { from, to } in cuts.into_iter().flatten() {
+                let _ = writeln!(text, "{what} cut off {}", span(*from, *to));
             }
         }
         let instants = self.instants();
         self.describe_nodes(&mut text, &instants);
-        for term in &self.happened.terms {
-            let _ = writeln!(
-                text,
-                "kube-controller-manager leads from {} to {}",
-                seconds(term.from),
-                until(term.to)
-            );
+        for LeadershipTerm { from, to } in &self.happened.terms {
+            let _ = writeln!(text, "kube-controller-manager leads {}", span(*from, *to));
         }
         for loss in &self.judgement.losses {
             let _ = writeln!(
@@ -112,11 +101,8 @@ impl Account<'_> {
 
     /// The instants in question.
     fn instants(&self) -> Vec<Micros> {
-        let falses = self
-            .judgement
-            .losses
-            .iter()
-            .filter(|loss| loss.judgement == LossJudgement::False);
+        let losses = self.judgement.losses.iter();
+        let falses = losses.filter(|loss| loss.judgement == LossJudgement::False);
         let late = self.judgement.late.iter().map(|late| late.marked);
         let mut instants: Vec<_> = falses.map(|loss| loss.at).chain(late).collect();
         if self.judgement.stuck || instants.is_empty() {
@@ -140,35 +126,18 @@ impl Account<'_> {
         );
         for (i, (node, happened)) in self.script.nodes.iter().zip(&self.happened.nodes).enumerate() {
             let near = |at: &Micros| (first - AROUND..first + AROUND / 2).contains(at);
-            let writes: Vec<_> = happened
-                .kubelet
-                .writes
-                .iter()
-                .map(|write| write.at)
-                .filter(near)
-                .map(seconds)
-                .collect();
+            let writes = happened.kubelet.writes.iter().map(|write| write.at);
+            let writes: Vec<_> = writes.filter(near).map(seconds).collect();
             let _ = write!(text, "node {i}: renewed at {}", writes.join(" "));
-            for cut in &node.cuts {
-                let _ = write!(text, "; cut off from {} to {}", seconds(cut.from), until(cut.to));
+            for PacketLoss { from, to } in &node.cuts {
+                let _ = write!(text, "; cut off {}", span(*from, *to));
             }
-            for (from, skew) in node
-                .kubelet
-                .clock
-                .steps
-                .iter()
-                .filter(|(_, skew)| skew.abs() > SECOND)
-            {
+            let steps = node.kubelet.clock.steps.iter();
+            for (from, skew) in steps.filter(|(_, skew)| skew.abs() > SECOND) {
                 let _ = write!(text, "; clock off by {} from {}", seconds(*skew), seconds(*from));
             }
-            for span in &node.facts {
-                let _ = write!(
-                    text,
-                    "; {:?} from {} to {}",
-                    span.fact,
-                    seconds(span.from),
-                    until(span.to)
-                );
+            for FactSpan { from, to, fact } in &node.facts {
+                let _ = write!(text, "; {fact:?} {}", span(*from, *to));
             }
             if node.kubelet.stops < FOREVER || node.deleted < FOREVER {
                 let _ = write!(
@@ -194,20 +163,17 @@ impl Account<'_> {
                 .iter()
                 .any(|instant| (instant - AROUND..instant + AROUND / 2).contains(&at))
         };
-        let traffic = self
-            .probed
-            .traffic
+        let ProbedShoot {
+            traffic, verdicts, ..
+        } = self.probed;
+        let traffic = traffic.iter().map(|(at, what)| (*at, &**what, false));
+        let verdicts = verdicts
             .iter()
-            .map(|(at, what)| (*at, what.clone(), false));
-        let verdicts = self
-            .probed
-            .verdicts
-            .iter()
-            .map(|verdict| (verdict.at, verdict.outcome.clone(), true));
+            .map(|verdict| (verdict.at, &*verdict.outcome, true));
         let mut events: Vec<_> = traffic.chain(verdicts).filter(|(at, ..)| near(*at)).collect();
         events.sort_by_key(|(at, ..)| *at);
         // One line for a probe: its requests, and what it came to.
-        let (mut line, mut before) = (String::new(), String::new());
+        let (mut line, mut before) = (String::new(), "");
         for (at, what, is_verdict) in events {
             if line.is_empty() {
                 line = format!("{:>9}", seconds(at));
@@ -216,7 +182,7 @@ impl Account<'_> {
                 let _ = write!(line, " {what};");
                 continue;
             }
-            let verdict = if what == before { "the same" } else { &what };
+            let verdict = if what == before { "the same" } else { what };
             let _ = writeln!(text, "{line}\n{:>9}   VERDICT {verdict}", seconds(at));
             (line, before) = (String::new(), what);
         }

@@ -112,21 +112,7 @@ impl HttpClient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::MILLISECOND;
-    use crate::timeline::{Behaviour, Client, FailsFor, Segment, ServerTimeline};
-
-    fn server(from: i64, to: i64, behaviour: Behaviour) -> ServerTimeline {
-        ServerTimeline {
-            seed: 1,
-            latency: 5 * MILLISECOND,
-            segments: vec![Segment {
-                from: from * SECOND,
-                to: to * SECOND,
-                behaviour,
-            }],
-            speaks_http2: true,
-        }
-    }
+    use crate::timeline::{Behaviour, Client, FailsFor, ServerTimeline, server};
 
     fn calls(server: &ServerTimeline, at: &[i64]) -> Vec<(i64, Option<u16>)> {
         let path = NetworkPath {
@@ -145,7 +131,7 @@ mod tests {
 
     #[test]
     fn gives_up_after_its_time_out() {
-        let server = server(10, 40, Behaviour::Hangs);
+        let server = server(&[(10, 40, Behaviour::Hangs)]);
         assert_eq!(
             calls(&server, &[5, 12, 22, 32]),
             [(5, Some(200)), (22, None), (32, None), (40, Some(200))]
@@ -154,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_closed_connection_is_replaced() {
-        let server = server(10, 12, Behaviour::Refuses);
+        let server = server(&[(10, 12, Behaviour::Refuses)]);
         assert_eq!(
             calls(&server, &[5, 11, 12]),
             [(5, Some(200)), (11, None), (12, Some(200))]
@@ -168,7 +154,7 @@ mod tests {
             status: 429,
             of: FailsFor::Everybody,
         };
-        let server = server(10, 14, throttles);
+        let server = server(&[(10, 14, throttles)]);
         assert_eq!(calls(&server, &[10]), [(14, Some(200))]);
     }
 }

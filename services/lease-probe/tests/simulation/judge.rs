@@ -80,6 +80,18 @@ pub(crate) struct Judgement {
     pub(crate) stuck: bool,
 }
 
+impl Judgement {
+    /// How many loss verdicts were judged like that.
+    pub(crate) fn count(&self, of: LossJudgement) -> usize {
+        let losses = self.losses.iter();
+        losses.filter(|loss| loss.judgement == of).count()
+    }
+
+    pub(crate) fn is_false(&self) -> bool {
+        self.count(LossJudgement::False) > 0
+    }
+}
+
 /// Judges `verdicts`, in order, on a shoot.
 pub(crate) fn judge(
     script: &ShootScript,

@@ -124,18 +124,17 @@ pub(crate) fn watch_gaps(server: &ServerTimeline) -> Vec<WatchGap> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::Segment;
+    use crate::timeline::{self, Segment};
 
     fn server(seed: u64, from: i64, millis: i64, behaviour: Behaviour) -> ServerTimeline {
         ServerTimeline {
             seed,
-            latency: 5 * MILLISECOND,
             segments: vec![Segment {
                 from: from * SECOND,
                 to: from * SECOND + millis * MILLISECOND,
                 behaviour,
             }],
-            speaks_http2: true,
+            ..timeline::server(&[])
         }
     }
 

@@ -248,25 +248,12 @@ impl NetworkPath<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeline::server;
 
     const READ: RequestKind = RequestKind {
         writes: false,
         nonce: 0,
     };
-
-    fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
-        let segment = |(from, to, behaviour): &(i64, i64, Behaviour)| Segment {
-            from: from * SECOND,
-            to: to * SECOND,
-            behaviour: *behaviour,
-        };
-        ServerTimeline {
-            seed: 1,
-            latency: 5 * MILLISECOND,
-            segments: segments.iter().map(segment).collect(),
-            speaks_http2: true,
-        }
-    }
 
     fn path<'a>(server: &'a ServerTimeline, cuts: &'a [PacketLoss]) -> NetworkPath<'a> {
         NetworkPath {

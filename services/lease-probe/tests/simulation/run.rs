@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::classes::HistoryClass;
 use crate::describe::Account;
-use crate::judge::{Judgement, LossJudgement, judge, unprotected};
+use crate::judge::{Judgement, judge, unprotected};
 use crate::script::History;
 use crate::table::{self, Table};
 use crate::virtual_time::{PlayedShoot, probe};
@@ -23,22 +23,14 @@ pub(crate) struct RunResult {
 
 /// A loss verdict that is false or came late where there is no excuse.
 fn is_defect(class: &HistoryClass, judgement: &Judgement) -> bool {
-    let false_verdict = judgement
-        .losses
-        .iter()
-        .any(|loss| loss.judgement == LossJudgement::False);
-    (false_verdict && class.may_be_false.is_none())
+    (judgement.is_false() && class.may_be_false.is_none())
         || (!judgement.late.is_empty() && class.may_be_late.is_none())
         || judgement.stuck
 }
 
 /// False verdicts are worse than late ones.
 fn severity(judgement: &Judgement) -> u8 {
-    let is_false = judgement
-        .losses
-        .iter()
-        .any(|loss| loss.judgement == LossJudgement::False);
-    if is_false {
+    if judgement.is_false() {
         2
     } else {
         u8::from(!judgement.late.is_empty())
@@ -96,14 +88,12 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
             if !(i / count).is_multiple_of(class.rarity) {
                 continue;
             }
-            let history = (class.generate)(class.name, seed.wrapping_add(i / count));
+            let history = class.generate(seed.wrapping_add(i / count));
             let (judgements, texts) = play(&history, |judgement| is_defect(class, judgement));
-            for judgement in &judgements {
-                table.entry((place, class.name)).or_default().add(judgement);
-            }
             let lines = texts.iter().filter_map(|text| text.lines().next());
             defects.lock().extend(lines.map(str::to_owned));
             let worst = judgements.iter().map(severity).max().unwrap_or(0);
+            table.entry((place, class.name)).or_default().extend(judgements);
             let mut accounts = accounts.lock();
             accounts.extend(texts.into_iter().take(1).map(|text| (worst, class.name, text)));
             keep_one_of_each(&mut accounts);
@@ -116,9 +106,7 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
     });
     RunResult {
         table: table::merge(tables),
-        accounts: accounts
-            .into_inner()
-            .into_iter()
+        accounts: { accounts.into_inner().into_iter() }
             .map(|(_, _, text)| text)
             .collect(),
         defects: defects.into_inner(),
@@ -128,12 +116,14 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classes::class;
     use crate::classes_of_failures::anything;
 
     /// A printed seed is worth nothing otherwise.
     #[test]
     fn the_same_seed_makes_the_same_history() {
-        let accounts = |seed| play(&anything("anything", seed), |_| true).1;
+        let anything = class("anything", &[anything]);
+        let accounts = |seed| play(&anything.generate(seed), |_| true).1;
         for seed in 0..20 {
             assert_eq!(accounts(seed), accounts(seed), "seed {seed}");
         }

@@ -89,6 +89,18 @@ pub(crate) struct ShootHistory {
 }
 
 impl NodeScript {
+    /// A node that is well from its creation on.
+    pub(crate) const fn steady(kubelet: KubeletModel, created: Micros) -> Self {
+        Self {
+            kubelet,
+            cuts: vec![],
+            created,
+            deleted: FOREVER,
+            first_report: Some(created),
+            facts: vec![],
+        }
+    }
+
     pub(crate) fn exists(&self, at: Micros) -> bool {
         self.created <= at && at < self.deleted
     }

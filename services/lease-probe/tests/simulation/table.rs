@@ -5,80 +5,17 @@ use std::fmt::Write;
 
 use crate::classes::HistoryClass;
 use crate::judge::{Judgement, LossJudgement};
-use crate::random::{Micros, SECOND};
+use crate::random::SECOND;
 
-/// One row.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ClassResult {
-    /// Shoots, of which a history has several where they share a prober's limits.
-    pub(crate) histories: usize,
-    pub(crate) losses: usize,
-    pub(crate) falses: usize,
-    pub(crate) late: usize,
-    pub(crate) never: usize,
-    pub(crate) healed: usize,
-    pub(crate) unseen: usize,
-    pub(crate) stuck: usize,
-    detections: Vec<Micros>,
-}
-
-/// By the class's place among all classes, with its name.
-pub(crate) type Table = BTreeMap<(usize, &'static str), ClassResult>;
-
-impl ClassResult {
-    pub(crate) fn add(&mut self, judgement: &Judgement) {
-        self.histories += 1;
-        self.losses += judgement.losses.len();
-        for loss in &judgement.losses {
-            match loss.judgement {
-                LossJudgement::False => self.falses += 1,
-                LossJudgement::HealedInTime => self.healed += 1,
-                LossJudgement::HealedUnseen => self.unseen += 1,
-                LossJudgement::Right => {}
-            }
-        }
-        self.late += judgement.late.len();
-        self.never += judgement
-            .late
-            .iter()
-            .filter(|late| late.verdict.is_none())
-            .count();
-        self.stuck += usize::from(judgement.stuck);
-        // The first only: the others come after a pause in what the prober knows.
-        self.detections
-            .extend(judgement.losses.first().map(|loss| loss.detection));
-    }
-
-    fn merge(&mut self, other: Self) {
-        self.histories += other.histories;
-        self.losses += other.losses;
-        self.falses += other.falses;
-        self.late += other.late;
-        self.never += other.never;
-        self.healed += other.healed;
-        self.unseen += other.unseen;
-        self.stuck += other.stuck;
-        self.detections.extend(other.detections);
-    }
-
-    fn detection(&mut self, share: f64) -> String {
-        if self.detections.is_empty() {
-            return "–".to_owned();
-        }
-        self.detections.sort_unstable();
-        let last = self.detections.len() - 1;
-        let at = self.detections[(last as f64 * share).round() as usize];
-        format!("{:.1} s", at as f64 / SECOND as f64)
-    }
-}
+/// The judgements by the class's place among all classes, with its name: one for each shoot, of which a history has
+/// several where they share a prober's limits.
+pub(crate) type Table = BTreeMap<(usize, &'static str), Vec<Judgement>>;
 
 /// Joins the tables of several threads.
 pub(crate) fn merge(tables: impl IntoIterator<Item = Table>) -> Table {
     let mut all = Table::new();
-    for table in tables {
-        for (class, result) in table {
-            all.entry(class).or_default().merge(result);
-        }
+    for (class, judgements) in tables.into_iter().flatten() {
+        all.entry(class).or_default().extend(judgements);
     }
     all
 }
@@ -90,13 +27,10 @@ pub(crate) fn markdown(table: &Table) -> String {
                     unseen | not restored | detection p50 | p99 | max |\n\
                     | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
             .to_owned();
-    let mut total = ClassResult::default();
-    for ((_, name), result) in table {
-        let mut result = result.clone();
-        let _ = writeln!(text, "{}", row(name, &mut result));
-        total.merge(result);
+    for ((_, name), judgements) in table {
+        let _ = writeln!(text, "{}", row(name, judgements.iter()));
     }
-    let _ = writeln!(text, "{}", row("**all**", &mut total));
+    let _ = writeln!(text, "{}", row("**all**", table.values().flatten()));
     text
 }
 
@@ -112,9 +46,13 @@ pub(crate) fn reasons(classes: &[HistoryClass]) -> String {
 
 /// How often a verdict was false, and why nobody can know, as Markdown.
 pub(crate) fn limits(table: &Table, classes: &[HistoryClass]) -> String {
-    let rows = table.iter().map(|((place, name), result)| {
+    let rows = table.iter().map(|((place, name), judgements)| {
         let why = classes[*place].may_be_false.unwrap_or_default();
-        format!("| {name} | {} | {} | {why} |", result.histories, result.falses)
+        format!(
+            "| {name} | {} | {} | {why} |",
+            judgements.len(),
+            falses(judgements)
+        )
     });
     let rows: Vec<String> = rows.collect();
     format!(
@@ -123,25 +61,42 @@ pub(crate) fn limits(table: &Table, classes: &[HistoryClass]) -> String {
     )
 }
 
-fn row(name: &str, result: &mut ClassResult) -> String {
-    let (p50, p99, max) = (
-        result.detection(0.5),
-        result.detection(0.99),
-        result.detection(1.0),
-    );
-    let ClassResult {
-        histories,
-        losses,
-        falses,
-        late,
-        never,
-        healed,
-        unseen,
-        stuck,
-        ..
-    } = result;
+pub(crate) fn falses(judgements: &[Judgement]) -> usize {
+    judgements
+        .iter()
+        .map(|judgement| judgement.count(LossJudgement::False))
+        .sum()
+}
+
+fn row<'a>(name: &str, judgements: impl Iterator<Item = &'a Judgement> + Clone) -> String {
+    let sum = |count: fn(&Judgement) -> usize| -> usize { judgements.clone().map(count).sum() };
+    // The first only: the others come after a pause in what the prober knows.
+    let first = |judgement: &Judgement| Some(judgement.losses.first()?.detection);
+    let mut detections: Vec<_> = judgements.clone().filter_map(first).collect();
+    detections.sort_unstable();
+    let detection = |share: f64| match detections.len() {
+        0 => "–".to_owned(),
+        n => {
+            let at = detections[((n - 1) as f64 * share).round() as usize];
+            format!("{:.1} s", at as f64 / SECOND as f64)
+        }
+    };
     format!(
-        "| {name} | {histories} | {losses} | {falses} | {late} ({never}) | {healed} | {unseen} | {stuck} | {p50} | \
-         {p99} | {max} |"
+        "| {name} | {} | {} | {} | {} ({}) | {} | {} | {} | {} | {} | {} |",
+        judgements.clone().count(),
+        sum(|judgement| judgement.losses.len()),
+        sum(|judgement| judgement.count(LossJudgement::False)),
+        sum(|judgement| judgement.late.len()),
+        sum(|judgement| judgement
+            .late
+            .iter()
+            .filter(|late| late.verdict.is_none())
+            .count()),
+        sum(|judgement| judgement.count(LossJudgement::HealedInTime)),
+        sum(|judgement| judgement.count(LossJudgement::HealedUnseen)),
+        sum(|judgement| usize::from(judgement.stuck)),
+        detection(0.5),
+        detection(0.99),
+        detection(1.0),
     )
 }

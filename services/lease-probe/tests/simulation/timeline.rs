@@ -1,6 +1,6 @@
 //! How an API server behaves over time, and when the network between it and a client is cut.
 
-use crate::random::{MILLISECOND, Micros, hashed};
+use crate::random::{MILLISECOND, Micros, SECOND, hashed};
 
 /// Later than everything.
 pub(crate) const FOREVER: Micros = Micros::MAX / 4;
@@ -211,6 +211,22 @@ impl ServerTimeline {
     }
 }
 
+/// A server that behaves like that in these spans, in seconds, and answers within 10 ms otherwise. For tests of the
+/// models.
+pub(crate) fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
+    let segment = |(from, to, behaviour): &(i64, i64, Behaviour)| Segment {
+        from: from * SECOND,
+        to: to * SECOND,
+        behaviour: *behaviour,
+    };
+    ServerTimeline {
+        seed: 1,
+        latency: 5 * MILLISECOND,
+        segments: segments.iter().map(segment).collect(),
+        speaks_http2: true,
+    }
+}
+
 /// The same cuts if the network stayed as it is at `at`.
 pub(crate) fn frozen_cuts(cuts: &[PacketLoss], at: Micros) -> Vec<PacketLoss> {
     let so_far = cuts.iter().filter(|cut| cut.from <= at);
@@ -225,23 +241,6 @@ pub(crate) fn frozen_cuts(cuts: &[PacketLoss], at: Micros) -> Vec<PacketLoss> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::SECOND;
-
-    fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
-        ServerTimeline {
-            seed: 1,
-            latency: 5 * MILLISECOND,
-            segments: segments
-                .iter()
-                .map(|(from, to, behaviour)| Segment {
-                    from: from * SECOND,
-                    to: to * SECOND,
-                    behaviour: *behaviour,
-                })
-                .collect(),
-            speaks_http2: true,
-        }
-    }
 
     #[test]
     fn a_frozen_process_goes_on_when_it_thaws() {

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lease_probe::cluster::answer_budget::SharedLimits;
+use lease_probe::cluster::connection::CachedConnection;
 use lease_probe::cluster::kubeconfig::{Access, Kubeconfig, access};
-use lease_probe::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
+use lease_probe::cluster::shoot_client::HttpShootClient;
 use lease_probe::controller::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use lease_probe::domain::verdict::Verdict;
@@ -181,7 +182,7 @@ impl ProberProcess<'_> {
                 connector(false),
                 limits.clone(),
             );
-            let external = HttpExternalEndpoint::new(connector(true), limits.clone());
+            let external = CachedConnection::new(connector(true), limits.clone());
             let prober = Prober::new(
                 shoot.name.clone(),
                 shared.clone(),

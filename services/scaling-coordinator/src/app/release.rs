@@ -4,7 +4,6 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use watchdog_kube::membership::Exclusive;
 use watchdog_kube::replica::PermissionGrantor;
@@ -65,7 +64,7 @@ async fn release(
         indexes.resources.clone(),
         rules.borrow().clone(),
     );
-    let in_force = indexes.follow(rules, watch::Sender::new(0));
+    let in_force = indexes.follow(rules);
     timeout_at(deadline, releaser.listed())
         .await
         .with_context(|| options.not_in_time("the Clusters and the resources were not listed", &readiness))?;

@@ -1,6 +1,6 @@
 //! The index of Clusters: which shoots there are, and whether they may be written to (S4).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use watchdog_api::eligibility::{SkipReason, may_continue};
 use watchdog_api::policy::{PolicyError, ShootMode, parse_failure_fraction, parse_mode};
 use watchdog_kube::client::{RequestError, found, request_within};
 
-use super::version::{IndexMark, Origin, is_newer, replaces, replaces_absence};
+use super::object_index::{IndexMark, ObjectIndex, Origin, version_of};
 use crate::controller::work_queue::WorkQueue;
 
 /// Deadline of one request for a Cluster. A write waits for it, and is tried again when the request fails.
@@ -46,9 +46,7 @@ pub(crate) struct Clusters {
 #[derive(Debug, Default)]
 struct ClusterIndex {
     listed: bool,
-    known: HashMap<Arc<str>, KnownCluster>,
-    mark: IndexMark,
-    removed: IndexMark,
+    clusters: ObjectIndex<KnownCluster>,
 }
 
 /// The settings in the annotations of a Shoot.
@@ -80,12 +78,10 @@ impl ShootPolicy {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct KnownCluster {
-    version: Arc<str>,
-    write_eligibility: Result<(), SkipReason>,
+    write_eligibility: WriteEligibility,
     policy: ShootPolicy,
-    taken: IndexMark,
 }
 
 impl Clusters {
@@ -97,48 +93,29 @@ impl Clusters {
         }
     }
 
-    /// The mark of what is taken in next: to be taken before a list or read is asked for.
-    pub(crate) fn mark(&self) -> IndexMark {
-        self.inner.lock().mark
-    }
-
     pub(crate) fn applied(&self, cluster: &Cluster, origin: Origin) {
-        let shoot = cluster.name();
+        let (shoot, version) = (cluster.name(), version_of(&cluster.metadata));
         if shoot.is_empty() {
             return;
         }
-        let (write_eligibility, policy) = (may_continue(cluster).map(drop), ShootPolicy::of(cluster));
-        let version: Arc<str> = cluster
-            .metadata
-            .resource_version
-            .as_deref()
-            .unwrap_or_default()
-            .into();
-        let changed = {
-            let mut inner = self.inner.lock();
-            let before = inner.known.get(shoot);
-            let believed = match before {
-                Some(known) => replaces(&known.version, known.taken, &version, origin),
-                None => replaces_absence(inner.removed, origin),
-            };
-            if !believed {
-                return;
-            }
-            let newly_eligible = before.map(|known| &known.write_eligibility) != Some(&write_eligibility);
-            let changed = newly_eligible || before.map(|known| &known.policy) != Some(&policy);
-            if newly_eligible && let Err(SkipReason::Malformed(reason)) = &write_eligibility {
-                tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is left alone");
-            }
-            let taken = inner.next_mark();
-            let known = KnownCluster {
-                version,
-                write_eligibility,
-                policy,
-                taken,
-            };
-            inner.known.insert(shoot.into(), known);
-            changed
+        let eligibility = may_continue(cluster).map(|_| WriteEligibility::Allowed);
+        let known = KnownCluster {
+            write_eligibility: eligibility.unwrap_or_else(WriteEligibility::Stopped),
+            policy: ShootPolicy::of(cluster),
         };
+        let mut inner = self.inner.lock();
+        if !inner.clusters.accepts(shoot, version, origin) {
+            return;
+        }
+        let before = inner.clusters.get(shoot).map(|before| &before.object);
+        let changed = before != Some(&known);
+        if before.map(|before| &before.write_eligibility) != Some(&known.write_eligibility)
+            && let WriteEligibility::Stopped(SkipReason::Malformed(reason)) = &known.write_eligibility
+        {
+            tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is left alone");
+        }
+        inner.clusters.insert(shoot, version.into(), known);
+        drop(inner);
         if changed {
             self.work_queue.add(shoot);
         }
@@ -146,35 +123,24 @@ impl Clusters {
 
     /// A watch reports that a Cluster is gone, with its last state. One of the same name that was created since stays.
     pub(crate) fn deleted(&self, last: &Cluster) {
-        let version = last.metadata.resource_version.as_deref().unwrap_or_default();
-        self.remove(last.name(), |known| !is_newer(&known.version, version));
+        let mut inner = self.inner.lock();
+        inner.clusters.deleted(last.name(), version_of(&last.metadata));
+        drop(inner);
+        self.work_queue.add(last.name());
     }
 
-    fn remove(&self, shoot: &str, believed: impl FnOnce(&KnownCluster) -> bool) {
-        {
-            let mut inner = self.inner.lock();
-            if inner.known.get(shoot).is_some_and(believed) {
-                inner.remove(shoot);
-            }
-        }
+    /// A consistent read that was asked for at this mark found no Cluster.
+    fn absent(&self, shoot: &str, asked: IndexMark) {
+        self.inner.lock().clusters.absent(shoot, asked);
         self.work_queue.add(shoot);
     }
 
     /// These Clusters exist and no others, by a list that was asked for at this mark.
     pub(crate) fn synced(&self, exist: &BTreeSet<String>, asked: IndexMark) {
-        let (gone, first) = {
-            let mut inner = self.inner.lock();
-            let gone: Vec<Arc<str>> = inner
-                .known
-                .iter()
-                .filter(|(shoot, known)| !exist.contains(&***shoot) && known.taken <= asked)
-                .map(|(shoot, _)| shoot.clone())
-                .collect();
-            for shoot in &gone {
-                inner.remove(shoot);
-            }
-            (gone, !std::mem::replace(&mut inner.listed, true))
-        };
+        let mut inner = self.inner.lock();
+        let gone = inner.clusters.synced(exist, asked);
+        let first = !std::mem::replace(&mut inner.listed, true);
+        drop(inner);
         for shoot in gone {
             self.work_queue.add(&shoot);
         }
@@ -185,24 +151,17 @@ impl Clusters {
 
     pub(crate) fn write_eligibility(&self, shoot: &str) -> WriteEligibility {
         let inner = self.inner.lock();
-        match inner.known.get(shoot) {
+        match inner.clusters.get(shoot) {
             _ if !inner.listed => WriteEligibility::Unlisted,
             None => WriteEligibility::Absent,
-            Some(KnownCluster {
-                write_eligibility: Ok(()),
-                ..
-            }) => WriteEligibility::Allowed,
-            Some(KnownCluster {
-                write_eligibility: Err(reason),
-                ..
-            }) => WriteEligibility::Stopped(reason.clone()),
+            Some(known) => known.object.write_eligibility.clone(),
         }
     }
 
     pub(crate) fn policy(&self, shoot: &str) -> ShootPolicy {
         let inner = self.inner.lock();
-        let known = inner.known.get(shoot);
-        known.map(|known| known.policy.clone()).unwrap_or_default()
+        let known = inner.clusters.get(shoot);
+        known.map(|known| known.object.policy.clone()).unwrap_or_default()
     }
 
     pub(crate) fn is_listed(&self) -> bool {
@@ -210,27 +169,27 @@ impl Clusters {
     }
 
     pub(crate) fn names(&self) -> Vec<Arc<str>> {
-        self.inner.lock().known.keys().cloned().collect()
+        let inner = self.inner.lock();
+        inner.clusters.iter().map(|(shoot, _)| shoot.clone()).collect()
     }
 
     /// Returns true if the API server's current Cluster allows writes. Reads the Cluster's version first, and the whole
     /// Cluster only if the index holds another version because the watch lags.
     pub(crate) async fn confirm(&self, shoot: &str) -> Result<bool, RequestError> {
         let api: Api<Cluster> = Api::all(self.seed.clone());
-        let asked = self.mark();
+        let asked = IndexMark::last();
         let meta = found(
             shoot,
             request_within(CLUSTER_DEADLINE, api.get_metadata(shoot)).await,
         )?;
-        let version = meta.map(|meta| meta.metadata.resource_version.unwrap_or_default());
-        match version {
-            None => self.remove(shoot, |known| known.taken <= asked),
-            Some(version) if self.version(shoot).as_deref() == Some(&*version) => {}
+        match meta.as_ref().map(|meta| version_of(&meta.metadata)) {
+            None => self.absent(shoot, asked),
+            Some(version) if self.version(shoot).as_deref() == Some(version) => {}
             Some(_) => {
-                let asked = self.mark();
+                let asked = IndexMark::last();
                 match found(shoot, request_within(CLUSTER_DEADLINE, api.get(shoot)).await)? {
                     Some(cluster) => self.applied(&cluster, Origin::Read(asked)),
-                    None => self.remove(shoot, |known| known.taken <= asked),
+                    None => self.absent(shoot, asked),
                 }
             }
         }
@@ -239,18 +198,6 @@ impl Clusters {
 
     fn version(&self, shoot: &str) -> Option<Arc<str>> {
         let inner = self.inner.lock();
-        inner.known.get(shoot).map(|known| known.version.clone())
-    }
-}
-
-impl ClusterIndex {
-    const fn next_mark(&mut self) -> IndexMark {
-        self.mark = IndexMark(self.mark.0 + 1);
-        self.mark
-    }
-
-    fn remove(&mut self, shoot: &str) {
-        self.known.remove(shoot);
-        self.removed = self.next_mark();
+        inner.clusters.get(shoot).map(|known| known.version.clone())
     }
 }

@@ -3,10 +3,10 @@
 
 pub(crate) mod clusters;
 pub(crate) mod kinds;
+pub(crate) mod object_index;
 pub(crate) mod other_replicas;
 pub(crate) mod permissions;
 pub(crate) mod resources;
-pub(crate) mod version;
 pub(crate) mod watched_resources;
 pub(crate) mod watches;
 pub(crate) mod writer;

@@ -112,11 +112,7 @@ impl OtherReplicas {
 
 /// The other members that have not left.
 pub(crate) fn others(membership: &Share) -> Vec<String> {
-    let members = membership.members().into_iter();
-    members
-        .filter(|member| !member.me)
-        .map(|member| member.identity.to_string())
-        .collect()
+    membership.others().iter().map(ToString::to_string).collect()
 }
 
 pub(crate) async fn alone(membership: &Share) {

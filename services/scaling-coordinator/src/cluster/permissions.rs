@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::permissions::{Permission, Preflight};
 use watchdog_kube::replica::PermissionGrantor;
@@ -42,19 +41,19 @@ pub(crate) async fn check(
     resources: Arc<Resources>,
     granted_by: PermissionGrantor,
     others: Vec<Permission>,
-    mut kinds_known: watch::Receiver<u64>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut preflight = Preflight::new(seed, readiness);
+    let mut served = resources.served_changes();
     loop {
-        kinds_known.mark_unchanged();
+        served.mark_unchanged();
         let mut needed = permissions(&resources, granted_by);
         needed.extend(others.iter().cloned());
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = preflight.keep_asking(&needed) => {}
-            Ok(()) = kinds_known.changed() => {}
+            Ok(()) = served.changed() => {}
         }
     }
 }

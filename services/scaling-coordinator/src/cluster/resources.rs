@@ -2,15 +2,15 @@
 //!
 //! The watches feed it, and so do the answers to our own writes and reads, which are often earlier. Watch events and
 //! answers to writes never take an object back to an older version; complete lists and consistent reads may
-//! ([`version`](super::version)). An object that went back means that etcd was restored from a backup. Then every
-//! resource is unknown until all are listed again, because a level depends on several resources.
+//! ([`object_index`](super::object_index)). An object that went back means that etcd was restored from a backup.
+//! Then every resource is unknown until all are listed again, because a level depends on several resources.
 //!
 //! Kinds whose objects do not show their replicas in `spec.replicas` are completed from their scale sub-resource, which
 //! is read only when a direction asks for it.
 
 mod entry;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ use watchdog_api::workload::Workload;
 
 pub(crate) use self::entry::ObservedScale;
 use self::entry::ResourceEntry;
-use super::version::{IndexMark, Origin, is_newer, replaces, replaces_absence};
+use super::object_index::{IndexMark, ObjectIndex, Origin, is_newer, version_of};
 use crate::controller::work_queue::WorkQueue;
 use crate::domain::observed::{Dependent, Observed};
 
@@ -41,12 +41,11 @@ pub(crate) enum ListState {
 pub(crate) struct Resources {
     work_queue: Arc<WorkQueue>,
     inner: RwLock<BTreeMap<ResourceRef, Configured>>,
-    // The last mark. Changes only while `inner` is locked.
-    mark: AtomicU64,
     // When etcd was last found to have been restored. Changes only while `inner` is locked.
     restored: AtomicU64,
     interruptions: AtomicU64,
     relist: watch::Sender<()>,
+    served_changes: watch::Sender<()>,
     predecessor: Option<&'static str>,
 }
 
@@ -55,8 +54,7 @@ struct Configured {
     listing: ListState,
     served: Option<ApiResource>,
     dropped: bool,
-    objects: HashMap<Arc<str>, ResourceEntry>,
-    removed: IndexMark,
+    objects: ObjectIndex<ResourceEntry>,
 }
 
 impl Resources {
@@ -64,10 +62,10 @@ impl Resources {
         Self {
             work_queue,
             inner: RwLock::default(),
-            mark: AtomicU64::new(0),
             restored: AtomicU64::new(0),
             interruptions: AtomicU64::new(0),
             relist: watch::Sender::new(()),
+            served_changes: watch::Sender::new(()),
             predecessor: None,
         }
     }
@@ -84,13 +82,9 @@ impl Resources {
         self.relist.subscribe()
     }
 
-    /// The mark of what was taken in last: to be taken before a list or read is asked for.
-    pub(crate) fn mark(&self) -> IndexMark {
-        IndexMark(self.mark.load(Ordering::SeqCst))
-    }
-
-    fn next_mark(&self) -> IndexMark {
-        IndexMark(self.mark.fetch_add(1, Ordering::SeqCst) + 1)
+    /// Changes when it becomes known how the API server serves a resource, and when a resource is removed.
+    pub(crate) fn served_changes(&self) -> watch::Receiver<()> {
+        self.served_changes.subscribe()
     }
 
     /// Takes a resource up; what is known of it already stays.
@@ -99,8 +93,7 @@ impl Resources {
             listing: ListState::Pending("its objects are not listed yet".to_owned()),
             served: None,
             dropped: false,
-            objects: HashMap::new(),
-            removed: IndexMark::default(),
+            objects: ObjectIndex::default(),
         };
         let mut inner = self.inner.write();
         let configured = inner.entry(reference.clone()).or_insert_with(configured);
@@ -137,7 +130,7 @@ impl Resources {
         let objects = inner
             .get(reference)
             .into_iter()
-            .flat_map(|configured| &configured.objects);
+            .flat_map(|configured| configured.objects.iter());
         objects
             .filter(|(_, entry)| entry.protected)
             .map(|(shoot, _)| shoot.clone())
@@ -146,6 +139,7 @@ impl Resources {
 
     pub(crate) fn remove(&self, reference: &ResourceRef) {
         self.inner.write().remove(reference);
+        self.served_changes.send_replace(());
     }
 
     pub(crate) fn listing(&self, reference: &ResourceRef, listing: ListState, served: Option<ApiResource>) {
@@ -156,6 +150,7 @@ impl Resources {
             configured.listing = listing;
             if served.is_some() {
                 configured.served = served;
+                self.served_changes.send_replace(());
             }
         }
         self.work_queue.add_all();
@@ -169,29 +164,21 @@ impl Resources {
         let Some(configured) = inner.get_mut(reference) else {
             return;
         };
-        let mut entry = ResourceEntry::of(workload);
-        let old = configured.objects.get(shoot);
-        let believed = match old {
-            Some(old) => replaces(&old.version, old.taken, &entry.version, origin),
-            None => replaces_absence(configured.removed, origin),
-        };
-        if !believed {
+        let version: Arc<str> = version_of(&workload.metadata).into();
+        if !configured.objects.accepts(shoot, &version, origin) {
             return;
         }
-        entry.keep_writers(old, workload);
+        let old = configured.objects.get(shoot);
+        let mut entry = ResourceEntry::of(workload, version.clone(), old.map(|old| &old.object));
         if let (Some(predecessor), Observed::Present(seen)) = (self.predecessor, &mut entry.observed) {
             seen.count_as_own(predecessor);
         }
-        // The scale of another version stays known, but does not count.
-        entry.scale = old.and_then(|old| old.scale.clone());
-        let changed =
-            old.is_none_or(|old| (&old.version, &old.observed) != (&entry.version, &entry.observed));
+        let changed = old.is_none_or(|old| old.version != version || old.object.observed != entry.observed);
         // What was taken in before the restore that is known went back with it.
         let restored = old.is_some_and(|old| {
-            old.taken.0 > self.restored.load(Ordering::SeqCst) && is_newer(&old.version, &entry.version)
+            old.taken.0 > self.restored.load(Ordering::SeqCst) && is_newer(&old.version, &version)
         });
-        entry.taken = self.next_mark();
-        configured.objects.insert(shoot.into(), entry);
+        configured.objects.insert(shoot, version, entry);
         drop(inner);
         if restored {
             tracing::warn!(
@@ -210,7 +197,7 @@ impl Resources {
     pub(crate) fn doubt_all(&self) {
         self.interrupted();
         let mut inner = self.inner.write();
-        self.restored.store(self.next_mark().0, Ordering::SeqCst);
+        self.restored.store(IndexMark::next().0, Ordering::SeqCst);
         for configured in inner.values_mut() {
             if matches!(configured.listing, ListState::Listed) {
                 let why = "etcd was restored from a backup: its objects are not listed again yet";
@@ -243,30 +230,17 @@ impl Resources {
 
     /// A watch reports the deletion of an object, with its last state. A newer object of the same name stays.
     pub(crate) fn deleted(&self, reference: &ResourceRef, last: &Workload) {
-        let (shoot, version) = (
-            last.metadata.namespace.as_deref(),
-            last.metadata.resource_version.as_deref(),
-        );
-        let (shoot, version) = (shoot.unwrap_or_default(), version.unwrap_or_default());
-        self.remove_object(reference, shoot, |known| !is_newer(&known.version, version));
+        let shoot = last.metadata.namespace.as_deref().unwrap_or_default();
+        if let Some(configured) = self.inner.write().get_mut(reference) {
+            configured.objects.deleted(shoot, version_of(&last.metadata));
+        }
+        self.work_queue.add(shoot);
     }
 
     /// A consistent read that was asked for at this mark found no object.
     pub(crate) fn absent(&self, reference: &ResourceRef, shoot: &str, asked: IndexMark) {
-        self.remove_object(reference, shoot, |known| known.taken <= asked);
-    }
-
-    fn remove_object(
-        &self,
-        reference: &ResourceRef,
-        shoot: &str,
-        believed: impl FnOnce(&ResourceEntry) -> bool,
-    ) {
-        if let Some(configured) = self.inner.write().get_mut(reference)
-            && configured.objects.get(shoot).is_some_and(believed)
-        {
-            configured.objects.remove(shoot);
-            configured.removed = self.next_mark();
+        if let Some(configured) = self.inner.write().get_mut(reference) {
+            configured.objects.absent(shoot, asked);
         }
         self.work_queue.add(shoot);
     }
@@ -276,17 +250,7 @@ impl Resources {
         let mut gone = Vec::new();
         let mut first = false;
         if let Some(configured) = self.inner.write().get_mut(reference) {
-            gone.extend(
-                configured
-                    .objects
-                    .iter()
-                    .filter(|(shoot, entry)| !exist.contains(&***shoot) && entry.taken <= asked)
-                    .map(|(shoot, _)| shoot.clone()),
-            );
-            for shoot in &gone {
-                configured.objects.remove(shoot);
-                configured.removed = self.next_mark();
-            }
+            gone = configured.objects.synced(exist, asked);
             // A list from before the restore proves nothing; another one is on its way.
             if asked.0 >= self.restored.load(Ordering::SeqCst) {
                 first = !matches!(configured.listing, ListState::Listed);
@@ -313,7 +277,7 @@ impl Resources {
             ListState::Listed => configured
                 .objects
                 .get(shoot)
-                .map_or(Observed::Absent, ResourceEntry::observed),
+                .map_or(Observed::Absent, |known| known.object.observed()),
         }
     }
 
@@ -357,7 +321,7 @@ impl Resources {
 
     pub(crate) fn about(&self, reference: &ResourceRef, shoot: &str) -> ObjectReference {
         let inner = self.inner.read();
-        let entry = inner
+        let known = inner
             .get(reference)
             .and_then(|configured| configured.objects.get(shoot));
         ObjectReference {
@@ -365,7 +329,7 @@ impl Resources {
             kind: Some(reference.kind.clone()),
             name: Some(reference.name.clone()),
             namespace: Some(shoot.to_owned()),
-            uid: entry.and_then(|entry| entry.uid.clone()),
+            uid: known.and_then(|known| known.object.uid.clone()),
             ..ObjectReference::default()
         }
     }

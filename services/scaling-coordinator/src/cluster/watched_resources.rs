@@ -34,16 +34,15 @@ struct WatchedResource {
 
 impl WatchedResources {
     /// Applies a configuration file. Returns the resources whose watches the caller must start, each with the token
-    /// that stops it, and true if other resources were unwatched.
+    /// that stops it.
     pub(crate) fn configure(
         &mut self,
         now: Instant,
         file: &ProberConfig,
         resources: &Resources,
         stop: &CancellationToken,
-    ) -> (Vec<(ResourceRef, CancellationToken)>, bool) {
+    ) -> Vec<(ResourceRef, CancellationToken)> {
         let wanted = &file.dependent_resource_infos;
-        let before = self.0.len();
         self.0.retain(|reference, one| {
             let dropped = one.dropped_at.is_none() && !wanted.iter().any(|new| new.reference == *reference);
             if !dropped {
@@ -66,7 +65,6 @@ impl WatchedResources {
             }
             listed
         });
-        let gone = self.0.len() < before;
         let mut new = Vec::new();
         for dependent in wanted {
             let reference = &dependent.reference;
@@ -83,12 +81,11 @@ impl WatchedResources {
             new.push((reference.clone(), one.stop.clone()));
             self.0.insert(reference.clone(), one);
         }
-        (new, gone)
+        new
     }
 
-    /// Unwatches the dropped resources that no shoot holds down. Returns true if there were any.
-    pub(crate) fn unwatch(&mut self, now: Instant, resources: &Resources) -> bool {
-        let before = self.0.len();
+    /// Unwatches the dropped resources that no shoot holds down.
+    pub(crate) fn unwatch(&mut self, now: Instant, resources: &Resources) {
         self.0.retain(|reference, one| {
             let over = one.dropped_at.is_some_and(|at| now >= at + LAST_WRITES);
             if !over || !resources.is_listed(reference) || !resources.held_down_in(reference).is_empty() {
@@ -101,7 +98,6 @@ impl WatchedResources {
             one.forget(reference, resources);
             false
         });
-        self.0.len() < before
     }
 
     /// Returns true if any watched resource was dropped from the configuration.
@@ -133,7 +129,7 @@ mod tests {
     use watchdog_api::config::UnknownFields;
 
     use super::*;
-    use crate::cluster::version::Origin;
+    use crate::cluster::object_index::{IndexMark, Origin};
     use crate::controller::work_queue::WorkQueue;
 
     const FILE: &str = "
@@ -170,14 +166,17 @@ dependentResourceInfos:
                 mcm,
                 now: Instant::now(),
             };
-            assert_eq!(bench.configure(true).0.len(), 2);
+            assert_eq!(bench.configure(true), 2);
             bench
         }
 
-        fn configure(&mut self, both: bool) -> (Vec<(ResourceRef, CancellationToken)>, bool) {
+        /// Returns how many watches start.
+        fn configure(&mut self, both: bool) -> usize {
             let file = if both { &self.both } else { &self.only_kcm };
             let stop = CancellationToken::new();
-            self.watched.configure(self.now, file, &self.resources, &stop)
+            self.watched
+                .configure(self.now, file, &self.resources, &stop)
+                .len()
         }
 
         /// The watch brings mcm, held down or not.
@@ -193,19 +192,14 @@ dependentResourceInfos:
             let object = serde_json::from_value(object).unwrap();
             self.resources.applied(&self.mcm, &object, Origin::Update);
             let exist = ["shoot--a".to_owned()].into();
-            self.resources.synced(&self.mcm, &exist, self.resources.mark());
+            self.resources.synced(&self.mcm, &exist, IndexMark::last());
         }
 
-        fn unwatch_after(&mut self, pause: Duration) -> bool {
+        /// Returns true if mcm is still watched.
+        fn is_watched_after(&mut self, pause: Duration) -> bool {
             self.now += pause;
-            self.watched.unwatch(self.now, &self.resources)
-        }
-
-        fn in_force(&self) -> usize {
-            self.watched
-                .in_force(&self.only_kcm)
-                .dependent_resource_infos
-                .len()
+            self.watched.unwatch(self.now, &self.resources);
+            self.watched.0.contains_key(&self.mcm)
         }
     }
 
@@ -213,22 +207,25 @@ dependentResourceInfos:
     fn what_is_held_down_is_followed_until_it_is_restored() {
         let mut bench = Bench::new();
         bench.see(1, true);
-        assert!(!bench.configure(false).1);
-        assert!(!bench.unwatch_after(100 * LAST_WRITES));
+        bench.configure(false);
+        assert!(bench.is_watched_after(100 * LAST_WRITES));
         assert!(bench.watched.has_dropped() && bench.resources.is_dropped(&bench.mcm));
-        assert_eq!(bench.in_force(), 2);
+        let in_force = bench.watched.in_force(&bench.only_kcm);
+        assert_eq!(in_force.dependent_resource_infos.len(), 2);
+        bench.configure(false);
         assert!(
-            !bench.configure(false).1,
+            bench.is_watched_after(Duration::ZERO),
             "another change of the file drops nothing more"
         );
         bench.see(2, false);
-        assert!(bench.unwatch_after(Duration::ZERO));
-        assert_eq!((bench.in_force(), bench.watched.has_dropped()), (1, false));
-        assert_eq!(
-            bench.configure(true).0.len(),
-            1,
-            "it is watched anew when it comes back"
+        let served = bench.resources.served_changes();
+        assert!(!bench.is_watched_after(Duration::ZERO));
+        assert!(
+            served.has_changed().unwrap(),
+            "its permissions are not asked for any more"
         );
+        assert_eq!(*bench.watched.in_force(&bench.only_kcm), bench.only_kcm);
+        assert_eq!(bench.configure(true), 1, "it is watched anew when it comes back");
     }
 
     #[test]
@@ -236,11 +233,11 @@ dependentResourceInfos:
         let mut bench = Bench::new();
         bench.see(1, false);
         bench.configure(false);
-        assert!(!bench.unwatch_after(LAST_WRITES / 2));
+        assert!(bench.is_watched_after(LAST_WRITES / 2));
         bench.see(2, true);
-        assert!(!bench.unwatch_after(LAST_WRITES));
+        assert!(bench.is_watched_after(LAST_WRITES));
         bench.see(3, false);
-        assert!(bench.unwatch_after(Duration::ZERO));
+        assert!(!bench.is_watched_after(Duration::ZERO));
     }
 
     #[test]
@@ -248,16 +245,15 @@ dependentResourceInfos:
         let mut bench = Bench::new();
         bench.see(1, true);
         bench.configure(false);
-        let (new, gone) = bench.configure(true);
-        assert_eq!((new.len(), gone), (0, false), "its watch still runs");
+        assert_eq!(bench.configure(true), 0, "its watch still runs");
         assert!(!bench.resources.is_dropped(&bench.mcm));
-        assert!(!bench.unwatch_after(100 * LAST_WRITES));
+        assert!(bench.is_watched_after(100 * LAST_WRITES));
     }
 
     #[test]
     fn what_was_never_listed_is_let_go_at_once() {
         let mut bench = Bench::new();
-        assert!(bench.configure(false).1);
-        assert!(!bench.watched.has_dropped());
+        bench.configure(false);
+        assert!(!bench.is_watched_after(Duration::ZERO));
     }
 }

@@ -22,8 +22,8 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::clusters::Clusters;
 use super::kinds::{self, Scalability};
+use super::object_index::{IndexMark, Origin};
 use super::resources::{ListState, Resources};
-use super::version::{IndexMark, Origin};
 use super::watched_resources::WatchedResources;
 
 /// The interval at which the index is checked for dropped resources that are still held down. It runs only while there
@@ -51,7 +51,7 @@ pub(crate) async fn clusters(
     let (mut listing, relist) = (None, resources.relists());
     watch
         .run_with_relists(relist, readiness, stop, move |change| match change {
-            Change::ListBegins => listing = Some(clusters.mark()),
+            Change::ListBegins => listing = Some(IndexMark::last()),
             Change::Failed => resources.interrupted(),
             Change::Restored => resources.doubt_all(),
             Change::Applied(cluster) => clusters.applied(&cluster, origin(listing)),
@@ -71,7 +71,6 @@ pub(crate) async fn resources(
     resources: Arc<Resources>,
     mut file: watch::Receiver<Arc<ProberConfig>>,
     in_force: watch::Sender<Arc<ProberConfig>>,
-    kinds_known: watch::Sender<u64>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -80,18 +79,14 @@ pub(crate) async fn resources(
     loop {
         let now = Instant::now();
         let config = file.borrow_and_update().clone();
-        let (new, gone) = watched.configure(now, &config, &resources, &stop);
-        if watched.unwatch(now, &resources) || gone {
-            // Nobody needs permissions for them any more.
-            kinds_known.send_modify(|count| *count = count.wrapping_add(1));
-        }
+        let new = watched.configure(now, &config, &resources, &stop);
+        watched.unwatch(now, &resources);
         publish_if_changed(&in_force, &watched.in_force(&config));
         for (reference, stop_one) in new {
             let follow = ResourceWatch {
                 seed: seed.clone(),
                 resources: resources.clone(),
                 reference,
-                kinds_known: kinds_known.clone(),
                 readiness: readiness.clone(),
             };
             tasks.spawn(async move {
@@ -113,7 +108,6 @@ struct ResourceWatch {
     seed: kube::Client,
     resources: Arc<Resources>,
     reference: ResourceRef,
-    kinds_known: watch::Sender<u64>,
     readiness: Readiness,
 }
 
@@ -125,8 +119,6 @@ impl ResourceWatch {
                 return Ok(());
             };
             self.pending("its objects are not listed yet", Some(served.clone()));
-            self.kinds_known
-                .send_modify(|count| *count = count.wrapping_add(1));
             if self.watch(&served, unlisted, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
                 return Ok(());
             }
@@ -220,7 +212,7 @@ impl ResourceWatch {
         };
         let mut listing = None;
         let take_in = |change| match change {
-            Change::ListBegins => listing = Some(resources.mark()),
+            Change::ListBegins => listing = Some(IndexMark::last()),
             Change::Failed => resources.interrupted(),
             Change::Restored => resources.doubt_all(),
             Change::Applied(workload) => resources.applied(reference, &workload, origin(listing)),

@@ -19,8 +19,8 @@ use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, found, request_withi
 use watchdog_kube::membership::Permit;
 
 use super::clusters::Clusters;
+use super::object_index::{IndexMark, Origin};
 use super::resources::{ObservedScale, Resources};
-use super::version::Origin;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::next_step::{ResourceWrite, has_spec_replicas};
 use crate::domain::overlay::WriteDisposition;
@@ -142,7 +142,7 @@ impl ResourceWriter {
         api: &Api<Workload>,
         within: Duration,
     ) -> ActionOutcome {
-        let (within, asked) = (deadline(within), self.resources.mark());
+        let (within, asked) = (deadline(within), IndexMark::last());
         let workload = match found(
             &reference.name,
             request_within(within, api.get(&reference.name)).await,

@@ -23,34 +23,27 @@ pub(super) fn span(shoot: &str, action: &Action) -> tracing::Span {
 
 /// Logs the outcome of a request, in its span.
 pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
-    match (kind, outcome) {
-        (ActionKind::Write(_), ActionOutcome::Done) => tracing::info!("a write was applied"),
-        (ActionKind::Write(_), ActionOutcome::KeptBack) => {
+    if *kind == ActionKind::Read {
+        if let Some(error) = outcome.error() {
+            tracing::warn!(error, "a read of a resource failed; reading it again later");
+        }
+        return;
+    }
+    match outcome {
+        ActionOutcome::Done => tracing::info!("a write was applied"),
+        ActionOutcome::KeptBack => {
             tracing::info!("a write was not sent because the mode is observe; it would have been sent now");
         }
-        (ActionKind::Write(_), ActionOutcome::Conflict) => {
+        ActionOutcome::Conflict => {
             tracing::info!("a write met a newer version of its resource; deciding again");
         }
-        (ActionKind::Write(_), ActionOutcome::Cancelled) => {
+        ActionOutcome::Cancelled => {
             tracing::info!("a write was cancelled because it is no longer allowed");
         }
-        (ActionKind::Write(_), ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
-            tracing::warn!(
-                result = write_counts::result(outcome).as_str(),
-                error = why,
-                "a write failed"
-            );
+        ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => {
+            let result = write_counts::result(outcome).as_str();
+            tracing::warn!(result, error = why, "a write failed");
         }
-        (ActionKind::Read, ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
-            tracing::warn!(error = why, "a read of a resource failed; reading it again later");
-        }
-        (
-            ActionKind::Read,
-            ActionOutcome::Done
-            | ActionOutcome::Conflict
-            | ActionOutcome::Cancelled
-            | ActionOutcome::KeptBack,
-        ) => {}
     }
 }
 

@@ -16,7 +16,7 @@ use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::flow::{Action, ActionOutcome};
 use crate::domain::history::{ShootEvent, ShootEventKind, ShootHistory};
-use crate::domain::incident::{EvidenceCounts, IncidentSummary};
+use crate::domain::incident::{EvidenceCounts, Incident};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::ShootScaling;
 
@@ -110,8 +110,8 @@ impl HistoryStore {
             return;
         };
         for event in change(history) {
-            if let ShootEventKind::IncidentEnded(summary) = &event.kind {
-                log_incident(shoot, summary);
+            if let ShootEventKind::IncidentEnded(incident) = &event.kind {
+                log_incident(shoot, incident);
             }
             self.keep(&mut state, shoot, event);
         }
@@ -151,30 +151,31 @@ impl HistoryStore {
 }
 
 /// The durable record of an incident. docs/monitoring.md describes the line; its fields are stable.
-fn log_incident(shoot: &str, summary: &IncidentSummary) {
+fn log_incident(shoot: &str, incident: &Incident) {
     let seconds = |duration: Duration| (duration.as_secs_f64() * 1_000.0).round() / 1_000.0;
-    let zones = summary.zones.iter();
+    let verdict_to = |at| incident.verdict_to(at).map(seconds);
+    let zones = incident.zones.iter();
     let zones: Vec<String> = zones
         .map(|(zone, candidates, expired)| format!("{zone}={expired}/{candidates}"))
         .collect();
     tracing::info!(
         shoot,
-        outcome = summary.outcome.map_or("unknown", Outcome::as_str),
-        last_renewal_to_verdict_seconds = summary.last_renewal_to_verdict.map(seconds),
-        verdict_to_first_write_seconds = summary.verdict_to_first_write.map(seconds),
-        verdict_to_last_write_seconds = summary.verdict_to_last_write.map(seconds),
-        verdict_to_healthy_seconds = seconds(summary.verdict_to_healthy),
-        verdict_to_restored_seconds = seconds(summary.verdict_to_restored),
-        scaled_down = summary.scaled_down,
-        scaled_up = summary.scaled_up,
-        failed_writes = summary.failed_writes,
-        peak_expired_fraction = summary.peak_expired_fraction,
+        outcome = incident.outcome.map_or("unknown", Outcome::as_str),
+        last_renewal_to_verdict_seconds = incident.last_renewal_to_verdict.map(seconds),
+        verdict_to_first_write_seconds = verdict_to(incident.first_write),
+        verdict_to_last_write_seconds = verdict_to(incident.last_write),
+        verdict_to_healthy_seconds = verdict_to(incident.healthy),
+        verdict_to_restored_seconds = verdict_to(incident.restored),
+        scaled_down = incident.scaled_down.len(),
+        scaled_up = incident.scaled_up.len(),
+        failed_writes = incident.failed_writes,
+        peak_expired_fraction = incident.peak_expired_fraction,
         zones = zones.join(","),
-        in_mode_observe = summary.in_mode_observe,
-        first_to_scale_down = summary.first_to_scale(Direction::Down),
-        scale_down_lead_seconds = summary.lead_seconds(Direction::Down),
-        first_to_scale_up = summary.first_to_scale(Direction::Up),
-        scale_up_lead_seconds = summary.lead_seconds(Direction::Up),
+        in_mode_observe = incident.in_mode_observe(),
+        first_to_scale_down = incident.first_to_scale(Direction::Down),
+        scale_down_lead_seconds = incident.lead_seconds(Direction::Down),
+        first_to_scale_up = incident.first_to_scale(Direction::Up),
+        scale_up_lead_seconds = incident.lead_seconds(Direction::Up),
         "an incident has ended"
     );
 }

@@ -19,7 +19,6 @@ use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason, decide};
 use crate::domain::flow::{Action, earliest};
-use crate::domain::observed::Dependent;
 use crate::domain::overview::{Overview, ShootPlan};
 use crate::domain::plan;
 
@@ -105,10 +104,6 @@ impl DecisionInputs {
         let ends = mode.until.map(|until| self.clock.instant_at(until.0));
         decision.again_at = earliest(decision.again_at, ends);
         decision
-    }
-
-    pub(crate) fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
-        self.resources.dependents(config, shoot)
     }
 
     pub(crate) fn config(&self) -> Arc<ProberConfig> {
@@ -216,7 +211,7 @@ impl Overview for DecisionInputs {
             return None;
         }
         let config = self.config();
-        let levels = plan::plan(direction, &self.dependents(&config, shoot));
+        let levels = plan::plan(direction, &self.resources.dependents(&config, shoot));
         let mode = self.mode(shoot, Instant::now());
         let (allowed, reason) = match (self.allowed(shoot), mode.mode) {
             (Err((_, why)), _) => (false, why),

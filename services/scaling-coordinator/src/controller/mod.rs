@@ -11,7 +11,6 @@ pub(crate) mod releaser;
 mod request_queue;
 mod requests;
 mod shoot;
-pub(crate) mod trace_contexts;
 pub(crate) mod traces;
 pub(crate) mod verdicts;
 pub(crate) mod work_queue;
@@ -27,7 +26,7 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use watchdog_api::policy::{Mode, ModeInForce};
-use watchdog_kube::events::EventSink;
+use watchdog_kube::events::{EventSink, Notice};
 use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::Tracer;
 use watchdog_watch_stream::server::StateStore;
@@ -81,6 +80,7 @@ impl Controller {
     ) -> Self {
         let rate = f64::from(request_rate);
         Self {
+            traces: Traces::new(Tracer::off(), inputs.verdicts.clone()),
             inputs,
             work_queue,
             writer: Arc::new(writer),
@@ -94,7 +94,6 @@ impl Controller {
             bucket: TokenBucket::new(rate, rate / 10.0, Instant::now()),
             requests: JoinSet::new(),
             under_way: HashMap::new(),
-            traces: Traces::new(Tracer::off(), Arc::default()),
             history: None,
             observe_events: false,
             generations: 0,
@@ -212,7 +211,7 @@ impl Controller {
         let (now, epoch) = (Instant::now(), self.inputs.ownership_epoch());
         let config = self.inputs.config();
         let decision = self.inputs.decide(shoot, now);
-        let dependents = self.inputs.dependents(&config, shoot);
+        let dependents = self.inputs.resources.dependents(&config, shoot);
         let mode = self.inputs.mode(shoot, now);
         let known = self.record(shoot, mode, now);
         known.keep_epoch(epoch);
@@ -259,11 +258,6 @@ impl Controller {
 
     /// Reports what a reconciliation has found, in the log and as Kubernetes Events.
     fn report(&self, shoot: &str, direction: Option<Direction>, mode: Mode, found: &Reconciled) {
-        let publish = |notice| {
-            if mode != Mode::Observe || self.observe_events {
-                self.events.publish(notice);
-            }
-        };
         for other in &found.others {
             let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
             let (from, to) = (other.from, other.to);
@@ -292,12 +286,12 @@ impl Controller {
                 "a resource failed its level and is tried again"
             );
             let about = self.inputs.resources.about(reference, shoot);
-            publish(events::failed(about, direction, why));
+            self.publish_notice(mode, events::failed(about, direction, why));
         }
         for (reference, warning) in &found.warnings {
             tracing::warn!(resource = %reference, warning, "the annotation ignore-scaling is invalid");
             let about = self.inputs.resources.about(reference, shoot);
-            publish(events::invalid_ignore_scaling(about, warning));
+            self.publish_notice(mode, events::invalid_ignore_scaling(about, warning));
         }
     }
 
@@ -310,9 +304,14 @@ impl Controller {
         let before = std::mem::replace(&mut known.malformed_policy, malformed.clone());
         for warning in malformed.iter().filter(|warning| !before.contains(warning)) {
             tracing::warn!(warning, "an annotation of a Shoot is malformed");
-            if mode != Mode::Observe || self.observe_events {
-                self.events.publish(events::malformed_policy(shoot, warning));
-            }
+            self.publish_notice(mode, events::malformed_policy(shoot, warning));
+        }
+    }
+
+    /// Publishes a Kubernetes Event about a shoot in this mode.
+    fn publish_notice(&self, mode: Mode, notice: Notice) {
+        if mode != Mode::Observe || self.observe_events {
+            self.events.publish(notice);
         }
     }
 

@@ -10,7 +10,7 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_kube::membership::Share;
 use watchdog_watch_stream::server::StateStore;
 
-use super::verdicts::VerdictTable;
+use super::verdicts::{TracedVerdict, VerdictTable};
 use super::work_queue::WorkQueue;
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::other_replicas::others;
@@ -18,8 +18,9 @@ use crate::cluster::resources::Resources;
 use crate::cluster::watched_resources::LAST_WRITES;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict};
+use crate::domain::next_step::NextStep;
 use crate::domain::overview::ShootScaling;
-use crate::domain::plan::{self, Planned, PlannedAction};
+use crate::domain::plan::{self, Planned};
 
 /// The interval at which the indexes are checked, without a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -137,8 +138,12 @@ impl Releaser {
             message: "".into(),
         };
         verdicts.joined(&observer);
-        let all = self.clusters.names().into_iter();
-        verdicts.snapshot(&observer, all.map(|shoot| (shoot.to_string(), healthy.clone())));
+        let healthy = |shoot: Arc<str>| {
+            let verdict = healthy.clone();
+            let traceparent = None;
+            (shoot.to_string(), TracedVerdict { verdict, traceparent })
+        };
+        verdicts.snapshot(&observer, self.clusters.names().into_iter().map(healthy));
         verdicts
     }
 
@@ -240,12 +245,10 @@ impl Releaser {
 
 /// The planned action on a resource in words; none if it is not touched.
 fn what(planned: &Planned) -> Option<String> {
-    match (planned.action, planned.target) {
-        (PlannedAction::Scale, Some(target)) => Some(format!("scale to {target}")),
-        (PlannedAction::Scale | PlannedAction::CleanUp, _) => {
-            Some("remove meltdown-protection-active".to_owned())
-        }
-        (PlannedAction::Wait, _) => Some("wait".to_owned()),
+    match (&planned.next_step, planned.target) {
+        (NextStep::Write(_), Some(target)) => Some(format!("scale to {target}")),
+        (NextStep::Write(_), None) => Some("remove meltdown-protection-active".to_owned()),
+        (NextStep::Wait | NextStep::Read | NextStep::NotObserved, _) => Some("wait".to_owned()),
         _ => None,
     }
 }

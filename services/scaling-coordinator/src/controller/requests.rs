@@ -11,7 +11,6 @@ use watchdog_runtime::trace::Span;
 use super::request_queue::RequestBatch;
 use super::{Controller, events, traces};
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
-use crate::domain::overview::ShootScaling;
 use crate::metrics::{UNDER_WAY, WAITING};
 
 /// Requests on the seed at once. A healthy API server answers within 20 ms, so this carries more than any sensible
@@ -51,8 +50,7 @@ impl Controller {
 
     /// Sends the requests of a turn. Each write is checked once more right before it is sent.
     fn send(&mut self, shoot: &Arc<str>, batch: RequestBatch) {
-        let (Some(known), Some(scaling)) = (self.shoots.get_mut(shoot), self.states.get(&shoot.to_string()))
-        else {
+        let Some(known) = self.shoots.get_mut(shoot) else {
             return;
         };
         self.bucket.take(requests_for(&batch.actions));
@@ -61,10 +59,8 @@ impl Controller {
             async move { writer.confirm(&of_shoot).await }.boxed().shared()
         };
         let (now, epoch, generation, mode) = (Instant::now(), batch.epoch, known.generation, known.mode);
-        let mut scaling = ShootScaling::clone(&scaling);
         for action in batch.actions {
             let within = known.start(now, &action);
-            known.show_started(&action, &mut scaling.status);
             let observed = self.inputs.resources.observed(&action.reference, shoot);
             let disposition = known.disposition(&action, &observed);
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
@@ -87,7 +83,8 @@ impl Controller {
             self.under_way
                 .insert(self.requests.spawn(request).id(), under_way);
         }
-        self.publish(shoot, scaling);
+        // Shows that they are under way.
+        self.reconcile(shoot);
     }
 
     pub(super) fn ended(&mut self, ended: Result<(Id, ActionOutcome), JoinError>) {

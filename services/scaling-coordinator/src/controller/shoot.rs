@@ -16,7 +16,6 @@ use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
 use crate::domain::observed::{Dependent, Observed, ResourceState};
 use crate::domain::other_writes::{OtherWrite, OtherWrites};
 use crate::domain::overlay::{Overlay, WriteDisposition};
-use crate::domain::status::FlowStatus;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED};
 
@@ -172,10 +171,6 @@ impl ShootRecord {
             self.unanswered.remove(&action.reference);
         }
         self.flow.start(now, action)
-    }
-
-    pub(super) fn show_started(&self, action: &Action, status: &mut FlowStatus) {
-        self.flow.show_started(action, status);
     }
 
     /// A request has ended that was made for this reason.

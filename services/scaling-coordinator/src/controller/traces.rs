@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use watchdog_runtime::trace::{KeyValue, Span, Tracer};
 
+use super::verdicts::VerdictTable;
 use super::write_counts;
-use crate::controller::trace_contexts::TraceContexts;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
@@ -18,7 +18,7 @@ use crate::domain::{Direction, direction_name};
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
-    trace_contexts: Arc<TraceContexts>,
+    verdicts: Arc<VerdictTable>,
     operations: HashMap<Arc<str>, TracedFlow>,
 }
 
@@ -30,11 +30,11 @@ struct TracedFlow {
 }
 
 impl Traces {
-    /// Goes on with the traces of these contexts.
-    pub(crate) fn new(tracer: Tracer, trace_contexts: Arc<TraceContexts>) -> Self {
+    /// Goes on with the traces of these verdicts.
+    pub(crate) fn new(tracer: Tracer, verdicts: Arc<VerdictTable>) -> Self {
         Self {
             tracer,
-            trace_contexts,
+            verdicts,
             operations: HashMap::new(),
         }
     }
@@ -69,7 +69,7 @@ impl Traces {
     }
 
     fn begin(&mut self, shoot: &Arc<str>, direction: Direction, scaling: &ShootScaling) {
-        let Some(context) = self.trace_contexts.of(shoot, direction) else {
+        let Some(context) = self.verdicts.traceparent(shoot, direction) else {
             return;
         };
         let name = match direction {
@@ -104,7 +104,6 @@ impl Traces {
 
     pub(super) fn forget(&mut self, shoot: &str) {
         self.operations.remove(shoot);
-        self.trace_contexts.forget(shoot);
     }
 }
 

@@ -7,10 +7,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::controller::work_queue::WorkQueue;
+use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict, StreamCounts};
 
 /// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);
+
+/// A verdict, and the trace to which its last change belongs.
+#[derive(Debug)]
+pub(crate) struct TracedVerdict {
+    pub(crate) verdict: ReceivedVerdict,
+    pub(crate) traceparent: Option<Box<str>>,
+}
 
 #[derive(Debug)]
 pub(crate) struct VerdictTable {
@@ -22,7 +30,7 @@ pub(crate) struct VerdictTable {
 struct ReceivedVerdicts {
     // True for a synchronised stream.
     streams: BTreeMap<Arc<str>, bool>,
-    by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, ReceivedVerdict>>,
+    by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, TracedVerdict>>,
 }
 
 impl VerdictTable {
@@ -63,7 +71,7 @@ impl VerdictTable {
     pub(crate) fn snapshot(
         &self,
         stream: &Arc<str>,
-        verdicts: impl IntoIterator<Item = (String, ReceivedVerdict)>,
+        verdicts: impl IntoIterator<Item = (String, TracedVerdict)>,
     ) {
         let mut inner = self.inner.lock();
         // A stream that was removed meanwhile no longer counts.
@@ -85,26 +93,27 @@ impl VerdictTable {
 
     /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
     /// [`Outcome::Outdated`] until something new comes.
-    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: ReceivedVerdict) {
+    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut new: TracedVerdict) {
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(stream) {
             return;
         }
         match inner.by_shoot.get_mut(shoot) {
             Some(of_shoot) => {
-                if let Some(before) = of_shoot.get(stream)
+                let verdict = &mut new.verdict;
+                if let Some(TracedVerdict { verdict: before, .. }) = of_shoot.get(stream)
                     && verdict.observed + ROUNDING < before.observed
                 {
                     verdict.outcome = Outcome::Outdated;
                     verdict.observed = before.observed;
                     verdict.valid_until = verdict.valid_until.max(before.valid_until);
                 }
-                of_shoot.insert(stream.clone(), verdict);
+                of_shoot.insert(stream.clone(), new);
             }
             None => {
                 inner
                     .by_shoot
-                    .insert(shoot.into(), BTreeMap::from([(stream.clone(), verdict)]));
+                    .insert(shoot.into(), BTreeMap::from([(stream.clone(), new)]));
             }
         }
         drop(inner);
@@ -129,8 +138,19 @@ impl VerdictTable {
         inner
             .by_shoot
             .get(shoot)
-            .map(|of_shoot| of_shoot.values().cloned().collect())
+            .map(|of_shoot| of_shoot.values().map(|traced| traced.verdict.clone()).collect())
             .unwrap_or_default()
+    }
+
+    /// The trace of the newest verdict that wants this direction and carries one.
+    pub(crate) fn traceparent(&self, shoot: &str, direction: Direction) -> Option<Box<str>> {
+        let inner = self.inner.lock();
+        let traced = inner.by_shoot.get(shoot)?.values();
+        let wanted = traced.filter(|traced| traced.verdict.outcome.direction() == Some(direction));
+        let newest = wanted
+            .filter(|traced| traced.traceparent.is_some())
+            .max_by_key(|traced| traced.verdict.observed)?;
+        newest.traceparent.clone()
     }
 
     pub(crate) fn streams(&self) -> StreamCounts {
@@ -157,16 +177,23 @@ mod tests {
 
     use super::*;
 
-    fn verdict() -> ReceivedVerdict {
-        let now = Instant::now();
-        ReceivedVerdict {
-            outcome: Outcome::Healthy,
+    fn traced(outcome: Outcome, observed: Instant, traceparent: &str) -> TracedVerdict {
+        let verdict = ReceivedVerdict {
+            outcome,
             observer: "o".into(),
-            observed: now,
-            sent: now,
-            valid_until: now,
+            observed,
+            sent: observed,
+            valid_until: observed + Duration::from_secs(20),
             message: "".into(),
+        };
+        TracedVerdict {
+            verdict,
+            traceparent: (!traceparent.is_empty()).then(|| traceparent.into()),
         }
+    }
+
+    fn verdict() -> TracedVerdict {
+        traced(Outcome::Healthy, Instant::now(), "")
     }
 
     #[test]
@@ -175,14 +202,7 @@ mod tests {
         verdicts.joined(&stream);
         let now = Instant::now() + Duration::from_secs(1_000);
         let upsert = |observed: Instant, outcome| {
-            let valid_until = observed + Duration::from_secs(20);
-            let verdict = ReceivedVerdict {
-                outcome,
-                observed,
-                valid_until,
-                ..verdict()
-            };
-            verdicts.upsert(&stream, "s", verdict);
+            verdicts.upsert(&stream, "s", traced(outcome, observed, ""));
             let of_shoot = verdicts.on("s");
             (of_shoot[0].outcome, of_shoot[0].observed, of_shoot[0].valid_until)
         };
@@ -229,5 +249,27 @@ mod tests {
         assert!(verdicts.on("t").is_empty(), "a snapshot replaces all");
         verdicts.left("b");
         assert_eq!(verdicts.streams(), StreamCounts { known: 1, synced: 1 });
+    }
+
+    #[test]
+    fn a_trace_belongs_to_a_direction_and_goes_with_its_verdict() {
+        let (verdicts, start) = (VerdictTable::new(Arc::default()), Instant::now());
+        let upsert = |stream: &Arc<str>, outcome, traceparent| {
+            verdicts.upsert(stream, "s", traced(outcome, start, traceparent));
+            let of = |direction| verdicts.traceparent("s", direction);
+            [Direction::Down, Direction::Up].map(|direction| of(direction).map(String::from))
+        };
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        verdicts.joined(&a);
+        verdicts.joined(&b);
+        let one = Some("one".to_owned());
+        assert_eq!(upsert(&a, Outcome::LeasesExpired, "one"), [one.clone(), None]);
+        assert_eq!(upsert(&b, Outcome::LeasesExpired, ""), [one.clone(), None]);
+        assert_eq!(
+            upsert(&a, Outcome::ExternalUnreachable, ""),
+            [None, None],
+            "the change since is not traced"
+        );
+        assert_eq!(upsert(&b, Outcome::Healthy, "one"), [None, one]);
     }
 }

@@ -26,7 +26,7 @@ use advance::{Advance, confirm, wait};
 use handover::Handover;
 use op::Operation;
 pub use op::{Action, ActionKind, ActionOutcome};
-use show::{idle, in_flight, progress, rest, started};
+use show::{idle, in_flight, progress, rest};
 
 use super::Direction;
 use super::next_step::{NextStep, PlannedStep, plan_step};
@@ -36,7 +36,6 @@ use super::status::{FlowState, FlowStatus, Progress, Step};
 /// The memory of a flow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Flow {
-    direction: Option<Direction>,
     // The direction of all that is remembered: the last one that was not to hold.
     course: Option<Direction>,
     // Since when it is held on its course: no try times out in that time, because nothing is done.
@@ -91,7 +90,7 @@ impl Flow {
     pub fn take_over(&mut self) {
         let under_way = self.ops.iter().filter(|(_, op)| op.sent.is_some());
         self.handover = Handover::begins(under_way.map(|(reference, _)| reference.clone()));
-        if self.direction.is_none() {
+        if self.held.is_some() {
             // It may have been turned round and back meanwhile.
             self.course = None;
         }
@@ -101,13 +100,6 @@ impl Flow {
     pub fn start(&mut self, now: Instant, action: &Action) -> Duration {
         let op = self.ops.entry(action.reference.clone()).or_default();
         op.start(now, action)
-    }
-
-    /// Shows in the status of [`Steps`] that a request has begun.
-    pub(crate) fn show_started(&self, action: &Action, status: &mut FlowStatus) {
-        if let Some(op) = self.ops.get(&action.reference) {
-            started(status, action, op);
-        }
     }
 
     /// Notes the outcome of a request. One that this flow has not started means nothing to it.
@@ -129,7 +121,7 @@ impl Flow {
         direction: Option<Direction>,
         dependents: &[Dependent<'_>],
     ) -> Steps {
-        if self.direction != direction {
+        if self.direction() != direction {
             self.change_direction(now, direction);
         }
         let is_configured =
@@ -190,8 +182,11 @@ impl Flow {
         }) || (self.running && planned.iter().any(|(_, planned)| !planned.next_step.is_done()))
     }
 
+    fn direction(&self) -> Option<Direction> {
+        self.course.filter(|_| self.held.is_none())
+    }
+
     fn change_direction(&mut self, now: Instant, direction: Option<Direction>) {
-        self.direction = direction;
         let Some(direction) = direction else {
             self.held = Some(now);
             return;
@@ -205,7 +200,6 @@ impl Flow {
         }
         let ops = std::mem::take(&mut self.ops).into_iter();
         *self = Self {
-            direction: Some(direction),
             course: Some(direction),
             handover: std::mem::take(&mut self.handover),
             // What is on its way to a resource does not turn round with us.
@@ -317,7 +311,7 @@ impl Flow {
     ) -> Advance {
         let info = direction.info(dependent.config);
         let op = self.ops.entry(dependent.config.reference.clone()).or_default();
-        if planned.next_step.is_broken() {
+        if planned.next_step == NextStep::Repair {
             if !std::mem::replace(&mut op.broken_reported, true) {
                 op.alert = Some(planned.why.clone());
             }

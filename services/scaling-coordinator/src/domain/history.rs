@@ -13,7 +13,7 @@ use watchdog_api::unix_time::UnixTime;
 
 use super::decision::{HoldReason, Outcome, ReceivedVerdict};
 use super::flow::{Action, ActionKind, ActionOutcome};
-use super::incident::{EvidenceCounts, IncidentSummary, OpenIncident, note_first};
+use super::incident::{EvidenceCounts, Incident, note_first};
 use super::other_writes::OtherWrite;
 use super::overview::ShootScaling;
 use super::status::{FlowState, Step};
@@ -64,7 +64,7 @@ pub(crate) enum ShootEventKind {
         mode: ModeInForce,
         reason: ModeChangeReason,
     },
-    IncidentEnded(IncidentSummary),
+    IncidentEnded(Incident),
 }
 
 /// Why the mode of a shoot has changed.
@@ -85,7 +85,8 @@ pub(crate) struct ShootHistory {
     /// The direction that was recorded last.
     direction: Option<Option<Direction>>,
     steps: BTreeMap<ResourceRef, (Step, Instant)>,
-    incident: Option<OpenIncident>,
+    /// The incident that has not ended.
+    incident: Option<Incident>,
     /// None when the replica has just taken the shoot over.
     mode: Option<ModeInForce>,
 }
@@ -135,8 +136,7 @@ impl ShootHistory {
     ) {
         match outcome.direction() {
             Some(Direction::Down) => {
-                let new = || OpenIncident::new(now, None);
-                let incident = self.incident.get_or_insert_with(new);
+                let incident = self.incident.get_or_insert_with(|| Incident::new(now));
                 if incident.is_of_others() {
                     let silent = evidence.and_then(|evidence| evidence.newest_expired_renewal);
                     incident.last_renewal_to_verdict = silent.map(|silent| silent + delay);
@@ -269,27 +269,27 @@ impl ShootHistory {
         // Without a verdict of our own it was healthy all the time.
         let own = incident.is_of_others().then_some(incident.started);
         let healthy = incident.healthy.or(own)?;
-        let incident = self.incident.take()?;
-        let written = incident.written;
-        let summary = incident.end(healthy, now);
+        let mut incident = self.incident.take()?;
+        (incident.healthy, incident.restored) = (Some(healthy), Some(now));
         self.steps.clear();
-        let millis = u64::try_from(summary.verdict_to_restored.as_millis()).unwrap_or(u64::MAX);
+        let took = now.saturating_duration_since(incident.started);
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let took = watchdog_api::duration::format(Duration::from_millis(millis));
-        let verb = match (summary.in_mode_observe, written) {
+        let verb = match (incident.in_mode_observe(), incident.written) {
             (true, true) => "were or would have been",
             (true, false) => "would have been",
             (false, _) => "were",
         };
-        let comparison = summary.comparison().map(|comparison| format!("; {comparison}"));
+        let comparison = incident.comparison().map(|comparison| format!("; {comparison}"));
         Some(ShootEvent {
             at: now,
             message: format!(
                 "The incident has ended after {took}: {} resources {verb} scaled down and {} up{}.",
-                summary.scaled_down,
-                summary.scaled_up,
+                incident.scaled_down.len(),
+                incident.scaled_up.len(),
                 comparison.unwrap_or_default()
             ),
-            kind: ShootEventKind::IncidentEnded(summary),
+            kind: ShootEventKind::IncidentEnded(incident),
         })
     }
 
@@ -297,7 +297,7 @@ impl ShootHistory {
     /// verdict.
     pub(crate) fn other_wrote(&mut self, now: Instant, other: &OtherWrite) -> Option<ShootEvent> {
         if other.direction == Direction::Down {
-            self.incident.get_or_insert_with(|| OpenIncident::new(now, None));
+            self.incident.get_or_insert_with(|| Incident::new(now));
         }
         let others = &mut self.incident.as_mut()?.others;
         let first = (now, other.writer.clone());
@@ -324,7 +324,7 @@ impl ShootHistory {
             return None;
         };
         if action.direction != Direction::Release {
-            let incident = self.incident.get_or_insert_with(|| OpenIncident::new(now, None));
+            let incident = self.incident.get_or_insert_with(|| Incident::new(now));
             incident.note_write(now, action, outcome);
             // Nothing is scaled up without a healthy verdict.
             if action.direction == Direction::Up {

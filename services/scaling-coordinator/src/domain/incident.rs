@@ -1,4 +1,4 @@
-//! An incident of a shoot, from its first unhealthy verdict until everything was restored, and its summary.
+//! An incident of a shoot, from its first unhealthy verdict until everything was restored.
 //!
 //! It begins with a verdict that wants the dependants down, or with a write. It ends when a verdict is healthy again,
 //! nothing is held down and every resource is where it was.
@@ -41,67 +41,71 @@ pub(crate) struct ScaleTimes {
 
 /// An incident from its first unhealthy verdict until everything was restored.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct IncidentSummary {
+pub(crate) struct Incident {
     /// The outcome that began it; none when the replica took the shoot over within it.
     pub(crate) outcome: Option<Outcome>,
     pub(crate) started: Instant,
     pub(crate) last_renewal_to_verdict: Option<Duration>,
-    pub(crate) verdict_to_first_write: Option<Duration>,
-    pub(crate) verdict_to_last_write: Option<Duration>,
-    pub(crate) verdict_to_healthy: Duration,
-    pub(crate) verdict_to_restored: Duration,
-    pub(crate) scaled_down: u32,
-    pub(crate) scaled_up: u32,
+    pub(crate) first_write: Option<Instant>,
+    pub(crate) last_write: Option<Instant>,
+    pub(crate) healthy: Option<Instant>,
+    /// When it ended.
+    pub(crate) restored: Option<Instant>,
+    pub(crate) scaled_down: BTreeSet<ResourceRef>,
+    pub(crate) scaled_up: BTreeSet<ResourceRef>,
     pub(crate) failed_writes: u32,
+    /// True if a write was applied.
+    pub(super) written: bool,
+    /// When the coordinator decided to scale in each direction, whether or not something was left to scale.
+    pub(super) decided: BTreeMap<Direction, Instant>,
     pub(crate) peak_expired_fraction: Option<f64>,
     /// The zones at the peak.
     pub(crate) zones: Vec<(String, u32, u32)>,
-    /// True if the mode was observe, and writes were kept back or somebody else scaled.
-    pub(crate) in_mode_observe: bool,
-    /// When the coordinator decided to scale in each direction, whether or not something was left to scale.
-    pub(crate) decided: BTreeMap<Direction, Instant>,
-    /// Of the resources of a shoot in mode observe, the earliest first.
-    pub(crate) scale_times: Vec<ScaleTimes>,
-}
-
-/// An incident that has not ended.
-#[derive(Debug)]
-pub(super) struct OpenIncident {
-    pub(super) outcome: Option<Outcome>,
-    pub(super) started: Instant,
-    pub(super) last_renewal_to_verdict: Option<Duration>,
-    first_write: Option<Instant>,
-    last_write: Option<Instant>,
-    pub(super) healthy: Option<Instant>,
-    scaled_down: BTreeSet<ResourceRef>,
-    scaled_up: BTreeSet<ResourceRef>,
-    failed_writes: u32,
-    /// True if a write was applied.
-    pub(super) written: bool,
-    decided: BTreeMap<Direction, Instant>,
-    peak: Option<f64>,
-    zones: Vec<(String, u32, u32)>,
     /// The first write in each direction that mode observe has kept back. A scale-down begins anew.
-    kept_back: BTreeMap<(ResourceRef, Direction), Instant>,
+    pub(super) kept_back: BTreeMap<(ResourceRef, Direction), Instant>,
     /// The first scaling in each direction by somebody else, with its name in managedFields.
     pub(super) others: BTreeMap<(ResourceRef, Direction), (Instant, String)>,
 }
 
-// === impl IncidentSummary ===
+impl Incident {
+    pub(super) fn new(started: Instant) -> Self {
+        Self {
+            outcome: None,
+            started,
+            last_renewal_to_verdict: None,
+            first_write: None,
+            last_write: None,
+            healthy: None,
+            restored: None,
+            scaled_down: BTreeSet::new(),
+            scaled_up: BTreeSet::new(),
+            failed_writes: 0,
+            written: false,
+            decided: BTreeMap::new(),
+            peak_expired_fraction: None,
+            zones: Vec::new(),
+            kept_back: BTreeMap::new(),
+            others: BTreeMap::new(),
+        }
+    }
 
-impl IncidentSummary {
+    /// The time from the first verdict until then.
+    pub(crate) fn verdict_to(&self, at: Option<Instant>) -> Option<Duration> {
+        at.map(|at| at.saturating_duration_since(self.started))
+    }
+
+    /// Returns true if the mode was observe, and writes were kept back or somebody else scaled.
+    pub(crate) fn in_mode_observe(&self) -> bool {
+        !(self.kept_back.is_empty() && self.others.is_empty())
+    }
+
     /// The first scaling by this program and by others. If others left nothing to scale, the decision counts.
     fn first(&self, direction: Direction) -> (Option<Instant>, Option<&(Instant, String)>) {
-        let times = || {
-            self.scale_times
-                .iter()
-                .filter(|times| times.direction == direction)
-        };
-        let ours = times().filter_map(|times| times.ours).min();
-        let others = times().filter_map(|times| times.others.as_ref());
-        let others = others.min_by_key(|(at, _)| *at);
+        let ours = self.kept_back.iter().filter(|((_, of), _)| *of == direction);
+        let others = self.others.iter().filter(|((_, of), _)| *of == direction);
+        let others = others.map(|(_, first)| first).min_by_key(|(at, _)| *at);
         let decided = others.and(self.decided.get(&direction).copied());
-        (ours.or(decided), others)
+        (ours.map(|(_, at)| *at).min().or(decided), others)
     }
 
     /// The program that scaled first in a direction, or would have; none if nobody did.
@@ -142,38 +146,22 @@ impl IncidentSummary {
             (None, false) => format!("only {first} scaled down"),
         })
     }
-}
 
-/// Microseconds from one instant to another; negative if that is earlier.
-pub(crate) fn signed_micros(from: Instant, to: Instant) -> i64 {
-    let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
-    match to.checked_duration_since(from) {
-        Some(later) => micros(later),
-        None => -micros(from.saturating_duration_since(to)),
-    }
-}
-
-// === impl OpenIncident ===
-
-impl OpenIncident {
-    pub(super) fn new(started: Instant, outcome: Option<Outcome>) -> Self {
-        Self {
-            outcome,
-            started,
-            last_renewal_to_verdict: None,
-            first_write: None,
-            last_write: None,
-            healthy: None,
-            scaled_down: BTreeSet::new(),
-            scaled_up: BTreeSet::new(),
-            failed_writes: 0,
-            written: false,
-            decided: BTreeMap::new(),
-            peak: None,
-            zones: Vec::new(),
-            kept_back: BTreeMap::new(),
-            others: BTreeMap::new(),
-        }
+    /// The resources that were scaled, or would have been, the earliest first.
+    pub(crate) fn scale_times(&self) -> Vec<ScaleTimes> {
+        let keys: BTreeSet<_> = self.kept_back.keys().chain(self.others.keys()).collect();
+        let times = keys.into_iter().map(|key| ScaleTimes {
+            resource: key.0.clone(),
+            direction: key.1,
+            ours: self.kept_back.get(key).copied(),
+            others: self.others.get(key).cloned(),
+        });
+        let mut times: Vec<_> = times.collect();
+        times.sort_by_key(|times| {
+            let others = times.others.as_ref().map(|(at, _)| *at);
+            times.ours.into_iter().chain(others).min()
+        });
+        times
     }
 
     /// True if nothing has happened except that somebody else has scaled something, which may be restored.
@@ -200,8 +188,8 @@ impl OpenIncident {
             return;
         }
         let share = f64::from(evidence.expired) / f64::from(evidence.candidates);
-        if self.peak.is_none_or(|peak| share > peak) {
-            self.peak = Some(share);
+        if self.peak_expired_fraction.is_none_or(|peak| share > peak) {
+            self.peak_expired_fraction = Some(share);
             self.zones.clone_from(&evidence.zones);
         }
     }
@@ -230,27 +218,14 @@ impl OpenIncident {
             Direction::Release => {}
         }
     }
+}
 
-    pub(super) fn end(self, healthy: Instant, now: Instant) -> IncidentSummary {
-        let since = |at: Instant| at.saturating_duration_since(self.started);
-        let count = |set: &BTreeSet<ResourceRef>| u32::try_from(set.len()).unwrap_or(u32::MAX);
-        IncidentSummary {
-            outcome: self.outcome,
-            started: self.started,
-            last_renewal_to_verdict: self.last_renewal_to_verdict,
-            verdict_to_first_write: self.first_write.map(since),
-            verdict_to_last_write: self.last_write.map(since),
-            verdict_to_healthy: since(healthy),
-            verdict_to_restored: since(now),
-            scaled_down: count(&self.scaled_down),
-            scaled_up: count(&self.scaled_up),
-            failed_writes: self.failed_writes,
-            peak_expired_fraction: self.peak,
-            in_mode_observe: !(self.kept_back.is_empty() && self.others.is_empty()),
-            decided: self.decided,
-            scale_times: scale_times(&self.kept_back, &self.others),
-            zones: self.zones,
-        }
+/// Microseconds from one instant to another; negative if that is earlier.
+pub(crate) fn signed_micros(from: Instant, to: Instant) -> i64 {
+    let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+    match to.checked_duration_since(from) {
+        Some(later) => micros(later),
+        None => -micros(from.saturating_duration_since(to)),
     }
 }
 
@@ -265,26 +240,4 @@ pub(super) fn note_first<T>(
         first.remove(&(reference.clone(), Direction::Up));
     }
     first.entry((reference.clone(), direction)).or_insert(scaling);
-}
-
-fn scale_times(
-    kept_back: &BTreeMap<(ResourceRef, Direction), Instant>,
-    others: &BTreeMap<(ResourceRef, Direction), (Instant, String)>,
-) -> Vec<ScaleTimes> {
-    let keys: BTreeSet<_> = kept_back.keys().chain(others.keys()).collect();
-    let times = keys.into_iter().map(|key| ScaleTimes {
-        resource: key.0.clone(),
-        direction: key.1,
-        ours: kept_back.get(key).copied(),
-        others: others.get(key).cloned(),
-    });
-    let mut times: Vec<_> = times.collect();
-    times.sort_by_key(|times| {
-        times
-            .ours
-            .into_iter()
-            .chain(times.others.as_ref().map(|(at, _)| *at))
-            .min()
-    });
-    times
 }

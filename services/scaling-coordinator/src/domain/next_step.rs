@@ -95,11 +95,9 @@ pub(crate) enum NextStep {
     Write(ResourceWrite),
     /// Its replicas have to be read from the scale sub-resource first.
     Read,
-    /// To exist, although it does not.
-    Absent,
-    /// To be repaired by somebody: it cannot be worked with.
+    /// Somebody must repair it: it is absent and not optional, or cannot be worked with. No retry can mend that.
     Repair,
-    /// To be seen: it is not known yet.
+    /// Nothing is known of it yet.
     NotObserved,
 }
 
@@ -121,12 +119,8 @@ impl NextStep {
     pub(crate) const fn is_work(&self) -> bool {
         matches!(self, Self::Write(_) | Self::Read)
     }
-
-    /// Returns true if the level has failed because of the resource and no retry can mend that.
-    pub(crate) const fn is_broken(&self) -> bool {
-        matches!(self, Self::Absent | Self::Repair)
-    }
 }
+
 pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
     let config = dependent.config;
     if direction == Direction::Release {
@@ -157,8 +151,8 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
             NextStep::AbsentOptional,
             "it is optional and being deleted".into(),
         ),
-        Observed::Absent => plain(NextStep::Absent, "it is absent and not optional".into()),
-        Observed::Deleting => plain(NextStep::Absent, "it is being deleted and not optional".into()),
+        Observed::Absent => plain(NextStep::Repair, "it is absent and not optional".into()),
+        Observed::Deleting => plain(NextStep::Repair, "it is being deleted and not optional".into()),
         Observed::Unusable(why) => plain(NextStep::Repair, why.clone()),
         Observed::Unknown(why) => plain(NextStep::NotObserved, why.clone()),
     }

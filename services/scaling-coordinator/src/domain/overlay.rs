@@ -159,25 +159,12 @@ impl CoveredFields {
 
     fn uncover_changed(&mut self, real: &ResourceState) {
         // Replicas that have to be read again may still be the same.
-        let changed = |covered: &Covered<i32>| real.replicas.is_some_and(|replicas| replicas != covered.real);
-        if self.replicas.as_ref().is_some_and(changed) {
-            self.replicas = None;
+        let changed = |covered: &mut Covered<i32>| real.replicas.is_some_and(|now| now != covered.real);
+        if self.replicas.take_if(changed).is_some() {
             self.recorded = None;
         }
-        if self
-            .protected
-            .as_ref()
-            .is_some_and(|covered| covered.real != real.protected)
-        {
-            self.protected = None;
-        }
-        if self
-            .recorded
-            .as_ref()
-            .is_some_and(|covered| covered.real != real.recorded)
-        {
-            self.recorded = None;
-        }
+        self.protected.take_if(|covered| covered.real != real.protected);
+        self.recorded.take_if(|covered| covered.real != real.recorded);
     }
 
     fn show_in(&self, seen: &mut ResourceState) {

@@ -9,26 +9,10 @@ use super::Direction;
 use super::next_step::{NextStep, ResourceWrite, plan_step};
 use super::observed::Dependent;
 
-/// The action that a plan takes on one resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PlannedAction {
-    Nothing,
-    Scale,
-    /// Only remove a leftover annotation.
-    CleanUp,
-    Ignore,
-    /// Leave it out: optional and absent.
-    SkipAbsent,
-    /// Fail: absent and not optional, or not to be worked with.
-    Fail,
-    /// Wait for its ready replicas, or until more is known of it.
-    Wait,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) reference: ResourceRef,
-    pub(crate) action: PlannedAction,
+    pub(crate) next_step: NextStep,
     /// Its replicas now; `None` when absent or not known.
     pub(crate) replicas: Option<i32>,
     /// Its replicas afterwards; `None` when it is not scaled.
@@ -57,21 +41,13 @@ pub(crate) fn plan(direction: Direction, dependents: &[Dependent<'_>]) -> BTreeM
 
 fn planned(direction: Direction, dependent: &Dependent<'_>) -> Planned {
     let planned = plan_step(direction, dependent);
-    let action = match &planned.next_step {
-        NextStep::Nothing => PlannedAction::Nothing,
-        NextStep::Ignored => PlannedAction::Ignore,
-        NextStep::AbsentOptional => PlannedAction::SkipAbsent,
-        NextStep::Wait | NextStep::Read | NextStep::NotObserved => PlannedAction::Wait,
-        NextStep::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. }) => PlannedAction::Scale,
-        NextStep::Write(ResourceWrite::CleanUp) => PlannedAction::CleanUp,
-        NextStep::Absent | NextStep::Repair => PlannedAction::Fail,
-    };
+    let scales = matches!(&planned.next_step, NextStep::Write(write) if *write != ResourceWrite::CleanUp);
     let info = direction.info(dependent.config);
     Planned {
         reference: dependent.config.reference.clone(),
-        action,
+        next_step: planned.next_step,
         replicas: dependent.observed.seen().and_then(|seen| seen.replicas),
-        target: planned.target.filter(|_| action == PlannedAction::Scale),
+        target: planned.target.filter(|_| scales),
         initial_delay: info.initial_delay,
         timeout: info.timeout,
         why: dependent.with_warning(planned.why),

@@ -68,11 +68,28 @@ pub(crate) fn seen(replicas: i32, ready: i32) -> ResourceState {
     }
 }
 
-/// HoldReason down by us with a recorded count.
+/// Held down by us with a recorded count.
 pub(crate) fn held(recorded: i32) -> ResourceState {
     ResourceState {
         recorded: RecordedReplicas::Count(recorded),
         protected: true,
+        ..seen(0, 0)
+    }
+}
+
+/// Restored by us, and not cleaned up yet.
+pub(crate) fn recorded(replicas: i32) -> ResourceState {
+    ResourceState {
+        replicas: Some(replicas),
+        ready: replicas,
+        ..held(replicas)
+    }
+}
+
+/// Its replicas have to be read from the scale sub-resource.
+pub(crate) fn unread() -> ResourceState {
+    ResourceState {
+        replicas: None,
         ..seen(0, 0)
     }
 }

@@ -1,5 +1,6 @@
 //! Domain <-> proto.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use prost_types::Timestamp;
@@ -14,14 +15,15 @@ use watchdog_watch_stream::client::Received;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration, forward};
 
+use crate::controller::write_counts::{self, WriteResult};
 use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
-use crate::domain::flow::ActionOutcome;
 use crate::domain::history::{ModeChangeReason, ShootEvent, ShootEventKind};
-use crate::domain::incident::{EvidenceCounts, IncidentSummary, ScaleTimes, signed_micros};
+use crate::domain::incident::{EvidenceCounts, Incident, ScaleTimes, signed_micros};
+use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
-use crate::domain::plan::{Planned, PlannedAction};
+use crate::domain::plan::Planned;
 use crate::domain::status::{FlowState, Progress, Step};
 
 /// Zones whose counts are kept. A region has a handful.
@@ -89,6 +91,28 @@ pub(crate) fn evidence_counts(evidence: &probe::Evidence) -> EvidenceCounts {
 
 // === domain -> API ===
 
+/// Maps enums to those of the API that have the same variants.
+macro_rules! same_in_api {
+    ($($name:ident: $from:ty => $to:ty [$($variant:ident),+])+) => {
+        $(const fn $name(value: $from) -> $to {
+            match value {
+                $(<$from>::$variant => <$to>::$variant),+
+            }
+        })+
+    };
+}
+
+same_in_api! {
+    mode: Mode => pb::Mode [Protect, Observe, Off]
+    mode_change_reason: ModeChangeReason => pb::ModeChangeReason [Annotation, Ended, Withdrawn]
+    hold_reason: HoldReason => pb::HoldReason
+        [Cluster, Ownership, Unreported, Expired, Disagreement, Outdated, Verdict, Mode]
+    state: FlowState => pb::FlowState [Holding, Settled, Running, Failed]
+    step: Step => pb::Step
+        [Pending, Delayed, Writing, Waiting, Reached, Absent, Ignored, BackingOff, Failed]
+    write_result: WriteResult => pb::WriteResult [Applied, Conflict, Refused, Unknown, Cancelled, KeptBack]
+}
+
 /// The scaling state of a shoot.
 pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -> pb::ShootScaling {
     pb::ShootScaling {
@@ -102,26 +126,10 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         retry_at: scaling.status.retry_at.map(|at| timestamp(clock, at)),
         owner: scaling.owner.to_string(),
         meltdown_protection_active: scaling.held_down() > 0,
-        hold_reason: hold_reason(scaling.held).into(),
+        hold_reason: held(scaling.held).into(),
         mode: mode(scaling.mode.mode).into(),
         mode_from_annotation: scaling.mode.from_annotation,
         mode_until: scaling.mode.until.map(|until| wire::timestamp(until.0)),
-    }
-}
-
-const fn mode(mode: Mode) -> pb::Mode {
-    match mode {
-        Mode::Protect => pb::Mode::Protect,
-        Mode::Observe => pb::Mode::Observe,
-        Mode::Off => pb::Mode::Off,
-    }
-}
-
-const fn mode_change_reason(reason: ModeChangeReason) -> pb::ModeChangeReason {
-    match reason {
-        ModeChangeReason::Annotation => pb::ModeChangeReason::Annotation,
-        ModeChangeReason::Ended => pb::ModeChangeReason::Ended,
-        ModeChangeReason::Withdrawn => pb::ModeChangeReason::Withdrawn,
     }
 }
 
@@ -154,27 +162,8 @@ const fn direction(direction: Option<Direction>) -> pb::Direction {
     }
 }
 
-const fn hold_reason(held: Option<HoldReason>) -> pb::HoldReason {
-    match held {
-        None => pb::HoldReason::Unspecified,
-        Some(HoldReason::Cluster) => pb::HoldReason::Cluster,
-        Some(HoldReason::Ownership) => pb::HoldReason::Ownership,
-        Some(HoldReason::Unreported) => pb::HoldReason::Unreported,
-        Some(HoldReason::Expired) => pb::HoldReason::Expired,
-        Some(HoldReason::Disagreement) => pb::HoldReason::Disagreement,
-        Some(HoldReason::Outdated) => pb::HoldReason::Outdated,
-        Some(HoldReason::Verdict) => pb::HoldReason::Verdict,
-        Some(HoldReason::Mode) => pb::HoldReason::Mode,
-    }
-}
-
-const fn state(state: FlowState) -> pb::FlowState {
-    match state {
-        FlowState::Holding => pb::FlowState::Holding,
-        FlowState::Settled => pb::FlowState::Settled,
-        FlowState::Running => pb::FlowState::Running,
-        FlowState::Failed => pb::FlowState::Failed,
-    }
+fn held(reason: Option<HoldReason>) -> pb::HoldReason {
+    reason.map_or(pb::HoldReason::Unspecified, hold_reason)
 }
 
 fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
@@ -192,29 +181,15 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
     }
 }
 
-const fn step(step: Step) -> pb::Step {
-    match step {
-        Step::Pending => pb::Step::Pending,
-        Step::Delayed => pb::Step::Delayed,
-        Step::Writing => pb::Step::Writing,
-        Step::Waiting => pb::Step::Waiting,
-        Step::Reached => pb::Step::Reached,
-        Step::Absent => pb::Step::Absent,
-        Step::Ignored => pb::Step::Ignored,
-        Step::BackingOff => pb::Step::BackingOff,
-        Step::Failed => pb::Step::Failed,
-    }
-}
-
 fn planned(planned: &Planned) -> pb::PlannedResource {
-    let action = match planned.action {
-        PlannedAction::Nothing => pb::Action::None,
-        PlannedAction::Scale => pb::Action::Scale,
-        PlannedAction::CleanUp => pb::Action::CleanUp,
-        PlannedAction::Ignore => pb::Action::Ignore,
-        PlannedAction::SkipAbsent => pb::Action::SkipAbsent,
-        PlannedAction::Fail => pb::Action::FailAbsent,
-        PlannedAction::Wait => pb::Action::Wait,
+    let action = match planned.next_step {
+        NextStep::Nothing => pb::Action::None,
+        NextStep::Ignored => pb::Action::Ignore,
+        NextStep::AbsentOptional => pb::Action::SkipAbsent,
+        NextStep::Wait | NextStep::Read | NextStep::NotObserved => pb::Action::Wait,
+        NextStep::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. }) => pb::Action::Scale,
+        NextStep::Write(ResourceWrite::CleanUp) => pb::Action::CleanUp,
+        NextStep::Repair => pb::Action::FailAbsent,
     };
     pb::PlannedResource {
         resource: Some(resource_ref(&planned.reference)),
@@ -269,11 +244,11 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
         ShootEventKind::DirectionChanged {
             previous,
             direction: now,
-            held,
+            held: hold,
         } => Event::DirectionChanged(pb::DirectionChanged {
             previous_direction: previous.map_or(pb::Direction::Unspecified, direction).into(),
             direction: direction(*now).into(),
-            hold_reason: hold_reason(*held).into(),
+            hold_reason: held(*hold).into(),
         }),
         ShootEventKind::StepChanged {
             resource,
@@ -291,7 +266,7 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             resource: Some(resource_ref(resource)),
             direction: direction(Some(*of)).into(),
             write: write.clone(),
-            result: write_result(outcome).into(),
+            result: write_result(write_counts::result(outcome)).into(),
             error: outcome.error().unwrap_or_default().to_owned(),
             took: Some(duration(*took)),
         }),
@@ -301,7 +276,7 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             mode,
             reason,
         } => Event::ModeChanged(mode_changed(*previous, *mode, *reason)),
-        ShootEventKind::IncidentEnded(summary) => Event::IncidentEnded(incident(summary, clock)),
+        ShootEventKind::IncidentEnded(ended) => Event::IncidentEnded(incident(ended, clock)),
     }
 }
 
@@ -341,34 +316,36 @@ fn other_wrote(other: &OtherWrite) -> pb::OtherWrote {
     }
 }
 
-fn incident(summary: &IncidentSummary, clock: Clock) -> pb::IncidentEnded {
+fn incident(ended: &Incident, clock: Clock) -> pb::IncidentEnded {
+    let verdict_to = |at| ended.verdict_to(at).map(duration);
+    let count = |scaled: &BTreeSet<ResourceRef>| u32::try_from(scaled.len()).unwrap_or(u32::MAX);
     pb::IncidentEnded {
-        outcome: summary
+        outcome: ended
             .outcome
             .map_or(probe::Outcome::Unspecified, probe_outcome)
             .into(),
-        started_at: Some(timestamp(clock, summary.started)),
-        last_renewal_to_verdict: summary.last_renewal_to_verdict.map(duration),
-        verdict_to_first_write: summary.verdict_to_first_write.map(duration),
-        verdict_to_last_write: summary.verdict_to_last_write.map(duration),
-        verdict_to_healthy: Some(duration(summary.verdict_to_healthy)),
-        verdict_to_restored: Some(duration(summary.verdict_to_restored)),
-        scaled_down: summary.scaled_down,
-        scaled_up: summary.scaled_up,
-        failed_writes: summary.failed_writes,
-        peak_expired_fraction: summary.peak_expired_fraction,
-        zones: zones(&summary.zones),
-        in_mode_observe: summary.in_mode_observe,
-        scale_times: summary
-            .scale_times
+        started_at: Some(timestamp(clock, ended.started)),
+        last_renewal_to_verdict: ended.last_renewal_to_verdict.map(duration),
+        verdict_to_first_write: verdict_to(ended.first_write),
+        verdict_to_last_write: verdict_to(ended.last_write),
+        verdict_to_healthy: verdict_to(ended.healthy),
+        verdict_to_restored: verdict_to(ended.restored),
+        scaled_down: count(&ended.scaled_down),
+        scaled_up: count(&ended.scaled_up),
+        failed_writes: ended.failed_writes,
+        peak_expired_fraction: ended.peak_expired_fraction,
+        zones: zones(&ended.zones),
+        in_mode_observe: ended.in_mode_observe(),
+        scale_times: ended
+            .scale_times()
             .iter()
-            .map(|times| scale_times(times, summary.started))
+            .map(|times| scale_times(times, ended.started))
             .collect(),
-        first_to_scale_down: summary
+        first_to_scale_down: ended
             .first_to_scale(Direction::Down)
             .unwrap_or_default()
             .to_owned(),
-        scale_down_lead_seconds: summary.lead_seconds(Direction::Down),
+        scale_down_lead_seconds: ended.lead_seconds(Direction::Down),
     }
 }
 
@@ -425,17 +402,6 @@ const fn probe_outcome(outcome: Outcome) -> probe::Outcome {
         Outcome::Skipped => probe::Outcome::Skipped,
         Outcome::Pending => probe::Outcome::Pending,
         Outcome::Unknown | Outcome::Outdated => probe::Outcome::Unspecified,
-    }
-}
-
-const fn write_result(outcome: &ActionOutcome) -> pb::WriteResult {
-    match outcome {
-        ActionOutcome::Done => pb::WriteResult::Applied,
-        ActionOutcome::Conflict => pb::WriteResult::Conflict,
-        ActionOutcome::Refused { .. } => pb::WriteResult::Refused,
-        ActionOutcome::Unknown { .. } => pb::WriteResult::Unknown,
-        ActionOutcome::Cancelled => pb::WriteResult::Cancelled,
-        ActionOutcome::KeptBack => pb::WriteResult::KeptBack,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Receives the verdicts of the lease-probe replicas.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use watchdog_proto::probe::v1 as pb;
@@ -8,26 +9,28 @@ use watchdog_watch_stream::replicas::ReplicaHandler;
 
 use super::convert;
 use crate::controller::history::HistoryStore;
-use crate::controller::trace_contexts::TraceContexts;
-use crate::controller::verdicts::VerdictTable;
-use crate::domain::decision::ReceivedVerdict;
+use crate::controller::verdicts::{TracedVerdict, VerdictTable};
 
-#[derive(Clone)]
+/// Lengths of the trace contexts that are kept. That of lease-probe has 55 characters.
+const TRACEPARENT: RangeInclusive<usize> = 1..=128;
+
 pub(crate) struct Observers {
     pub(crate) verdicts: Arc<VerdictTable>,
-    pub(crate) trace_contexts: Arc<TraceContexts>,
     pub(crate) history: Arc<HistoryStore>,
 }
 
 impl Observers {
-    fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> ReceivedVerdict {
+    fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> TracedVerdict {
         let verdict = convert::verdict(received);
-        let direction = verdict.outcome.direction();
-        self.trace_contexts
-            .update(shoot, &verdict.observer, direction, &received.value.traceparent);
         let evidence = received.value.evidence.as_ref().map(convert::evidence_counts);
         self.history.verdict(shoot, &verdict, evidence);
-        verdict
+        let traceparent = Some(&*received.value.traceparent);
+        TracedVerdict {
+            verdict,
+            traceparent: traceparent
+                .filter(|text| TRACEPARENT.contains(&text.len()))
+                .map(Into::into),
+        }
     }
 }
 

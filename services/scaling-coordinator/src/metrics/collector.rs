@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::metrics::{Collector, Exposition, ShootLabel};
+use watchdog_runtime::metrics::{Collector, Exposition, Gauge, ShootLabel};
 use watchdog_watch_stream::server::StateStore;
 
 use crate::controller::verdicts::VerdictTable;
@@ -24,9 +24,11 @@ pub(crate) struct Scrape {
 
 impl Collector for Scrape {
     fn collect(&self, out: &mut Exposition) {
+        let now = UnixTime(self.clock.now_micros());
         let mut shoots: BTreeMap<ShootLabels, f64> = BTreeMap::new();
-        let (mut held, mut to_restore, mut failed) = (0, 0, 0_u32);
-        let (mut held_of, mut to_restore_of) = (Vec::new(), Vec::new());
+        let mut modes: BTreeMap<ModeLabels, f64> = BTreeMap::new();
+        let (mut held_down, mut to_restore) = (Vec::new(), Vec::new());
+        let mut failed = 0_u32;
         for (shoot, scaling) in self.shoots.snapshot() {
             let state = ShootLabels {
                 direction: scaling.direction,
@@ -34,24 +36,26 @@ impl Collector for Scrape {
                 held: scaling.held,
             };
             *shoots.entry(state).or_default() += 1.0;
-            held += scaling.held_down();
-            if scaling.held_down() > 0 {
-                held_of.push((shoot.clone(), scaling.held_down() as f64));
-            }
-            if scaling.to_restore() > 0 {
-                to_restore += scaling.to_restore();
-                to_restore_of.push((shoot, scaling.to_restore() as f64));
-            }
+            let mode = ModeLabels {
+                mode: scaling.mode.mode,
+                from_annotation: scaling.mode.from_annotation,
+                has_end: scaling.mode.has_end(now),
+            };
+            *modes.entry(mode).or_default() += 1.0;
             failed += u32::from(scaling.status.state == FlowState::Failed);
+            for (resources, n) in [
+                (&mut held_down, scaling.held_down()),
+                (&mut to_restore, scaling.to_restore()),
+            ] {
+                if n > 0 {
+                    resources.push((shoot.clone(), n));
+                }
+            }
         }
         out.family(&metrics::SHOOTS, shoots);
-        self.collect_modes(out);
-        out.family(&metrics::HELD_DOWN, [((), held as f64)]);
-        let series = held_of.iter().map(|(shoot, n)| (ShootLabel(shoot), *n));
-        out.family(&metrics::HELD_DOWN_OF, series);
-        out.family(&metrics::TO_RESTORE, [((), to_restore as f64)]);
-        let series = to_restore_of.iter().map(|(shoot, n)| (ShootLabel(shoot), *n));
-        out.family(&metrics::TO_RESTORE_OF, series);
+        out.family(&metrics::SHOOTS_BY_MODE, modes);
+        collect_resources(out, &metrics::HELD_DOWN, &metrics::HELD_DOWN_OF, &held_down);
+        collect_resources(out, &metrics::TO_RESTORE, &metrics::TO_RESTORE_OF, &to_restore);
         out.family(&metrics::FAILED_LEVELS, [((), f64::from(failed))]);
         let streams = self.verdicts.streams();
         let observers = [
@@ -68,18 +72,17 @@ impl Collector for Scrape {
     }
 }
 
-impl Scrape {
-    fn collect_modes(&self, out: &mut Exposition) {
-        let mut modes: BTreeMap<ModeLabels, f64> = BTreeMap::new();
-        let now = UnixTime(self.clock.now_micros());
-        for (_, scaling) in self.shoots.snapshot() {
-            let labels = ModeLabels {
-                mode: scaling.mode.mode,
-                from_annotation: scaling.mode.from_annotation,
-                has_end: scaling.mode.has_end(now),
-            };
-            *modes.entry(labels).or_default() += 1.0;
-        }
-        out.family(&metrics::SHOOTS_BY_MODE, modes);
-    }
+/// Writes the resources of all shoots together, and of each shoot that has one.
+fn collect_resources<'a>(
+    out: &mut Exposition,
+    total: &Gauge,
+    of_shoot: &Gauge<ShootLabel<'a>>,
+    counts: &'a [(String, usize)],
+) {
+    let sum: usize = counts.iter().map(|(_, n)| n).sum();
+    out.family(total, [((), sum as f64)]);
+    out.family(
+        of_shoot,
+        counts.iter().map(|(shoot, n)| (ShootLabel(shoot), *n as f64)),
+    );
 }

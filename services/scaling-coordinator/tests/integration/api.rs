@@ -2,13 +2,11 @@
 
 use tonic::Code;
 use watchdog_proto::scaling::v1 as pb;
-use watchdog_proto::scaling::v1::watch_scaling_response::Event;
-use watchdog_sandbox::resource::keys;
 
-use crate::coordinator::Coordinator;
-use crate::probe::{Outcome, Probe};
+use crate::coordinator::{Coordinator, one_shoot};
+use crate::probe::Probe;
 use crate::seed::{IGNORE, Seed};
-use crate::{KCM, MCM, SHOOT};
+use crate::{MCM, SHOOT};
 
 #[tokio::test]
 async fn states_are_listed_in_pages_and_found_by_name() {
@@ -55,9 +53,7 @@ async fn states_are_listed_in_pages_and_found_by_name() {
 
 #[tokio::test]
 async fn bad_requests_name_the_field() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (_seed, _probe, coordinator) = one_shoot(1, false).await;
     let mut client = coordinator.client.clone();
     let get = |shoot: &str| pb::GetScalingRequest { shoot: shoot.into() };
     let plan = |shoot: &str, direction: i32| pb::PlanScalingRequest {
@@ -159,57 +155,4 @@ async fn a_plan_tells_and_touches_nothing() {
         refused.reason
     );
     assert_eq!(seed.writes(SHOOT), [""; 0]);
-}
-
-#[tokio::test]
-async fn a_watch_streams_the_snapshot_every_step_and_the_end() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, pb::Direction::Up).await;
-    let request = pb::WatchScalingRequest {
-        shoots: vec![SHOOT.into()],
-        ..Default::default()
-    };
-    let mut stream = coordinator
-        .client
-        .clone()
-        .watch_scaling(request)
-        .await
-        .unwrap()
-        .into_inner();
-    let mut next = async || {
-        let message = tokio::time::timeout(crate::PATIENCE, stream.message())
-            .await
-            .unwrap();
-        let message = message.unwrap().unwrap();
-        assert!(message.position.is_some());
-        message.event.unwrap()
-    };
-    assert!(matches!(next().await, Event::Upsert(first) if first.shoot == SHOOT));
-    assert!(matches!(next().await, Event::SnapshotComplete(complete) if complete.items == 1));
-    seed.freeze(SHOOT, KCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    // Steps that follow each other fast may be merged, but not the one that lasts.
-    loop {
-        let Event::Upsert(scaling) = next().await else {
-            continue;
-        };
-        assert_eq!(scaling.direction(), pb::Direction::Down);
-        if scaling.resources[0].step() == pb::Step::Waiting && scaling.resources[0].spec_replicas == Some(0) {
-            assert_eq!(
-                (scaling.level, scaling.resources[0].target_replicas),
-                (Some(1), Some(0))
-            );
-            break;
-        }
-    }
-    seed.delete(&keys::CLUSTERS, "", SHOOT);
-    loop {
-        if let Event::Removed(shoot) = next().await {
-            assert_eq!(shoot, SHOOT);
-            break;
-        }
-    }
 }

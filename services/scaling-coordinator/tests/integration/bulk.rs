@@ -57,8 +57,8 @@ async fn many_shoots_at_once_keep_the_rate_and_take_turns_and_rest_costs_nothing
     for name in names() {
         seed.shoot(&name, 1, false).await;
     }
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], RATE).await;
-    coordinator.until_ready().await;
+    let rate = format!("--request-rate={RATE}");
+    let coordinator = Coordinator::start_with(&seed, &[&probe], &[&rate]).await;
     for name in names() {
         probe.say(&name, Outcome::Healthy);
     }

@@ -14,9 +14,9 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::process::{Bound, Process};
 
-use crate::probe::Probe;
+use crate::probe::{Outcome, Probe};
 use crate::seed::Seed;
-use crate::{PATIENCE, eventually};
+use crate::{PATIENCE, SHOOT, eventually};
 
 pub struct Coordinator {
     runtime: Option<Runtime>,
@@ -28,25 +28,18 @@ pub struct Coordinator {
 impl Coordinator {
     /// Starts a replica and waits until it is ready.
     pub async fn start(seed: &Seed, probes: &[&Probe]) -> Self {
-        let coordinator = Self::launch(seed, "coordinator-0", probes, 1_000).await;
-        coordinator.until_ready().await;
-        coordinator
+        Self::start_with(seed, probes, &[]).await
     }
 
     /// The same with more options.
     pub async fn start_with(seed: &Seed, probes: &[&Probe], options: &[&str]) -> Self {
-        let coordinator = Self::launch_with(seed, "coordinator-0", probes, options).await;
+        let coordinator = Self::launch(seed, "coordinator-0", probes, options).await;
         coordinator.until_ready().await;
         coordinator
     }
 
     /// Starts a replica.
-    pub async fn launch(seed: &Seed, identity: &str, probes: &[&Probe], rate: u32) -> Self {
-        Self::launch_with(seed, identity, probes, &[&format!("--request-rate={rate}")]).await
-    }
-
-    /// The same with more options.
-    pub async fn launch_with(seed: &Seed, identity: &str, probes: &[&Probe], options: &[&str]) -> Self {
+    pub async fn launch(seed: &Seed, identity: &str, probes: &[&Probe], options: &[&str]) -> Self {
         let file = |name: &str| seed.dir.path().join(name).display().to_string();
         let mut args = vec![
             "scaling-coordinator".to_owned(),
@@ -193,6 +186,25 @@ impl Coordinator {
         .await
     }
 
+    /// Reports a loss and waits until all is down.
+    pub async fn lose(&self, probe: &Probe, shoot: &str) -> pb::ShootScaling {
+        probe.say(shoot, Outcome::LeasesExpired);
+        self.until_settled(shoot, pb::Direction::Down).await
+    }
+
+    /// Reports that the shoot is healthy and waits until all is up.
+    pub async fn recover(&self, probe: &Probe, shoot: &str) -> pb::ShootScaling {
+        probe.say(shoot, Outcome::Healthy);
+        self.until_settled(shoot, pb::Direction::Up).await
+    }
+
+    /// Waits until a resource is in this step.
+    pub async fn until_step(&self, shoot: &str, name: &str, wanted: pb::Step) -> pb::ShootScaling {
+        let what = format!("{name} is {wanted:?}");
+        self.until(shoot, &what, |scaling| step(scaling, name) == wanted)
+            .await
+    }
+
     pub async fn until_holding(&self, shoot: &str, reason: &str) -> pb::ShootScaling {
         self.until(shoot, &format!("it holds because {reason:?}"), |scaling| {
             scaling.direction() == pb::Direction::Hold && scaling.reason.contains(reason)
@@ -216,6 +228,20 @@ impl Drop for Coordinator {
     fn drop(&mut self) {
         self.die();
     }
+}
+
+/// A seed with a shoot that has this many replicas of kube-controller-manager, a lease-probe that has not reported it
+/// yet, and a coordinator.
+pub async fn one_shoot(kcm: i32, with_ca: bool) -> (Seed, Probe, Coordinator) {
+    one_shoot_with(kcm, with_ca, &[]).await
+}
+
+/// The same with options of the coordinator.
+pub async fn one_shoot_with(kcm: i32, with_ca: bool, options: &[&str]) -> (Seed, Probe, Coordinator) {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, kcm, with_ca).await;
+    let coordinator = Coordinator::start_with(&seed, &[&probe], options).await;
+    (seed, probe, coordinator)
 }
 
 /// The step of a resource by its name.

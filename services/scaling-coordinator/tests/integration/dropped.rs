@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
 use watchdog_sandbox::Rule;
 
-use crate::coordinator::{Coordinator, resource};
+use crate::coordinator::{Coordinator, one_shoot, resource};
 use crate::probe::{Outcome, Probe};
 use crate::seed::{CONFIG, PROTECTED, Seed};
 use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
@@ -32,11 +32,8 @@ fn is_dropped(scaling: &ShootScaling, name: &str) -> bool {
 
 #[tokio::test]
 async fn what_is_held_down_when_it_leaves_the_configuration_is_restored() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, true).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let (seed, probe, coordinator) = one_shoot(2, true).await;
+    coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [0, 0, 0]);
     seed.configure(&without(CA));
     let dropped = coordinator
@@ -50,22 +47,18 @@ async fn what_is_held_down_when_it_leaves_the_configuration_is_restored() {
             .contains("watchdog_scaling_held_down_resources 3"),
         "it is still counted, so that the alert still sees it"
     );
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
     assert_eq!(seed.annotation(SHOOT, CA, PROTECTED), None);
     coordinator.until(SHOOT, "it is let go", |s| !knows(s, CA)).await;
     // From now on it is somebody else's.
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [0, 0, 1]);
 }
 
 #[tokio::test]
 async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(2, false).await;
     // The level before waits.
     seed.freeze(SHOOT, MCM);
     probe.say(SHOOT, Outcome::LeasesExpired);

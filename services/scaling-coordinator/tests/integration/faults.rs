@@ -5,7 +5,7 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction, Rule};
 
-use crate::coordinator::{Coordinator, resource, step, until_written};
+use crate::coordinator::{Coordinator, one_shoot, resource, until_written};
 use crate::probe::{Outcome, Probe};
 use crate::seed::{PROTECTED, RECORDED, Seed, USER};
 use crate::{KCM, MCM, SHOOT, eventually};
@@ -26,9 +26,7 @@ async fn a_crash_in_the_middle_of_a_write_loses_nothing() {
         (FaultAction::ApplyAndHang, Outcome::LeasesExpired),
         (FaultAction::ApplyAndHang, Outcome::Healthy),
     ] {
-        let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-        seed.shoot(SHOOT, 3, false).await;
-        let coordinator = Coordinator::start(&seed, &[&probe]).await;
+        let (seed, probe, coordinator) = one_shoot(3, false).await;
         let fault = seed.api.inject(on_patch(fate, KCM));
         probe.say(SHOOT, Outcome::LeasesExpired);
         // What a request without an answer asked for is not recorded.
@@ -57,19 +55,14 @@ async fn a_crash_in_the_middle_of_a_write_loses_nothing() {
 
 #[tokio::test]
 async fn a_crash_between_scaling_up_and_cleaning_up_leaves_no_protection() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let (seed, probe, coordinator) = one_shoot(2, false).await;
+    coordinator.lose(&probe, SHOOT).await;
     seed.freeze(SHOOT, KCM);
     probe.say(SHOOT, Outcome::Healthy);
     until_written(&seed, SHOOT, &format!("scale {KCM} 2")).await;
     coordinator.kill();
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    coordinator
-        .until(SHOOT, "kcm is waited for", |s| step(s, KCM) == Step::Waiting)
-        .await;
+    coordinator.until_step(SHOOT, KCM, Step::Waiting).await;
     assert!(
         seed.annotation(SHOOT, KCM, PROTECTED).is_some(),
         "until it is ready"
@@ -93,14 +86,10 @@ async fn a_shoot_that_hibernates_or_goes_away_is_released_and_not_scaled_again()
         |seed| seed.change_shoot(SHOOT, |s| s["status"]["lastOperation"]["type"] = "Migrate".into()),
     ];
     for (gone, stop) in [false, true, false, false].into_iter().zip(stop) {
-        let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-        seed.shoot(SHOOT, 1, false).await;
-        let coordinator = Coordinator::start(&seed, &[&probe]).await;
+        let (seed, probe, coordinator) = one_shoot(1, false).await;
         seed.freeze(SHOOT, MCM);
         probe.say(SHOOT, Outcome::LeasesExpired);
-        coordinator
-            .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
-            .await;
+        coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
         let mut expected = seed.writes(SHOOT);
         stop(&seed);
         if !gone {
@@ -127,8 +116,7 @@ async fn a_shoot_that_hibernates_or_goes_away_is_released_and_not_scaled_again()
         .await;
         // Another shoot goes through all of it: whatever would come has come by then.
         seed.shoot("shoot--other", 1, false).await;
-        probe.say("shoot--other", Outcome::LeasesExpired);
-        coordinator.until_settled("shoot--other", Direction::Down).await;
+        coordinator.lose(&probe, "shoot--other").await;
         assert_eq!(seed.writes(SHOOT), expected);
         assert_eq!(seed.all(SHOOT), [1, 0, -1], "no replica count is written");
     }
@@ -136,9 +124,7 @@ async fn a_shoot_that_hibernates_or_goes_away_is_released_and_not_scaled_again()
 
 #[tokio::test]
 async fn the_cluster_is_asked_for_right_before_a_write() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
     // The watch is blind from now on: it ends, and no new one is answered.
     let blind = ["watch", "list"].map(|verb| {
         let clusters = "/apis/extensions.gardener.cloud/v1alpha1/clusters";
@@ -168,9 +154,7 @@ async fn the_cluster_is_asked_for_right_before_a_write() {
 
 #[tokio::test]
 async fn somebody_else_writes_in_between() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
     // The write is under way, late; somebody scales to 4 meanwhile.
     seed.api
         .inject(on_patch(FaultAction::Delay { millis: 1000 }, KCM).times(1));
@@ -192,8 +176,7 @@ async fn somebody_else_writes_in_between() {
         "{:?}",
         seed.attempts(SHOOT)
     );
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [4, 1, -1]);
 }
 
@@ -206,26 +189,20 @@ async fn refusals_and_failures_are_tried_again() {
         FaultAction::Garbage,
     ];
     for action in faults {
-        let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-        seed.shoot(SHOOT, 2, false).await;
-        let coordinator = Coordinator::start(&seed, &[&probe]).await;
+        let (seed, probe, coordinator) = one_shoot(2, false).await;
         seed.api.inject(on_patch(action.clone(), MCM).times(1));
         seed.api.inject(on_patch(action.clone(), KCM).times(1));
-        probe.say(SHOOT, Outcome::LeasesExpired);
-        coordinator.until_settled(SHOOT, Direction::Down).await;
+        coordinator.lose(&probe, SHOOT).await;
         assert_eq!(seed.all(SHOOT), [0, 0, -1], "{action:?}");
         assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
-        probe.say(SHOOT, Outcome::Healthy);
-        coordinator.until_settled(SHOOT, Direction::Up).await;
+        coordinator.recover(&probe, SHOOT).await;
         assert_eq!(seed.all(SHOOT), [2, 1, -1], "{action:?}");
     }
 }
 
 #[tokio::test]
 async fn a_write_that_was_applied_without_an_answer_is_not_doubled() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(2, false).await;
     seed.api.inject(on_patch(FaultAction::ApplyAndHang, KCM).times(1));
     // Nobody else writes: a conflict would take the fault.
     seed.freeze(SHOOT, KCM);
@@ -244,48 +221,6 @@ async fn a_write_that_was_applied_without_an_answer_is_not_doubled() {
     })
     .await;
     assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
-}
-
-#[tokio::test]
-async fn a_contrary_verdict_between_two_tries() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    let busy = FaultAction::TooManyRequests { retry_after: 60 };
-    // Down: the write is not to be tried again for a minute.
-    let fault = seed.api.inject(on_patch(busy.clone(), MCM));
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator
-        .until(SHOOT, "mcm backs off", |s| step(s, MCM) == Step::BackingOff)
-        .await;
-    seed.api.clear_fault(fault);
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert_eq!(
-        (seed.all(SHOOT), seed.annotation(SHOOT, MCM, PROTECTED)),
-        ([2, 1, -1], None)
-    );
-    assert!(
-        !seed.writes(SHOOT).contains(&format!("down {MCM} 1")),
-        "{:?}",
-        seed.writes(SHOOT)
-    );
-    // Up: the same.
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    let fault = seed.api.inject(on_patch(busy, KCM));
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator
-        .until(SHOOT, "kcm backs off", |s| step(s, KCM) == Step::BackingOff)
-        .await;
-    seed.api.clear_fault(fault);
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert_eq!(seed.all(SHOOT), [0, 0, -1]);
-    assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert_eq!(seed.all(SHOOT), [2, 1, -1]);
 }
 
 #[tokio::test]
@@ -324,7 +259,7 @@ async fn a_missing_permission_fails_the_level_and_is_named() {
         resources: vec!["deployments".into()],
         ..Rule::default()
     });
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 1_000).await;
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     let missing = format!("patch deployments.apps named {KCM}");
     eventually("readiness names the permission", || {
         coordinator.blockers().iter().any(|line| line.contains(&missing))
@@ -366,9 +301,7 @@ async fn a_malformed_cluster_concerns_only_its_shoot() {
 
 #[tokio::test]
 async fn an_api_server_that_goes_away_and_comes_back() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(2, false).await;
     seed.api.stop().await.unwrap();
     probe.say(SHOOT, Outcome::LeasesExpired);
     // Without the API server the lease of the replica runs out: it must not act, and says so.

@@ -3,22 +3,18 @@
 use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 use watchdog_sandbox::resource::keys;
 
-use crate::coordinator::{Coordinator, resource, step, until_written};
+use crate::coordinator::{Coordinator, one_shoot, resource, step, until_written};
 use crate::probe::{Outcome, Probe};
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{CA, KCM, MCM, SHOOT, eventually};
 
 #[tokio::test]
 async fn down_in_order_and_up_in_order_with_recorded_counts() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, true).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    let (seed, probe, coordinator) = one_shoot(2, true).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.writes(SHOOT), [""; 0], "a healthy shoot is left alone");
 
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    let down = coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [0, 0, 0]);
     assert!(down.meltdown_protection_active);
     assert_eq!(resource(&down, KCM).recorded_replicas, Some(2));
@@ -42,8 +38,7 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
         assert_eq!(seed.annotation(SHOOT, name, PROTECTED).as_deref(), Some(""));
     }
 
-    probe.say(SHOOT, Outcome::Healthy);
-    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    let up = coordinator.recover(&probe, SHOOT).await;
     assert!(!up.meltdown_protection_active);
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
     let restored: Vec<_> = [(KCM, 2), (MCM, 1), (CA, 1)]
@@ -70,46 +65,11 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
 }
 
 #[tokio::test]
-async fn a_level_waits_until_the_one_before_is_reached() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+async fn a_contrary_verdict_turns_the_flow_round() {
+    let (seed, probe, coordinator) = one_shoot(3, true).await;
     seed.freeze(SHOOT, MCM);
     probe.say(SHOOT, Outcome::ExternalUnreachable);
-    let scaling = coordinator
-        .until(SHOOT, "mcm is waited for, and ca was looked for", |s| {
-            step(s, MCM) == Step::Waiting && step(s, CA) == Step::Absent
-        })
-        .await;
-    assert_eq!((scaling.level, step(&scaling, KCM)), (Some(0), Step::Pending));
-    assert_eq!(seed.replicas(SHOOT, KCM), 1);
-    seed.thaw(SHOOT, MCM);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    seed.freeze(SHOOT, KCM);
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator
-        .until(SHOOT, "kcm is waited for", |s| step(s, KCM) == Step::Waiting)
-        .await;
-    assert_eq!(seed.all(SHOOT), [1, 0, -1]);
-    seed.thaw(SHOOT, KCM);
-    coordinator
-        .until(SHOOT, "mcm's initial delay runs", |s| {
-            step(s, MCM) == Step::Delayed
-        })
-        .await;
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-}
-
-#[tokio::test]
-async fn a_contrary_verdict_turns_the_flow_round() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 3, true).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    seed.freeze(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator
-        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
-        .await;
+    coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
     probe.say(SHOOT, Outcome::Healthy);
     coordinator
         .until(SHOOT, "it has turned", |s| s.direction() == Direction::Up)
@@ -122,19 +82,12 @@ async fn a_contrary_verdict_turns_the_flow_round() {
         "its level had not begun"
     );
     // And on the way up.
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     probe.say(SHOOT, Outcome::Healthy);
-    coordinator
-        .until(SHOOT, "mcm's initial delay runs", |s| {
-            step(s, MCM) == Step::Delayed
-        })
-        .await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.until_step(SHOOT, MCM, Step::Delayed).await;
+    coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("3"));
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [3, 1, 1]);
 }
 
@@ -145,36 +98,14 @@ async fn ignored_resources_are_left_alone_and_cleaned_up() {
     seed.annotate(SHOOT, MCM, IGNORE, "true");
     seed.annotate(SHOOT, MCM, PROTECTED, "");
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    let down = coordinator.lose(&probe, SHOOT).await;
     assert_eq!(step(&down, MCM), Step::Ignored);
     assert_eq!(seed.all(SHOOT), [0, 1, -1]);
     assert_eq!(seed.annotation(SHOOT, MCM, PROTECTED), None);
     assert_eq!(seed.writes(SHOOT)[0], format!("clean {MCM}"));
     seed.scale(SHOOT, MCM, 0);
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [1, 0, -1], "not scaled up either");
-}
-
-#[tokio::test]
-async fn every_word_of_go_for_true_is_heeded() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, true).await;
-    for (name, word) in [(KCM, "True"), (MCM, "1"), (CA, "T")] {
-        seed.annotate(SHOOT, name, IGNORE, word);
-    }
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert!(
-        down.resources.iter().all(|r| r.step() == Step::Ignored),
-        "{down:#?}"
-    );
-    assert_eq!(seed.writes(SHOOT), [""; 0]);
-    for name in [KCM, MCM, CA] {
-        assert_eq!(seed.events(SHOOT, name), [""; 0]);
-    }
 }
 
 #[tokio::test]
@@ -196,12 +127,10 @@ async fn a_text_that_is_neither_true_nor_false_is_named() {
         !resource(&held, MCM).message.contains("ignore-scaling"),
         "{held:#?}"
     );
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    let down = coordinator.lose(&probe, SHOOT).await;
     assert!(named(&resource(&down, KCM).message), "{down:#?}");
     assert_eq!(seed.all(SHOOT), [0, 0, 0]);
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     // Only what is new is warned of.
     seed.annotate(SHOOT, KCM, IGNORE, "on");
     let warnings = || {
@@ -248,14 +177,10 @@ async fn what_is_absent_and_not_optional_fails_visibly_until_it_is_there() {
 
 #[tokio::test]
 async fn an_unreadable_count_falls_back_and_says_so() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 3, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let (seed, probe, coordinator) = one_shoot(3, false).await;
+    coordinator.lose(&probe, SHOOT).await;
     seed.annotate(SHOOT, KCM, RECORDED, "three");
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.replicas(SHOOT, KCM), 1);
     eventually("a Warning tells of it", || {
         seed.events(SHOOT, KCM)
@@ -266,9 +191,7 @@ async fn an_unreadable_count_falls_back_and_says_so() {
 
 #[tokio::test]
 async fn a_changed_configuration_is_taken_up() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, true).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(1, true).await;
     let without_ca = crate::seed::CONFIG
         .split("- ref: {kind: Deployment, name: cluster-autoscaler")
         .next()
@@ -280,8 +203,7 @@ async fn a_changed_configuration_is_taken_up() {
         })
         .await;
     seed.configure("nonsense");
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [0, 0, 1]);
     seed.configure(crate::seed::CONFIG);
     until_written(&seed, SHOOT, &format!("down {CA} 1")).await;

@@ -3,16 +3,14 @@
 use serde_json::json;
 use watchdog_proto::scaling::v1::Direction;
 
-use crate::coordinator::{Coordinator, resource};
+use crate::coordinator::{Coordinator, one_shoot, resource};
 use crate::probe::{Outcome, Probe};
 use crate::seed::Seed;
 use crate::{KCM, MCM, SHOOT, eventually};
 
 #[tokio::test]
 async fn a_flow_goes_on_without_its_watches() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, true).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(2, true).await;
     for (outcome, direction, counts) in [
         (Outcome::LeasesExpired, Direction::Down, [0, 0, 0]),
         (Outcome::Healthy, Direction::Up, [2, 1, 1]),
@@ -50,11 +48,8 @@ async fn a_cluster_that_changed_unseen_is_taken_in_before_the_first_write() {
 
 #[tokio::test]
 async fn a_silent_watch_is_opened_again() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
+    coordinator.recover(&probe, SHOOT).await;
     seed.api.silence_watches();
     seed.scale(SHOOT, KCM, 4);
     coordinator

@@ -29,6 +29,15 @@ dependentResourceInfos:
 /// A custom resource whose replicas are not where they usually are.
 const ENGINES: ResourceKey = ResourceKey::of("machines.example.com", "v1", "engines");
 
+fn engines() -> ResourceType {
+    let paths = ScalePaths {
+        spec_replicas: "/spec/size".into(),
+        status_replicas: "/status/size".into(),
+        selector: "/status/selector".into(),
+    };
+    ResourceType::custom("machines.example.com", "v1", "Engine", "engines", Some(paths))
+}
+
 fn status(seed: &Seed, key: &ResourceKey, name: &str, status: Value) {
     let change = |object: &mut Value| {
         object["status"] = status;
@@ -48,18 +57,7 @@ fn number(seed: &Seed, key: &ResourceKey, name: &str, pointer: &str) -> i64 {
 #[tokio::test]
 async fn any_kind_with_a_scale_sub_resource_works() {
     let (seed, probe) = (Seed::with_config(CONFIG).await, Probe::start("p").await);
-    let paths = ScalePaths {
-        spec_replicas: "/spec/size".into(),
-        status_replicas: "/status/size".into(),
-        selector: "/status/selector".into(),
-    };
-    seed.api.register(ResourceType::custom(
-        "machines.example.com",
-        "v1",
-        "Engine",
-        "engines",
-        Some(paths),
-    ));
+    seed.api.register(engines());
     // The chart does not grant it either.
     seed.api.deny(Rule {
         resources: vec!["statefulsets/scale".into()],
@@ -94,7 +92,7 @@ async fn any_kind_with_a_scale_sub_resource_works() {
         .unwrap();
     status(&seed, &ENGINES, "engine", json!({ "size": 2 }));
 
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 1_000).await;
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     let ghost = "ghost.ghosts.example.com/ghost: the seed does not serve ghosts.example.com/v1 Ghost: correct the \
                  configuration";
     eventually("the kind that is not served is the only blocker", || {
@@ -169,7 +167,7 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
         None,
     ));
     seed.cluster(SHOOT, json!({}));
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 1_000).await;
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     probe.say(SHOOT, Outcome::LeasesExpired);
     let failed = coordinator
         .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
@@ -187,19 +185,11 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
 #[tokio::test]
 async fn a_kind_that_comes_back_is_followed_again() {
     let (seed, probe) = (Seed::with_config(CONFIG).await, Probe::start("p").await);
-    let engines = || {
-        let paths = ScalePaths {
-            spec_replicas: "/spec/size".into(),
-            status_replicas: "/status/size".into(),
-            selector: "/status/selector".into(),
-        };
-        ResourceType::custom("machines.example.com", "v1", "Engine", "engines", Some(paths))
-    };
     seed.api.register(engines());
     seed.cluster(SHOOT, json!({}));
     let engine = |size: i64| json!({ "metadata": { "name": "engine" }, "spec": { "size": size } });
     seed.api.create(&ENGINES, SHOOT, engine(2)).unwrap();
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 1_000).await;
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     coordinator
         .until(SHOOT, "the engine is known", |s| {
             step(s, "engine") != Step::Absent

@@ -7,12 +7,12 @@ use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
 use watchdog_api::unix_time::{UnixTime, micros};
 use watchdog_proto::scaling::v1::shoot_event::Event;
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, HoldReason, IncidentEnded, ListScalingRequest, Mode, ModeChangeReason, ShootEvent,
-    Step, WriteResult,
+    Direction, FlowState, HoldReason, IncidentEnded, ListScalingRequest, Mode, ModeChangeReason,
+    ShootScaling, Step, WriteResult,
 };
 use watchdog_sandbox::resource::keys;
 
-use crate::coordinator::{Coordinator, resource, step, until_written};
+use crate::coordinator::{Coordinator, one_shoot_with, resource, step, until_written};
 use crate::probe::{Outcome, Probe};
 use crate::seed::{PROTECTED, Seed};
 use crate::{CA, KCM, MCM, SHOOT, eventually, eventually_async};
@@ -21,11 +21,8 @@ const OBSERVE: &[&str] = &["--mode=observe"];
 
 /// A seed with one healthy shoot, and a coordinator with these options.
 async fn start(options: &[&str]) -> (Seed, Probe, Coordinator) {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, true).await;
-    let coordinator = Coordinator::start_with(&seed, &[&probe], options).await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    let (seed, probe, coordinator) = one_shoot_with(2, true, options).await;
+    coordinator.recover(&probe, SHOOT).await;
     (seed, probe, coordinator)
 }
 
@@ -33,6 +30,12 @@ async fn until_mode(coordinator: &Coordinator, mode: Mode) {
     coordinator
         .until(SHOOT, &format!("the mode is {mode:?}"), |s| s.mode() == mode)
         .await;
+}
+
+/// Waits until the autoscaler is down and machine-controller-manager is not.
+async fn until_mcm_is_waited_for(coordinator: &Coordinator) -> ShootScaling {
+    let wanted = |s: &ShootScaling| step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached;
+    coordinator.until(SHOOT, "mcm is waited for", wanted).await
 }
 
 fn now() -> UnixTime {
@@ -50,29 +53,30 @@ async fn listed(coordinator: &Coordinator, mode: Mode) -> i32 {
     answer.into_inner().total_size
 }
 
+/// Picks from the events of the history, oldest first.
+async fn history<T>(coordinator: &Coordinator, pick: impl Fn(Event) -> Option<T>) -> Vec<T> {
+    let events = coordinator.history(SHOOT).await.into_iter();
+    events.filter_map(|event| pick(event.event?)).collect()
+}
+
 /// The changes of the mode in the history: from, to and why.
 async fn mode_changes(coordinator: &Coordinator) -> Vec<(Mode, Mode, ModeChangeReason)> {
-    let events = coordinator.history(SHOOT).await.into_iter();
-    let changes = events.filter_map(|event| match event.event {
-        Some(Event::ModeChanged(changed)) => Some(changed),
+    let pick = |event| match event {
+        Event::ModeChanged(changed) => Some((changed.previous_mode(), changed.mode(), changed.reason())),
         _ => None,
-    });
-    changes
-        .map(|changed| (changed.previous_mode(), changed.mode(), changed.reason()))
-        .collect()
+    };
+    history(coordinator, pick).await
 }
 
 /// Waits until the incident has ended, and returns its summary.
 async fn incident(coordinator: &Coordinator) -> IncidentEnded {
     let mut found = None;
     eventually_async("the incident has ended", async || {
-        let events = coordinator.history(SHOOT).await.into_iter();
-        found = events
-            .filter_map(|event| match event.event {
-                Some(Event::IncidentEnded(ended)) => Some(ended),
-                _ => None,
-            })
-            .next_back();
+        let pick = |event| match event {
+            Event::IncidentEnded(ended) => Some(ended),
+            _ => None,
+        };
+        found = history(coordinator, pick).await.pop();
         found.is_some()
     })
     .await;
@@ -81,27 +85,17 @@ async fn incident(coordinator: &Coordinator) -> IncidentEnded {
 
 /// The writes in the history, as the name of the resource, the write and its result.
 async fn history_of_writes(coordinator: &Coordinator) -> Vec<(String, String, WriteResult)> {
-    let events = coordinator.history(SHOOT).await.into_iter();
-    let writes = events.filter_map(|event| match event.event {
-        Some(Event::WriteEnded(write)) => Some(write),
+    let pick = |event| match event {
+        Event::WriteEnded(write) => Some((write.resource.clone()?.name, write.write.clone(), write.result())),
         _ => None,
-    });
-    writes
-        .map(|write| {
-            (
-                write.resource.clone().unwrap().name,
-                write.write.clone(),
-                write.result(),
-            )
-        })
-        .collect()
+    };
+    history(coordinator, pick).await
 }
 
 #[tokio::test]
 async fn a_whole_incident_is_decided_and_nothing_is_written() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    let down = coordinator.lose(&probe, SHOOT).await;
     assert_eq!((down.mode(), down.mode_from_annotation), (Mode::Observe, false));
     assert!(!down.meltdown_protection_active, "nothing is really held down");
     for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
@@ -116,8 +110,7 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
             (Some(0), Some(count))
         );
     }
-    probe.say(SHOOT, Outcome::Healthy);
-    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    let up = coordinator.recover(&probe, SHOOT).await;
     assert!(up.resources.iter().all(|shown| !shown.simulated), "{up:#?}");
     assert_eq!(listed(&coordinator, Mode::Observe).await, 1);
     assert_eq!(listed(&coordinator, Mode::Protect).await, 0);
@@ -174,8 +167,7 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
 #[tokio::test]
 async fn events_are_written_on_request_and_nothing_else() {
     let (seed, probe, coordinator) = start(&["--mode=observe", "--observe-events"]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     eventually("Events tell of it", || {
         [KCM, MCM, CA]
             .iter()
@@ -189,8 +181,7 @@ async fn events_are_written_on_request_and_nothing_else() {
 #[tokio::test]
 async fn beside_another_watchdog_it_says_who_was_first() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     for (name, count) in [(MCM, 1), (CA, 1), (KCM, 2)] {
         seed.scale_as_dwd(SHOOT, name, Some(count), 0);
     }
@@ -199,8 +190,7 @@ async fn beside_another_watchdog_it_says_who_was_first() {
             s.meltdown_protection_active && s.resources.iter().all(|r| !r.simulated)
         })
         .await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
         seed.scale_as_dwd(SHOOT, name, None, count);
     }
@@ -226,11 +216,7 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     let (seed, probe, coordinator) = start(&[]).await;
     seed.freeze(SHOOT, MCM);
     probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator
-        .until(SHOOT, "mcm is waited for", |s| {
-            step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached
-        })
-        .await;
+    until_mcm_is_waited_for(&coordinator).await;
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("observe until=2126-12-01T06:00:00Z"));
     until_mode(&coordinator, Mode::Observe).await;
     let observed = coordinator.get(SHOOT).await.unwrap();
@@ -243,35 +229,27 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
         "{down:#?}"
     );
     assert_eq!(seed.all(SHOOT), [2, 0, 0], "the next level was kept back");
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
     assert_eq!(seed.annotation(SHOOT, MCM, PROTECTED), None);
     let writes = seed.writes(SHOOT);
     assert!(!writes.iter().any(|write| write.contains(KCM)), "{writes:?}");
     // The next loss finds nothing that is held down.
     let before = seed.all_writes().len();
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.lose(&probe, SHOOT).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all_writes().len(), before);
 }
 
 #[tokio::test]
 async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.all_writes(), [""; 0]);
     seed.freeze(SHOOT, MCM);
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("protect"));
     until_written(&seed, SHOOT, &format!("down {MCM} 1")).await;
-    let waiting = coordinator
-        .until(SHOOT, "mcm is waited for", |s| {
-            step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached
-        })
-        .await;
+    let waiting = until_mcm_is_waited_for(&coordinator).await;
     assert_eq!(
         (waiting.mode(), waiting.mode_from_annotation),
         (Mode::Protect, true)
@@ -285,8 +263,7 @@ async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order()
     seed.thaw(SHOOT, MCM);
     coordinator.until_settled(SHOOT, Direction::Down).await;
     assert_eq!(seed.all(SHOOT), [0, 0, 0]);
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
 }
 
@@ -295,11 +272,7 @@ async fn off_leaves_everything_as_it_is_until_it_is_removed() {
     let (seed, probe, coordinator) = start(&[]).await;
     seed.freeze(SHOOT, MCM);
     probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator
-        .until(SHOOT, "mcm is waited for", |s| {
-            step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached
-        })
-        .await;
+    until_mcm_is_waited_for(&coordinator).await;
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("off"));
     let off = coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
     assert_eq!((off.mode(), off.hold_reason()), (Mode::Off, HoldReason::Mode));
@@ -307,8 +280,7 @@ async fn off_leaves_everything_as_it_is_until_it_is_removed() {
     probe.say(SHOOT, Outcome::Healthy);
     // Another shoot shows that the verdict has arrived.
     seed.shoot("shoot--other", 1, false).await;
-    probe.say("shoot--other", Outcome::Healthy);
-    coordinator.until_settled("shoot--other", Direction::Up).await;
+    coordinator.recover(&probe, "shoot--other").await;
     let off = coordinator.get(SHOOT).await.unwrap();
     assert_eq!((off.mode(), off.state()), (Mode::Off, FlowState::Holding));
     assert_eq!(seed.all(SHOOT), [2, 0, 0]);
@@ -362,29 +334,25 @@ async fn malformed_annotations_are_named_and_change_nothing() {
         seed.events(SHOOT, SHOOT) == ["ShootAnnotationMalformed"; 2]
     })
     .await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [0, 0, 0]);
 }
 
 #[tokio::test]
 async fn a_crash_in_observe_costs_nothing_but_the_memory() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     coordinator.kill();
     let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
     assert!(resource(&down, KCM).simulated, "it is decided again: {down:#?}");
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert!(incident(&coordinator).await.in_mode_observe);
     assert_eq!(seed.all_writes(), [""; 0]);
     coordinator.kill();
     // And a crash between two modes: what protect has held down, observe restores.
     let coordinator = Coordinator::start_with(&seed, &[&probe], &[]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     coordinator.kill();
     let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
     probe.say(SHOOT, Outcome::Healthy);
@@ -404,39 +372,9 @@ fn place(seed: &Seed, write: &str) -> usize {
 }
 
 #[tokio::test]
-async fn beside_a_faster_watchdog_it_says_by_how_much_it_would_have_been_later() {
-    let (seed, probe, coordinator) = start(OBSERVE).await;
-    probe.say(SHOOT, Outcome::Inconclusive);
-    coordinator.until_holding(SHOOT, "INCONCLUSIVE").await;
-    for (name, count) in [(MCM, 1), (CA, 1), (KCM, 2)] {
-        seed.scale_as_dwd(SHOOT, name, Some(count), 0);
-    }
-    let is_other = |event: &ShootEvent| matches!(event.event, Some(Event::OtherWrote(_)));
-    eventually_async("all three are seen", async || {
-        let events = coordinator.history(SHOOT).await;
-        events.iter().filter(|event| is_other(event)).count() == 3
-    })
-    .await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
-        seed.scale_as_dwd(SHOOT, name, None, count);
-    }
-    let ended = incident(&coordinator).await;
-    assert!(ended.in_mode_observe, "{ended:#?}");
-    assert_eq!(ended.first_to_scale_down, "dependency-watchdog", "{ended:#?}");
-    let lead = ended.scale_down_lead_seconds;
-    assert!(lead.is_some_and(|lead| lead < 0.0), "{ended:#?}");
-    assert_eq!(seed.all_writes(), [""; 0]);
-}
-
-#[tokio::test]
 async fn what_another_watchdog_takes_down_again_is_left_to_it() {
     let (seed, probe, coordinator) = start(&[]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("observe"));
     until_mode(&coordinator, Mode::Observe).await;
     seed.freeze(SHOOT, KCM);
@@ -514,34 +452,9 @@ async fn an_end_far_away_or_in_the_past_is_taken_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_successor_in_observe_writes_nothing_either() {
-    let (seed, probe, first) = start(OBSERVE).await;
-    let second = Coordinator::launch_with(&seed, "coordinator-1", &[&probe], OBSERVE).await;
-    second.until_ready().await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    let down = first.until_settled(SHOOT, Direction::Down).await;
-    let (owner, successor) = match &*down.owner {
-        "coordinator-0" => (first, second),
-        _ => (second, first),
-    };
-    owner.kill();
-    let taken_over = successor
-        .until(SHOOT, "the successor has decided it again", |s| {
-            s.owner != down.owner && s.direction() == Direction::Down && s.state() == FlowState::Settled
-        })
-        .await;
-    assert!(resource(&taken_over, KCM).simulated, "{taken_over:#?}");
-    probe.say(SHOOT, Outcome::Healthy);
-    successor.until_settled(SHOOT, Direction::Up).await;
-    assert_eq!(seed.all_writes(), [""; 0]);
-    successor.stop().await;
-}
-
-#[tokio::test]
 async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     seed.delete(&keys::CLUSTERS, "", SHOOT);
     eventually_async("it is gone", async || {
         listed(&coordinator, Mode::Observe).await == 0
@@ -552,8 +465,7 @@ async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
         assert!(!metrics.contains(gone), "{gone} is in\n{metrics}");
     }
     seed.cluster_again(SHOOT, json!({}));
-    probe.say(SHOOT, Outcome::Healthy);
-    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    let up = coordinator.recover(&probe, SHOOT).await;
     assert!(up.resources.iter().all(|shown| !shown.simulated), "{up:#?}");
     assert_eq!(seed.all_writes(), [""; 0]);
 }
@@ -561,15 +473,13 @@ async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
 #[tokio::test]
 async fn off_leaves_what_a_hibernating_shoot_carries_until_it_is_removed() {
     let (seed, probe, coordinator) = start(&[]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("off"));
     coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
     seed.hibernate(SHOOT);
     // Another shoot shows that the change has arrived.
     seed.shoot("shoot--other", 1, false).await;
-    probe.say("shoot--other", Outcome::Healthy);
-    coordinator.until_settled("shoot--other", Direction::Up).await;
+    coordinator.recover(&probe, "shoot--other").await;
     assert_eq!(seed.writes(SHOOT).len(), 3, "{:?}", seed.writes(SHOOT));
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
     for name in [KCM, MCM, CA] {

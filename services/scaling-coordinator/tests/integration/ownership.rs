@@ -21,7 +21,7 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
         seed.shoot(&name, 1, false).await;
     }
     let first = Coordinator::start(&seed, &[&probe]).await;
-    let second = Coordinator::launch(&seed, "coordinator-1", &[&probe], 1_000).await;
+    let second = Coordinator::launch(&seed, "coordinator-1", &[&probe], &[]).await;
     second.until_ready().await;
     let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
     eventually_async("both own some, and agree on whom", async || {
@@ -83,10 +83,13 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
     seed.shoot(SHOOT, 1, false).await;
     let mut replicas = Vec::new();
     for identity in ["coordinator-0", "coordinator-1"] {
-        let replica = Coordinator::launch(&seed, identity, &[&probe], 1_000).await;
+        let replica = Coordinator::launch(&seed, identity, &[&probe], &[]).await;
         replica.until_ready().await;
         replicas.push((identity, replica));
     }
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("all are down", || seed.all(SHOOT) == [0, 0, -1]).await;
+    // Not before it acted: the owner of a moment ago may be another one.
     let agreed = "they agree on who owns the shoot";
     let mut owner = String::new();
     eventually_async(agreed, async || {
@@ -98,8 +101,6 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
         owners.len() == 1 && replicas.iter().any(|(identity, _)| *identity == owner)
     })
     .await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    eventually("all are down", || seed.all(SHOOT) == [0, 0, -1]).await;
     for (_, replica) in &replicas {
         // Also the one that only looks on has seen it, in its own watches.
         eventually_async("it has seen it", async || {
@@ -181,8 +182,7 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
     let (_membership, task) = Share::join(config, stop.clone());
     let task = tokio::spawn(task.run());
     let coordinator = Coordinator::start(&seed, &[]).await;
-    probe.say("shoot--0", Outcome::LeasesExpired);
-    coordinator.until_settled("shoot--0", Direction::Down).await;
+    coordinator.lose(&probe, "shoot--0").await;
     // It leaves: what it reported no longer counts.
     stop.cancel();
     tokio::time::timeout(crate::PATIENCE, task)

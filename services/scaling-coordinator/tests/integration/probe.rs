@@ -19,7 +19,7 @@ use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, L
 use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
-use watchdog_watch_stream::wire::WatchResponse as _;
+use watchdog_watch_stream::wire::{WatchResponse as _, duration};
 
 pub use watchdog_proto::probe::v1::Outcome;
 
@@ -157,29 +157,16 @@ struct ProbeService {
     streams: Streams,
 }
 
-fn signed(micros: i128) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: i64::try_from(micros / 1_000_000).unwrap(),
-        nanos: i32::try_from(micros % 1_000_000 * 1_000).unwrap(),
-    }
-}
-
-fn micros(duration: Duration) -> i128 {
-    i128::try_from(duration.as_micros()).unwrap()
-}
-
 fn verdict(shoot: String, given: &FakeVerdict) -> pb::Verdict {
     let now = Instant::now();
-    let left = micros(given.valid_until.saturating_duration_since(now));
-    let over = micros(now.saturating_duration_since(given.valid_until));
     pb::Verdict {
         shoot,
         outcome: given.outcome.into(),
         message: "The test says so.".into(),
-        age: Some(signed(micros(
+        age: Some(duration(
             given.age + now.saturating_duration_since(given.given_at),
-        ))),
-        valid_for: Some(signed(left - over)),
+        )),
+        valid_for: Some(duration(given.valid_until.saturating_duration_since(now))),
         observer: given.observer.clone(),
         ..Default::default()
     }
@@ -208,7 +195,7 @@ impl LeaseProbeService for ProbeService {
                 Event::Heartbeat { completeness } => Event::Heartbeat { completeness },
             };
             let position = message.position;
-            pb::WatchVerdictsResponse::encode(Message { position, event })
+            Ok(pb::WatchVerdictsResponse::encode(Message { position, event }))
         };
         Ok(Response::new(self.streams.serve(
             "WatchVerdicts",

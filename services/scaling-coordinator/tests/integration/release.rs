@@ -7,13 +7,12 @@ use parking_lot::Mutex;
 use scaling_coordinator::config::Args;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_kube::membership::Timing;
-use watchdog_proto::scaling::v1::Direction;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
 
-use crate::coordinator::Coordinator;
-use crate::probe::{Outcome, Probe};
+use crate::coordinator::{Coordinator, one_shoot};
+use crate::probe::Probe;
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
 
@@ -183,11 +182,8 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_waits_until_the_coordinator_has_stopped() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 2, true).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let (seed, probe, coordinator) = one_shoot(2, true).await;
+    coordinator.lose(&probe, SHOOT).await;
     // Without anybody to stop the coordinator it gives up, and has not even joined.
     let (result, _) = Run::start(&seed, "release", &["--release-timeout=3s"])
         .end()
@@ -238,8 +234,7 @@ async fn a_plan_says_what_would_be_done_and_writes_nothing() {
     seed.shoot(OTHER, 1, true).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     for shoot in [SHOOT, OTHER] {
-        probe.say(shoot, Outcome::LeasesExpired);
-        coordinator.until_settled(shoot, Direction::Down).await;
+        coordinator.lose(&probe, shoot).await;
     }
     seed.hibernate(OTHER);
     coordinator.until_holding(OTHER, "ibernat").await;

@@ -3,7 +3,7 @@
 use watchdog_proto::scaling::v1::{Direction, Step};
 use watchdog_sandbox::Rule;
 
-use crate::coordinator::{Coordinator, step};
+use crate::coordinator::Coordinator;
 use crate::probe::{Outcome, Probe};
 use crate::seed::{PROTECTED, RECORDED, Seed, USER};
 use crate::{KCM, MCM, SHOOT, eventually};
@@ -21,8 +21,7 @@ async fn start() -> (Seed, Probe, Coordinator) {
         seed.shoot(shoot, 2, false).await;
     }
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     (seed, probe, coordinator)
 }
 
@@ -33,31 +32,25 @@ async fn in_the_middle_of_a_flow_down() {
     time_passes(&seed);
     seed.freeze(SHOOT, MCM);
     probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator
-        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
-        .await;
+    coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
     seed.api.restore(&up);
     seed.thaw(SHOOT, MCM);
     coordinator.until_settled(SHOOT, Direction::Down).await;
     assert_eq!(seed.all(SHOOT), [0, 0, -1]);
     assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [2, 1, -1]);
 }
 
 #[tokio::test]
 async fn in_the_middle_of_a_flow_up() {
     let (seed, probe, coordinator) = start().await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     let down = seed.api.store().backup();
     time_passes(&seed);
     seed.freeze(SHOOT, KCM);
     probe.say(SHOOT, Outcome::Healthy);
-    coordinator
-        .until(SHOOT, "kcm is waited for", |s| step(s, KCM) == Step::Waiting)
-        .await;
+    coordinator.until_step(SHOOT, KCM, Step::Waiting).await;
     seed.api.restore(&down);
     assert_eq!(seed.all(SHOOT), [0, 0, -1]);
     seed.thaw(SHOOT, KCM);
@@ -97,12 +90,10 @@ async fn a_level_that_etcd_has_forgotten_comes_first() {
 #[tokio::test]
 async fn when_nothing_is_under_way() {
     let (seed, probe, coordinator) = start().await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
     let down = seed.api.store().backup();
     time_passes(&seed);
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     let before = seed.writes(SHOOT).len();
     seed.api.restore(&down);
     // Its watches go on from versions that do not exist yet and bring nothing.

@@ -164,20 +164,24 @@ impl Seed {
         name: &str,
         change: impl FnOnce(&mut Value),
     ) {
+        self.write(resource, namespace, name, &WriteOptions::default(), change);
+    }
+
+    fn write(
+        &self,
+        resource: &ResourceKey,
+        namespace: &str,
+        name: &str,
+        options: &WriteOptions,
+        change: impl FnOnce(&mut Value),
+    ) {
         let change = |value: &mut Value| {
             change(value);
             Ok(())
         };
-        self.api
-            .store()
-            .modify(
-                resource,
-                namespace,
-                name,
-                Part::Main,
-                &WriteOptions::default(),
-                change,
-            )
+        let store = self.api.store();
+        store
+            .modify(resource, namespace, name, Part::Main, options, change)
             .unwrap();
     }
 
@@ -203,31 +207,24 @@ impl Seed {
         };
         let scale = |object: &mut Value| object["spec"]["replicas"] = to.into();
         if down_from.is_some() {
-            self.write_as("dependency-watchdog", namespace, name, annotate);
-            self.write_as("dependency-watchdog", namespace, name, scale);
+            self.write_as_dwd(namespace, name, annotate);
+            self.write_as_dwd(namespace, name, scale);
         } else {
-            self.write_as("dependency-watchdog", namespace, name, scale);
-            self.write_as("dependency-watchdog", namespace, name, annotate);
+            self.write_as_dwd(namespace, name, scale);
+            self.write_as_dwd(namespace, name, annotate);
         }
     }
 
-    fn write_as(&self, manager: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    fn write_as_dwd(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let options = WriteOptions {
             manager: Some(Manager {
-                name: manager.to_owned(),
+                name: "dependency-watchdog".to_owned(),
                 subresource: "",
                 api_version: "apps/v1".to_owned(),
             }),
             ..WriteOptions::default()
         };
-        let change = |value: &mut Value| {
-            change(value);
-            Ok(())
-        };
-        self.api
-            .store()
-            .modify(&keys::DEPLOYMENTS, namespace, name, Part::Main, &options, change)
-            .unwrap();
+        self.write(&keys::DEPLOYMENTS, namespace, name, &options, change);
     }
 
     pub fn delete(&self, resource: &ResourceKey, namespace: &str, name: &str) {

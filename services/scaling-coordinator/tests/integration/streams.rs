@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 
-use crate::coordinator::{Coordinator, step};
+use crate::coordinator::{Coordinator, one_shoot};
 use crate::probe::{Outcome, Probe};
 use crate::seed::Seed;
 use crate::{KCM, MCM, SHOOT};
@@ -21,15 +21,12 @@ async fn a_coordinator_that_starts_before_lease_probe_waits_for_it() {
     coordinator
         .until_holding(SHOOT, "No replica of lease-probe reports this shoot")
         .await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
 }
 
 #[tokio::test]
 async fn outcomes_that_say_nothing_about_the_nodes_hold() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
     for (outcome, reason) in [
         (Outcome::ApiServerUnreachable, "API_SERVER_UNREACHABLE"),
         (Outcome::Throttled, "THROTTLED"),
@@ -46,9 +43,7 @@ async fn outcomes_that_say_nothing_about_the_nodes_hold() {
 
 #[tokio::test]
 async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
     seed.freeze(SHOOT, MCM);
     // Not valid at all.
     probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::ZERO);
@@ -56,9 +51,7 @@ async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
     assert_eq!(seed.writes(SHOOT), [""; 0]);
     // Valid for long enough to begin, but not to end: mcm never becomes unready in that time.
     probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::from_secs(2));
-    coordinator
-        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
-        .await;
+    coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
     let holding = coordinator.until_holding(SHOOT, "is no longer valid").await;
     assert_eq!(holding.state(), FlowState::Holding);
     seed.thaw(SHOOT, MCM);
@@ -73,8 +66,7 @@ async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
         "nothing begins after the validity has ended"
     );
     // Renewed: it goes on where it stopped.
-    probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.lose(&probe, SHOOT).await;
 }
 
 #[tokio::test]
@@ -84,9 +76,7 @@ async fn a_lost_stream_holds_and_a_restarted_one_goes_on() {
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     seed.freeze(SHOOT, MCM);
     probe.say(SHOOT, Outcome::LeasesExpired);
-    coordinator
-        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
-        .await;
+    coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
     probe.kill();
     coordinator
         .until_holding(SHOOT, "No stream from lease-probe is connected")
@@ -99,32 +89,8 @@ async fn a_lost_stream_holds_and_a_restarted_one_goes_on() {
         .await;
     assert_eq!(seed.replicas(SHOOT, KCM), 1);
     probe.restart().await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.replicas(SHOOT, MCM), 1);
-}
-
-#[tokio::test]
-async fn observers_that_disagree_hold_and_a_withdrawn_verdict_does_not_count() {
-    let (seed, one, two) = (
-        Seed::new().await,
-        Probe::start("one").await,
-        Probe::start("two").await,
-    );
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&one, &two]).await;
-    one.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    two.say(SHOOT, Outcome::LeasesExpired);
-    coordinator.until_holding(SHOOT, "The observers disagree").await;
-    assert_eq!(seed.writes(SHOOT), [""; 0]);
-    one.take_back(SHOOT);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    two.take_back(SHOOT);
-    coordinator
-        .until_holding(SHOOT, "No replica of lease-probe reports this shoot")
-        .await;
-    assert_eq!(seed.all(SHOOT), [0, 0, -1], "no verdict, no change");
 }
 
 /// Why shoots are held, as the metrics tell.
@@ -167,9 +133,7 @@ async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_someth
 
 #[tokio::test]
 async fn an_observation_that_is_too_old_is_none_whatever_validity_it_claims() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
     let hour = Duration::from_secs(3_600);
     probe.say_of(SHOOT, Outcome::LeasesExpired, hour, hour);
     coordinator.until_holding(SHOOT, "is no longer valid").await;
@@ -192,6 +156,7 @@ async fn what_holds_is_counted_by_its_reason() {
     two.say(SHOOT, Outcome::LeasesExpired);
     until_counted(&coordinator, "disagreement").await;
     coordinator.until_holding(SHOOT, "The observers disagree").await;
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
     one.take_back(SHOOT);
     coordinator.until_settled(SHOOT, Direction::Down).await;
     // Its verdict would be valid for minutes; but nobody is there to take it back.

@@ -144,8 +144,7 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     let (seed, probe) = (Seed::with_config(&config).await, Probe::start("p").await);
     seed.shoot(SHOOT, 2, false).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Up).await;
+    coordinator.recover(&probe, SHOOT).await;
     let story = ScalingHistory::default();
     let _following = story.follow(&coordinator).await;
     story.until_settled(Up).await;

@@ -61,8 +61,8 @@ impl Default for Rules {
     }
 }
 
-/// How often each kind of event may happen on one path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// How often each kind of event may happen on one path; never, by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
     /// Changes of what the observers say.
     pub turns: u8,
@@ -82,14 +82,10 @@ pub struct Budget {
     pub jumps: u8,
 }
 
-/// Nothing happens but what everybody expects.
-pub const NONE: Budget = Budget {
-    turns: 0,
-    all_verdicts: false,
-    losses: 0,
-    crashes: 0,
-    meddles: 0,
-    stops: 0,
-    moves: 0,
-    jumps: 0,
-};
+impl Budget {
+    pub fn of(allow: fn(&mut Self)) -> Self {
+        let mut budget = Self::default();
+        allow(&mut budget);
+        budget
+    }
+}

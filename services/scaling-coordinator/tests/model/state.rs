@@ -16,7 +16,7 @@ use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
 
 use self::object::{Object, dependents, index};
-use crate::rules::{Budget, NONE, Rules};
+use crate::rules::{Budget, Rules};
 
 /// The combined verdicts of the two lease-probe replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,21 +7,17 @@ use futures::future::join_all;
 use crate::connect::inspect::inspect;
 use crate::connect::{Program, ProgramDialer};
 use crate::error::{CommandError, WRONG};
-use crate::fetch::{self, Clients};
+use crate::fetch;
 use crate::output::Output;
 use crate::render::check::{self, CheckFinding, Severity};
 
 /// This program's own version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(crate) async fn run(connector: &ProgramDialer, output: Output) -> Result<ExitCode, CommandError> {
-    let programs: Vec<Program> = Program::ALL
-        .into_iter()
-        .filter(|program| connector.knows(*program))
-        .collect();
+pub(crate) async fn run(dialer: &ProgramDialer, output: Output) -> Result<ExitCode, CommandError> {
     let (mut endpoints, mut findings) = (Vec::new(), Vec::new());
-    for program in &programs {
-        match connector.replicas(*program).await {
+    for program in dialer.programs() {
+        match dialer.replicas(program).await {
             Ok(found) => endpoints.extend(found),
             Err(error) => findings.push(CheckFinding::wrong(
                 program.as_str(),
@@ -30,11 +26,11 @@ pub(crate) async fn run(connector: &ProgramDialer, output: Output) -> Result<Exi
             )),
         }
     }
-    let facts = join_all(endpoints.iter().map(|endpoint| inspect(connector, endpoint))).await;
+    let facts = join_all(endpoints.iter().map(|endpoint| inspect(dialer, endpoint))).await;
     let frame = output.frame();
-    findings.extend(check::findings(&facts, VERSION, connector.validity(), frame.now));
-    for program in programs {
-        findings.push(completeness(&Clients(connector), program).await);
+    findings.extend(check::findings(&facts, VERSION, dialer.validity(), frame.now));
+    for program in dialer.programs() {
+        findings.push(completeness(dialer, program).await);
     }
     output.print(&check::render(&findings, &frame));
     let is_wrong = findings.iter().any(|finding| finding.severity == Severity::Wrong);
@@ -46,8 +42,8 @@ pub(crate) async fn run(connector: &ProgramDialer, output: Output) -> Result<Exi
 }
 
 /// Looks whether an answer for the whole seed has all replicas in it.
-async fn completeness(clients: &Clients<'_>, program: Program) -> CheckFinding {
-    match fetch::missing_of(clients, program).await {
+async fn completeness(dialer: &ProgramDialer, program: Program) -> CheckFinding {
+    match fetch::missing_of(dialer, program).await {
         Ok(missing) if missing.is_empty() => {
             CheckFinding::fine(program.as_str(), "completeness", "answers for the whole seed")
         }

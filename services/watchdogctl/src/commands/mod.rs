@@ -1,4 +1,4 @@
-//! The commands, one file each: they ask, and have the answer rendered.
+//! The commands: they ask, and have the answer rendered.
 
 pub(crate) mod certificate;
 pub(crate) mod check;
@@ -6,7 +6,6 @@ pub(crate) mod history;
 pub(crate) mod plan;
 pub(crate) mod replicas;
 pub(crate) mod scaling;
-pub(crate) mod services;
 pub(crate) mod shell;
 pub(crate) mod shoot;
 pub(crate) mod status;

@@ -5,31 +5,28 @@ use std::collections::BTreeMap;
 use crate::args::ServiceFilterArgs;
 use crate::connect::{Program, ProgramDialer};
 use crate::error::CommandError;
-use crate::fetch::{self, Clients, Missing};
+use crate::fetch::{self, Missing};
 use crate::render::Frame;
 use crate::render::replicas::{self, Shares};
 
-pub(crate) async fn run(connector: &ProgramDialer, frame: &Frame) -> Result<String, CommandError> {
-    let clients = Clients(connector);
+pub(crate) async fn run(dialer: &ProgramDialer, frame: &Frame) -> Result<String, CommandError> {
     let mut programs = Vec::new();
-    for program in Program::ALL {
-        if connector.knows(program) {
-            programs.push(shares(&clients, program).await?);
-        }
+    for program in dialer.programs() {
+        programs.push(shares(dialer, program).await?);
     }
     Ok(replicas::render(&programs, frame))
 }
 
-async fn shares(clients: &Clients<'_>, program: Program) -> Result<Shares, CommandError> {
+async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, CommandError> {
     let (owners, items, missing): (Vec<String>, _, _) = match program {
         Program::LeaseProbe => {
-            let answer = fetch::verdicts(&clients.lease_probe().await?, &[]).await?;
+            let answer = fetch::verdicts(&dialer.lease_probe().await?, &[]).await?;
             let missing = fetch::missing(program, answer.completeness.as_ref());
             let owners = answer.verdicts.into_iter().map(|verdict| verdict.observer);
             (owners.collect(), "shoots", missing)
         }
         Program::ScalingCoordinator => {
-            let answer = fetch::scalings(&clients.coordinator().await?, &[]).await?;
+            let answer = fetch::scalings(&dialer.coordinator().await?, &[]).await?;
             let missing = fetch::missing(program, answer.completeness.as_ref());
             let owners = answer.scalings.into_iter().map(|scaling| scaling.owner);
             (owners.collect(), "shoots", missing)
@@ -37,7 +34,7 @@ async fn shares(clients: &Clients<'_>, program: Program) -> Result<Shares, Comma
         Program::Weeder => {
             let mut missing = Missing::default();
             let filter = ServiceFilterArgs::default();
-            let services = fetch::services(&clients.weeder().await?, &filter, &mut missing).await?;
+            let services = fetch::services(&dialer.weeder().await?, &filter, &mut missing).await?;
             let owners = services.into_iter().map(|service| service.observer);
             (owners.collect(), "services", missing.into_names())
         }

@@ -2,24 +2,19 @@
 
 use super::machine_readable;
 use crate::args::{Format, ScalingArgs};
-use crate::connect::Program;
+use crate::connect::{Program, ProgramDialer};
 use crate::error::CommandError;
-use crate::fetch::{self, Clients};
+use crate::fetch;
 use crate::render::{self, Frame};
 
 pub(crate) async fn run(
-    clients: &Clients<'_>,
+    dialer: &ProgramDialer,
     args: &ScalingArgs,
     frame: &Frame,
 ) -> Result<String, CommandError> {
-    let coordinator = clients.coordinator().await?;
+    let coordinator = dialer.coordinator().await?;
     let answer = if args.shoots.is_empty() {
-        let directions: Vec<_> = args
-            .direction
-            .iter()
-            .map(|direction| direction.direction())
-            .collect();
-        fetch::scalings(&coordinator, &directions).await?
+        fetch::scalings(&coordinator, &args.direction).await?
     } else {
         fetch::scalings_of(&coordinator, &args.shoots).await?
     };

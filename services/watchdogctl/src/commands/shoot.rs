@@ -5,18 +5,18 @@ use watchdog_proto::scaling::v1::{
     Direction, ListShootEventsRequest, PlanScalingResponse, ShootEvent, ShootScaling,
 };
 
-use crate::connect::Program;
+use crate::connect::{Program, ProgramDialer};
 use crate::error::CommandError;
-use crate::fetch::{self, Clients, Missing};
+use crate::fetch::{self, Missing};
 use crate::render::Frame;
 use crate::render::shoot::{self, ShootExplanation};
 
 /// Events that are shown; `history` shows all.
 const LATEST: usize = 10;
 
-pub(crate) async fn run(clients: &Clients<'_>, name: &str, frame: &Frame) -> Result<String, CommandError> {
-    let lease_probe = clients.lease_probe().await?;
-    let coordinator = clients.coordinator().await?;
+pub(crate) async fn run(dialer: &ProgramDialer, name: &str, frame: &Frame) -> Result<String, CommandError> {
+    let lease_probe = dialer.lease_probe().await?;
+    let coordinator = dialer.coordinator().await?;
     let ((verdict, of_verdict), (scaling, of_scaling)) = futures::try_join!(
         fetch::verdict(&lease_probe, name),
         fetch::scaling(&coordinator, name)

@@ -6,8 +6,9 @@ use std::time::Duration;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator};
 
 use crate::args::StatusArgs;
+use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{self, Clients};
+use crate::fetch;
 use crate::output::{LiveScreen, Output};
 use crate::render::status;
 
@@ -15,12 +16,12 @@ use crate::render::status;
 const INTERVAL: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(
-    clients: &Clients<'_>,
+    dialer: &ProgramDialer,
     args: &StatusArgs,
     output: Output,
 ) -> Result<ExitCode, CommandError> {
-    let lease_probe = clients.lease_probe().await?;
-    let coordinator = clients.coordinator().await?;
+    let lease_probe = dialer.lease_probe().await?;
+    let coordinator = dialer.coordinator().await?;
     let first = fetch::status::status(&lease_probe, &coordinator, args.limit).await?;
     if !args.watch {
         output.print(&status::render(&first, None, &output.frame()));

@@ -2,17 +2,17 @@
 
 use super::machine_readable;
 use crate::args::{Format, VerdictsArgs};
-use crate::connect::Program;
+use crate::connect::{Program, ProgramDialer};
 use crate::error::CommandError;
-use crate::fetch::{self, Clients};
+use crate::fetch;
 use crate::render::{self, Frame};
 
 pub(crate) async fn run(
-    clients: &Clients<'_>,
+    dialer: &ProgramDialer,
     args: &VerdictsArgs,
     frame: &Frame,
 ) -> Result<String, CommandError> {
-    let lease_probe = clients.lease_probe().await?;
+    let lease_probe = dialer.lease_probe().await?;
     let answer = if args.shoots.is_empty() {
         fetch::verdicts(&lease_probe, &args.outcome).await?
     } else {

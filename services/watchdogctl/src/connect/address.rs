@@ -14,61 +14,32 @@ use crate::error::CommandError;
 /// A name is resolved within this time.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The addresses of the command line.
-#[derive(Debug, Clone)]
-pub(super) struct Addresses {
-    lease_probe: Vec<String>,
-    scaling_coordinator: Vec<String>,
-    weeder: Vec<String>,
+/// The addresses of a program that a command needs.
+pub(super) fn required(args: &ConnectArgs, program: Program) -> Result<&[String], CommandError> {
+    match args.addresses(program) {
+        [] => Err(CommandError::usage(
+            format!("this command asks {program}, whose address is not given"),
+            format!("add --{program} HOST:PORT"),
+        )),
+        addresses => Ok(addresses),
+    }
 }
 
-impl Addresses {
-    /// None if no program is named.
-    pub(super) fn of(args: &ConnectArgs) -> Option<Self> {
-        let addresses = Self {
-            lease_probe: args.lease_probe.clone(),
-            scaling_coordinator: args.scaling_coordinator.clone(),
-            weeder: args.weeder.clone(),
+/// Every IP address and port behind the addresses of a program.
+pub(super) async fn resolved(args: &ConnectArgs, program: Program) -> Result<Vec<String>, CommandError> {
+    let mut found = BTreeSet::new();
+    for address in required(args, program)? {
+        let failed = |why: String| {
+            CommandError::unreachable(
+                format!("{program} at {address}: {why}"),
+                format!("correct --{program}, of the form HOST:PORT"),
+            )
         };
-        let named = |program: &Program| !addresses.of_program(*program).is_empty();
-        Program::ALL.iter().any(named).then_some(addresses)
+        let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, lookup_host(address)).await;
+        let resolved = lookup.map_err(|_| failed("the name was not resolved within 5 s".to_owned()))?;
+        found.extend(resolved.map_err(|error| failed(error.to_string()))?);
     }
-
-    pub(super) fn of_program(&self, program: Program) -> &[String] {
-        match program {
-            Program::LeaseProbe => &self.lease_probe,
-            Program::ScalingCoordinator => &self.scaling_coordinator,
-            Program::Weeder => &self.weeder,
-        }
-    }
-
-    /// The addresses of a program that a command needs.
-    pub(super) fn required(&self, program: Program) -> Result<Vec<String>, CommandError> {
-        match self.of_program(program) {
-            [] => Err(CommandError::usage(
-                format!("this command asks {program}, whose address is not given"),
-                format!("add --{program} HOST:PORT"),
-            )),
-            addresses => Ok(addresses.to_vec()),
-        }
-    }
-
-    /// Every IP address and port behind the addresses of a program.
-    pub(super) async fn resolved(&self, program: Program) -> Result<Vec<String>, CommandError> {
-        let mut found = BTreeSet::new();
-        for address in self.required(program)? {
-            let failed = |why: String| {
-                CommandError::unreachable(
-                    format!("{program} at {address}: {why}"),
-                    format!("correct --{program}, of the form HOST:PORT"),
-                )
-            };
-            let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, lookup_host(&address)).await;
-            let resolved = lookup.map_err(|_| failed("the name was not resolved within 5 s".to_owned()))?;
-            found.extend(resolved.map_err(|error| failed(error.to_string()))?);
-        }
-        Ok(found.iter().map(ToString::to_string).collect())
-    }
+    Ok(found.iter().map(ToString::to_string).collect())
 }
 
 /// A connection to one address.

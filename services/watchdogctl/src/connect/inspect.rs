@@ -10,7 +10,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use watchdog_certificates::ValidityPeriod;
 
-use super::{ProgramDialer, ReplicaEndpoint};
+use super::{ProgramDialer, ReplicaEndpoint, server_name};
 use crate::error::CommandError;
 use crate::render::check::ReplicaFacts;
 
@@ -23,31 +23,31 @@ const VERSION: &str = "watchdog-version";
 const BLOCKER: &str = "watchdog-blocker";
 
 /// Looks at a replica: its health, the metadata of its answers, its certificate.
-pub(crate) async fn inspect(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> ReplicaFacts {
+pub(crate) async fn inspect(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) -> ReplicaFacts {
     let mut facts = ReplicaFacts {
         program: endpoint.program.as_str(),
         name: endpoint.name.clone(),
         ..ReplicaFacts::default()
     };
-    match tokio::time::timeout(TIMEOUT, health(connector, endpoint, &mut facts)).await {
+    match tokio::time::timeout(TIMEOUT, health(dialer, endpoint, &mut facts)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => facts.error = Some(error.to_string()),
         Err(_) => facts.error = Some("no answer within 10 s".to_owned()),
     }
-    if connector.tls.is_some() {
+    if dialer.tls.is_some() {
         facts.is_encrypted = true;
-        let validity = tokio::time::timeout(TIMEOUT, validity(connector, endpoint)).await;
+        let validity = tokio::time::timeout(TIMEOUT, validity(dialer, endpoint)).await;
         facts.validity = validity.ok().flatten();
     }
     facts
 }
 
 async fn health(
-    connector: &ProgramDialer,
+    dialer: &ProgramDialer,
     endpoint: &ReplicaEndpoint,
     facts: &mut ReplicaFacts,
 ) -> Result<(), CommandError> {
-    let mut client = HealthClient::new(connector.channel_to(endpoint)?);
+    let mut client = HealthClient::new(dialer.channel_to(endpoint)?);
     let request = HealthCheckRequest {
         service: endpoint.program.grpc_service().to_owned(),
     };
@@ -79,10 +79,10 @@ fn ahead(date: &str, now: Timestamp) -> Option<i64> {
 }
 
 /// From when to when the certificate is valid that the replica shows.
-async fn validity(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<ValidityPeriod> {
-    let name = ServerName::try_from(connector.server_name(endpoint.program)).ok()?;
-    let tls = tokio_rustls::TlsConnector::from(connector.tls.as_ref()?.current());
-    let transport = connector.connect(endpoint).await.ok()?;
+async fn validity(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<ValidityPeriod> {
+    let name = ServerName::try_from(server_name(&dialer.args, endpoint.program)).ok()?;
+    let tls = tokio_rustls::TlsConnector::from(dialer.tls.as_ref()?.current());
+    let transport = dialer.connect(endpoint).await.ok()?;
     let stream = tls.connect(name, transport).await.ok()?;
     let (_, session) = stream.get_ref();
     ValidityPeriod::of(session.peer_certificates()?.first()?)

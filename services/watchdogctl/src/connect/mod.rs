@@ -2,7 +2,6 @@
 
 mod address;
 pub(crate) mod inspect;
-mod pod_stream;
 mod port_forward;
 pub(crate) mod tls;
 
@@ -20,7 +19,6 @@ use watchdog_client::tls::ClientTls;
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
 
-use address::Addresses;
 use port_forward::PortForward;
 
 /// The port of the gRPC API in a pod.
@@ -77,18 +75,12 @@ pub(crate) struct ReplicaEndpoint {
 /// Opens channels to the programs.
 #[derive(Clone)]
 pub(crate) struct ProgramDialer {
-    route: Route,
+    args: ConnectArgs,
+    /// None if addresses are given.
+    forward: Option<PortForward>,
     tls: Option<ClientTls>,
     /// From when to when the own certificate is valid, if that can be read.
     validity: Option<ValidityPeriod>,
-    /// The names that the programs' certificates must carry, in the order of [`Program::ALL`].
-    server_names: [String; 3],
-}
-
-#[derive(Clone)]
-enum Route {
-    Addresses(Addresses),
-    PortForward(PortForward),
 }
 
 impl ProgramDialer {
@@ -97,37 +89,27 @@ impl ProgramDialer {
     /// # Errors
     /// When a file cannot be used, or neither certificates nor plaintext are asked for.
     pub(crate) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
-        let addresses = Addresses::of(args);
-        let forward = match (&addresses, &args.tls_secret) {
-            (Some(_), None) => None,
+        let has_addresses = Program::ALL
+            .iter()
+            .any(|program| !args.addresses(*program).is_empty());
+        let seed = match &args.tls_secret {
+            None if has_addresses => None,
             _ => Some(PortForward::open(args).await?),
         };
-        let names = Program::ALL.map(|program| server_name(args, program));
-        let (tls, validity) = tls::of(args, forward.as_ref(), &names).await?.unzip();
-        let route = match (addresses, forward) {
-            (Some(addresses), _) => Route::Addresses(addresses),
-            (None, Some(forward)) => Route::PortForward(forward),
-            (None, None) => {
-                return Err(CommandError::usage(
-                    "neither an address nor a kubeconfig",
-                    "name one",
-                ));
-            }
-        };
+        let (tls, validity) = tls::of(args, seed.as_ref()).await?.unzip();
         Ok(Self {
-            route,
+            args: args.clone(),
+            forward: seed.filter(|_| !has_addresses),
             tls,
             validity: validity.flatten(),
-            server_names: names,
         })
     }
 
-    /// True if the program can be asked at all: with addresses, only those that are named.
-    pub(crate) fn knows(&self, program: Program) -> bool {
-        match &self.route {
-            Route::Addresses(addresses) => !addresses.of_program(program).is_empty(),
-            Route::PortForward(_) => true,
-        }
+    /// The programs that can be asked: with addresses, only those that are named.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = Program> {
+        let is_known =
+            move |program: &Program| self.forward.is_some() || !self.args.addresses(*program).is_empty();
+        Program::ALL.into_iter().filter(is_known)
     }
 
     /// All replicas that can be found: those behind the addresses, or the ready pods.
@@ -135,9 +117,9 @@ impl ProgramDialer {
     /// # Errors
     /// When there is none, or the addresses or pods cannot be looked up.
     pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<ReplicaEndpoint>, CommandError> {
-        let names = match &self.route {
-            Route::Addresses(addresses) => addresses.resolved(program).await?,
-            Route::PortForward(forward) => forward.ready_pods(program).await?,
+        let names = match &self.forward {
+            None => address::resolved(&self.args, program).await?,
+            Some(forward) => forward.ready_pods(program).await?,
         };
         let endpoint = |name| ReplicaEndpoint { name, program };
         Ok(names.into_iter().map(endpoint).collect())
@@ -148,12 +130,12 @@ impl ProgramDialer {
     /// # Errors
     /// When there is no replica or the names cannot be used.
     pub(crate) async fn channel(&self, program: Program) -> Result<Channel, CommandError> {
-        match &self.route {
-            Route::Addresses(addresses) => {
-                let known: Arc<[String]> = addresses.required(program)?.into();
+        match &self.forward {
+            None => {
+                let known: Arc<[String]> = address::required(&self.args, program)?.into();
                 self.channel_over(program, move |_| address::connect_any(known.clone()))
             }
-            Route::PortForward(forward) => {
+            Some(forward) => {
                 // Now, because an error of this call says more than one within a connection.
                 let first = forward.ready_pods(program).await?;
                 let forward = forward.remembering(first);
@@ -179,25 +161,15 @@ impl ProgramDialer {
     /// # Errors
     /// When it cannot be opened.
     pub(crate) async fn connect(&self, endpoint: &ReplicaEndpoint) -> io::Result<Box<dyn Transport>> {
-        match &self.route {
-            Route::Addresses(_) => address::connect(&endpoint.name).await,
-            Route::PortForward(forward) => forward.connect(&endpoint.name).await,
+        match &self.forward {
+            None => address::connect(&endpoint.name).await,
+            Some(forward) => forward.connect(&endpoint.name).await,
         }
     }
 
     /// The validity of the own certificate; none with plaintext.
     pub(crate) const fn validity(&self) -> Option<ValidityPeriod> {
         self.validity
-    }
-
-    /// The name that a program's certificate must carry.
-    pub(crate) fn server_name(&self, program: Program) -> String {
-        let [lease_probe, scaling_coordinator, weeder] = &self.server_names;
-        match program {
-            Program::LeaseProbe => lease_probe.clone(),
-            Program::ScalingCoordinator => scaling_coordinator.clone(),
-            Program::Weeder => weeder.clone(),
-        }
     }
 
     fn channel_over<C, F>(&self, program: Program, connect: C) -> Result<Channel, CommandError>
@@ -207,7 +179,7 @@ impl ProgramDialer {
     {
         let dialer = Dialer {
             tls: self.tls.clone(),
-            server_name: self.server_name(program),
+            server_name: server_name(&self.args, program),
         };
         // Shown nowhere: `connect` knows where to.
         let authority = format!("{program}:{GRPC_PORT}");

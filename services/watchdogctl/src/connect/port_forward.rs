@@ -10,9 +10,10 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
+use tokio::io::{AsyncReadExt as _, DuplexStream};
+use tokio_util::io::StreamReader;
 use watchdog_client::failure::chain;
 
-use super::pod_stream::PodStream;
 use super::{GRPC_PORT, Program, Transport};
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
@@ -128,7 +129,7 @@ impl PortForward {
         let absent = || io::Error::other("the API server forwards no port");
         let stream = forwarder.take_stream(GRPC_PORT).ok_or_else(absent)?;
         let error = forwarder.take_error(GRPC_PORT).ok_or_else(absent)?;
-        Ok(Box::new(PodStream::new(stream, error)))
+        Ok(Box::new(with_reason(stream, error)))
     }
 
     /// The data of a Secret: `NAME`, or `NAMESPACE/NAME`.
@@ -164,6 +165,23 @@ impl PortForward {
     }
 }
 
+/// The bytes of a forwarded port, whose end says why it ended: the API server reports on a channel of its own that
+/// nothing listens in the pod.
+fn with_reason(
+    bytes: DuplexStream,
+    error: impl Future<Output = Option<String>> + Send + 'static,
+) -> impl Transport {
+    let end = async move {
+        match error.await {
+            Some(error) => Err(io::Error::other(format!("the port-forward ended: {error}"))),
+            None => Ok(b"".as_slice()),
+        }
+    };
+    let end = StreamReader::new(Box::pin(futures::stream::once(end)));
+    let (reader, writer) = tokio::io::split(bytes);
+    tokio::io::join(reader.chain(end), writer)
+}
+
 /// The name of a pod that is ready and stays.
 fn ready(pod: Pod) -> Option<String> {
     let conditions = pod
@@ -179,7 +197,31 @@ fn ready(pod: Pod) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn the_end_says_why() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut stream = with_reason(near, async { Some("connection refused".to_owned()) });
+        far.write_all(b"bytes").await.unwrap();
+        drop(far);
+        let mut read = [0; 5];
+        stream.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"bytes", "bytes before the end are not lost");
+        let error = stream.read(&mut read).await.unwrap_err();
+        assert!(error.to_string().contains("connection refused"), "{error}");
+        assert_eq!(stream.read(&mut read).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_end_without_an_error_is_an_end() {
+        let (near, far) = tokio::io::duplex(64);
+        let mut stream = with_reason(near, async { None });
+        drop(far);
+        assert_eq!(stream.read(&mut [0; 5]).await.unwrap(), 0);
+    }
 
     #[test]
     fn only_pods_count_that_are_ready_and_stay() {

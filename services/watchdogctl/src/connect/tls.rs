@@ -15,6 +15,7 @@ use watchdog_client::setup_error::SetupError;
 use watchdog_client::tls::{ClientTls, certificates, client_config, read};
 
 use super::port_forward::PortForward;
+use super::{Program, server_name};
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
 
@@ -32,7 +33,7 @@ impl NamedAuthority {
     fn issue(&self, names: &[String], now: Timestamp) -> Result<(Issued, Authorities), CommandError> {
         let issued = Authorities::from_pem(&self.ca, &self.key)
             .and_then(|authorities| Ok((authorities.issue(names, now)?, authorities)));
-        issued.map_err(|error| self.unusable(&error))
+        issued.map_err(|error| self.unusable(error.as_ref()))
     }
 
     /// With a certificate for the names of the programs, which are among those that may call.
@@ -110,15 +111,15 @@ fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
     file.write_all(content.as_bytes())
 }
 
-/// The TLS that the options ask for; none for plaintext. `names` are those of the programs.
+/// The TLS that the options ask for; none for plaintext.
 pub(super) async fn of(
     args: &ConnectArgs,
     seed: Option<&PortForward>,
-    names: &[String],
 ) -> Result<Option<Certificates>, CommandError> {
     if args.insecure_plaintext {
         return Ok(None);
     }
+    let names = &Program::ALL.map(|program| server_name(args, program));
     if let (Some(secret), Some(seed)) = (&args.tls_secret, seed) {
         return of_secret(secret, seed, names).await.map(Some);
     }

@@ -3,6 +3,7 @@
 pub(crate) mod status;
 
 use std::collections::BTreeSet;
+use std::mem::take;
 
 use futures::future::try_join_all;
 use tonic::{Code, Status};
@@ -54,23 +55,35 @@ fn failed(program: Program) -> impl Fn(Status) -> CommandError {
     move |status| CommandError::of_status(program.as_str(), &status)
 }
 
-/// The clients of the programs that a command asks.
-pub(crate) struct Clients<'a>(pub(crate) &'a ProgramDialer);
-
-impl Clients<'_> {
+impl ProgramDialer {
     pub(crate) async fn lease_probe(&self) -> Result<LeaseProbe, CommandError> {
-        Ok(LeaseProbe::new(self.0.channel(Program::LeaseProbe).await?))
+        Ok(LeaseProbe::new(self.channel(Program::LeaseProbe).await?))
     }
 
     pub(crate) async fn coordinator(&self) -> Result<ScalingCoordinator, CommandError> {
-        Ok(ScalingCoordinator::new(
-            self.0.channel(Program::ScalingCoordinator).await?,
-        ))
+        let channel = self.channel(Program::ScalingCoordinator).await?;
+        Ok(ScalingCoordinator::new(channel))
     }
 
     pub(crate) async fn weeder(&self) -> Result<WeederClient, CommandError> {
-        Ok(WeederClient::new(self.0.channel(Program::Weeder).await?))
+        Ok(WeederClient::new(self.channel(Program::Weeder).await?))
     }
+}
+
+/// The items of all pages. `read` takes the token of a page, and gives its items and the token of the next one.
+async fn all_pages<T>(
+    mut read: impl AsyncFnMut(String) -> Result<(Vec<T>, String), CommandError>,
+) -> Result<Vec<T>, CommandError> {
+    let (mut all, mut token) = (Vec::new(), String::new());
+    for _ in 0..MAX_PAGES {
+        let (items, next) = read(token).await?;
+        all.extend(items);
+        if next.is_empty() {
+            break;
+        }
+        token = next;
+    }
+    Ok(all)
 }
 
 // === lease-probe ===
@@ -96,17 +109,13 @@ pub(crate) async fn verdicts(
     lease_probe: &LeaseProbe,
     outcomes: &[Outcome],
 ) -> Result<ListVerdictsResponse, CommandError> {
-    let mut all = ListVerdictsResponse::default();
-    for _ in 0..MAX_PAGES {
-        let token = std::mem::take(&mut all.next_page_token);
-        let mut page = verdict_page(lease_probe, outcomes, PAGE, token).await?;
-        page.verdicts.splice(..0, all.verdicts);
-        all = page;
-        if all.next_page_token.is_empty() {
-            break;
-        }
-    }
-    Ok(all)
+    let mut last = ListVerdictsResponse::default();
+    let verdicts = all_pages(async |token| {
+        last = verdict_page(lease_probe, outcomes, PAGE, token).await?;
+        Ok((take(&mut last.verdicts), take(&mut last.next_page_token)))
+    });
+    let verdicts = verdicts.await?;
+    Ok(ListVerdictsResponse { verdicts, ..last })
 }
 
 /// The verdicts on these shoots, in the order of their names. A shoot that the seed does not have is an error.
@@ -164,17 +173,13 @@ pub(crate) async fn scalings(
     coordinator: &ScalingCoordinator,
     directions: &[Direction],
 ) -> Result<ListScalingResponse, CommandError> {
-    let mut all = ListScalingResponse::default();
-    for _ in 0..MAX_PAGES {
-        let token = std::mem::take(&mut all.next_page_token);
-        let mut page = scaling_page(coordinator, directions, &[], PAGE, token).await?;
-        page.scalings.splice(..0, all.scalings);
-        all = page;
-        if all.next_page_token.is_empty() {
-            break;
-        }
-    }
-    Ok(all)
+    let mut last = ListScalingResponse::default();
+    let scalings = all_pages(async |token| {
+        last = scaling_page(coordinator, directions, &[], PAGE, token).await?;
+        Ok((take(&mut last.scalings), take(&mut last.next_page_token)))
+    });
+    let scalings = scalings.await?;
+    Ok(ListScalingResponse { scalings, ..last })
 }
 
 /// The states of these shoots, in the order of their names. A shoot that the seed does not have is an error.
@@ -224,22 +229,18 @@ pub(crate) async fn events(
     coordinator: &ScalingCoordinator,
     shoot: &str,
 ) -> Result<Vec<ShootEvent>, CommandError> {
-    let mut events = Vec::new();
-    let mut request = ListShootEventsRequest {
-        page_size: PAGE,
-        shoot: shoot.to_owned(),
-        ..ListShootEventsRequest::default()
-    };
-    for _ in 0..MAX_PAGES {
-        let answer = coordinator.list_shoot_events(request.clone()).await;
+    all_pages(async |page_token| {
+        let request = ListShootEventsRequest {
+            page_size: PAGE,
+            page_token,
+            shoot: shoot.to_owned(),
+            ..ListShootEventsRequest::default()
+        };
+        let answer = coordinator.list_shoot_events(request).await;
         let answer = answer.map_err(failed(Program::ScalingCoordinator))?.value;
-        events.extend(answer.events);
-        request.page_token = answer.next_page_token;
-        if request.page_token.is_empty() {
-            break;
-        }
-    }
-    Ok(events)
+        Ok((answer.events, answer.next_page_token))
+    })
+    .await
 }
 
 // === weeder ===
@@ -249,24 +250,20 @@ pub(crate) async fn weeders(
     filter: &ServiceFilterArgs,
     missing: &mut Missing,
 ) -> Result<Vec<Weeder>, CommandError> {
-    let mut weeders = Vec::new();
-    let mut request = ListWeedersRequest {
-        page_size: PAGE,
-        namespace: filter.shoot.clone().unwrap_or_default(),
-        service: filter.service.clone().unwrap_or_default(),
-        ..ListWeedersRequest::default()
-    };
-    for _ in 0..MAX_PAGES {
-        let answer = weeder.list_weeders(request.clone()).await;
+    all_pages(async |page_token| {
+        let request = ListWeedersRequest {
+            page_size: PAGE,
+            page_token,
+            namespace: filter.shoot.clone().unwrap_or_default(),
+            service: filter.service.clone().unwrap_or_default(),
+            ..ListWeedersRequest::default()
+        };
+        let answer = weeder.list_weeders(request).await;
         let answer = answer.map_err(failed(Program::Weeder))?.value;
         missing.add(Program::Weeder, answer.completeness.as_ref());
-        weeders.extend(answer.weeders);
-        request.page_token = answer.next_page_token;
-        if request.page_token.is_empty() {
-            break;
-        }
-    }
-    Ok(weeders)
+        Ok((answer.weeders, answer.next_page_token))
+    })
+    .await
 }
 
 pub(crate) async fn services(
@@ -274,24 +271,20 @@ pub(crate) async fn services(
     filter: &ServiceFilterArgs,
     missing: &mut Missing,
 ) -> Result<Vec<EndpointReadiness>, CommandError> {
-    let mut services = Vec::new();
-    let mut request = ListEndpointReadinessRequest {
-        page_size: PAGE,
-        namespace: filter.shoot.clone().unwrap_or_default(),
-        service: filter.service.clone().unwrap_or_default(),
-        ..ListEndpointReadinessRequest::default()
-    };
-    for _ in 0..MAX_PAGES {
-        let answer = weeder.list_endpoint_readiness(request.clone()).await;
+    all_pages(async |page_token| {
+        let request = ListEndpointReadinessRequest {
+            page_size: PAGE,
+            page_token,
+            namespace: filter.shoot.clone().unwrap_or_default(),
+            service: filter.service.clone().unwrap_or_default(),
+            ..ListEndpointReadinessRequest::default()
+        };
+        let answer = weeder.list_endpoint_readiness(request).await;
         let answer = answer.map_err(failed(Program::Weeder))?.value;
         missing.add(Program::Weeder, answer.completeness.as_ref());
-        services.extend(answer.services);
-        request.page_token = answer.next_page_token;
-        if request.page_token.is_empty() {
-            break;
-        }
-    }
-    Ok(services)
+        Ok((answer.services, answer.next_page_token))
+    })
+    .await
 }
 
 fn count(items: usize) -> i32 {
@@ -323,14 +316,17 @@ pub(crate) fn missing(program: Program, completeness: Option<&Completeness>) -> 
 }
 
 /// The replicas that a program misses when it answers for the whole seed; reads one item.
-pub(crate) async fn missing_of(clients: &Clients<'_>, program: Program) -> Result<Vec<String>, CommandError> {
+pub(crate) async fn missing_of(
+    dialer: &ProgramDialer,
+    program: Program,
+) -> Result<Vec<String>, CommandError> {
     let completeness = match program {
         Program::LeaseProbe => {
-            let page = verdict_page(&clients.lease_probe().await?, &[], 1, String::new()).await?;
+            let page = verdict_page(&dialer.lease_probe().await?, &[], 1, String::new()).await?;
             page.completeness
         }
         Program::ScalingCoordinator => {
-            let page = scaling_page(&clients.coordinator().await?, &[], &[], 1, String::new()).await?;
+            let page = scaling_page(&dialer.coordinator().await?, &[], &[], 1, String::new()).await?;
             page.completeness
         }
         Program::Weeder => {
@@ -338,7 +334,7 @@ pub(crate) async fn missing_of(clients: &Clients<'_>, program: Program) -> Resul
                 page_size: 1,
                 ..ListWeedersRequest::default()
             };
-            let answer = clients.weeder().await?.list_weeders(request).await;
+            let answer = dialer.weeder().await?.list_weeders(request).await;
             answer.map_err(failed(program))?.value.completeness
         }
     };

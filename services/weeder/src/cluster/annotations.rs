@@ -4,7 +4,7 @@
 //! without the annotation only the name is kept.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,11 +16,11 @@ use watchdog_api::names::DEPENDANTS_ANNOTATION;
 use watchdog_api::selector::Selector;
 use watchdog_api::weeder::parse_dependants;
 use watchdog_kube::events::{EventSink, Notice};
-use watchdog_kube::watch::Watch;
+use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use super::trimmed::malformed;
-use super::{ObjectUpdate, service_reference, updates};
+use super::{ObjectUpdate, reference, update};
 use crate::domain::namespaced_name::NamespacedName;
 
 /// Services in one page of a list: a seed may have tens of thousands.
@@ -49,11 +49,19 @@ pub(crate) async fn watch(
         events,
         reported: BTreeMap::new(),
     };
-    let on_change = updates(Some, move |update| {
-        if let Some(update) = reports.read(update) {
-            on_update(update);
+    let on_change = move |change: Change<PartialObjectMeta<Service>>| {
+        let Some(update) = update(change, |service| reports.declaration(service.metadata)) else {
+            return;
+        };
+        match &update {
+            ObjectUpdate::Applied(_) => {}
+            ObjectUpdate::Removed(key) => {
+                reports.reported.remove(key);
+            }
+            ObjectUpdate::Synced(live) => reports.reported.retain(|key, _| live.contains(key)),
         }
-    });
+        on_update(update);
+    };
     watch.run(readiness, stop, on_change).await
 }
 
@@ -64,23 +72,6 @@ struct MalformedReports {
 }
 
 impl MalformedReports {
-    fn read(
-        &mut self,
-        update: ObjectUpdate<PartialObjectMeta<Service>>,
-    ) -> Option<ObjectUpdate<Declaration>> {
-        Some(match update {
-            ObjectUpdate::Applied(service) => ObjectUpdate::Applied(self.declaration(service.metadata)?),
-            ObjectUpdate::Removed(key) => {
-                self.reported.remove(&key);
-                ObjectUpdate::Removed(key)
-            }
-            ObjectUpdate::Synced(live) => {
-                self.reported.retain(|key, _| live.contains(key));
-                ObjectUpdate::Synced(live)
-            }
-        })
-    }
-
     fn declaration(&mut self, service: ObjectMeta) -> Option<Declaration> {
         let key = NamespacedName::new(service.namespace?, service.name?);
         let annotation = service
@@ -88,9 +79,7 @@ impl MalformedReports {
             .and_then(|mut annotations| annotations.remove(DEPENDANTS_ANNOTATION));
         let own = match annotation.as_deref().map(parse_dependants) {
             Some(Err(errors)) => {
-                let mut hasher = DefaultHasher::new();
-                annotation.hash(&mut hasher);
-                let hash = hasher.finish();
+                let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&annotation);
                 if self.reported.insert(key.clone(), hash) != Some(hash) {
                     self.report(&key, service.uid, &errors.lines());
                 }
@@ -108,7 +97,7 @@ impl MalformedReports {
     fn report(&self, key: &NamespacedName, uid: Option<String>, errors: &str) {
         malformed("annotation", &key.namespace, &key.name, errors);
         self.events.publish(Notice {
-            about: service_reference(key, uid),
+            about: reference("v1", "Service", &key.namespace, &key.name, uid.as_deref()),
             warning: true,
             reason: "MalformedDependants",
             action: "Ignored",

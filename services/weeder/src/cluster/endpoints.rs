@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::try_join_all;
 use kube::runtime::watcher::Config;
 use kube::{Api, Resource};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::names::SERVICE_NAME_LABEL;
-use watchdog_kube::key::ObjectKey;
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use super::discovery::EndpointsApi;
 use super::objects::{EndpointsObject, SliceObject};
-use super::{ObjectUpdate, name_of};
+use super::{ObjectUpdate, update};
 use crate::domain::declared::WatchedServices;
 use crate::domain::readiness::{ReceivedBy, Slice};
 
@@ -38,46 +38,46 @@ pub(crate) async fn watch(
     stop: CancellationToken,
     on_update: impl Fn(Option<&str>, SliceUpdate) + Send + Sync,
 ) -> anyhow::Result<()> {
-    let all = |update| on_update(None, update);
-    let (name, readiness) = (served.watch_name(), readiness.clone());
-    match (served, services) {
-        (EndpointsApi::EndpointSlices, services) => {
-            let config = match services {
-                WatchedServices::All => Config::default(),
-                WatchedServices::Named(services) => {
-                    let names = services.iter().map(|name| &**name).collect::<Vec<_>>().join(",");
-                    Config::default().labels(&format!("{SERVICE_NAME_LABEL} in ({names})"))
-                }
-            };
-            let watch = Watch {
-                name,
-                api: Api::all(client),
-                config,
-            };
-            let on_change = slices(SliceObject::into_slice, all);
-            watch.run(readiness, stop, on_change).await
-        }
-        (EndpointsApi::Endpoints, WatchedServices::All) => {
-            let watch = Watch {
-                name,
-                api: Api::all(client),
-                config: Config::default(),
-            };
-            let on_change = slices(EndpointsObject::into_slice, all);
-            watch.run(readiness, stop, on_change).await
-        }
-        (EndpointsApi::Endpoints, WatchedServices::Named(services)) => {
-            let watches = services.iter().map(|service| {
-                let watch = Watch {
-                    name,
-                    api: Api::all(client.clone()),
-                    config: Config::default().fields(&format!("metadata.name={service}")),
-                };
-                let on_update = |update| on_update(Some(service), update);
+    let watches = selections(served, services).into_iter().map(|(service, config)| {
+        let (name, client, stop) = (served.watch_name(), client.clone(), stop.clone());
+        let readiness = match service {
+            Some(service) => readiness.named(service),
+            None => readiness.clone(),
+        };
+        let on_update = &on_update;
+        let on_update = move |update| on_update(service, update);
+        match served {
+            EndpointsApi::EndpointSlices => {
+                let api = Api::all(client);
+                let on_change = slices(SliceObject::into_slice, on_update);
+                Watch { name, api, config }
+                    .run(readiness, stop, on_change)
+                    .boxed()
+            }
+            EndpointsApi::Endpoints => {
+                let api = Api::all(client);
                 let on_change = slices(EndpointsObject::into_slice, on_update);
-                watch.run(readiness.named(service), stop.clone(), on_change)
-            });
-            try_join_all(watches).await.map(|_| ())
+                Watch { name, api, config }
+                    .run(readiness, stop, on_change)
+                    .boxed()
+            }
+        }
+    });
+    try_join_all(watches).await.map(drop)
+}
+
+/// The selection of each watch, with its service if it is on one only.
+fn selections(served: EndpointsApi, services: &WatchedServices) -> Vec<(Option<&str>, Config)> {
+    let all = Config::default();
+    match (served, services) {
+        (_, WatchedServices::All) => vec![(None, all)],
+        (EndpointsApi::EndpointSlices, WatchedServices::Named(names)) => {
+            let names = names.iter().map(|name| &**name).collect::<Vec<_>>().join(",");
+            vec![(None, all.labels(&format!("{SERVICE_NAME_LABEL} in ({names})")))]
+        }
+        (EndpointsApi::Endpoints, WatchedServices::Named(names)) => {
+            let named = |name| all.clone().fields(&format!("metadata.name={name}"));
+            names.iter().map(|name| (Some(&**name), named(name))).collect()
         }
     }
 }
@@ -90,26 +90,25 @@ fn slices<K: Resource>(
 ) -> impl FnMut(Change<K>) {
     let mut listing = true;
     let mut failed_at = None::<Instant>;
-    move |change| match change {
-        Change::ListBegins => listing = true,
-        Change::Failed => failed_at = Some(Instant::now()),
-        // A list follows.
-        Change::Restored => {}
-        Change::Applied(object) => {
-            let resumed = failed_at.is_some_and(|failed_at| failed_at.elapsed() < CATCH_UP);
-            let received_by = match (listing, resumed) {
+    move |change| {
+        match change {
+            Change::ListBegins => listing = true,
+            Change::Synced(_) => listing = false,
+            Change::Failed => failed_at = Some(Instant::now()),
+            // A list follows.
+            Change::Restored | Change::Applied(_) | Change::Deleted(_) => {}
+        }
+        let resumed = || failed_at.is_some_and(|failed_at| failed_at.elapsed() < CATCH_UP);
+        let read = |object| {
+            let received_by = match (listing, resumed()) {
                 (true, _) => ReceivedBy::List,
                 (false, true) => ReceivedBy::ResumedWatch,
                 (false, false) => ReceivedBy::Watch,
             };
-            if let Some(slice) = into_slice(object) {
-                on_update(ObjectUpdate::Applied((slice, received_by)));
-            }
-        }
-        Change::Deleted(object) => on_update(ObjectUpdate::Removed(name_of(ObjectKey::of(&object)))),
-        Change::Synced(keys) => {
-            listing = false;
-            on_update(ObjectUpdate::Synced(keys.into_iter().map(name_of).collect()));
+            Some((into_slice(object)?, received_by))
+        };
+        if let Some(update) = update(change, read) {
+            on_update(update);
         }
     }
 }

@@ -31,29 +31,30 @@ pub(crate) enum ObjectUpdate<T> {
     Synced(BTreeSet<NamespacedName>),
 }
 
-/// Reads the objects of a watch; those that cannot be read are left out.
-fn updates<K: Resource, T>(
-    read: impl Fn(K) -> Option<T>,
-    mut on_update: impl FnMut(ObjectUpdate<T>),
-) -> impl FnMut(Change<K>) {
-    move |change| match change {
-        Change::ListBegins | Change::Failed | Change::Restored => {}
-        Change::Applied(object) => read(object)
-            .into_iter()
-            .for_each(|object| on_update(ObjectUpdate::Applied(object))),
-        Change::Deleted(object) => on_update(ObjectUpdate::Removed(name_of(ObjectKey::of(&object)))),
-        Change::Synced(keys) => on_update(ObjectUpdate::Synced(keys.into_iter().map(name_of).collect())),
+/// A change of a watch, in the terms of the rules; none if it has no object or one that cannot be read.
+fn update<K: Resource, T>(change: Change<K>, read: impl FnOnce(K) -> Option<T>) -> Option<ObjectUpdate<T>> {
+    match change {
+        Change::ListBegins | Change::Failed | Change::Restored => None,
+        Change::Applied(object) => read(object).map(ObjectUpdate::Applied),
+        Change::Deleted(object) => Some(ObjectUpdate::Removed(name_of(ObjectKey::of(&object)))),
+        Change::Synced(keys) => Some(ObjectUpdate::Synced(keys.into_iter().map(name_of).collect())),
     }
 }
 
-/// The Service, as an Event names it.
-pub(crate) fn service_reference(service: &NamespacedName, uid: Option<String>) -> ObjectReference {
+/// An object, as an Event names it.
+pub(crate) fn reference(
+    api_version: &str,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+    uid: Option<&str>,
+) -> ObjectReference {
     ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Service".to_owned()),
-        namespace: Some(service.namespace.to_string()),
-        name: Some(service.name.to_string()),
-        uid,
+        api_version: Some(api_version.to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        uid: uid.map(str::to_owned),
         ..ObjectReference::default()
     }
 }

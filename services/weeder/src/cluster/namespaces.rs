@@ -7,7 +7,7 @@ use watchdog_kube::watch::Watch;
 use watchdog_runtime::readiness::Readiness;
 
 use super::objects::NamespaceObject;
-use super::{ObjectUpdate, updates};
+use super::{ObjectUpdate, update};
 use crate::domain::namespaces::Namespace;
 
 /// Watches the namespaces until `stop` is cancelled. An update has the name.
@@ -18,13 +18,17 @@ pub(crate) async fn watch(
     client: kube::Client,
     readiness: Readiness,
     stop: CancellationToken,
-    on_update: impl FnMut(ObjectUpdate<(String, Namespace)>) + Send,
+    mut on_update: impl FnMut(ObjectUpdate<(String, Namespace)>) + Send,
 ) -> anyhow::Result<()> {
     let watch = Watch {
         name: "namespaces",
         api: Api::<NamespaceObject>::all(client),
         config: Config::default(),
     };
-    let on_change = updates(NamespaceObject::into_namespace, on_update);
+    let on_change = move |change| {
+        if let Some(update) = update(change, NamespaceObject::into_namespace) {
+            on_update(update);
+        }
+    };
     watch.run(readiness, stop, on_change).await
 }

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use serde::Deserialize;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::SERVICE_NAME_LABEL;
-use watchdog_api::trimmed;
+use watchdog_api::{keep, trimmed};
 
 use super::trimmed::{malformed, meta};
 use crate::domain::evidence::{ContainerStop, EndpointPod};
@@ -26,7 +26,7 @@ const MAX_EXIT_MESSAGE: usize = 200;
 pub(crate) struct PodObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
-    #[serde(default = "absent")]
+    #[serde(default)]
     status: Lenient<TrimmedPodStatus>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct PodObject {
 pub(crate) struct SliceObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
-    #[serde(default = "absent")]
+    #[serde(default)]
     endpoints: Lenient<SliceEndpoints>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct SliceObject {
 pub(crate) struct EndpointsObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
-    #[serde(default = "absent")]
+    #[serde(default)]
     subsets: Lenient<Subsets>,
 }
 
@@ -75,10 +75,7 @@ impl PodObject {
     /// None when the object has no name, namespace or UID.
     pub(crate) fn into_pod(self) -> Option<Pod> {
         let meta = self.metadata;
-        let key = NamespacedName {
-            namespace: meta.namespace?.into(),
-            name: meta.name?.into(),
-        };
+        let key = key_of(&meta)?;
         let (mut restarted, mut containers, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         match self.status {
             Lenient::Ok(TrimmedPodStatus(status)) => {
@@ -246,7 +243,7 @@ fn slice(
 impl SliceObject {
     /// None when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
-        let key = slice_key(&self.metadata)?;
+        let key = key_of(&self.metadata)?;
         let service = self
             .metadata
             .labels
@@ -266,7 +263,7 @@ impl SliceObject {
 impl EndpointsObject {
     /// The one slice of its service; none when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
-        let key = slice_key(&self.metadata)?;
+        let key = key_of(&self.metadata)?;
         let endpoints = self.subsets.as_result().map(|Subsets(subsets)| {
             let addresses = subsets.iter().flatten().flat_map(|subset| {
                 let ready = subset.addresses.iter().flatten().map(|address| (true, address));
@@ -307,74 +304,38 @@ trimmed!(NamespaceObject, v1::Namespace);
 impl Subset for TrimmedPodStatus {
     const KEEP: Keep = Keep::Fields(&[
         ("phase", Keep::All),
-        (
-            "conditions",
-            Keep::Fields(&[
-                ("type", Keep::All),
-                ("status", Keep::All),
-                ("lastTransitionTime", Keep::All),
-            ]),
-        ),
+        ("conditions", keep! { "type", "status", "lastTransitionTime" }),
         ("initContainerStatuses", CONTAINER_STATUS),
         ("containerStatuses", CONTAINER_STATUS),
     ]);
 }
 
-const CONTAINER_STATUS: Keep = Keep::Fields(&[
-    ("name", Keep::All),
-    ("restartCount", Keep::All),
-    (
-        "state",
-        Keep::Fields(&[
-            ("waiting", Keep::Fields(&[("reason", Keep::All)])),
-            ("running", Keep::Fields(&[("startedAt", Keep::All)])),
-            (
-                "terminated",
-                Keep::Fields(&[("exitCode", Keep::All), ("finishedAt", Keep::All)]),
-            ),
-        ]),
-    ),
-    (
-        "lastState",
-        Keep::Fields(&[(
-            "terminated",
-            Keep::Fields(&[
-                ("exitCode", Keep::All),
-                ("reason", Keep::All),
-                ("message", Keep::All),
-                ("finishedAt", Keep::All),
-            ]),
-        )]),
-    ),
-]);
-
-const TARGET_REF: (&str, Keep) = (
-    "targetRef",
-    Keep::Fields(&[("kind", Keep::All), ("name", Keep::All)]),
-);
+const CONTAINER_STATUS: Keep = keep! {
+    "name",
+    "restartCount",
+    "state" => {
+        "waiting" => { "reason" },
+        "running" => { "startedAt" },
+        "terminated" => { "exitCode", "finishedAt" },
+    },
+    "lastState" => { "terminated" => { "exitCode", "reason", "message", "finishedAt" } },
+};
 
 impl Subset for SliceEndpoints {
-    const KEEP: Keep = Keep::Fields(&[
-        (
-            "conditions",
-            Keep::Fields(&[("ready", Keep::All), ("serving", Keep::All)]),
-        ),
-        TARGET_REF,
-    ]);
+    const KEEP: Keep = keep! {
+        "conditions" => { "ready", "serving" },
+        "targetRef" => { "kind", "name" },
+    };
 }
 
 impl Subset for Subsets {
-    const KEEP: Keep = Keep::Fields(&[
-        ("addresses", Keep::Fields(&[TARGET_REF])),
-        ("notReadyAddresses", Keep::Fields(&[TARGET_REF])),
-    ]);
+    const KEEP: Keep = keep! {
+        "addresses" => { "targetRef" => { "kind", "name" } },
+        "notReadyAddresses" => { "targetRef" => { "kind", "name" } },
+    };
 }
 
-fn absent<T: Default>() -> Lenient<T> {
-    Lenient::Ok(T::default())
-}
-
-fn slice_key(meta: &ObjectMeta) -> Option<NamespacedName> {
+fn key_of(meta: &ObjectMeta) -> Option<NamespacedName> {
     Some(NamespacedName {
         namespace: meta.namespace.as_deref()?.into(),
         name: meta.name.as_deref()?.into(),

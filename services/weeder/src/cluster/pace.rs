@@ -1,15 +1,13 @@
 //! Bounds the requests a second of everything that shares a pace.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::Request;
 use kube::client::Body;
-use tokio::sync::{Mutex, mpsc};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
 use watchdog_kube::client::REQUEST_DEADLINE;
 
 const WINDOW: Duration = Duration::from_secs(1);
@@ -21,83 +19,49 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// is sent in between is not known, because a connection may have to be opened first; the next one in the same slot is
 /// sent a second later in any case.
 #[derive(Clone)]
-pub(crate) struct Pace {
-    // Locked by the request whose turn is next.
-    queue: Arc<Mutex<SlotQueue>>,
-    ended: mpsc::Sender<Instant>,
-}
-
-struct SlotQueue {
-    // From when on each slot is free.
-    free: mpsc::Receiver<Instant>,
-    // The slot of the next turn.
-    next: Option<Instant>,
-}
+pub(crate) struct Pace(Arc<Semaphore>);
 
 /// Is free again [`WINDOW`] after it was dropped.
-pub(crate) struct RequestSlot(mpsc::Sender<Instant>);
-
-type ResponseFuture = BoxFuture<'static, kube::Result<Response<Body>>>;
+pub(crate) struct RequestSlot(Option<OwnedSemaphorePermit>);
 
 // === impl RequestSlot ===
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
-        // There is room for every slot; without a receiver nothing is sent any more.
-        let _ = self.0.try_send(Instant::now() + WINDOW);
+        let permit = self.0.take();
+        // Outside of a runtime nothing is sent any more.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                sleep(WINDOW).await;
+                drop(permit);
+            });
+        }
     }
 }
 
 // === impl Pace ===
 
 impl Pace {
-    pub(crate) fn new(rate: NonZeroU32) -> Self {
-        let slots = usize::try_from(rate.get()).unwrap_or(usize::MAX);
-        let (ended, free) = mpsc::channel(slots);
-        for _ in 0..slots {
-            let _ = ended.try_send(Instant::now());
-        }
-        Self {
-            queue: Arc::new(Mutex::new(SlotQueue { free, next: None })),
-            ended,
-        }
+    /// `rate` is in requests a second, and not zero.
+    pub(crate) fn new(rate: u16) -> Self {
+        Self(Arc::new(Semaphore::new(rate.into())))
     }
 
     /// Waits for the turn of a request. Safe to cancel.
     pub(crate) async fn turn(&self) -> RequestSlot {
-        let mut queue = self.queue.lock().await;
-        if queue.next.is_none() {
-            queue.next = queue.free.recv().await;
-        }
-        if let Some(from) = queue.next {
-            sleep_until(from).await;
-        }
-        queue.next = None;
-        RequestSlot(self.ended.clone())
+        // It fails only for a semaphore that was closed, and this one never is.
+        RequestSlot(self.0.clone().acquire_owned().await.ok())
     }
 
     /// A client whose requests each wait for their turn. The deadline of a request begins with its turn: to wait for
     /// that says nothing about the API server.
     pub(crate) fn client(&self, client: kube::Client) -> kube::Client {
-        let namespace = client.default_namespace().to_owned();
-        let send = move |request| {
-            let client = client.clone();
-            async move { client.send(request).await }.boxed()
-        };
-        self.client_of(send, namespace)
-    }
-
-    fn client_of(
-        &self,
-        send: impl Fn(Request<Body>) -> ResponseFuture + Send + 'static,
-        namespace: String,
-    ) -> kube::Client {
-        let pace = self.clone();
-        let paced = tower::service_fn(move |request| {
-            let (pace, answer) = (pace.clone(), send(request));
+        let (pace, namespace) = (self.clone(), client.default_namespace().to_owned());
+        let paced = tower::service_fn(move |request: Request<Body>| {
+            let (pace, client) = (pace.clone(), client.clone());
             async move {
                 let slot = pace.turn().await;
-                let answer = timeout(REQUEST_DEADLINE, answer).await;
+                let answer = timeout(REQUEST_DEADLINE, client.send(request)).await;
                 drop(slot);
                 answer.unwrap_or_else(|_| {
                     let why = format!("no answer within {REQUEST_DEADLINE:?}");
@@ -111,9 +75,11 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use http::Response;
     use parking_lot::Mutex;
     use proptest::prelude::*;
     use tokio::runtime;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -138,7 +104,7 @@ mod tests {
     }
 
     /// When each request was sent.
-    async fn play(rate: u32, requests: Vec<Sent>) -> Vec<Instant> {
+    async fn play(rate: u16, requests: Vec<Sent>) -> Vec<Instant> {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let sender = sent.clone();
         let send = move |request: Request<Body>| {
@@ -148,12 +114,11 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(of.connect)).await;
                 sent.lock().push(Instant::now());
                 tokio::time::sleep(Duration::from_millis(of.answer)).await;
-                Ok(Response::new(Body::empty()))
+                Ok::<_, kube::Error>(Response::new(Body::empty()))
             }
-            .boxed()
         };
-        let pace = Pace::new(NonZeroU32::new(rate).unwrap());
-        let client = pace.client_of(send, "default".to_owned());
+        let server = kube::Client::new(tower::service_fn(send), "default");
+        let client = Pace::new(rate).client(server);
         let mut tasks = Vec::new();
         for of in requests {
             tokio::time::sleep(Duration::from_millis(of.after)).await;
@@ -188,11 +153,11 @@ mod tests {
     proptest! {
         /// Requests that are sent at any time between their slot and their answer, or are given up.
         #[test]
-        fn never_more_in_any_second(rate in 1_u32..20, requests in requests()) {
+        fn never_more_in_any_second(rate in 1_u16..20, requests in requests()) {
             let runtime = runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             let sent = runtime.block_on(play(rate, requests));
-            for few in sent.windows(rate as usize + 1) {
-                prop_assert!(few[rate as usize] - few[0] >= WINDOW, "{:?}", few);
+            for few in sent.windows(usize::from(rate) + 1) {
+                prop_assert!(few[usize::from(rate)] - few[0] >= WINDOW, "{:?}", few);
             }
         }
     }

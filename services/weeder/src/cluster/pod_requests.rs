@@ -9,11 +9,12 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::client::Body;
-use kube::core::Status;
-use serde::Deserialize;
+use kube::core::{PartialObjectMeta, Status};
 use watchdog_api::list::{Item, ItemList};
 use watchdog_kube::client::{REQUEST_DEADLINE, retry_after};
 use watchdog_kube::permissions::Permission;
@@ -161,25 +162,11 @@ async fn send(
     })
 }
 
-/// The deleted pod, as far as it tells when it was deleted.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct DeletedPod {
-    metadata: DeletionMeta,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct DeletionMeta {
-    deletion_timestamp: Option<String>,
-    deletion_grace_period_seconds: Option<i64>,
-}
-
 /// When a pod was deleted, rounded down to whole seconds as its successor's creationTimestamp is: so no successor is
 /// older. None for a pod that is gone at once.
 fn deletion_time(body: &Bytes) -> Option<UnixTime> {
-    let DeletedPod { metadata } = serde_json::from_slice(body).ok()?;
-    let at: jiff::Timestamp = metadata.deletion_timestamp?.parse().ok()?;
+    let PartialObjectMeta::<v1::Pod> { metadata, .. } = serde_json::from_slice(body).ok()?;
+    let Time(at) = metadata.deletion_timestamp?;
     let grace = metadata.deletion_grace_period_seconds?.checked_mul(1_000_000)?;
     at.as_microsecond().checked_sub(grace).map(UnixTime)
 }

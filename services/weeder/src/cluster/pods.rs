@@ -7,7 +7,7 @@ use watchdog_kube::watch::Watch;
 use watchdog_runtime::readiness::Readiness;
 
 use super::objects::PodObject;
-use super::{ObjectUpdate, updates};
+use super::{ObjectUpdate, update};
 use crate::domain::dependants::PodQuery;
 use crate::domain::pods::Pod;
 
@@ -23,7 +23,7 @@ pub(crate) async fn watch(
     query: &PodQuery,
     readiness: Readiness,
     stop: CancellationToken,
-    on_update: impl FnMut(ObjectUpdate<Pod>) + Send,
+    mut on_update: impl FnMut(ObjectUpdate<Pod>) + Send,
 ) -> anyhow::Result<()> {
     let mut config = Config::default().page_size(PAGE);
     if let Some(labels) = &query.labels {
@@ -37,6 +37,10 @@ pub(crate) async fn watch(
         },
         config,
     };
-    let on_change = updates(PodObject::into_pod, on_update);
+    let on_change = move |change| {
+        if let Some(update) = update(change, PodObject::into_pod) {
+            on_update(update);
+        }
+    };
     watch.run(readiness, stop, on_change).await
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
+use watchdog_api::keep;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 
 use crate::metrics::{MALFORMED, ObjectKind};
@@ -30,16 +31,10 @@ struct Meta {
 }
 
 impl Subset for Meta {
-    const KEEP: Keep = Keep::Fields(&[
-        ("name", Keep::All),
-        ("namespace", Keep::All),
-        ("uid", Keep::All),
-        ("resourceVersion", Keep::All),
-        ("creationTimestamp", Keep::All),
-        ("deletionTimestamp", Keep::All),
-        ("labels", Keep::All),
-        ("ownerReferences", Keep::All),
-    ]);
+    const KEEP: Keep = keep! {
+        "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels",
+        "ownerReferences",
+    };
 }
 
 /// Reads metadata. An object with broken metadata has no name.

@@ -25,7 +25,6 @@ mod crashing_pods;
 mod decision;
 
 use crashing_pods::{CrashingPod, DeletionState};
-use decision::PodDecision;
 
 /// A weeder is forgotten this long after its end.
 pub(crate) const KEPT_AFTER_END: Duration = Duration::from_secs(60);
@@ -66,8 +65,6 @@ struct ManagedWeeder {
     proof: OutageProof,
     recoveries: Recoveries,
     failed_reads: u32,
-    // The endpoint pods are not read before then.
-    reads_from: UnixTime,
 }
 
 /// How a weeder knows that its service was not ready before.
@@ -116,8 +113,9 @@ impl WeederManager {
     pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixTime) {
         if self.config != *config {
             self.config = config.clone();
-            let keys: Vec<_> = self.pods.keys().cloned().collect();
-            self.schedule(keys, now);
+            for key in self.pods.keys() {
+                self.due_pods.expedite(key.clone(), now);
+            }
         }
     }
 
@@ -144,7 +142,7 @@ impl WeederManager {
         self.generations += 1;
         let first_sight = !matches!(proof, OutageProof::Observed);
         let pause = recoveries.pause(self.config.ready_for, now);
-        let mut weeder = Weeder::new(
+        let weeder = Weeder::new(
             key.clone(),
             dependants,
             first_sight,
@@ -152,19 +150,18 @@ impl WeederManager {
             self.config.watch_duration,
             now,
         );
-        if pause.is_zero() {
-            weeder.activate();
-            self.due_phases.insert(key.clone(), weeder.ends_at);
+        let due = if pause.is_zero() {
+            weeder.ends_at
         } else {
-            self.due_phases.insert(key.clone(), weeder.deletes_from);
-        }
+            weeder.deletes_from
+        };
+        self.due_phases.insert(key.clone(), due);
         let mut entry = ManagedWeeder {
             weeder,
             generation: self.generations,
             proof: OutageProof::Observed,
             recoveries,
             failed_reads: 0,
-            reads_from: now,
         };
         entry.set_proof(proof);
         self.weeders.insert(key.clone(), entry);
@@ -197,9 +194,18 @@ impl WeederManager {
         }
     }
 
-    pub(crate) fn cancel(&mut self, why: StopReason, now: UnixTime, which: impl Fn(&NamespacedName) -> bool) {
-        for key in self.live().into_iter().filter(|key| which(key)) {
-            self.finish(&key, now, |weeder| weeder.cancel(why, now));
+    pub(crate) fn cancel(&mut self, key: &NamespacedName, why: StopReason, now: UnixTime) {
+        let weeder = self.weeders.get(key).map(|entry| &entry.weeder);
+        if weeder.is_some_and(Weeder::is_live) {
+            self.finish(key, now, |weeder| weeder.cancel(why, now));
+        }
+    }
+
+    pub(crate) fn cancel_namespace(&mut self, namespace: &str, why: StopReason, now: UnixTime) {
+        let weeders = in_namespace(&self.weeders, namespace);
+        let keys: Vec<_> = weeders.map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.cancel(&key, why, now);
         }
     }
 
@@ -253,29 +259,17 @@ impl WeederManager {
             return None;
         }
         while let Some(key) = self.due_pods.pop_due(now) {
-            match self.decide(&key, now) {
-                PodDecision::Delete(deletion) => {
-                    if let Some(pod) = self.pods.get_mut(&key) {
-                        pod.state = DeletionState::InFlight;
-                    }
-                    let first = InFlight {
-                        since: now,
-                        requests: 0,
-                    };
-                    let controller = ControllerKey::of(&deletion.pod);
-                    self.in_flight.entry(controller).or_insert(first).requests += 1;
-                    return Some(Task::Delete(deletion));
+            if let Some(deletion) = self.decide(key, now) {
+                if let Some(pod) = self.pods.get_mut(&deletion.pod.key) {
+                    pod.state = DeletionState::InFlight;
                 }
-                PodDecision::Later { again, reads } => {
-                    if let Some(again) = again {
-                        self.due_pods.insert(key, again);
-                    }
-                    for (service, from) in reads {
-                        self.due_reads.expedite(service, from);
-                    }
-                }
-                PodDecision::LeaveAlone(service) => self.leave_alone(&service, &key, now),
-                PodDecision::Nothing => {}
+                let first = InFlight {
+                    since: now,
+                    requests: 0,
+                };
+                let controller = ControllerKey::of(&deletion.pod);
+                self.in_flight.entry(controller).or_insert(first).requests += 1;
+                return Some(Task::Delete(Box::new(deletion)));
             }
         }
         while let Some(key) = self.due_reads.pop_due(now) {
@@ -348,15 +342,8 @@ impl WeederManager {
     }
 
     fn schedule_namespace(&mut self, namespace: &str, now: UnixTime) {
-        let keys: Vec<_> = in_namespace(&self.pods, namespace)
-            .map(|(key, _)| key.clone())
-            .collect();
-        self.schedule(keys, now);
-    }
-
-    fn schedule(&mut self, keys: impl IntoIterator<Item = NamespacedName>, now: UnixTime) {
-        for key in keys {
-            self.due_pods.expedite(key, now);
+        for (key, _) in in_namespace(&self.pods, namespace) {
+            self.due_pods.expedite(key.clone(), now);
         }
     }
 
@@ -377,17 +364,13 @@ impl ManagedWeeder {
         if let OutageProof::Read(evidence) = &proof
             && evidence.ready_since().is_none()
         {
-            self.weeder.message = unknown_since(&self.weeder.key);
+            self.weeder.message = format!(
+                "Service {} was ready already, and its endpoints do not say since when: nothing is deleted.",
+                self.weeder.key.name
+            );
         }
         self.proof = proof;
     }
-}
-
-fn unknown_since(key: &NamespacedName) -> String {
-    format!(
-        "Service {} was ready already, and its endpoints do not say since when: nothing is deleted.",
-        key.name
-    )
 }
 
 #[cfg(test)]

@@ -1,21 +1,16 @@
 //! The state that all parts share, behind a lock, with a clock and the streams that show the state.
 
-use std::collections::BTreeSet;
-
 use parking_lot::Mutex;
-use tokio::sync::{Notify, futures::Notified, watch};
+use tokio::sync::{Notify, futures::Notified};
 use tokio::time::Instant;
 use watchdog_api::weeder::WeederConfig;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::publish::publish_if_changed;
 use watchdog_watch_stream::server::StateStore;
 
-use super::state::{Changes, OwnsNamespace, WeederState};
+use super::state::WeederState;
 use super::weeder_span;
-use crate::domain::declared::WatchedServices;
-use crate::domain::dependants::PodQuery;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::readiness::{ServiceReadiness, ServiceState};
+use crate::domain::readiness::ServiceState;
 use crate::domain::weeder::{Phase, Weeder};
 use crate::metrics::{self, WeederEnd};
 use watchdog_api::unix_time::UnixTime;
@@ -24,19 +19,10 @@ use watchdog_api::unix_time::UnixTime;
 pub(crate) struct SharedState {
     state: Mutex<WeederState>,
     clock: Clock,
-    owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
     /// The readiness of the services in the namespaces of this replica.
     pub(crate) services: StateStore<NamespacedName, ServiceState>,
     pub(crate) weeders: StateStore<NamespacedName, Weeder>,
-    pod_queries: watch::Sender<BTreeSet<PodQuery>>,
-    watched_services: watch::Sender<WatchedServices>,
     work: Notify,
-}
-
-impl std::fmt::Debug for SharedState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedState").finish_non_exhaustive()
-    }
 }
 
 impl SharedState {
@@ -44,27 +30,15 @@ impl SharedState {
     pub(crate) fn new(
         config: &WeederConfig,
         clock: Clock,
-        owns: impl Fn(&str) -> bool + Send + Sync + 'static,
+        owns: impl Fn(&str) -> bool + Send + 'static,
     ) -> Self {
-        let state = WeederState::new(config);
         Self {
-            pod_queries: watch::Sender::new(state.pod_queries().clone()),
-            watched_services: watch::Sender::new(state.watched_services().clone()),
-            state: Mutex::new(state),
+            state: Mutex::new(WeederState::new(config, owns)),
             clock,
-            owns: Box::new(owns),
             services: StateStore::new(),
             weeders: StateStore::new(),
             work: Notify::new(),
         }
-    }
-
-    pub(crate) fn pod_queries(&self) -> watch::Receiver<BTreeSet<PodQuery>> {
-        self.pod_queries.subscribe()
-    }
-
-    pub(crate) fn watched_services(&self) -> watch::Receiver<WatchedServices> {
-        self.watched_services.subscribe()
     }
 
     pub(crate) fn now(&self) -> UnixTime {
@@ -77,28 +51,19 @@ impl SharedState {
     }
 
     /// Changes the state and notifies the worker.
-    pub(crate) fn update<T>(
-        &self,
-        change: impl FnOnce(&mut WeederState, OwnsNamespace<'_>, UnixTime) -> T,
-    ) -> T {
-        let result = self.change(change);
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut WeederState, UnixTime) -> T) -> T {
+        let result = self.plan(change);
         self.work.notify_one();
         result
     }
 
     /// Changes the state on behalf of the worker.
     pub(crate) fn plan<T>(&self, change: impl FnOnce(&mut WeederState, UnixTime) -> T) -> T {
-        self.change(|state, _, now| change(state, now))
-    }
-
-    /// Returns true if a service of this name has slices and dependants, in a namespace of any replica.
-    pub(crate) fn has_service(&self, key: &NamespacedName) -> bool {
-        self.read(|state| state.has_service(key))
-    }
-
-    /// Returns true if the state counts exactly the namespaces as owned that this replica owns now.
-    pub(crate) fn follows_ownership(&self) -> bool {
-        self.read(|state| state.follows_ownership(&*self.owns))
+        let mut state = self.state.lock();
+        let result = change(&mut state, self.now());
+        // Under the lock, so that two changes cannot be published in the wrong order.
+        self.publish(&mut state);
+        result
     }
 
     pub(crate) fn read<T>(&self, read: impl FnOnce(&WeederState) -> T) -> T {
@@ -110,29 +75,19 @@ impl SharedState {
         self.work.notified()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut WeederState, OwnsNamespace<'_>, UnixTime) -> T) -> T {
-        let mut state = self.state.lock();
-        let result = change(&mut state, &*self.owns, self.now());
-        // Under the lock, so that two changes cannot be published in the wrong order.
-        self.publish(state.take_changes());
-        publish_if_changed(&self.pod_queries, state.pod_queries());
-        publish_if_changed(&self.watched_services, state.watched_services());
-        result
-    }
-
-    fn publish(&self, changes: Changes) {
-        for (key, state) in changes.services {
-            match state {
-                Some(state) => {
-                    let ready = state.readiness() == ServiceReadiness::Ready;
+    fn publish(&self, state: &mut WeederState) {
+        for (key, service) in state.take_published() {
+            match service {
+                Some(service) => {
+                    let (ready, endpoints) = (service.endpoints.is_ready(), service.endpoints);
                     let _span = weeder_span(&key).entered();
-                    tracing::debug!(ready, endpoints = ?state.endpoints, "readiness of the service changed");
-                    self.services.upsert(key, state);
+                    tracing::debug!(ready, ?endpoints, "readiness of the service changed");
+                    self.services.upsert(key, service);
                 }
                 None => self.services.remove(&key),
             }
         }
-        for (key, weeder) in changes.weeders {
+        for (key, weeder) in state.manager.take_changed() {
             match weeder {
                 Some(weeder) => {
                     self.report(&weeder);

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use watchdog_api::selector::Selector;
 use watchdog_api::weeder::WeederConfig;
+use watchdog_runtime::publish::publish_if_changed;
 
 use super::manager::{OutageProof, WeederManager};
 use crate::domain::declared::{Declared, WatchedServices};
@@ -12,81 +14,63 @@ use crate::domain::dependants::PodQuery;
 use crate::domain::evidence::OutageEvidence;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::namespaces::{Namespace, Namespaces};
-use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceReadiness, ServiceState, Slice};
-use crate::domain::weeder::{StopReason, Weeder};
+use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceState, Slice};
+use crate::domain::weeder::StopReason;
 use watchdog_api::unix_time::UnixTime;
 
-/// True for the namespaces that this replica owns.
-pub(crate) type OwnsNamespace<'a> = &'a dyn Fn(&str) -> bool;
-
 /// The readiness of services, the weeders, and who owns their namespaces.
-#[derive(Debug)]
 pub(crate) struct WeederState {
     declared: Declared,
     index: Index,
     namespaces: Namespaces,
-    // The namespaces with services, and whether this replica owns them.
+    // True for the namespaces that this replica owns now.
+    owns: Box<dyn Fn(&str) -> bool + Send>,
+    // The namespaces with services, and whether this replica owned them when that was last looked at.
     owned_namespaces: BTreeMap<Arc<str>, bool>,
     // While the annotations are listed, each name would cause another list of the slices.
     annotations_listed: bool,
     // Until a list of slices is complete, a service may have endpoints that are not known yet.
     slices_listing: bool,
-    queries: BTreeSet<PodQuery>,
-    watched_services: WatchedServices,
+    pub(crate) pod_queries: watch::Sender<BTreeSet<PodQuery>>,
+    pub(crate) watched_services: watch::Sender<WatchedServices>,
     pub(crate) manager: WeederManager,
     published: Vec<(NamespacedName, Option<ServiceState>)>,
 }
 
-/// Changes to publish; none stands for a removal.
-#[derive(Debug, Default)]
-pub(crate) struct Changes {
-    pub(crate) services: Vec<(NamespacedName, Option<ServiceState>)>,
-    pub(crate) weeders: Vec<(NamespacedName, Option<Weeder>)>,
-}
-
 impl WeederState {
-    pub(crate) fn new(config: &WeederConfig) -> Self {
+    /// `owns` says whether this replica owns a namespace.
+    pub(crate) fn new(config: &WeederConfig, owns: impl Fn(&str) -> bool + Send + 'static) -> Self {
         let mut declared = Declared::default();
         declared.configure(config);
+        let owned_namespaces = BTreeMap::new();
         Self {
             annotations_listed: false,
             slices_listing: false,
-            queries: PodQuery::plan(&declared.selectors(), &BTreeMap::new()),
-            watched_services: declared.watched_services(false),
+            pod_queries: watch::Sender::new(PodQuery::plan(&declared.selectors(), &owned_namespaces)),
+            watched_services: watch::Sender::new(declared.watched_services(false)),
             declared,
             index: Index::default(),
             namespaces: Namespaces::default(),
-            owned_namespaces: BTreeMap::new(),
+            owns: Box::new(owns),
+            owned_namespaces,
             manager: WeederManager::new(config),
             published: Vec::new(),
         }
-    }
-
-    pub(crate) const fn pod_queries(&self) -> &BTreeSet<PodQuery> {
-        &self.queries
-    }
-
-    pub(crate) const fn watched_services(&self) -> &WatchedServices {
-        &self.watched_services
     }
 
     /// The configuration has changed. Weeders of services that have no dependants any more stop, the others take
     /// their new dependants; new durations hold for weeders that start from now on.
     pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixTime) {
         self.manager.reconfigure(config, now);
-        // An annotation lets slices of a service be known that the file did not name: they are first seen now.
-        let known: Vec<(NamespacedName, bool)> = self
-            .index
-            .services()
-            .map(|(key, _)| (key.clone(), self.declared.of(key).is_some()))
-            .collect();
+        // An annotation lets slices of a service be known that the file did not name: they are first seen now. A
+        // weeder may outlive the slices of its service.
+        let services = self.index.services().map(|(key, _)| key.clone());
+        let known: BTreeSet<NamespacedName> = services.chain(self.manager.live()).collect();
+        let had = |key: NamespacedName| (self.declared.has(&key), key);
+        let known: Vec<(bool, NamespacedName)> = known.into_iter().map(had).collect();
         self.declared.configure(config);
-        for (key, before) in known {
-            self.redeclared(&key, before, now);
-        }
-        self.declaration_lost(StopReason::NotConfigured, now);
-        for key in self.manager.live() {
-            self.reselect(&key, now);
+        for (had, key) in known {
+            self.redeclared(key, had, StopReason::NotConfigured, now);
         }
         self.plan_watches();
     }
@@ -94,18 +78,11 @@ impl WeederState {
     /// A service declares these dependants by its annotation, or none. One that is ready and had no dependants counts
     /// as first seen ready.
     pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>, now: UnixTime) {
-        let before = self.declared.of(key).cloned();
-        self.declared.set_dependants(key, own);
-        if before.as_ref() == self.declared.of(key) {
-            return;
+        let had = self.declared.has(key);
+        if self.declared.set_dependants(key, own) {
+            self.redeclared(key.clone(), had, StopReason::NotAnnotated, now);
+            self.plan_watches();
         }
-        self.redeclared(key, before.is_some(), now);
-        if self.declared.of(key).is_none() {
-            self.declaration_lost(StopReason::NotAnnotated, now);
-        } else {
-            self.reselect(key, now);
-        }
-        self.plan_watches();
     }
 
     pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<NamespacedName>, now: UnixTime) {
@@ -123,30 +100,21 @@ impl WeederState {
     pub(crate) fn keep_services(&mut self, watched: impl Fn(&str) -> bool, now: UnixTime) {
         // Their removal was published when they lost their dependants.
         self.index.keep_services(watched, now);
-        let Self {
-            index,
-            owned_namespaces,
-            ..
-        } = self;
-        owned_namespaces.retain(|namespace, _| index.services_in(namespace).next().is_some());
+        let has_services = |namespace: &str| self.index.services_in(namespace).next().is_some();
+        self.owned_namespaces
+            .retain(|namespace, _| has_services(namespace));
     }
 
-    pub(crate) fn slice_applied(
-        &mut self,
-        slice: Slice,
-        received_by: ReceivedBy,
-        owns: OwnsNamespace<'_>,
-        now: UnixTime,
-    ) {
+    pub(crate) fn slice_applied(&mut self, slice: Slice, received_by: ReceivedBy, now: UnixTime) {
         self.slices_listing |= received_by == ReceivedBy::List;
         for change in self.index.apply(slice, now) {
-            self.changed(change, received_by, owns, now);
+            self.changed(change, received_by, now);
         }
     }
 
-    pub(crate) fn slice_removed(&mut self, key: &NamespacedName, owns: OwnsNamespace<'_>, now: UnixTime) {
+    pub(crate) fn slice_removed(&mut self, key: &NamespacedName, now: UnixTime) {
         if let Some(change) = self.index.remove(key, now) {
-            self.changed(change, ReceivedBy::Watch, owns, now);
+            self.changed(change, ReceivedBy::Watch, now);
         }
     }
 
@@ -155,15 +123,14 @@ impl WeederState {
         &mut self,
         service: Option<&str>,
         live: &BTreeSet<NamespacedName>,
-        owns: OwnsNamespace<'_>,
         now: UnixTime,
     ) {
         for change in self.index.synced(service, live, now) {
-            self.changed(change, ReceivedBy::List, owns, now);
+            self.changed(change, ReceivedBy::List, now);
         }
         self.slices_listing = false;
-        let Self { index, manager, .. } = self;
-        manager.endpoints_listed(|key| endpoint_proof(index, key), now);
+        self.manager
+            .endpoints_listed(|key| endpoint_proof(&self.index, key), now);
         self.plan_watches();
     }
 
@@ -186,68 +153,56 @@ impl WeederState {
 
     /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that
     /// are ready count as first seen ready.
-    pub(crate) fn ownership_changed(&mut self, owns: OwnsNamespace<'_>, now: UnixTime) {
-        let (mut gained, mut lost) = (BTreeSet::new(), BTreeSet::new());
+    pub(crate) fn ownership_changed(&mut self, now: UnixTime) {
+        let mut moved = Vec::new();
         for (namespace, owned) in &mut self.owned_namespaces {
-            let owns = owns(namespace);
+            let owns = (self.owns)(namespace);
             if std::mem::replace(owned, owns) != owns {
-                let moved = if owns { &mut gained } else { &mut lost };
-                moved.insert(namespace.clone());
+                moved.push((namespace.clone(), owns));
             }
         }
-        self.manager
-            .cancel(StopReason::NotOwned, now, |key| lost.contains(&key.namespace));
-        for namespace in &lost {
-            let gone = self.declared_in(namespace).map(|(key, _)| (key.clone(), None));
-            let gone: Vec<_> = gone.collect();
-            self.published.extend(gone);
-        }
-        for namespace in &gained {
-            let services = self
-                .declared_in(namespace)
-                .map(|(key, state)| (key.clone(), *state));
-            for (key, state) in services.collect::<Vec<_>>() {
-                if state.readiness() == ServiceReadiness::Ready {
-                    self.start(&key, ReceivedBy::List, now);
+        for (namespace, owned) in moved {
+            if !owned {
+                self.manager
+                    .cancel_namespace(&namespace, StopReason::NotOwned, now);
+            }
+            let services = self.index.services_in(&namespace);
+            let services = services.filter(|(key, _)| self.declared.has(key));
+            let services: Vec<_> = services.map(|(key, state)| (key.clone(), *state)).collect();
+            for (key, state) in services {
+                if owned {
+                    self.found(key, state, now);
+                } else {
+                    self.published.push((key, None));
                 }
-                self.published.push((key, Some(state)));
             }
         }
         self.plan_watches();
     }
 
     /// Returns true if [`Self::ownership_changed`] would change nothing.
-    pub(crate) fn follows_ownership(&self, owns: OwnsNamespace<'_>) -> bool {
+    pub(crate) fn follows_ownership(&self) -> bool {
         let mut namespaces = self.owned_namespaces.iter();
-        namespaces.all(|(namespace, owned)| *owned == owns(namespace))
+        namespaces.all(|(namespace, owned)| *owned == (self.owns)(namespace))
     }
 
     /// Returns true if the service has slices and dependants, whichever replica owns its namespace.
     pub(crate) fn has_service(&self, key: &NamespacedName) -> bool {
-        self.index.get(key).is_some() && self.declared.of(key).is_some()
+        self.index.get(key).is_some() && self.declared.has(key)
     }
 
-    /// The changes since the last call.
-    pub(crate) fn take_changes(&mut self) -> Changes {
-        Changes {
-            services: std::mem::take(&mut self.published),
-            weeders: self.manager.take_changed(),
-        }
+    /// The changes of services since the last call; none stands for a removal.
+    pub(crate) fn take_published(&mut self) -> Vec<(NamespacedName, Option<ServiceState>)> {
+        std::mem::take(&mut self.published)
     }
 
-    fn changed(
-        &mut self,
-        change: ServiceChange,
-        received_by: ReceivedBy,
-        owns: OwnsNamespace<'_>,
-        now: UnixTime,
-    ) {
+    fn changed(&mut self, change: ServiceChange, received_by: ReceivedBy, now: UnixTime) {
         let namespace = change.key.namespace.clone();
         // A namespace that is seen for the first time may belong to any replica.
         let owned = match self.owned_namespaces.get(&namespace) {
             Some(owned) => *owned,
             None => {
-                let owned = owns(&namespace);
+                let owned = (self.owns)(&namespace);
                 self.owned_namespaces.insert(namespace.clone(), owned);
                 if received_by == ReceivedBy::Watch {
                     self.plan_watches();
@@ -257,14 +212,25 @@ impl WeederState {
         };
         if owned && change.became_ready() {
             self.start(&change.key, received_by, now);
-        } else if change.is_not_ready() {
+        } else if !change.is_ready() {
             self.manager.pause(&change.key);
         }
-        self.publish(change.key, change.after);
+        // A service of that name may have dependants in another namespace only.
+        if owned && self.declared.has(&change.key) {
+            self.published.push((change.key, change.after));
+        }
         // A namespace that comes back is decided on anew.
         if self.index.services_in(&namespace).next().is_none() {
             self.owned_namespaces.remove(&namespace);
         }
+    }
+
+    /// A service with dependants belongs to this replica from now on. One that is ready counts as first seen ready.
+    fn found(&mut self, key: NamespacedName, state: ServiceState, now: UnixTime) {
+        if state.endpoints.is_ready() {
+            self.start(&key, ReceivedBy::List, now);
+        }
+        self.published.push((key, Some(state)));
     }
 
     fn start(&mut self, key: &NamespacedName, received_by: ReceivedBy, now: UnixTime) {
@@ -277,66 +243,41 @@ impl WeederState {
                 ReceivedBy::List | ReceivedBy::ResumedWatch if self.slices_listing => OutageProof::Listing,
                 ReceivedBy::List | ReceivedBy::ResumedWatch => endpoint_proof(&self.index, key),
             };
-            self.manager.start(key.clone(), dependants.clone(), proof, now);
+            self.manager.start(key.clone(), dependants, proof, now);
         }
     }
 
-    fn publish(&mut self, key: NamespacedName, state: Option<ServiceState>) {
-        // A service of that name may have dependants in another namespace only.
-        if self.is_owned(&key) && self.declared.of(&key).is_some() {
-            self.published.push((key, state));
-        }
-    }
-
-    fn declared_in<'a>(
-        &'a self,
-        namespace: &'a str,
-    ) -> impl Iterator<Item = (&'a NamespacedName, &'a ServiceState)> {
-        let services = self.index.services_in(namespace);
-        services.filter(|(key, _)| self.declared.of(key).is_some())
-    }
-
-    fn is_owned(&self, key: &NamespacedName) -> bool {
-        self.owned_namespaces.get(&key.namespace) == Some(&true)
-    }
-
-    /// A service got its first dependants, or lost its last.
-    fn redeclared(&mut self, key: &NamespacedName, before: bool, now: UnixTime) {
-        let after = self.declared.of(key).is_some();
-        let Some(state) = self.index.get(key).copied() else {
-            return;
-        };
-        if before == after || !self.is_owned(key) {
-            return;
-        }
-        if after && state.readiness() == ServiceReadiness::Ready {
-            self.start(key, ReceivedBy::List, now);
-        }
-        self.published.push((key.clone(), after.then_some(state)));
-    }
-
-    /// Stops the weeders of services without dependants.
-    fn declaration_lost(&mut self, why: StopReason, now: UnixTime) {
-        let Self {
-            declared, manager, ..
-        } = self;
-        manager.cancel(why, now, |key| declared.of(key).is_none());
-    }
-
-    fn reselect(&mut self, key: &NamespacedName, now: UnixTime) {
-        if let Some(dependants) = self.declared.of(key) {
-            self.manager.reselect(key, dependants, now);
+    /// The dependants of a service may have changed, which `had` some before.
+    fn redeclared(&mut self, key: NamespacedName, had: bool, why: StopReason, now: UnixTime) {
+        let is_owned = self.owned_namespaces.get(&key.namespace) == Some(&true);
+        let state = self.index.get(&key).copied().filter(|_| is_owned);
+        match (had, self.declared.of(&key)) {
+            (true, Some(dependants)) => self.manager.reselect(&key, &dependants, now),
+            (true, None) => {
+                self.manager.cancel(&key, why, now);
+                if state.is_some() {
+                    self.published.push((key, None));
+                }
+            }
+            (false, Some(_)) => {
+                if let Some(state) = state {
+                    self.found(key, state, now);
+                }
+            }
+            (false, None) => {}
         }
     }
 
     fn namespace_ended(&mut self, name: &str, now: UnixTime) {
         self.manager
-            .cancel(StopReason::NamespaceEnded, now, |key| *key.namespace == *name);
+            .cancel_namespace(name, StopReason::NamespaceEnded, now);
     }
 
-    fn plan_watches(&mut self) {
-        self.queries = PodQuery::plan(&self.declared.selectors(), &self.owned_namespaces);
-        self.watched_services = self.declared.watched_services(self.annotations_listed);
+    fn plan_watches(&self) {
+        let queries = PodQuery::plan(&self.declared.selectors(), &self.owned_namespaces);
+        publish_if_changed(&self.pod_queries, &queries);
+        let services = self.declared.watched_services(self.annotations_listed);
+        publish_if_changed(&self.watched_services, &services);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::domain::attempts::Attempt;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
 use watchdog_api::unix_time::UnixTime;
@@ -25,10 +26,7 @@ pub(crate) struct Deletion {
     pub(crate) crashed_later: bool,
     /// Since when the pod could have been deleted.
     pub(crate) waiting_since: UnixTime,
-    pub(super) generation: u64,
-    pub(super) ends_at: UnixTime,
-    pub(super) found_at: UnixTime,
-    pub(super) asked_at: UnixTime,
+    pub(super) attempt: Attempt,
 }
 
 #[derive(Debug, Clone)]

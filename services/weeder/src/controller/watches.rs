@@ -41,8 +41,7 @@ impl SeedWatches {
     ) -> anyhow::Result<()> {
         loop {
             let current = config.borrow_and_update().clone();
-            self.state
-                .update(|state, _, now| state.reconfigure(&current, now));
+            self.state.update(|state, now| state.reconfigure(&current, now));
             tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
                 changed = config.changed() => if changed.is_err() {
@@ -65,17 +64,17 @@ impl SeedWatches {
             readiness,
             stop,
         } = self;
-        let mut watched = state.watched_services();
+        let mut watched = state.read(|state| state.watched_services.subscribe());
         loop {
             let services = watched.borrow_and_update().clone();
-            state.update(|state, _, now| state.keep_services(|service| services.includes(service), now));
+            state.update(|state, now| state.keep_services(|service| services.includes(service), now));
             let on_update = |service: Option<&str>, update| {
-                state.update(|state, owns, now| match update {
+                state.update(|state, now| match update {
                     ObjectUpdate::Applied((slice, received_by)) => {
-                        state.slice_applied(slice, received_by, owns, now);
+                        state.slice_applied(slice, received_by, now);
                     }
-                    ObjectUpdate::Removed(slice) => state.slice_removed(&slice, owns, now),
-                    ObjectUpdate::Synced(live) => state.slices_synced(service, &live, owns, now),
+                    ObjectUpdate::Removed(slice) => state.slice_removed(&slice, now),
+                    ObjectUpdate::Synced(live) => state.slices_synced(service, &live, now),
                 });
             };
             let stop_watch = stop.child_token();
@@ -105,7 +104,7 @@ impl SeedWatches {
     /// # Errors
     /// When a watch ends or panics.
     pub(crate) async fn pods(self) -> anyhow::Result<()> {
-        let mut needed = self.state.pod_queries();
+        let mut needed = self.state.read(|state| state.pod_queries.subscribe());
         let mut open: BTreeMap<PodQuery, CancellationToken> = BTreeMap::new();
         let mut tasks = JoinSet::new();
         loop {
@@ -116,7 +115,7 @@ impl SeedWatches {
                     watch.cancel();
                     // What it saw, and no other watch, is no longer updated.
                     self.state
-                        .update(|state, _, _| state.manager.pods_synced(query, &Default::default()));
+                        .update(|state, _| state.manager.pods_synced(query, &Default::default()));
                 }
                 keep
             });
@@ -147,7 +146,7 @@ impl SeedWatches {
         let readiness = self.readiness.part(&query.to_string());
         let (state, known) = (self.state, Arc::new(query.clone()));
         let on_update = move |update| {
-            state.update(|state, _, now| match update {
+            state.update(|state, now| match update {
                 ObjectUpdate::Applied(pod) => state.manager.pod_applied(pod, &known, now),
                 ObjectUpdate::Removed(pod) => state.manager.pod_gone(&pod, &known),
                 ObjectUpdate::Synced(live) => state.manager.pods_synced(&known, &live),
@@ -163,7 +162,7 @@ impl SeedWatches {
     pub(crate) async fn namespaces(self) -> anyhow::Result<()> {
         let state = self.state;
         let on_update = move |update: ObjectUpdate<(String, Namespace)>| {
-            state.update(|state, _, now| match update {
+            state.update(|state, now| match update {
                 ObjectUpdate::Applied((name, namespace)) => {
                     state.namespace_applied(&name, namespace, now);
                 }
@@ -184,7 +183,7 @@ impl SeedWatches {
     pub(crate) async fn annotations(self, events: EventSink) -> anyhow::Result<()> {
         let state = self.state;
         let on_update = move |update| {
-            state.update(|state, _, now| match update {
+            state.update(|state, now| match update {
                 ObjectUpdate::Applied((service, own)) => state.set_dependants(&service, own, now),
                 ObjectUpdate::Removed(service) => state.set_dependants(&service, None, now),
                 ObjectUpdate::Synced(live) => state.annotations_synced(&live, now),

@@ -19,7 +19,7 @@ use super::shared::SharedState;
 use super::task::{Deletion, EndpointRead, Finding, Task};
 use super::weeder_span;
 use crate::cluster::pace::Pace;
-use crate::cluster::{pod_requests, service_reference};
+use crate::cluster::{pod_requests, reference};
 use crate::domain::attempts::MAX_DELETIONS;
 use crate::domain::backoff;
 use crate::domain::failure::RequestFailure;
@@ -49,14 +49,6 @@ pub(crate) struct RequestWorker {
     pub(crate) mode: Mode,
     /// At most [`MAX_REQUESTS`]; fewer when the rate is low, because what is decided now is sent when its turn comes.
     pub(crate) max_requests: usize,
-}
-
-impl std::fmt::Debug for RequestWorker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RequestWorker")
-            .field("state", &self.state)
-            .finish_non_exhaustive()
-    }
 }
 
 impl RequestWorker {
@@ -138,7 +130,7 @@ impl RequestWorker {
 
     fn put_back(self, deletion: &Deletion) {
         self.state
-            .update(|state, _, now| state.manager.put_back(deletion, now));
+            .update(|state, now| state.manager.put_back(deletion, now));
         tracing::debug!(
             pod = &*deletion.pod.key.name,
             "pod not deleted, because this replica may not act now"
@@ -156,12 +148,12 @@ impl RequestWorker {
         };
         metrics::ENDPOINT_READS.inc(result);
         self.state
-            .update(|state, _, now| state.manager.endpoints_read(&read, answer, now));
+            .update(|state, now| state.manager.endpoints_read(&read, answer, now));
     }
 
     /// In mode observe: the pod counts as deleted from now on, and nothing is sent.
     fn keep_back(self, deletion: &Deletion) {
-        let now = self.state.update(|state, _, now| {
+        let now = self.state.update(|state, now| {
             state.manager.kept_back(deletion, now);
             now
         });
@@ -177,13 +169,13 @@ impl RequestWorker {
             restarts = crash.restarts,
             "crash-looping pod not deleted because the mode is observe; it would have been deleted now"
         );
-        self.events.publish(kept_back_notice(deletion));
+        self.events.publish(deletion_notice(deletion, true));
         metrics::DELETIONS.inc(DeletionAnswer::KeptBack);
     }
 
     async fn delete(self, deletion: &Deletion, within: Duration) {
         let answer = pod_requests::delete(&self.seed, &deletion.pod, within).await;
-        let now = self.state.update(|state, _, now| {
+        let now = self.state.update(|state, now| {
             state.manager.deleted(deletion, &answer, now);
             now
         });
@@ -206,7 +198,7 @@ impl RequestWorker {
                     ?saved,
                     "crash-looping pod deleted"
                 );
-                self.events.publish(deleted_notice(deletion));
+                self.events.publish(deletion_notice(deletion, false));
                 DeletionAnswer::Deleted
             }
             Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
@@ -276,54 +268,40 @@ fn record_delay(deletion: &Deletion, now: UnixTime) -> Duration {
 
 /// The controller, because it outlives the pod.
 fn regarding(pod: &Pod) -> ObjectReference {
-    let about = match &pod.owner {
-        Some(owner) => ObjectReference {
-            api_version: Some(owner.api_version.clone()),
-            kind: Some(owner.kind.clone()),
-            name: Some(owner.name.clone()),
-            uid: Some(owner.uid.clone()),
-            ..ObjectReference::default()
-        },
-        None => ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(pod.key.name.to_string()),
-            uid: Some(pod.uid.clone()),
-            ..ObjectReference::default()
-        },
+    let namespace = &pod.key.namespace;
+    match &pod.owner {
+        Some(owner) => reference(
+            &owner.api_version,
+            &owner.kind,
+            namespace,
+            &owner.name,
+            Some(&owner.uid),
+        ),
+        None => reference("v1", "Pod", namespace, &pod.key.name, Some(&pod.uid)),
+    }
+}
+
+fn deletion_notice(deletion: &Deletion, kept_back: bool) -> Notice {
+    let Deletion { pod, crash, key, .. } = deletion;
+    let (name, service, since) = (&pod.key.name, &key.name, deletion.service_ready_since);
+    let (reason, action, note) = if kept_back {
+        let note = format!(
+            "Would delete pod {name}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {service} \
+             is ready since {since}."
+        );
+        ("DeletionKeptBack", "KeptBack", note)
+    } else {
+        let note = format!(
+            "Deleted pod {name}: {crash} was in CrashLoopBackOff, and service {service} is ready since {since}."
+        );
+        ("WeededCrashLoopingPod", "Deleted", note)
     };
-    ObjectReference {
-        namespace: Some(pod.key.namespace.to_string()),
-        ..about
-    }
-}
-
-fn deleted_notice(deletion: &Deletion) -> Notice {
-    let Deletion { pod, crash, key, .. } = deletion;
     Notice {
         about: regarding(pod),
         warning: false,
-        reason: "WeededCrashLoopingPod",
-        action: "Deleted",
-        note: format!(
-            "Deleted pod {}: {crash} was in CrashLoopBackOff, and service {} is ready since {}.",
-            pod.key.name, key.name, deletion.service_ready_since
-        ),
-    }
-}
-
-fn kept_back_notice(deletion: &Deletion) -> Notice {
-    let Deletion { pod, crash, key, .. } = deletion;
-    Notice {
-        about: regarding(pod),
-        warning: false,
-        reason: "DeletionKeptBack",
-        action: "KeptBack",
-        note: format!(
-            "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready \
-             since {}.",
-            pod.key.name, key.name, deletion.service_ready_since
-        ),
+        reason,
+        action,
+        note,
     }
 }
 
@@ -347,7 +325,7 @@ fn left_alone_notice(key: &NamespacedName, pod: &Pod, crash: &CrashLoop) -> Noti
 
 fn flapping_notice(key: &NamespacedName) -> Notice {
     Notice {
-        about: service_reference(key, None),
+        about: reference("v1", "Service", &key.namespace, &key.name, None),
         warning: true,
         reason: "ServiceFlapping",
         action: "Waiting",

@@ -13,6 +13,7 @@ use std::time::Duration;
 use watchdog_api::duration::doubled;
 
 use super::evidence::CLOCK_TOLERANCE;
+use super::failure::RequestFailure;
 use super::pods::Pod;
 use super::schedule::Schedule;
 use watchdog_api::unix_time::UnixTime;
@@ -54,19 +55,15 @@ pub(crate) enum DeletionPermit {
     Exhausted,
 }
 
-/// One deletion, as far as the attempts are concerned.
+/// The attempt of a weeder to delete a pod.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
-    /// The weeder that deleted the pod, and its end.
+    /// The weeder, and its end.
     pub(crate) weeder: u64,
     pub(crate) ends_at: UnixTime,
-    /// When the pod was found to crash, and when the request left, both by the weeder's clock.
+    /// When the pod was found to crash, and when the request leaves, both by the weeder's clock.
     pub(crate) found_at: UnixTime,
     pub(crate) asked_at: UnixTime,
-    /// When the API server deleted the pod, by its own clock; none when it did not say.
-    pub(crate) deleted_at: Option<UnixTime>,
-    /// False when the API server did not answer.
-    pub(crate) certain: bool,
 }
 
 /// A deletion that was of no use to a container: it crashed again within a minute.
@@ -84,7 +81,7 @@ pub(crate) struct Attempts {
     due: Schedule<ControllerKey>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct DeletionRound {
     // Counts the rounds; replicas that are deleted together belong to one.
     round: u64,
@@ -149,21 +146,14 @@ impl ControllerKey {
 // === impl Attempts ===
 
 impl Attempts {
-    /// The answer for a pod that was found to crash at `found_at` and that this weeder could delete. Each of its
-    /// containers that crash must have waited for its time.
-    pub(crate) fn permit(
-        &self,
-        controller: &ControllerKey,
-        pod: &Pod,
-        found_at: UnixTime,
-        weeder: u64,
-        now: UnixTime,
-    ) -> DeletionPermit {
-        let Some(record) = self.records.get(controller) else {
+    /// The answer for a pod that the attempt could delete. Each of its containers that crash must have waited for its
+    /// time.
+    pub(crate) fn permit(&self, pod: &Pod, attempt: &Attempt) -> DeletionPermit {
+        let Some(record) = self.records.get(&ControllerKey::of(pod)) else {
             return DeletionPermit::Now;
         };
-        let in_round = record.joins(pod, found_at, weeder, now);
-        if record.is_exhausted(weeder, in_round) {
+        let in_round = record.joins(pod, attempt);
+        if record.is_exhausted(attempt.weeder, in_round) {
             return DeletionPermit::Exhausted;
         }
         if in_round {
@@ -172,56 +162,54 @@ impl Attempts {
         let containers = pod.crashes.iter().map(|crash| &crash.container);
         let containers = containers.filter_map(|container| record.containers.get(container));
         match containers.filter_map(ContainerRecord::pause_ends_at).max() {
-            Some(until) if now < until => DeletionPermit::At(until),
+            Some(until) if attempt.asked_at < until => DeletionPermit::At(until),
             _ => DeletionPermit::Now,
         }
     }
 
     /// True for a pod whose predecessor this weeder deleted.
-    pub(crate) fn is_successor(&self, pod: &Pod, found_at: UnixTime, weeder: u64) -> bool {
+    pub(crate) fn is_successor(&self, pod: &Pod, attempt: &Attempt) -> bool {
         let record = self.records.get(&ControllerKey::of(pod));
         record.is_some_and(|record| {
-            record.by_weeder.contains_key(&weeder) && !record.includes(pod, Some(found_at))
+            record.by_weeder.contains_key(&attempt.weeder) && !record.includes(pod, Some(attempt.found_at))
         })
     }
 
-    /// A pod was deleted, or may have been. It counts for all of its containers that crashed.
-    pub(crate) fn deleted(&mut self, controller: &ControllerKey, pod: &Pod, attempt: Attempt, now: UnixTime) {
+    /// A pod was deleted, or may have been, because the API server did not answer. It counts for all of its containers
+    /// that crashed.
+    pub(crate) fn deleted(
+        &mut self,
+        pod: &Pod,
+        attempt: &Attempt,
+        answer: &Result<Option<UnixTime>, RequestFailure>,
+        now: UnixTime,
+    ) {
+        let (certain, deleted_at) = (answer.is_ok(), answer.as_ref().ok().copied().flatten());
+        let controller = ControllerKey::of(pod);
+        let record = self.records.entry(controller.clone()).or_default();
         let keep_until = now.after(REMEMBERED).max(attempt.ends_at);
-        let known = self.records.get(controller);
-        let in_round =
-            known.is_some_and(|record| record.joins(pod, attempt.found_at, attempt.weeder, attempt.asked_at));
-        let record = self.records.entry(controller.clone()).or_insert(DeletionRound {
-            round: 0,
-            uid: String::new(),
-            deleted_at: None,
-            asked_at: attempt.asked_at,
-            certain: attempt.certain,
-            by_weeder: BTreeMap::new(),
-            containers: BTreeMap::new(),
-            keep_until,
-        });
         record.keep_until = record.keep_until.max(keep_until);
-        if in_round {
+        // A new record has no round yet.
+        if record.round > 0 && record.joins(pod, attempt) {
             // Answers may come in another order than the deletions.
             record.asked_at = record.asked_at.min(attempt.asked_at);
-            record.certain &= attempt.certain;
-            record.deleted_at = match (record.deleted_at, attempt.deleted_at) {
+            record.certain &= certain;
+            record.deleted_at = match (record.deleted_at, deleted_at) {
                 (Some(known), Some(other)) => Some(known.min(other)),
                 (known, other) => known.or(other),
             };
         } else {
             record.round += 1;
             record.uid.clone_from(&pod.uid);
-            record.deleted_at = attempt.deleted_at;
+            record.deleted_at = deleted_at;
             record.asked_at = attempt.asked_at;
-            record.certain = attempt.certain;
+            record.certain = certain;
         }
         record.count_round(attempt.weeder);
         for crash in &pod.crashes {
-            record.count_container(&crash.container, attempt, now);
+            record.count_container(&crash.container, attempt.weeder, certain, now);
         }
-        self.due.insert(controller.clone(), record.next_due());
+        self.due.insert(controller, record.next_due());
     }
 
     /// A weeder gives up a container of a controller. False when it did so before.
@@ -293,11 +281,11 @@ impl Attempts {
 impl DeletionRound {
     /// True when a deletion of the pod belongs to the present round. A weeder that took no part in the round joins it
     /// only while it lasts: another outage begins another round.
-    fn joins(&self, pod: &Pod, found_at: UnixTime, weeder: u64, now: UnixTime) -> bool {
-        let attempts = self.by_weeder.get(&weeder);
+    fn joins(&self, pod: &Pod, attempt: &Attempt) -> bool {
+        let attempts = self.by_weeder.get(&attempt.weeder);
         let takes_part = attempts.is_some_and(|attempts| attempts.last_round == self.round);
-        let over = self.certain && self.asked_at.after(PROOF) <= now;
-        (takes_part || !over) && self.includes(pod, Some(found_at))
+        let over = self.certain && self.asked_at.after(PROOF) <= attempt.asked_at;
+        (takes_part || !over) && self.includes(pod, Some(attempt.found_at))
     }
 
     /// True when the pod existed already when the first deletion of the round took place. Both times are an API
@@ -336,8 +324,8 @@ impl DeletionRound {
         }
     }
 
-    fn count_container(&mut self, container: &str, attempt: Attempt, now: UnixTime) {
-        let outcome = if attempt.certain {
+    fn count_container(&mut self, container: &str, weeder: u64, certain: bool, now: UnixTime) {
+        let outcome = if certain {
             DeletionOutcome::Open
         } else {
             DeletionOutcome::Uncertain
@@ -354,7 +342,7 @@ impl DeletionRound {
                     deletions: before.saturating_add(1),
                     last_round: self.round,
                     last: now,
-                    weeder: attempt.weeder,
+                    weeder,
                     outcome,
                 };
                 self.containers.insert(container.to_owned(), counted);
@@ -394,20 +382,21 @@ mod tests {
         pod
     }
 
+    fn attempt(weeder: u64, found_at: f64, asked_at: f64) -> Attempt {
+        Attempt {
+            weeder,
+            ends_at: at(1e5),
+            found_at: at(found_at),
+            asked_at: at(asked_at),
+        }
+    }
+
     fn permit(attempts: &Attempts, pod: &Pod, weeder: u64, now: f64) -> DeletionPermit {
-        attempts.permit(&ControllerKey::of(pod), pod, at(now), weeder, at(now))
+        attempts.permit(pod, &attempt(weeder, now, now))
     }
 
     fn delete(attempts: &mut Attempts, pod: &Pod, weeder: u64, now: f64) {
-        let attempt = Attempt {
-            weeder,
-            ends_at: at(1e5),
-            found_at: at(now),
-            asked_at: at(now),
-            deleted_at: Some(at(now)),
-            certain: true,
-        };
-        attempts.deleted(&ControllerKey::of(pod), pod, attempt, at(now));
+        attempts.deleted(pod, &attempt(weeder, now, now), &Ok(Some(at(now))), at(now));
     }
 
     /// Weeder 2 deletes a replica of its third round. Before the answer comes, weeder 1 begins a round for the same
@@ -488,20 +477,13 @@ mod tests {
     fn replicas_whose_deletions_have_no_answer_are_one_attempt() {
         let mut attempts = Attempts::default();
         let replicas = ["1", "2", "3"].map(|uid| pod(uid, 0.0));
-        let controller = ControllerKey::of(&replicas[0]);
-        let attempt = |deleted_at: Option<f64>| Attempt {
-            weeder: 1,
-            ends_at: at(1e5),
-            found_at: at(99.0),
-            asked_at: at(100.0),
-            deleted_at: deleted_at.map(at),
-            certain: deleted_at.is_some(),
-        };
+        let asked = attempt(1, 99.0, 100.0);
+        let no_answer = Err(RequestFailure::Failed(String::new()));
         for replica in &replicas {
-            attempts.deleted(&controller, replica, attempt(None), at(101.0));
+            attempts.deleted(replica, &asked, &no_answer, at(101.0));
         }
         let permit = |attempts: &Attempts, pod: &Pod, found_at: f64| {
-            attempts.permit(&controller, pod, at(found_at), 1, at(102.0))
+            attempts.permit(pod, &attempt(1, found_at, 102.0))
         };
         for replica in &replicas {
             assert_eq!(permit(&attempts, replica, 99.0), DeletionPermit::Now);
@@ -511,7 +493,7 @@ mod tests {
             permit(&attempts, &successor, 101.9),
             DeletionPermit::At(at(111.0))
         );
-        attempts.deleted(&controller, &replicas[1], attempt(Some(101.0)), at(102.0));
+        attempts.deleted(&replicas[1], &asked, &Ok(Some(at(101.0))), at(102.0));
         assert_eq!(permit(&attempts, &replicas[2], 99.0), DeletionPermit::Now);
         assert_eq!(
             attempts.expire(at(161.0)),

@@ -17,7 +17,7 @@ const MAX_NAMES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     file: BTreeMap<Arc<str>, Arc<Dependants>>,
-    annotated: BTreeMap<NamespacedName, Annotated>,
+    annotated: BTreeMap<NamespacedName, Arc<Dependants>>,
     // The names of annotated Services and the selectors of all dependants, so that a change of one of thousands does
     // not go through all of them.
     annotated_names: UseCounts,
@@ -35,57 +35,54 @@ pub(crate) enum WatchedServices {
     All,
 }
 
-#[derive(Debug)]
-struct Annotated {
-    own: Vec<Selector>,
-    // With those of the file.
-    all: Arc<Dependants>,
-}
-
 impl Declared {
     pub(crate) fn configure(&mut self, config: &WeederConfig) {
+        for old in self.file.values() {
+            old.queries().for_each(|query| self.selectors.remove(query));
+        }
         let entry = |(service, selectors): (&String, &Vec<_>)| {
             (service.as_str().into(), Arc::new(Dependants::new(selectors)))
         };
         self.file = config.services.iter().map(entry).collect();
-        self.selectors = UseCounts::default();
-        for (key, annotated) in &mut self.annotated {
-            annotated.all = merged(&self.file, &key.name, &annotated.own);
-            annotated
-                .all
-                .queries()
-                .for_each(|query| self.selectors.add(query));
-        }
-        for dependants in self.file.values() {
-            dependants.queries().for_each(|query| self.selectors.add(query));
+        for new in self.file.values() {
+            new.queries().for_each(|query| self.selectors.add(query));
         }
     }
 
-    /// A service declares these dependants by its annotation, or none.
-    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>) {
+    /// A service declares these dependants by its annotation, or none. Returns true if that is new.
+    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>) -> bool {
+        let new = own.map(|own| Arc::new(Dependants::new(&own)));
+        if self.annotated.get(key) == new.as_ref() {
+            return false;
+        }
         if let Some(old) = self.annotated.remove(key) {
             self.annotated_names.remove(&key.name);
-            old.all.queries().for_each(|query| self.selectors.remove(query));
+            old.queries().for_each(|query| self.selectors.remove(query));
         }
-        if let Some(own) = own {
-            let all = merged(&self.file, &key.name, &own);
+        if let Some(new) = new {
             self.annotated_names.add(&key.name);
-            all.queries().for_each(|query| self.selectors.add(query));
-            self.annotated.insert(key.clone(), Annotated { own, all });
+            new.queries().for_each(|query| self.selectors.add(query));
+            self.annotated.insert(key.clone(), new);
         }
+        true
     }
 
     /// The dependants of a service; none when it has none.
-    pub(crate) fn of(&self, key: &NamespacedName) -> Option<&Arc<Dependants>> {
-        match self.annotated.get(key) {
-            Some(annotated) => Some(&annotated.all),
-            None => self.file.get(&key.name),
+    pub(crate) fn of(&self, key: &NamespacedName) -> Option<Arc<Dependants>> {
+        match (self.file.get(&key.name), self.annotated.get(key)) {
+            (Some(file), Some(annotated)) => Some(Arc::new(file.and(annotated))),
+            (file, annotated) => file.or(annotated).cloned(),
         }
+    }
+
+    /// True when a service has dependants.
+    pub(crate) fn has(&self, key: &NamespacedName) -> bool {
+        self.annotated.contains_key(key) || self.file.contains_key(&key.name)
     }
 
     /// The services whose endpoints must be watched; those that are only annotated count when `annotated` is true.
     pub(crate) fn watched_services(&self, annotated: bool) -> WatchedServices {
-        let annotations = self.annotated_names.texts().filter(|_| annotated);
+        let annotations = self.annotated_names.0.keys().filter(|_| annotated);
         let mut names = BTreeSet::new();
         for name in self.file.keys().chain(annotations) {
             names.insert(name.clone());
@@ -98,7 +95,7 @@ impl Declared {
 
     /// The selectors of all dependants, in kubectl's notation; of more than [`MAX_WATCHES`] one more than that.
     pub(crate) fn selectors(&self) -> BTreeSet<Arc<str>> {
-        self.selectors.texts().take(MAX_WATCHES + 1).cloned().collect()
+        self.selectors.0.keys().take(MAX_WATCHES + 1).cloned().collect()
     }
 
     pub(crate) fn annotated(&self) -> impl Iterator<Item = &NamespacedName> {
@@ -119,10 +116,6 @@ impl UseCounts {
             }
         }
     }
-
-    fn texts(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.0.keys()
-    }
 }
 
 impl WatchedServices {
@@ -132,13 +125,6 @@ impl WatchedServices {
             Self::Named(names) => names.contains(service),
         }
     }
-}
-
-fn merged(file: &BTreeMap<Arc<str>, Arc<Dependants>>, service: &str, own: &[Selector]) -> Arc<Dependants> {
-    Arc::new(match file.get(service) {
-        Some(dependants) => dependants.and(own),
-        None => Dependants::new(own),
-    })
 }
 
 #[cfg(test)]

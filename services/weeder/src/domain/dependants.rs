@@ -27,19 +27,18 @@ pub(crate) struct PodQuery {
 
 impl Dependants {
     pub(crate) fn new(selectors: &[Selector]) -> Self {
+        let query = |selector: &Selector| (selector.clone(), selector.to_string().into());
         Self {
-            selectors: selectors
-                .iter()
-                .map(|s| (s.clone(), s.to_string().into()))
-                .collect(),
+            selectors: selectors.iter().map(query).collect(),
         }
     }
 
-    pub(crate) fn and(&self, more: &[Selector]) -> Self {
+    /// With more selectors; one that is there already does not count twice.
+    pub(crate) fn and(&self, more: &Self) -> Self {
         let mut all = self.clone();
-        for (selector, query) in Self::new(more).selectors {
-            if !all.queries().any(|known| *known == query) {
-                all.selectors.push((selector, query));
+        for (selector, query) in &more.selectors {
+            if !all.queries().any(|known| known == query) {
+                all.selectors.push((selector.clone(), query.clone()));
             }
         }
         all
@@ -71,28 +70,22 @@ impl PodQuery {
         if selectors.len() > MAX_WATCHES {
             return BTreeSet::from([Self::default()]);
         }
-        let owned = || {
-            namespaces
-                .iter()
-                .filter(|(_, owned)| **owned)
-                .map(|(name, _)| name)
-        };
+        let owned = namespaces.iter().filter(|(_, owned)| **owned);
+        let owned = owned.map(|(name, _)| Some(name.clone()));
         // One more than can be watched is enough to know: a replica may own thousands.
-        let few = owned().take(MAX_WATCHES + 1).count();
-        let few = few * selectors.len() <= MAX_WATCHES && few < namespaces.len();
-        let scopes: Vec<Option<Arc<str>>> = if few {
-            owned().cloned().map(Some).collect()
-        } else {
-            vec![None]
-        };
-        let query = |namespace: &Option<Arc<str>>, labels: &Arc<str>| Self {
-            namespace: namespace.clone(),
-            labels: Some(labels.clone()),
-        };
-        let queries = scopes
-            .iter()
-            .flat_map(|scope| selectors.iter().map(move |labels| query(scope, labels)));
-        queries.collect()
+        let owned: Vec<_> = owned.take(MAX_WATCHES + 1).collect();
+        let few = owned.len() * selectors.len() <= MAX_WATCHES && owned.len() < namespaces.len();
+        let scopes = if few { owned } else { vec![None] };
+        let mut queries = BTreeSet::new();
+        for namespace in scopes {
+            for labels in selectors {
+                queries.insert(Self {
+                    namespace: namespace.clone(),
+                    labels: Some(labels.clone()),
+                });
+            }
+        }
+        queries
     }
 
     /// How the watch is restricted: a closed set of label values.

@@ -22,12 +22,6 @@ impl NamespacedName {
     }
 }
 
-impl std::fmt::Display for NamespacedName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
 /// The objects of a namespace.
 pub(crate) fn in_namespace<'a, T>(
     objects: &'a BTreeMap<NamespacedName, T>,

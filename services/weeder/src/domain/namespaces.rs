@@ -33,16 +33,8 @@ impl Namespaces {
     /// These exist and no others: gives those that are gone. One that was never seen is not gone; the list may be
     /// older than what is known of its services.
     pub(crate) fn synced(&mut self, live: &BTreeSet<Arc<str>>) -> Vec<Arc<str>> {
-        let gone: Vec<_> = self
-            .known
-            .keys()
-            .filter(|name| !live.contains(*name))
-            .cloned()
-            .collect();
-        for name in &gone {
-            self.known.remove(name);
-        }
-        gone
+        let gone = self.known.extract_if(.., |name, _| !live.contains(name));
+        gone.map(|(name, _)| name).collect()
     }
 
     pub(crate) fn is_terminating(&self, name: &str) -> bool {

@@ -6,15 +6,6 @@ use std::sync::Arc;
 use super::namespaced_name::{NamespacedName, in_namespace};
 use watchdog_api::unix_time::UnixTime;
 
-/// Judged over all slices of the service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServiceReadiness {
-    /// At least one endpoint over all slices is ready.
-    Ready,
-    /// No endpoint is.
-    NotReady,
-}
-
 /// Endpoints of a slice, or of a service over all its slices. Slices of different address types count alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Endpoints {
@@ -80,19 +71,16 @@ pub struct Index {
 impl Endpoints {
     /// Counts endpoints by whether they are ready.
     pub fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {
-        endpoints.into_iter().fold(Self::default(), |sum, ready| Self {
-            ready: sum.ready.saturating_add(u32::from(ready)),
-            total: sum.total.saturating_add(1),
-        })
+        let one = |ready| Self {
+            ready: u32::from(ready),
+            total: 1,
+        };
+        endpoints.into_iter().map(one).fold(Self::default(), Self::plus)
     }
 
     /// The rule: one ready endpoint is enough, and none is none, no endpoint at all included.
-    pub const fn readiness(self) -> ServiceReadiness {
-        if self.ready > 0 {
-            ServiceReadiness::Ready
-        } else {
-            ServiceReadiness::NotReady
-        }
+    pub const fn is_ready(self) -> bool {
+        self.ready > 0
     }
 
     const fn plus(self, other: Self) -> Self {
@@ -103,31 +91,24 @@ impl Endpoints {
     }
 }
 
-// === impl ServiceState ===
-
-impl ServiceState {
-    /// Readiness over all slices.
-    pub const fn readiness(&self) -> ServiceReadiness {
-        self.endpoints.readiness()
-    }
-}
-
 // === impl ServiceChange ===
 
 impl ServiceChange {
-    /// True when the service is not ready, or has no slice.
-    pub fn is_not_ready(&self) -> bool {
-        self.after
-            .as_ref()
-            .is_none_or(|state| state.readiness() == ServiceReadiness::NotReady)
+    /// True when the service is ready now.
+    pub fn is_ready(&self) -> bool {
+        is_ready(self.after)
     }
 
     /// True when a weeder starts: the service is ready and was not, or was not known. Losing readiness, losing slices
     /// and changes among the endpoints of a ready service start nothing.
     pub fn became_ready(&self) -> bool {
-        let ready = |state: &ServiceState| state.readiness() == ServiceReadiness::Ready;
-        self.after.as_ref().is_some_and(ready) && !self.before.as_ref().is_some_and(ready)
+        is_ready(self.after) && !is_ready(self.before)
     }
+}
+
+/// A service without a slice is not ready.
+fn is_ready(state: Option<ServiceState>) -> bool {
+    state.is_some_and(|state| state.endpoints.is_ready())
 }
 
 // === impl Index ===
@@ -201,13 +182,14 @@ impl Index {
         now: UnixTime,
         gone: impl Fn(&NamespacedName, &Slice) -> bool,
     ) -> Vec<ServiceChange> {
-        let keys: Vec<NamespacedName> = self
-            .slices
-            .iter()
-            .filter(|(key, slice)| gone(key, slice))
-            .map(|(key, _)| key.clone())
+        let slices = self.slices.extract_if(.., |key, slice| gone(key, slice));
+        let services: BTreeSet<_> = slices
+            .filter_map(|(key, slice)| Some(NamespacedName::new(key.namespace, slice.service?)))
             .collect();
-        keys.iter().filter_map(|key| self.remove(key, now)).collect()
+        services
+            .into_iter()
+            .filter_map(|service| self.update(service, now))
+            .collect()
     }
 
     fn slices_of<'a>(&'a self, service: &'a NamespacedName) -> impl Iterator<Item = &'a Slice> {
@@ -219,7 +201,7 @@ impl Index {
         let before = self.services.get(&key).copied();
         let endpoints = self.slices_of(&key).map(|slice| slice.endpoints);
         let after = endpoints.reduce(Endpoints::plus).map(|endpoints| {
-            let unchanged = before.filter(|before| before.readiness() == endpoints.readiness());
+            let unchanged = before.filter(|before| before.endpoints.is_ready() == endpoints.is_ready());
             ServiceState {
                 endpoints,
                 since: unchanged.map_or(now, |before| before.since),

@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use watchdog_api::unix_time::UnixTime;
 
-/// Keys with the moment at which each is due; what is due at the same moment comes in the order in which it was put
-/// in. A key is in it once.
+/// Keys with the moment at which each is due, in the order of moments and then of keys. A key is in it once.
 #[derive(Debug)]
 pub(crate) struct Schedule<K> {
-    order: BTreeSet<(UnixTime, u64, K)>,
-    due: BTreeMap<K, (UnixTime, u64)>,
-    counter: u64,
+    order: BTreeSet<(UnixTime, K)>,
+    due: BTreeMap<K, UnixTime>,
 }
 
 impl<K> Default for Schedule<K> {
@@ -18,7 +16,6 @@ impl<K> Default for Schedule<K> {
         Self {
             order: BTreeSet::new(),
             due: BTreeMap::new(),
-            counter: 0,
         }
     }
 }
@@ -27,34 +24,33 @@ impl<K: Ord + Clone> Schedule<K> {
     /// Puts a key in, in place of where it was.
     pub(crate) fn insert(&mut self, key: K, due: UnixTime) {
         self.remove(&key);
-        self.counter += 1;
-        self.due.insert(key.clone(), (due, self.counter));
-        self.order.insert((due, self.counter, key));
+        self.due.insert(key.clone(), due);
+        self.order.insert((due, key));
     }
 
     /// Puts a key in, or moves it forward; never back.
     pub(crate) fn expedite(&mut self, key: K, due: UnixTime) {
-        if self.due.get(&key).is_none_or(|(already, _)| *already > due) {
+        if self.due(&key).is_none_or(|already| already > due) {
             self.insert(key, due);
         }
     }
 
     pub(crate) fn remove(&mut self, key: &K) {
-        if let Some((due, counter)) = self.due.remove(key) {
-            self.order.remove(&(due, counter, key.clone()));
+        if let Some(due) = self.due.remove(key) {
+            self.order.remove(&(due, key.clone()));
         }
     }
 
     /// Takes out the key that has been due for longest.
     pub(crate) fn pop_due(&mut self, now: UnixTime) -> Option<K> {
-        let (_, _, key) = self.order.first().filter(|(due, _, _)| *due <= now)?;
-        let key = key.clone();
-        self.remove(&key);
+        self.next_due().filter(|due| *due <= now)?;
+        let (_, key) = self.order.pop_first()?;
+        self.due.remove(&key);
         Some(key)
     }
 
     pub(crate) fn due(&self, key: &K) -> Option<UnixTime> {
-        self.due.get(key).map(|(due, _)| *due)
+        self.due.get(key).copied()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -63,7 +59,7 @@ impl<K: Ord + Clone> Schedule<K> {
 
     /// When the next key is due.
     pub(crate) fn next_due(&self) -> Option<UnixTime> {
-        self.order.first().map(|(due, _, _)| *due)
+        self.order.first().map(|(due, _)| *due)
     }
 }
 
@@ -83,7 +79,7 @@ mod tests {
         schedule.remove(&"gone");
         assert_eq!(schedule.next_due(), Some(UnixTime(5)));
         let popped: Vec<_> = std::iter::from_fn(|| schedule.pop_due(UnixTime(8))).collect();
-        assert_eq!(popped, ["b", "a", "moved"]);
+        assert_eq!(popped, ["a", "b", "moved"]);
         schedule.expedite("late", UnixTime(10));
         assert_eq!(schedule.next_due(), Some(UnixTime(9)), "never back");
         schedule.expedite("late", UnixTime(8));

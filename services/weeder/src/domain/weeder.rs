@@ -91,11 +91,8 @@ pub(crate) struct Weeder {
     pub(crate) left_alone: VecDeque<LeftAlone>,
     /// A sentence for people: the current activity, or why the weeder ended.
     pub(crate) message: String,
-    // Its deletions are kept back.
-    observes: bool,
     // The service is not ready: its dependants crash for good reason, and deleting them would not help.
     paused: bool,
-    sequence: u64,
 }
 
 // === impl StopReason ===
@@ -107,18 +104,6 @@ impl StopReason {
             Self::NotOwned => "Another replica owns the namespace now.",
             Self::NotConfigured => "The configuration no longer names the service.",
             Self::NotAnnotated => "The service no longer declares dependants.",
-        }
-    }
-}
-
-// === impl DeletionResult ===
-
-impl DeletionResult {
-    pub(crate) const fn of(answer: &Result<(), RequestFailure>) -> Self {
-        match answer {
-            Ok(()) => Self::Deleted,
-            Err(RequestFailure::Gone | RequestFailure::Changed) => Self::Obsolete,
-            Err(_) => Self::Refused,
         }
     }
 }
@@ -146,7 +131,11 @@ impl Weeder {
         };
         Self {
             key,
-            phase: Phase::Queued,
+            phase: if pause.is_zero() {
+                Phase::Active
+            } else {
+                Phase::Queued
+            },
             started_at: now,
             deletes_from,
             ends_at: deletes_from.after(watch_duration),
@@ -156,9 +145,7 @@ impl Weeder {
             deletions: VecDeque::new(),
             left_alone: VecDeque::new(),
             message,
-            observes: false,
             paused: false,
-            sequence: 0,
         }
     }
 
@@ -207,7 +194,8 @@ impl Weeder {
 
     pub(crate) fn end(&mut self) {
         self.phase = Phase::Ended;
-        let verb = if self.observes {
+        let kept_back = |deletion: &PodDeletion| deletion.result == DeletionResult::KeptBack;
+        let verb = if self.deletions.iter().any(kept_back) {
             "would have deleted"
         } else {
             "deleted"
@@ -225,29 +213,43 @@ impl Weeder {
         why.sentence().clone_into(&mut self.message);
     }
 
-    /// Remembers the result of a deletion. A second refusal takes the place of the first, and so does a second state
-    /// that was obsolete, so that retries do not push out what else happened.
+    /// Remembers the answer to a deletion, which mode observe may have `kept_back`. A second refusal takes the place of
+    /// the first, and so does a second state that was obsolete, so that retries do not push out what else happened.
     pub(crate) fn record(
         &mut self,
         pod: &Pod,
         crash: &CrashLoop,
         service_ready_since: UnixTime,
-        answer: &Result<(), RequestFailure>,
+        answer: Result<(), &RequestFailure>,
+        kept_back: bool,
         at: UnixTime,
     ) {
-        let result = DeletionResult::of(answer);
-        self.deleted += u64::from(result == DeletionResult::Deleted);
-        let message = self.sentence(crash, answer);
+        self.deleted += u64::from(answer.is_ok());
+        let service = &self.key.name;
+        let why = format!("CrashLoopBackOff of {crash} while service {service} is ready again");
+        let (result, message) = match answer {
+            Ok(()) if kept_back => {
+                let message = format!("Not deleted, because the mode is observe: {why}.");
+                (DeletionResult::KeptBack, message)
+            }
+            Ok(()) => (DeletionResult::Deleted, format!("{why}.")),
+            Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
+                (DeletionResult::Obsolete, format!("Left alone: {failure}."))
+            }
+            Err(failure) => {
+                let message = format!("{why}; the pod could not be deleted: {failure}.");
+                (DeletionResult::Refused, message)
+            }
+        };
         let last = self.deletions.iter_mut().rev().find(|last| last.uid == pod.uid);
-        if let Some(last) = last.filter(|last| last.result == result && result != DeletionResult::Deleted) {
+        if let Some(last) = last.filter(|last| last.result == result && answer.is_err()) {
             last.crash = crash.clone();
             last.message = message;
             last.at = at;
             return;
         }
-        self.sequence += 1;
         let deletion = PodDeletion {
-            sequence: self.sequence,
+            sequence: self.deletions.back().map_or(0, |last| last.sequence) + 1,
             pod: pod.key.name.clone(),
             uid: pod.uid.clone(),
             owner: pod.owner.clone(),
@@ -277,15 +279,6 @@ impl Weeder {
         found.is_some_and(|deletion| !std::mem::replace(&mut deletion.useless, true))
     }
 
-    /// The latest deletion of this pod was kept back, because the mode is observe.
-    pub(crate) fn mark_kept_back(&mut self, uid: &str) {
-        self.observes = true;
-        if let Some(last) = self.deletions.iter_mut().rev().find(|last| last.uid == uid) {
-            last.result = DeletionResult::KeptBack;
-            last.message = format!("Not deleted, because the mode is observe: {}", last.message);
-        }
-    }
-
     /// It gives up a container.
     pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: UnixTime) {
         let left = LeftAlone {
@@ -295,16 +288,6 @@ impl Weeder {
             at,
         };
         push(&mut self.left_alone, left, 0);
-    }
-
-    fn sentence(&self, crash: &CrashLoop, answer: &Result<(), RequestFailure>) -> String {
-        let service = &self.key.name;
-        let why = format!("CrashLoopBackOff of {crash} while service {service} is ready again");
-        match (DeletionResult::of(answer), answer) {
-            (DeletionResult::Obsolete, Err(failure)) => format!("Left alone: {failure}."),
-            (_, Err(failure)) => format!("{why}; the pod could not be deleted: {failure}."),
-            (_, Ok(())) => format!("{why}."),
-        }
     }
 }
 

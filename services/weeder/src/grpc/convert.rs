@@ -7,7 +7,7 @@ use watchdog_watch_stream::wire::{self, duration};
 
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::ControllerRef;
-use crate::domain::readiness::{ServiceReadiness, ServiceState};
+use crate::domain::readiness::ServiceState;
 use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
 use watchdog_api::unix_time::UnixTime;
 
@@ -41,9 +41,10 @@ pub(crate) fn readiness(
     state: &ServiceState,
     observer: &str,
 ) -> pb::EndpointReadiness {
-    let readiness = match state.readiness() {
-        ServiceReadiness::Ready => pb::Readiness::Ready,
-        ServiceReadiness::NotReady => pb::Readiness::NotReady,
+    let readiness = if state.endpoints.is_ready() {
+        pb::Readiness::Ready
+    } else {
+        pb::Readiness::NotReady
     };
     pb::EndpointReadiness {
         key: Some(key(service)),
@@ -128,12 +129,11 @@ mod tests {
             life,
             at(100.5),
         );
-        weeder.activate();
         let pod = crashing("kcm", "kcm", "u", "7");
         let crash = pod.crash_loop().unwrap().clone();
-        let refused = Err(RequestFailure::Forbidden("no".to_owned()));
-        weeder.record(&pod, &crash, at(100.5), &refused, at(101.0));
-        weeder.record(&pod, &crash, at(100.5), &Ok(()), at(102.0));
+        let refused = RequestFailure::Forbidden("no".to_owned());
+        weeder.record(&pod, &crash, at(100.5), Err(&refused), false, at(101.0));
+        weeder.record(&pod, &crash, at(100.5), Ok(()), false, at(102.0));
         assert!(weeder.mark_useless(&pod, "main") && !weeder.mark_useless(&pod, "main"));
         weeder.leave_alone(&pod, &crash, at(103.0));
         let shown = weeder_message(&weeder, "weeder-0", at(110.25));

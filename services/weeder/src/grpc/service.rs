@@ -2,6 +2,7 @@
 
 use tonic::{Request, Response, Status};
 use watchdog_api::names::is_dns_label;
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
 use watchdog_runtime::request::PageRequest;
@@ -46,13 +47,12 @@ impl WeederService for WeederApi {
         let request = request.into_inner();
         let scope = scope(request.scope)?;
         let filter = ServiceFilter::read(request.namespace, request.service)?;
-        let asked = [
+        let page = filter.page(
             "ListEndpointReadiness",
-            scope.as_str_name(),
-            &filter.namespace,
-            &filter.service,
-        ];
-        let page = PageRequest::read(request.page_size, &request.page_token, &asked)?;
+            scope,
+            request.page_size,
+            &request.page_token,
+        )?;
         let page = self
             .readiness
             .list(scope, &page, |key, _| filter.matches(key))
@@ -114,13 +114,7 @@ impl WeederService for WeederApi {
         let request = request.into_inner();
         let scope = scope(request.scope)?;
         let filter = ServiceFilter::read(request.namespace, request.service)?;
-        let asked = [
-            "ListWeeders",
-            scope.as_str_name(),
-            &filter.namespace,
-            &filter.service,
-        ];
-        let page = PageRequest::read(request.page_size, &request.page_token, &asked)?;
+        let page = filter.page("ListWeeders", scope, request.page_size, &request.page_token)?;
         let page = self
             .weeders
             .list(scope, &page, |key, _| filter.matches(key))
@@ -151,6 +145,11 @@ impl ServiceFilter {
             check("service", "Service", &service)?;
         }
         Ok(Self { namespace, service })
+    }
+
+    fn page(&self, rpc: &str, scope: Scope, size: i32, token: &str) -> Result<PageRequest, Status> {
+        let filter = [rpc, scope.as_str_name(), &self.namespace, &self.service];
+        PageRequest::read(size, token, &filter)
     }
 
     fn matches(&self, NamePair(namespace, service): &NamePair) -> bool {

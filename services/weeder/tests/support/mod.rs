@@ -416,11 +416,6 @@ impl Weeder {
         assert_eq!((failed, in_time), (vec![], true));
     }
 
-    /// Stops it as SIGKILL does.
-    pub async fn kill(self) {
-        self.bound.tasks.drain(Duration::ZERO).await;
-    }
-
     pub async fn list(&mut self) -> Vec<pb::Weeder> {
         self.list_in(Scope::Unspecified).await
     }
@@ -436,6 +431,28 @@ impl Weeder {
             .unwrap()
             .into_inner()
             .weeders
+    }
+
+    /// All weeders, in pages of this size.
+    pub async fn pages(&mut self, page_size: i32) -> Vec<pb::ListWeedersResponse> {
+        let mut request = pb::ListWeedersRequest {
+            page_size,
+            ..Default::default()
+        };
+        let mut pages = Vec::new();
+        loop {
+            let page = self
+                .client
+                .list_weeders(request.clone())
+                .await
+                .unwrap()
+                .into_inner();
+            request.page_token.clone_from(&page.next_page_token);
+            pages.push(page);
+            if request.page_token.is_empty() {
+                return pages;
+            }
+        }
     }
 
     /// The weeder of a service.
@@ -529,8 +546,13 @@ impl JsonLog {
 
 /// Waits until `condition` holds.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    until(what, async || condition()).await;
+}
+
+/// The same for a condition that must be asked for.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while !condition() {
+    while !condition().await {
         assert!(Instant::now() < deadline, "gave up waiting until {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::scaling::v1::{Direction, FlowState, GetScalingRequest};
 
-use super::backend::{Backend, Plan, SandboxBackend};
+use super::backend::{Backend as _, Plan, SandboxBackend};
 use super::control_plane::{API_SERVER, ControlPlane, ControlPlanes};
 use super::fixture::Fixture;
 use super::seed::Seed;
@@ -71,8 +71,8 @@ fn schedule(seed: u64, services: usize) -> Vec<(Duration, ChaosEvent)> {
 /// # Errors
 /// Whatever is wrong in the end.
 pub async fn play(seed: u64) -> anyhow::Result<()> {
-    let backend = Arc::new(Backend::Sandbox(SandboxBackend::start_behind_proxy().await?));
-    let shared = backend.seed().0;
+    let backend = Arc::new(SandboxBackend::start_behind_proxy().await?);
+    let shared = backend.seed();
     // Verdicts are missed while lease-probe is dead.
     shared.timeline.note_gap();
     let ServiceReplicas {
@@ -128,17 +128,11 @@ struct ServiceReplicas {
 }
 
 impl ServiceReplicas {
-    async fn start(backend: &Backend, seed: &Seed) -> anyhow::Result<Self> {
-        let probe = "lease-probe-1";
-        let probe = seed
-            .setup
-            .lease_probe(probe, &backend.seed_kubeconfig(probe)?)
-            .await?;
-        let coordinator = "scaling-coordinator-1";
-        let coordinator = seed
-            .setup
-            .coordinator(coordinator, &backend.seed_kubeconfig(coordinator)?, &[])
-            .await?;
+    async fn start(backend: &SandboxBackend, seed: &Seed) -> anyhow::Result<Self> {
+        let (probe, coordinator) = ("lease-probe-1", "scaling-coordinator-1");
+        let probe = seed.setup.lease_probe(probe, &backend.kubeconfig(probe)).await?;
+        let kubeconfig = backend.kubeconfig(coordinator);
+        let coordinator = seed.setup.coordinator(coordinator, &kubeconfig, &[]).await?;
         for service in [&probe, &coordinator] {
             service.wait_ready().await?;
         }

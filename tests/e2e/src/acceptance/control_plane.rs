@@ -9,7 +9,7 @@
 //! A pod whose need is down crashes and stays in CrashLoopBackOff until somebody deletes it: kubelet's back-off is
 //! longer than any scenario. Its successor runs if the need is there.
 
-mod objects;
+pub mod objects;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};

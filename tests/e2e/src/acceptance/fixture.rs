@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::PROJECT;
 use super::accounting::Account;
-use super::backend::{Backend, HeldServers, Plan, SeedBackend};
+use super::backend::{Backend, HeldServers, Plan};
 use super::control_plane::{ControlPlane, ControlPlanes, at_once};
 use super::seed::Seed;
 use super::shoot::ShootUnderTest;
@@ -16,7 +16,7 @@ use super::times::Times;
 
 /// The fixture of one scenario.
 pub struct Fixture {
-    backend: Arc<Backend>,
+    backend: Arc<dyn Backend>,
     control_planes: Arc<ControlPlanes>,
     name: String,
     stock: tokio::sync::Mutex<HeldServers>,
@@ -28,7 +28,7 @@ pub struct Fixture {
 // === impl Fixture ===
 
 impl Fixture {
-    pub(super) fn new(backend: Arc<Backend>, control_planes: Arc<ControlPlanes>, name: &str) -> Self {
+    pub(super) fn new(backend: Arc<dyn Backend>, control_planes: Arc<ControlPlanes>, name: &str) -> Self {
         Self {
             backend,
             control_planes,
@@ -41,7 +41,7 @@ impl Fixture {
 
     /// Where it is played.
     #[must_use]
-    pub const fn backend(&self) -> &Arc<Backend> {
+    pub const fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
 
@@ -60,7 +60,7 @@ impl Fixture {
     /// The seed that all scenarios share.
     #[must_use]
     pub fn seed(&self) -> Arc<Seed> {
-        self.backend.seed().0
+        self.backend.seed()
     }
 
     /// A shoot on the shared seed that is known to be healthy.
@@ -78,10 +78,9 @@ impl Fixture {
     /// # Errors
     /// When it does not come up.
     pub async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
-        let (seed, place) = self.backend.seed();
         self.reserve(1 + usize::from(self.backend.has_twin(&plan)))
             .await?;
-        self.shoot_on(seed, &place, plan).await
+        self.shoot_on(self.seed(), plan).await
     }
 
     /// Keeps this many API servers for [`Fixture::second_seed`] and [`Fixture::shoot_on`]. Once, before all else.
@@ -94,17 +93,11 @@ impl Fixture {
         Ok(())
     }
 
-    /// The shared seed, as a place for [`Fixture::shoot_on`].
-    #[must_use]
-    pub fn first_seed(&self) -> (Arc<Seed>, SeedBackend) {
-        self.backend.seed()
-    }
-
     /// Another seed with services of its own; takes one of the reserved API servers.
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn second_seed(&self) -> anyhow::Result<(Arc<Seed>, SeedBackend)> {
+    pub async fn second_seed(&self) -> anyhow::Result<Arc<Seed>> {
         self.backend.second_seed(&mut *self.stock.lock().await).await
     }
 
@@ -112,12 +105,7 @@ impl Fixture {
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn shoot_on(
-        &self,
-        seed: Arc<Seed>,
-        place: &SeedBackend,
-        plan: Plan,
-    ) -> anyhow::Result<Arc<ShootUnderTest>> {
+    pub async fn shoot_on(&self, seed: Arc<Seed>, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
         let mut stock = self.stock.lock().await;
         let name = match self.shoots.lock().len() {
             0 => self.name.clone(),
@@ -125,15 +113,11 @@ impl Fixture {
             _ if !Arc::ptr_eq(&seed, &self.seed()) => self.name.clone(),
             count => format!("{}-{count}", self.name),
         };
-        let site = self.backend.build(&mut stock, place, &name, &plan, true).await?;
+        let site = self.backend.build(&mut stock, Some(&seed), &name, &plan).await?;
         let twin = match self.backend.has_twin(&plan) {
             true => {
-                let (place, name) = (self.backend.unwatched(), format!("{name}-twin"));
-                Some(
-                    self.backend
-                        .build(&mut stock, &place, &name, &plan, false)
-                        .await?,
-                )
+                let name = format!("{name}-twin");
+                Some(self.backend.build(&mut stock, None, &name, &plan).await?)
             }
             false => None,
         };

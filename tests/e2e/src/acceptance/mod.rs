@@ -21,7 +21,6 @@ pub mod seed;
 pub mod shoot;
 pub mod soak;
 pub mod times;
-pub mod version_skew;
 
 #[path = "../../scenarios/mod.rs"]
 pub mod scenarios;

@@ -9,13 +9,14 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_sandbox::Sandbox;
 
 use super::times::Times;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::history::timeline::{Fact, Recorder, Timeline};
 use watchdog_test_support::restartable_service::RestartableService;
 use watchdog_test_support::scratch::Scratch;
-use watchdog_test_support::watchdog::Setup;
+use watchdog_test_support::watchdog::{self, Setup};
 
 /// After a broken stream.
 const RETRY: Duration = Duration::from_millis(100);
@@ -27,7 +28,6 @@ const REQUEST_BOUND: Duration = Duration::from_secs(30);
 pub struct Seed {
     /// An administrator's client.
     pub client: Client,
-    /// The event.
     pub timeline: Arc<Timeline>,
     /// Starts services, and calls them.
     pub setup: Arc<Setup>,
@@ -35,6 +35,8 @@ pub struct Seed {
     /// scaling-coordinator.
     pub coordinator: Arc<RestartableService>,
     pub weeder: Arc<RestartableService>,
+    /// The sandbox that it is, if it is one.
+    pub sandbox: Option<Arc<Sandbox>>,
     // Held for their end.
     verdicts: Option<AbortOnDropHandle<()>>,
     recorder: Option<Recorder>,
@@ -105,6 +107,7 @@ impl Seed {
             lease_probe: RestartableService::new(lease_probe),
             coordinator: RestartableService::new(coordinator),
             weeder: RestartableService::new(weeder),
+            sandbox: None,
             verdicts: None,
             recorder: None,
         })
@@ -121,13 +124,10 @@ impl Seed {
     /// # Errors
     /// When lease-probe does not answer or does not know the shoot.
     pub async fn verdict(&self, shoot: &str) -> anyhow::Result<probe::Verdict> {
-        let mut client = LeaseProbeServiceClient::new(self.lease_probe.channel(&self.setup)?);
-        let request = probe::GetVerdictRequest {
-            shoot: shoot.to_owned(),
-        };
-        let answer = tokio::time::timeout(REQUEST_BOUND, client.get_verdict(request)).await;
-        let answer = answer.context("lease-probe does not answer")??;
-        answer.into_inner().verdict.context("an answer without a verdict")
+        let asked = watchdog::verdict(self.lease_probe.channel(&self.setup)?, shoot);
+        tokio::time::timeout(REQUEST_BOUND, asked)
+            .await
+            .context("lease-probe does not answer")?
     }
 }
 

@@ -38,7 +38,7 @@ pub struct ShootUnderTest {
 
 /// The parts that a shoot and its twin each have.
 struct ShootSide {
-    site: ShootBackend,
+    site: Box<dyn ShootBackend>,
     api: Client,
     nodes: NodeRecorder,
 }
@@ -56,7 +56,7 @@ struct ScenarioState {
 // === impl ShootSide ===
 
 impl ShootSide {
-    async fn new(site: ShootBackend) -> anyhow::Result<Arc<Self>> {
+    async fn new(site: Box<dyn ShootBackend>) -> anyhow::Result<Arc<Self>> {
         let api = site.client().await?;
         let nodes = NodeRecorder::start(&api).await?;
         Ok(Arc::new(Self { site, api, nodes }))
@@ -83,8 +83,8 @@ impl ShootSide {
 impl ShootUnderTest {
     pub(super) async fn new(
         seed: Arc<Seed>,
-        site: ShootBackend,
-        twin: Option<ShootBackend>,
+        site: Box<dyn ShootBackend>,
+        twin: Option<Box<dyn ShootBackend>>,
         plan: Plan,
         times: Times,
     ) -> anyhow::Result<Self> {

@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use watchdog_sandbox::{Cut, Sandbox, SimulatedShoot};
+use watchdog_test_support::fixtures::{CA, KCM, MCM};
+use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::wait::{holds, until, until_true};
 
 use super::output::TimedOutput;
 use super::printer::ChangePrinter;
 use super::{NODES, SHOOTS, Watchdog, timing};
-use watchdog_test_support::wait::{holds, until, until_true};
-use watchdog_test_support::watchdog::Setup;
 
 /// One thing that had to be so.
 struct Check {
@@ -19,34 +20,29 @@ struct Check {
 
 pub(super) struct Incidents<'a> {
     output: &'a TimedOutput,
-    seed: &'a Sandbox,
+    fixture: &'a SandboxFixture,
     shoot: SimulatedShoot,
     twin: SimulatedShoot,
     others: Vec<SimulatedShoot>,
     printer: ChangePrinter,
 }
 
-const KCM: &str = "kube-controller-manager";
-const MCM: &str = "machine-controller-manager";
-const CA: &str = "cluster-autoscaler";
-
 impl<'a> Incidents<'a> {
     pub(super) fn new(
         output: &'a TimedOutput,
-        seed: &'a Sandbox,
+        fixture: &'a SandboxFixture,
         unprotected: &Sandbox,
-        setup: &Setup,
         watchdog: &Watchdog,
     ) -> anyhow::Result<Self> {
         let [first, rest @ ..] = SHOOTS;
-        let shoot = seed.shoot(first)?;
-        let others: Result<Vec<SimulatedShoot>, _> = rest.iter().map(|name| seed.shoot(name)).collect();
+        let shoot = fixture.shoot(first)?;
+        let others: anyhow::Result<_> = rest.iter().map(|name| fixture.shoot(name)).collect();
         Ok(Self {
             output,
-            seed,
+            fixture,
             twin: unprotected.shoot(first)?,
             others: others?,
-            printer: ChangePrinter::start(*output, setup, watchdog, &shoot)?,
+            printer: ChangePrinter::start(*output, &fixture.setup, watchdog, &shoot)?,
             shoot,
         })
     }
@@ -58,7 +54,7 @@ impl<'a> Incidents<'a> {
         let untouched = self
             .others
             .iter()
-            .all(|other| self.scale_writes(other).is_empty());
+            .all(|other| self.fixture.scale_writes(other).is_empty());
         checks.push(Check {
             good: untouched,
             what: "the other shoots were never written to".to_owned(),
@@ -88,17 +84,15 @@ impl<'a> Incidents<'a> {
         let cut = Instant::now();
         self.shoot.cut(Cut::All);
         self.twin.cut(Cut::All);
-        until_true("all dependants are at 0", Duration::from_secs(25), || async {
-            Ok([KCM, MCM, CA].iter().all(|name| self.replicas(name) == (0, 0)))
-        })
-        .await?;
+        let bound = Duration::from_secs(25);
+        self.fixture.wait_replicas(&self.shoot, 0, bound).await?;
         let took = cut.elapsed();
         self.output.line(format!(
             "all dependants are at 0, {:.1} s after the cut; nodes would be Unknown after {} s",
             took.as_secs_f64(),
             grace.as_secs()
         ));
-        let order = self.scale_writes(&self.shoot);
+        let order = self.fixture.scale_writes(&self.shoot);
         let replaced = until(
             "the twin's machines are replaced",
             Duration::from_secs(40),
@@ -161,18 +155,16 @@ impl<'a> Incidents<'a> {
     /// The network is back.
     async fn recovery(&self) -> anyhow::Result<Vec<Check>> {
         self.output.title("The network is back");
-        let before = self.scale_writes(&self.shoot).len();
+        let before = self.fixture.scale_writes(&self.shoot).len();
         let healed = Instant::now();
         self.shoot.heal();
-        until_true("all dependants are restored", Duration::from_secs(25), || async {
-            Ok([KCM, MCM, CA].iter().all(|name| self.replicas(name) == (1, 1)) && self.unmarked())
-        })
-        .await?;
+        let bound = Duration::from_secs(25);
+        self.fixture.wait_replicas(&self.shoot, 1, bound).await?;
         self.output.line(format!(
             "all dependants are back, {:.1} s after the network",
             healed.elapsed().as_secs_f64()
         ));
-        let order = self.scale_writes(&self.shoot).split_off(before);
+        let order = self.fixture.scale_writes(&self.shoot).split_off(before);
         Ok(vec![
             Check {
                 good: order == [KCM, MCM, CA],
@@ -230,22 +222,6 @@ impl<'a> Incidents<'a> {
         }])
     }
 
-    fn replicas(&self, name: &str) -> (i64, i64) {
-        self.shoot
-            .workload(name)
-            .map_or((-1, -1), |w| (w.spec_replicas, w.ready_replicas))
-    }
-
-    /// True if no resource is marked as held down any more.
-    fn unmarked(&self) -> bool {
-        let marked = |name: &&str| {
-            self.shoot
-                .workload(name)
-                .is_some_and(|w| w.watchdog_annotations.contains_key("meltdown-protection-active"))
-        };
-        ![KCM, MCM, CA].iter().any(marked)
-    }
-
     fn crash_looping(&self) -> usize {
         self.shoot
             .pods()
@@ -254,20 +230,9 @@ impl<'a> Incidents<'a> {
             .count()
     }
 
-    /// Names of the resources of a shoot that were scaled, in the order of the writes.
-    fn scale_writes(&self, shoot: &SimulatedShoot) -> Vec<String> {
-        let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
-        let audit = self.seed.seed().audit();
-        audit
-            .iter()
-            .filter(|entry| entry.is_write() && entry.code < 300)
-            .filter_map(|entry| watchdog_test_support::sandboxed::scaled(entry, &prefix))
-            .collect()
-    }
-
     fn pod_deletions(&self) -> usize {
         let prefix = format!("/api/v1/namespaces/{}/pods/", self.shoot.namespace());
-        let audit = self.seed.seed().audit();
+        let audit = self.fixture.sandbox.seed().audit();
         audit
             .iter()
             .filter(|entry| entry.verb == "delete" && entry.code < 300 && entry.path.starts_with(&prefix))

@@ -1,8 +1,8 @@
 //! The demo: a seed with shoots in one process, the three services beside it, and incidents that are printed as they
 //! happen.
 
-mod config;
 mod incidents;
+mod look_around;
 mod output;
 mod printer;
 
@@ -13,8 +13,9 @@ use watchdog_sandbox::{Sandbox, SandboxConfig, SimTiming, SimulatedShootSpec};
 
 use incidents::Incidents;
 use output::TimedOutput;
-use watchdog_test_support::scratch::Scratch;
-use watchdog_test_support::watchdog::{Service, Setup};
+use watchdog_test_support::fixtures;
+use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::watchdog::Service;
 
 /// The whole demo; a newcomer's patience.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -41,16 +42,9 @@ fn timing() -> SimTiming {
     }
 }
 
-async fn sandbox(shoots: &[&str]) -> anyhow::Result<Sandbox> {
-    let config = SandboxConfig {
-        timing: timing(),
-        shoots: shoots
-            .iter()
-            .map(|name| SimulatedShootSpec::new(name, NODES))
-            .collect(),
-        ..SandboxConfig::default()
-    };
-    Sandbox::start(config).await.context("start the sandbox")
+fn specs(shoots: &[&str]) -> Vec<SimulatedShootSpec> {
+    let spec = |name: &&str| SimulatedShootSpec::new(name, NODES).timing(timing());
+    shoots.iter().map(spec).collect()
 }
 
 /// The three services.
@@ -67,42 +61,42 @@ struct Watchdog {
 /// When something could not be started or did not happen in time.
 pub async fn run(keep: bool) -> anyhow::Result<bool> {
     let output = TimedOutput::start();
-    let scratch = Scratch::new("demo")?;
-    let protected = sandbox(&SHOOTS).await?;
+    // The configuration that Gardener deploys, except the times.
+    let prober = fixtures::prober("probeInterval: 6s\ninitialDelay: 1s", "2s");
+    let fixture =
+        SandboxFixture::start_with("demo", specs(&SHOOTS), &prober, &fixtures::weeder("30s")).await?;
     // The same incident on a seed without the watchdog.
-    let unprotected = sandbox(&SHOOTS[..1]).await?;
-    let setup = Setup::new(&scratch, config::PROBER, config::WEEDER)?;
+    let unprotected = Sandbox::start(SandboxConfig {
+        shoots: specs(&SHOOTS[..1]),
+        ..SandboxConfig::default()
+    });
+    let unprotected = unprotected.await.context("start the sandbox")?;
     output.line(format!(
         "a seed with {} shoots of {NODES} nodes runs in this process",
         SHOOTS.len()
     ));
-    let kubeconfig = protected.seed().kubeconfig("watchdog");
-    let (lease_probe, coordinator, weeder) = tokio::try_join!(
-        setup.lease_probe("lease-probe-0", &kubeconfig),
-        setup.coordinator("scaling-coordinator-0", &kubeconfig, &[]),
-        setup.weeder("weeder-0", &kubeconfig),
-    )?;
+    let (lease_probe, coordinator, weeder) =
+        tokio::try_join!(fixture.lease_probe(), fixture.coordinator(), fixture.weeder())?;
     let watchdog = Watchdog {
         lease_probe,
         coordinator,
         weeder,
     };
     for service in [&watchdog.lease_probe, &watchdog.coordinator, &watchdog.weeder] {
-        service.wait_ready().await?;
         output.line(format!(
             "{} is ready, gRPC over mutual TLS on {}",
             service.process.name(),
             service.grpc
         ));
     }
-    let incidents = Incidents::new(&output, &protected, &unprotected, &setup, &watchdog)?;
+    let incidents = Incidents::new(&output, &fixture, &unprotected, &watchdog)?;
     let good = match tokio::time::timeout(LIMIT, incidents.play()).await {
         Ok(good) => good?,
         Err(_) => anyhow::bail!("it took longer than {} s", LIMIT.as_secs()),
     };
     if keep {
-        let files = setup.client_files();
-        output.plain(&config::look_around(
+        let files = fixture.setup.client_files();
+        output.plain(&look_around::look_around(
             &watchdog.lease_probe,
             &watchdog.coordinator,
             &watchdog.weeder,

@@ -194,7 +194,7 @@ async fn replicas(output: TimedOutput, shoot: SimulatedShoot) {
     let mut printed: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     let mut leases_told = leases(&shoot);
     loop {
-        for workload in shoot.state().workloads {
+        for workload in shoot.workloads() {
             let now = (workload.spec_replicas, workload.ready_replicas);
             let last = printed.insert(workload.name.clone(), now);
             if last.is_some_and(|last| last != now) {

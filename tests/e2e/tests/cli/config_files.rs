@@ -1,4 +1,5 @@
-//! The configuration files of today load unchanged, and bad ones say all that is wrong with them.
+//! The exit code and the message for configuration files, good and bad, and for wrong command lines. What is read and
+//! refused is tested beside the parsers.
 
 use std::process::Output;
 
@@ -9,101 +10,60 @@ use watchdog_test_support::scratch::Scratch;
 const PROBER: &str = include_str!("../../../../services/common/api/tests/fixtures/prober-gardener.yaml");
 const WEEDER_FILE: &str = include_str!("../../../../services/common/api/tests/fixtures/weeder-gardener.yaml");
 
-fn check(binary: &str, content: &str, arguments: &[&str]) -> Output {
-    let scratch = Scratch::new("config").unwrap();
-    let file = scratch.write("config.yaml", content).unwrap();
+const ALL: [(&str, &str); 3] = [
+    (LEASE_PROBE, PROBER),
+    (SCALING_COORDINATOR, PROBER),
+    (WEEDER, WEEDER_FILE),
+];
+
+fn run(binary: &str, arguments: &[&str]) -> Output {
     std::process::Command::new(binaries::path(binary).unwrap())
-        .args(["--check-config", "--config-file"])
-        .arg(file)
         .args(arguments)
         .output()
         .unwrap()
 }
 
-#[test]
-fn the_files_that_gardener_deploys_load_unchanged() {
-    for (binary, file) in [
-        (LEASE_PROBE, PROBER),
-        (SCALING_COORDINATOR, PROBER),
-        (WEEDER, WEEDER_FILE),
-    ] {
-        let output = check(binary, file, &[]);
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{binary}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
+/// The exit code and the errors of a check of this file.
+fn check(binary: &str, content: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let scratch = Scratch::new("config").unwrap();
+    let file = scratch.write("config.yaml", content).unwrap();
+    let check = ["--check-config", "--config-file", file.to_str().unwrap()];
+    let output = run(binary, &[&check[..], arguments].concat());
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
-fn a_bad_file_says_everything_at_once_with_its_place() {
-    let bad = "probeIntervall: 30s
-probeInterval: soon
-nodeLeaseFailureFraction: 1.5
-dependentResourceInfos:
-- ref: {kind: Deployment, name: kube-controller-manager}
-  scaleUp: {level: -1}
-";
-    for binary in [LEASE_PROBE, SCALING_COORDINATOR] {
-        let output = check(binary, bad, &[]);
-        assert_eq!(output.status.code(), Some(2));
-        let errors = String::from_utf8(output.stderr).unwrap();
-        for (place, what) in [
-            ("config.yaml:1:1: ", "probeInterval"),
-            ("config.yaml:2:16: probeInterval: ", "soon"),
-            ("config.yaml:3:27: nodeLeaseFailureFraction: ", "1.5"),
-            ("dependentResourceInfos[0].scaleUp.level: ", "-1"),
-            ("dependentResourceInfos[0].ref.apiVersion: ", "required"),
-            ("kubeConfigSecretName: ", "required"),
-        ] {
-            let found = errors
-                .lines()
-                .any(|line| line.contains(place) && line.contains(what));
-            assert!(found, "{place}{what} is missing in:\n{errors}");
-        }
+fn the_files_that_gardener_deploys_load_unchanged_and_a_bad_one_says_where() {
+    for (binary, file) in ALL {
+        let (code, errors) = check(binary, file, &[]);
+        assert_eq!(code, Some(0), "{binary}: {errors}");
+        let (code, errors) = check(binary, "fromTheFuture: 1\n", &[]);
+        assert_eq!(code, Some(2), "{binary}: {errors}");
+        assert!(errors.contains("config.yaml:1:1: "), "{binary}: {errors}");
     }
-    let output = check(
-        WEEDER,
-        "watchDuration: never\nservicesAndDependantSelectors: {}\n",
-        &[],
-    );
-    assert_eq!(output.status.code(), Some(2));
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(errors.contains("config.yaml:1:16: watchDuration"), "{errors}");
 }
 
 /// For a file that somebody else writes for several versions; everything else is refused as ever.
 #[test]
 fn unknown_fields_may_be_ignored() {
-    let newer = |file: &str| format!("{file}\nfromTheFuture: 1\n");
-    for (binary, file) in [
-        (LEASE_PROBE, PROBER),
-        (SCALING_COORDINATOR, PROBER),
-        (WEEDER, WEEDER_FILE),
-    ] {
-        let code = |content: &str, arguments: &[&str]| check(binary, content, arguments).status.code();
-        assert_eq!(code(&newer(file), &[]), Some(2), "{binary}");
-        assert_eq!(
-            code(&newer(file), &["--ignore-unknown-fields"]),
-            Some(0),
-            "{binary}"
-        );
-        assert_eq!(code("fromTheFuture: 1\n", &["--ignore-unknown-fields"]), Some(2));
+    for (binary, file) in ALL {
+        let newer = format!("{file}\nfromTheFuture: 1\n");
+        let ignore = ["--ignore-unknown-fields"];
+        for (content, arguments, expected) in [
+            (newer.as_str(), &[][..], 2),
+            (&newer, &ignore, 0),
+            ("fromTheFuture: 1\n", &ignore, 2),
+        ] {
+            let (code, errors) = check(binary, content, arguments);
+            assert_eq!(code, Some(expected), "{binary}: {errors}");
+        }
     }
 }
 
 #[test]
 fn a_wrong_command_line_is_refused_with_what_to_do() {
-    for binary in [LEASE_PROBE, SCALING_COORDINATOR, WEEDER] {
-        let run = |arguments: &[&str]| {
-            std::process::Command::new(binaries::path(binary).unwrap())
-                .args(arguments)
-                .output()
-                .unwrap()
-        };
-        let help = run(&["--help"]);
+    for (binary, _) in ALL {
+        let help = run(binary, &["--help"]);
         assert_eq!(help.status.code(), Some(0));
         let text = String::from_utf8(help.stdout).unwrap();
         for flag in [
@@ -111,20 +71,26 @@ fn a_wrong_command_line_is_refused_with_what_to_do() {
             "--kubeconfig",
             "--grpc-addr",
             "--tls-cert",
-            "--insecure-plaintext",
             "--check-config",
         ] {
             assert!(text.contains(flag), "{binary} --help does not name {flag}");
         }
-        let plain = run(&["--config-file", "x.yaml"]);
-        assert_eq!(
-            plain.status.code(),
-            Some(2),
-            "plaintext only when asked for by name"
-        );
-        assert!(String::from_utf8_lossy(&plain.stderr).contains("--tls-cert"));
-        let missing = run(&["--config-file", "no-such-file.yaml", "--insecure-plaintext"]);
-        assert_eq!(missing.status.code(), Some(2));
-        assert!(String::from_utf8_lossy(&missing.stderr).contains("no-such-file.yaml: cannot read"));
+        let absent = "no-such-file.yaml";
+        for (arguments, part) in [
+            // Plaintext only when it is asked for by name.
+            (&["--config-file", absent][..], "--tls-cert"),
+            (
+                &["--config-file", absent, "--insecure-plaintext"],
+                "no-such-file.yaml: cannot read",
+            ),
+        ] {
+            let refused = run(binary, arguments);
+            let errors = String::from_utf8(refused.stderr).unwrap();
+            assert_eq!(
+                (refused.status.code(), errors.contains(part)),
+                (Some(2), true),
+                "{errors}"
+            );
+        }
     }
 }

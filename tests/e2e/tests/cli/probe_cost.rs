@@ -1,7 +1,7 @@
-//! The requests of a healthy probe: one small request on a kept connection, and nothing of the seed.
+//! The requests of a healthy probe, which are one small list on a kept connection, and the time limit of a slow one.
 
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::SimulatedShootSpec;
+use watchdog_sandbox::{Cut, Fault, FaultAction, SimulatedShootSpec};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{BOUND, until_true};
@@ -47,4 +47,31 @@ async fn a_healthy_probe_is_one_list_on_one_connection_and_asks_the_seed_nothing
     // The seed is asked for machines only when nodes matter.
     let seed = fixture.sandbox.seed().audit();
     assert!(seed.iter().all(|entry| !entry.path.ends_with("/machines")));
+}
+
+/// `probeTimeout` is for the probe as a whole: two lists that are in time each are not in time together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_has_one_time_limit_for_all_its_lists() {
+    let fixture = SandboxFixture::start("whole", &["one"]).await.unwrap();
+    let shoot = fixture.shoot("one").unwrap();
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    let outcome = async |outcome| {
+        let outcome = fixture.wait_outcome(&lease_probe, shoot.namespace(), outcome, BOUND);
+        outcome.await.unwrap()
+    };
+    outcome(Outcome::Healthy).await;
+    for path in [LEASES, "/api/v1/nodes"] {
+        let slow = FaultAction::Delay { millis: 2_000 };
+        shoot.api().inject(Fault::always(slow).path(path));
+    }
+    // Now the nodes matter, and are listed after the leases.
+    shoot.cut(Cut::Nodes(vec![shoot.nodes()[0].name.clone()]));
+    let verdict = outcome(Outcome::Inconclusive).await;
+    assert!(
+        verdict.message.contains("took longer than 3s"),
+        "{}",
+        verdict.message
+    );
+    shoot.api().clear_faults();
+    outcome(Outcome::Healthy).await;
 }

@@ -111,9 +111,6 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     let lease_probe = fixture.lease_probe().await.unwrap();
     let coordinator = fixture.coordinator().await.unwrap();
     let weeder = fixture.weeder().await.unwrap();
-    for service in [&coordinator, &weeder] {
-        service.wait_ready().await.unwrap();
-    }
     let services = [
         ("--lease-probe", &lease_probe),
         ("--scaling-coordinator", &coordinator),
@@ -369,7 +366,6 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
         .unwrap();
     let lease_probe = fixture.lease_probe().await.unwrap();
     let coordinator = fixture.coordinator().await.unwrap();
-    coordinator.wait_ready().await.unwrap();
     let services = [
         ("--lease-probe", &lease_probe),
         ("--scaling-coordinator", &coordinator),

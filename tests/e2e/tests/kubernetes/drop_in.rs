@@ -11,19 +11,19 @@ use kube::api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams, Post
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
-use watchdog_proto::probe::v1 as probe;
-use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_e2e::acceptance::control_plane::objects::Writer;
+use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::binaries;
-use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
+use watchdog_test_support::fixtures::{self, KCM, MCM};
+use watchdog_test_support::http_exchange;
 use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::real::{
     ApiServerOptions, KubeApiserver, RealControlPlane, create_namespace, grant_as_gardenlet, scale_of,
 };
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::LISTENING;
+use watchdog_test_support::watchdog::{self, LISTENING};
 
-use super::main_job::{Fixture, GRACE, SHOOT};
-use super::weeder;
+use super::fixture::{COUNTS, Fixture, GRACE, SHOOT};
 
 const LEASE: &str = "dwd-prober-leader-election";
 
@@ -87,40 +87,25 @@ impl DropIn {
         }
     }
 
-    async fn readyz(&self) -> anyhow::Result<String> {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut tcp = tokio::net::TcpStream::connect(&self.health).await?;
-        tcp.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            .await?;
-        let mut answer = String::new();
-        tokio::time::timeout(BOUND, tcp.read_to_string(&mut answer)).await??;
-        Ok(answer)
+    async fn readyz(&self) -> anyhow::Result<(u16, String)> {
+        http_exchange::get(&self.health, "/readyz").await
     }
 
     async fn wait_ready(&self) {
         wait::until("the drop-in is ready", BOUND, || async {
-            let answer = self.readyz().await?;
-            anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            let (code, answer) = self.readyz().await?;
+            anyhow::ensure!(code == 200, "{answer}");
             Ok(Some(()))
         })
         .await
         .unwrap();
     }
 
-    /// The outcome of the probes of this process.
-    async fn outcome(&self) -> anyhow::Result<probe::Outcome> {
-        let channel = tonic::transport::Channel::from_shared(format!("http://{}", self.grpc))?;
-        let mut client = LeaseProbeServiceClient::new(channel.connect().await?);
-        let request = probe::GetVerdictRequest {
-            shoot: SHOOT.to_owned(),
-        };
-        let answer = client.get_verdict(request).await?.into_inner();
-        Ok(answer.verdict.unwrap_or_default().outcome())
-    }
-
     async fn wait_healthy(&self) {
         wait::until_true("the shoot is healthy", BOUND, || async {
-            Ok(self.outcome().await? == probe::Outcome::Healthy)
+            let channel = tonic::transport::Channel::from_shared(format!("http://{}", self.grpc))?;
+            let verdict = watchdog::verdict(channel.connect().await?, SHOOT).await?;
+            Ok(verdict.outcome() == Outcome::Healthy)
         })
         .await
         .unwrap();
@@ -139,7 +124,7 @@ async fn fixture(name: &str, prober: &str) -> (Fixture, std::path::PathBuf) {
     let seed = USERS.iter().fold(ApiServerOptions::new("seed"), |seed, user| {
         seed.user(user, &group)
     });
-    let fixture = Fixture::start_with(name, seed).await.unwrap();
+    let fixture = Fixture::start(name, seed).await.unwrap();
     grant_as_gardenlet(&fixture.seed.client(), "prober", group[0])
         .await
         .unwrap();
@@ -190,21 +175,15 @@ async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
     leader.wait_healthy().await;
     fixture.fleet.cut_all().await;
     let cut = Instant::now();
-    let down = fixture
-        .wait_for("all dependants are at 0", [(KCM, 0), (MCM, 0), (CA, 0)])
-        .await;
-    down.unwrap();
+    fixture.wait_down("all dependants are at 0").await.unwrap();
     let took = cut.elapsed();
-    wait::holds("no node turns Unknown", GRACE * 2, || async {
+    wait::holds("no node turns Unknown", GRACE, || async {
         Ok(fixture.nodes.ever_unknown().is_empty())
     })
     .await
     .unwrap();
     fixture.fleet.reconnect_all().await;
-    let up = fixture
-        .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
-        .await;
-    up.unwrap();
+    fixture.wait_for("everything is restored", COUNTS).await.unwrap();
     eprintln!("all dependants at 0 after {took:?}, grace period {GRACE:?}");
 
     // Killed, ours does not release its Lease. A process of the Go program that has waited all the time takes it then.
@@ -213,60 +192,6 @@ async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
     let [ours, go] = tokio::time::timeout(BOUND, go).await.unwrap().unwrap();
     assert_eq!(ours.lease_duration_seconds, Some(LEASE_SECONDS));
     assert_taken_after_its_end(&ours, &go);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
-    // Time to kill the leader between the two levels.
-    let config = config().replace("scaleDown: {level: 1}", "scaleDown: {level: 1, initialDelay: 5s}");
-    let (fixture, config) = fixture("dropin-killed", &config).await;
-    let seed = fixture.seed.client();
-    // The Go program was killed: nobody renews its Lease, and nobody releases it.
-    let held = lease_of_go(GO, LEASE_SECONDS);
-    let go = leases(&seed).create(&PostParams::default(), &held).await.unwrap();
-    let leader = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[0], &config).await;
-    leader.wait_ready().await;
-    fixture.hand_over().await.unwrap();
-    wait::until_true("the first process leads", BOUND, || async {
-        Ok(holder(&seed).await? != GO)
-    })
-    .await
-    .unwrap();
-    let ours = leases(&seed).get(LEASE).await.unwrap();
-    assert_taken_after_its_end(&go.spec.unwrap(), &ours.spec.unwrap());
-    let standby = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[1], &config).await;
-    standby.wait_ready().await;
-    leader.wait_healthy().await;
-    fixture.fleet.cut_all().await;
-    wait::until_true("the first level is scaled down", BOUND, || async {
-        Ok(scale_of(&seed, SHOOT, MCM).await?.0 == 0)
-    })
-    .await
-    .unwrap();
-    leader.process.kill_9().await.unwrap();
-    let killed = Instant::now();
-    assert_eq!(
-        scale_of(&seed, SHOOT, KCM).await.unwrap().0,
-        1,
-        "in the middle of the flow"
-    );
-    let before = holder(&seed).await.unwrap();
-    wait::until_true("the standby leads", BOUND, || async {
-        Ok(holder(&seed).await? != before)
-    })
-    .await
-    .unwrap();
-    let took = killed.elapsed();
-    let down = fixture
-        .wait_for("the standby ends the flow", [(KCM, 0), (MCM, 0), (CA, 0)])
-        .await;
-    down.unwrap();
-    eprintln!("the standby led {took:?} after the leader was killed");
-    fixture.fleet.reconnect_all().await;
-    let up = fixture
-        .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
-        .await;
-    up.unwrap();
 }
 
 /// The Lease as the Go program writes it.
@@ -389,37 +314,32 @@ async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
     .unwrap();
     release.send(()).unwrap();
     go.await.unwrap();
-    let down = fixture
-        .wait_for("ours ends the flow", [(KCM, 0), (MCM, 0), (CA, 0)])
-        .await;
-    down.unwrap();
+    fixture.wait_down("ours ends the flow").await.unwrap();
 
     // And back: the Go program restores the recorded count of what has 0 replicas, and removes the protection.
     ours.stop().await;
     assert_eq!(holder(&seed).await.unwrap(), "", "the Go program leads at once");
-    for (name, replicas) in [(KCM, "1"), (MCM, "2"), (CA, "1")] {
+    for (name, replicas) in COUNTS {
         assert_eq!(scale_of(&seed, SHOOT, name).await.unwrap().0, 0);
         let found = fixture.annotations(name).await.unwrap();
-        for (key, value) in [("replicas", replicas), ("meltdown-protection-active", "")] {
-            assert!(
-                found.contains(&(key.to_owned(), value.to_owned())),
-                "{name}: {found:?}"
-            );
+        for (key, value) in [
+            ("replicas", replicas.to_string()),
+            ("meltdown-protection-active", String::new()),
+        ] {
+            assert!(found.contains(&(key.to_owned(), value)), "{name}: {found:?}");
         }
     }
 
     // Ours again, after the shoot has recovered.
     fixture.fleet.reconnect_all().await;
     let again = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[1], &config).await;
-    let up = fixture
-        .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
-        .await;
-    up.unwrap();
+    fixture.wait_for("everything is restored", COUNTS).await.unwrap();
     again.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
+    const SERVICE: &str = "etcd-main-client";
     let plane = RealControlPlane::start("dropin-weeder").await.unwrap();
     let options = ApiServerOptions::new("seed").user(USERS[0], &["dependency-watchdog"]);
     let server = plane.api_server_with(options).await.unwrap();
@@ -436,23 +356,18 @@ async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
         .unwrap();
     // A time that jiff cannot read.
     release_lease(&seed, "dwd-weeder-leader-election", "9999-12-31T23:59:59.000000Z").await;
-    weeder::endpoints(&seed, SHOOT, "etcd-main-client", false)
-        .await
-        .unwrap();
-    let crashing = weeder::pod(
-        &seed,
-        SHOOT,
-        "kube-apiserver",
-        "apiserver",
-        Some("containerStatuses"),
-    );
-    crashing.await.unwrap();
+    let writer = Writer::new(&seed).await.unwrap();
+    let etcd = |ready: bool| [("etcd-main-0".to_owned(), ready)];
+    writer.publish(SHOOT, SERVICE, &etcd(false)).await.unwrap();
+    let pod = writer.create(SHOOT, "kube-apiserver", "apiserver").await.unwrap();
+    let pod = pod.metadata.name.unwrap();
+    writer.crash(SHOOT, &pod).await.unwrap();
     let drop_in = DropIn::start(&plane, &server, "weeder", USERS[0], &config).await;
     if !fixtures::serves_endpoint_slices(&seed).await.unwrap() {
         wait::until("the missing right is named", BOUND, || async {
-            let answer = drop_in.readyz().await?;
+            let (code, answer) = drop_in.readyz().await?;
             let named = answer.contains("list endpoints named etcd-main-client in all namespaces");
-            anyhow::ensure!(named && answer.starts_with("HTTP/1.1 503"), "{answer}");
+            anyhow::ensure!(named && code == 503, "{answer}");
             Ok(Some(()))
         })
         .await
@@ -460,11 +375,9 @@ async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
         return;
     }
     drop_in.wait_ready().await;
-    weeder::endpoints(&seed, SHOOT, "etcd-main-client", true)
-        .await
-        .unwrap();
+    writer.publish(SHOOT, SERVICE, &etcd(true)).await.unwrap();
     wait::until_true("the pod is weeded", BOUND, || async {
-        Ok(weeder::pods(&seed, SHOOT).await?.is_empty())
+        Ok(writer.is_gone(SHOOT, &pod).await)
     })
     .await
     .unwrap();

@@ -1,4 +1,5 @@
-//! Real Kubernetes: what the sandbox and the other tests rest on, and the whole watchdog on it.
+//! Real Kubernetes: what the sandbox and the simulation rest on, the drop-in image with the rights of gardenlet, and what
+//! only a real API server shows of the coordinator.
 
 #![cfg(test)]
 
@@ -13,10 +14,9 @@ mod node_lifecycle_input;
 mod random;
 
 mod conformance;
-mod control_plane;
 mod controller_manager;
+mod coordinator;
 mod drop_in;
+mod fixture;
 mod lease_lists;
-mod main_job;
 mod scripted_nodes;
-mod weeder;

@@ -1,10 +1,12 @@
 //! A coordinator is killed while each of its flows stands at another point: before each write, and after each write
 //! whose answer it has not seen. Another replica takes all of them over and brings them to their end.
 
-use crate::support::{BOUND, COUNTS, ReplicaProcess, ScriptedShoots};
+use anyhow::Context;
+
+use crate::support::{COUNTS, ScriptedShoots};
 use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::coordinator::Outcome;
-use watchdog_test_support::wait;
+use watchdog_test_support::wait::{self, BOUND};
 
 /// Of these, each of two replicas has enough for every point of a flow.
 const SHOOTS: usize = 40;
@@ -17,56 +19,31 @@ fn points(to: Outcome) -> Vec<(&'static str, u32, FaultAction)> {
     for (name, _) in COUNTS {
         for before in 0..writes {
             for action in [FaultAction::Hang, FaultAction::ApplyAndHang] {
-                points.push((*name, before, action));
+                points.push((name, before, action));
             }
         }
     }
     points
 }
 
-/// Waits until the two share the shoots, and names those of the first: enough for every point.
-async fn share(
-    fleet: &ScriptedShoots,
-    victim: &ReplicaProcess,
-    successor: &ReplicaProcess,
-    enough: usize,
-) -> anyhow::Result<Vec<String>> {
-    wait::until("the two share the shoots", BOUND, || async {
-        let (mine, others) = tokio::try_join!(victim.owns(&fleet.shoots), successor.owns(&fleet.shoots))?;
-        let (mine_len, others_len) = (mine.len(), others.len());
-        // As long as the second has not joined, all are the first's.
-        let shared = others_len > 0 && mine_len + others_len == SHOOTS;
-        anyhow::ensure!(
-            shared && mine_len >= enough,
-            "they have {mine_len} and {others_len}"
-        );
-        Ok(Some(mine))
-    })
-    .await
-}
-
 /// Lets the flows of `victim` run against a wall, each at another point, kills it there, and waits until `successor`
 /// has brought all shoots to their end.
 async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<()> {
     let fleet = ScriptedShoots::start(name, SHOOTS).await?;
-    let [victim, successor]: [ReplicaProcess; 2] = fleet
-        .replicas(&["victim", "successor"])
-        .await?
-        .try_into()
-        .ok()
-        .unwrap();
+    let [victim, successor] = fleet.replicas(["victim", "successor"]).await?;
     let points = points(to);
-    let mine = share(&fleet, &victim, &successor, points.len()).await?;
+    let mine = victim.owns(&fleet.shoots).await?;
+    anyhow::ensure!(mine.len() >= points.len(), "it has {}", mine.len());
     let settled = |outcome| {
         let up = outcome == Outcome::Healthy;
-        move |wanted: i64, held: bool| (wanted > 0) == up && held != up
+        move |wanted: i32, held: bool| (wanted > 0) == up && held != up
     };
     fleet.say_all(from);
     fleet
         .until_all("the shoots are where they begin", settled(from))
         .await?;
 
-    let api = fleet.fixture.sandbox.seed();
+    let api = fleet.sandbox().context("a sandbox")?.sandbox.seed();
     let walls: Vec<_> = mine
         .iter()
         .zip(points)
@@ -94,12 +71,9 @@ async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<(
         .until_all("the successor has ended all flows", settled(to))
         .await?;
 
-    fleet.say_all(Outcome::Healthy);
-    fleet.until_restored().await?;
-    let report = fleet.report();
-    eprintln!("{report}");
-    report.check()?;
+    let report = fleet.end().await?;
     anyhow::ensure!(report.handovers.expired > 0, "{report}");
+    drop(successor);
     Ok(())
 }
 

@@ -2,20 +2,16 @@
 
 use std::time::Duration;
 
-use crate::support::{BOUND, ReplicaProcess, ScriptedShoots};
-use watchdog_test_support::coordinator::Outcome;
-use watchdog_test_support::wait;
+use crate::support::{ReplicaProcess, ScriptedShoots};
+use watchdog_test_support::process::Command;
+use watchdog_test_support::wait::{self, BOUND};
 
 /// The log message of a process that waits for the end of the lease of another one with its name.
 const WAITS: &str = "waiting until it expires";
 
 async fn start(fleet: &ScriptedShoots, name: &str, arguments: &[&str]) -> ReplicaProcess {
-    let kubeconfig = fleet.fixture.sandbox.seed().kubeconfig(name);
-    ReplicaProcess::start_with(&fleet.around("garden"), name, &kubeconfig, |command| {
-        command.args(arguments.iter().copied())
-    })
-    .await
-    .unwrap()
+    let more = |command: Command| command.args(arguments.iter().copied());
+    fleet.replica_with(name, more).await.unwrap()
 }
 
 fn log(replica: &ReplicaProcess) -> String {
@@ -48,11 +44,7 @@ async fn a_restart_in_the_same_pod_does_not_wait_for_the_lease_of_its_predecesso
         fleet.until_acting(&["a", "b"]).await.unwrap();
     }
     drop(flips);
-    fleet.say_all(Outcome::Healthy);
-    fleet.until_restored().await.unwrap();
-    let report = fleet.report();
-    eprintln!("{report}");
-    report.check().unwrap();
+    fleet.end().await.unwrap();
     drop(b);
 }
 

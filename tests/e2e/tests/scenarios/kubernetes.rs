@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use watchdog_e2e::acceptance::backend::{Backend, RealBackend};
+use watchdog_e2e::acceptance::backend::RealBackend;
 use watchdog_e2e::acceptance::fault::{self, FaultKind};
 use watchdog_e2e::acceptance::results::Results;
 use watchdog_e2e::acceptance::runner::play_all;
@@ -10,21 +10,18 @@ use watchdog_e2e::acceptance::scenarios;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scenarios() {
-    let backend = RealBackend::start().await.unwrap();
-    let results = play_all(Backend::Real(Box::new(backend)), &scenarios::ALL)
-        .await
-        .unwrap();
+    let backend = Arc::new(RealBackend::start().await.unwrap());
+    let results = play_all(backend, &scenarios::ALL).await.unwrap();
     results.save("real").unwrap();
     assert_eq!(results.failures(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_faults() {
-    let backend = RealBackend::start_behind_proxy(3).await.unwrap();
-    let backend = Arc::new(Backend::Real(Box::new(backend)));
+    let backend = Arc::new(RealBackend::start_behind_proxy(3).await.unwrap());
     let mut rows = Vec::new();
     for (fault, number) in FaultKind::REAL.into_iter().zip(1..) {
-        rows.push(fault::play(&backend, fault, number).await);
+        rows.push(fault::play(backend.clone(), fault, number).await);
     }
     let results = Results::new(rows);
     results.save("real-faults").unwrap();

@@ -1,10 +1,7 @@
-//! The field's scenarios, on the sandbox and on real Kubernetes, and every way in which a probe can end.
+//! The field's scenarios, and faults of the whole system, on the sandbox and on real Kubernetes.
 
 #![cfg(test)]
 
-mod end_of_shoot;
 mod kubernetes;
-mod outcomes;
 mod page;
 mod sandbox;
-mod skew;

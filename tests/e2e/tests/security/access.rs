@@ -1,12 +1,16 @@
-//! Tests of the limits for callers, allowed and not: certificates, names, plaintext, limits.
+//! Who is let in over TLS: by certificate and by name, and while both sides are given new ones.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::join_all;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -14,18 +18,17 @@ use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::grpc_client::Dialer;
-use watchdog_runtime::tls::{Tls, TlsPaths};
+use watchdog_runtime::tls::{PemFiles, Tls};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
-use watchdog_test_support::process::Command;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{NAMESPACE, SERVER_NAME, Service};
+use watchdog_test_support::watchdog::{SERVER_NAME, Service, tls_options};
 
 type Client = LeaseProbeServiceClient<Channel>;
 
 fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
-    let paths = TlsPaths {
+    let paths = PemFiles {
         cert: files.cert.clone(),
         key: files.key.clone(),
         ca: ca.ca.clone(),
@@ -61,36 +64,14 @@ fn causes(status: &Status) -> String {
     text
 }
 
-fn command(fixture: &SandboxFixture, binary: &str, name: &str, server: Option<&TlsFiles>) -> Command {
-    let kubeconfig = fixture
-        .scratch
-        .write(&format!("{name}.kubeconfig"), fixture.kubeconfig())
-        .unwrap();
-    let mut command = Command::new(name, binaries::path(binary).unwrap())
-        .args(["--identity", name, "--namespace", NAMESPACE])
-        .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
-        .arg("--config-file")
-        .arg(fixture.setup.prober_file().as_os_str())
-        .arg("--kubeconfig")
-        .arg(kubeconfig.as_os_str());
-    if binary == binaries::LEASE_PROBE {
-        command = command.arg("--allow-local-addresses");
-    }
-    if let Some(files) = server {
-        for (flag, path) in [
-            ("--tls-cert", &files.cert),
-            ("--tls-key", &files.key),
-            ("--tls-client-ca", &files.ca),
-        ] {
-            command = command.arg(flag).arg(path.as_os_str());
-        }
-    }
-    command
-}
-
 async fn lease_probe(fixture: &SandboxFixture, name: &str, files: &TlsFiles, arguments: &[&str]) -> Service {
-    let command = command(fixture, binaries::LEASE_PROBE, name, Some(files)).args(arguments.iter().copied());
-    let service = fixture.setup.custom(command).await.unwrap();
+    let setup = &fixture.setup;
+    let command = setup
+        .bare_command(binaries::LEASE_PROBE, name, &fixture.kubeconfig())
+        .unwrap()
+        .args(tls_options(files))
+        .args(arguments.iter().copied());
+    let service = setup.custom(command).await.unwrap();
     service.wait_ready().await.unwrap();
     service
 }
@@ -142,20 +123,11 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
         until_refused(&service, "handshake", before).await;
     }
 
-    let nobody = {
-        let mut roots = rustls::RootCertStore::empty();
-        use rustls::pki_types::pem::PemObject;
-        roots
-            .add(rustls::pki_types::CertificateDer::from_pem_file(&server.ca).unwrap())
-            .unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth()
+    let speak = async || {
+        let tcp = TcpStream::connect(&service.grpc).await?;
+        connect_tls(tcp, &server, None).await?.read_u8().await
     };
-    let told_nobody = speak_tls(&service.grpc, nobody).await.unwrap_err();
+    let told_nobody = speak().await.unwrap_err();
     assert!(
         told_nobody.to_string().contains("CertificateRequired"),
         "{told_nobody}"
@@ -212,160 +184,29 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
     }
 }
 
-/// Of one caller, see `services/common/runtime/src/accept.rs`.
-const MAX_CONNECTIONS: usize = 128;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_certificate_takes_no_connection_from_others_and_a_refused_one_keeps_none() {
-    let fixture = SandboxFixture::start("quota", &["one"]).await.unwrap();
-    let ours = Authority::new(&fixture.scratch, "ours").unwrap();
-    let server = ours.issue("server", &[SERVER_NAME]).unwrap();
-    let allowed = ["greedy.test", "modest.test"].map(|name| ["--tls-allowed-client", name]);
-    let service = lease_probe(&fixture, "quota", &server, &allowed.concat()).await;
-    let caller = |name: &str| {
-        let files = ours.issue(name, &[name]).unwrap();
-        tls(&files, &files)
-    };
-    let connect = async |caller: &Tls, connections: usize| {
-        let clients: Vec<_> = (0..connections)
-            .map(|_| client(&service.grpc, Some(caller.clone())))
-            .collect();
-        let mut answers = Vec::new();
-        // One after the other: handshakes have a limit of their own.
-        for client in &clients {
-            answers.push(list(client).await);
-        }
-        (clients, answers)
-    };
-    let (greedy, modest, stranger) = (
-        caller("greedy.test"),
-        caller("modest.test"),
-        caller("stranger.test"),
-    );
-    let (_held, answers) = connect(&greedy, MAX_CONNECTIONS + 10).await;
-    let served = answers.iter().filter(|answer| answer.is_ok()).count();
-    assert_eq!(served, MAX_CONNECTIONS);
-    until_refused(&service, "limit", 0.0).await;
-    service
-        .process
-        .wait_for_text("greedy.test has 128 connections already", BOUND)
-        .await
-        .unwrap();
-    // The own service is known by the name in its certificate.
-    for other in [&modest, &tls(&server, &server)] {
-        list(&client(&service.grpc, Some(other.clone()))).await.unwrap();
-    }
-
-    let (_refused, answers) = connect(&stranger, MAX_CONNECTIONS).await;
-    assert!(answers.iter().all(Result::is_err));
-    // Of the same address, callers that are known come in again when those that are refused were let go.
-    let modest = client(&service.grpc, Some(modest));
-    wait::until_true("a known caller comes in", BOUND, || async {
-        Ok(list(&modest).await.is_ok())
-    })
-    .await
-    .unwrap();
-}
-
-/// Connects with this configuration and waits for the first byte.
-async fn speak_tls(address: &str, config: rustls::ClientConfig) -> std::io::Result<u8> {
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let name = rustls::pki_types::ServerName::try_from(SERVER_NAME).unwrap();
-    let mut stream = connector
-        .connect(name, TcpStream::connect(address).await?)
-        .await?;
-    stream.read_u8().await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn servers_that_cannot_be_trusted_are_not_believed() {
-    let fixture = SandboxFixture::start("servers", &["one"]).await.unwrap();
-    let ours = Authority::new(&fixture.scratch, "ours").unwrap();
-    let foreign = Authority::new(&fixture.scratch, "foreign").unwrap();
-    let coordinator = ours.issue("coordinator", &["coordinator.test"]).unwrap();
-    // Each knows the coordinator's authority, so only the server's certificate is at fault.
-    let known = |mut files: TlsFiles| {
-        files.ca = coordinator.ca.clone();
-        files
-    };
-    let cases = [
-        (
-            "expired",
-            ours.issue_expired("expired", &[SERVER_NAME]).unwrap(),
-            "certificate expired",
-        ),
-        (
-            "foreign",
-            foreign.issue("foreign", &[SERVER_NAME]).unwrap(),
-            "UnknownIssuer",
-        ),
-        (
-            "misnamed",
-            ours.issue("misnamed", &["other.test"]).unwrap(),
-            "not valid for name",
-        ),
-    ];
-    let checks = cases.map(|(name, files, why)| {
-        let (fixture, coordinator, files) = (&fixture, &coordinator, known(files));
-        async move {
-            let probe = command(fixture, binaries::LEASE_PROBE, name, Some(&files));
-            let probe = fixture.setup.custom(probe).await.unwrap();
-            let command = command(
-                fixture,
-                binaries::SCALING_COORDINATOR,
-                &format!("to-{name}"),
-                Some(coordinator),
-            )
-            .args(["--lease-probe", &probe.grpc]);
-            let consumer = fixture.setup.custom(command).await.unwrap();
-            let is_told = |line: watchdog_test_support::log::LogRecord<'_>| {
-                let lost = line.is_message("stream lost; connecting again");
-                (lost && line.text.contains(why)).then_some(())
-            };
-            consumer.process.wait_for_line(why, BOUND, is_told).await.unwrap();
-            until_refused(&probe, "handshake", 0.0).await;
-        }
-    });
-    join_all(checks).await;
-    let shoot = fixture.shoot("one").unwrap();
-    assert_eq!(fixture.writes(&shoot), Vec::<String>::new());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn plaintext_is_spoken_only_when_it_is_asked_for_by_name() {
-    let fixture = SandboxFixture::start("plaintext", &["one"]).await.unwrap();
-    let files = Authority::new(&fixture.scratch, "ours")
+/// Speaks TLS with this certificate or none.
+pub(crate) async fn connect_tls(
+    tcp: TcpStream,
+    ca: &TlsFiles,
+    certificate: Option<&TlsFiles>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&ca.ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
         .unwrap()
-        .issue("server", &[SERVER_NAME])
-        .unwrap();
-    let run = |arguments: &[&str], server: Option<&TlsFiles>| {
-        let command = command(&fixture, binaries::LEASE_PROBE, "usage", server);
-        command
-            .args(arguments.iter().copied())
-            .spawn(&fixture.scratch)
-            .unwrap()
+        .with_root_certificates(roots);
+    let config = match certificate {
+        None => config.with_no_client_auth(),
+        Some(files) => {
+            let chain = vec![CertificateDer::from_pem_file(&files.cert).unwrap()];
+            let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
+            config.with_client_auth_cert(chain, key).unwrap()
+        }
     };
-    let cert = files.cert.to_str().unwrap();
-    for (process, named) in [
-        (run(&[], None), "--insecure-plaintext"),
-        (
-            run(&["--insecure-plaintext"], Some(&files)),
-            "--insecure-plaintext",
-        ),
-        (run(&["--tls-cert", cert], None), "--tls-key"),
-        (
-            run(&["--insecure-plaintext", "--tls-allowed-client", "a.test"], None),
-            "--tls-",
-        ),
-    ] {
-        assert_eq!(process.wait_exit(BOUND).await.unwrap().code(), Some(2), "{named}");
-        assert!(process.log_tail().contains(named), "{}", process.log_tail());
-    }
-    let command = command(&fixture, binaries::LEASE_PROBE, "plain", None).arg("--insecure-plaintext");
-    let service = fixture.setup.custom(command).await.unwrap();
-    list(&client(&service.grpc, None)).await.unwrap();
-    let with_tls = list(&client(&service.grpc, Some(tls(&files, &files)))).await;
-    assert_eq!(with_tls.unwrap_err().code(), Code::Unavailable);
+    let name = ServerName::try_from(SERVER_NAME).unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
 /// A stream of all verdicts that counts what comes.

@@ -1,20 +1,20 @@
 //! Scrapers that misbehave at the admin endpoint: the probes of the kubelet are answered all the same.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::http_exchange::exchange;
 use watchdog_test_support::process::Command;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{SERVER_NAME, Service};
+use watchdog_test_support::watchdog::{SERVER_NAME, Service, tls_options};
+
+use crate::access::connect_tls;
 
 /// See `services/common/runtime/src/admin_server.rs`.
 const MAX_CONNECTIONS: usize = 64;
@@ -23,17 +23,10 @@ const MAX_CONNECTIONS: usize = 64;
 const KUBELET: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const SCRAPER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-async fn lease_probe(fixture: &SandboxFixture, arguments: &[&str]) -> Service {
-    let kubeconfig = fixture.scratch.write("kubeconfig", fixture.kubeconfig()).unwrap();
-    let command = Command::new("lease-probe", binaries::path(binaries::LEASE_PROBE).unwrap())
-        .args(["--identity", "lease-probe-0", "--grpc-addr", "127.0.0.1:0"])
-        .args(["--admin-addr", "127.0.0.1:0"])
-        .arg("--config-file")
-        .arg(fixture.setup.prober_file().as_os_str())
-        .arg("--kubeconfig")
-        .arg(kubeconfig.as_os_str())
-        .args(arguments.iter().copied());
-    fixture.setup.custom(command).await.unwrap()
+async fn lease_probe(fixture: &SandboxFixture, more: impl FnOnce(Command) -> Command) -> Service {
+    let setup = &fixture.setup;
+    let command = setup.bare_command(binaries::LEASE_PROBE, "lease-probe-0", &fixture.kubeconfig());
+    setup.custom(more(command.unwrap())).await.unwrap()
 }
 
 async fn connect(source: IpAddr, to: &str) -> std::io::Result<TcpStream> {
@@ -58,7 +51,7 @@ async fn flood(source: IpAddr, service: &Service, count: usize, request: &str) -
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_are_answered_whatever_a_scraper_does() {
     let fixture = SandboxFixture::start("slow-scraper", &["one"]).await.unwrap();
-    let service = lease_probe(&fixture, &["--insecure-plaintext"]).await;
+    let service = lease_probe(&fixture, |command| command.arg("--insecure-plaintext")).await;
     service.wait_ready().await.unwrap();
     let half_a_head = "GET /metrics HTTP/1.1\r\nHost: slow\r\nX-Slow: ";
     // Answers that nobody reads, until the connection is full.
@@ -96,73 +89,22 @@ async fn probes_are_answered_whatever_a_scraper_does() {
     .unwrap();
 }
 
-/// GET over this stream: the status code and the body.
-async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> std::io::Result<(u16, String)> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let code = answer
-        .split_whitespace()
-        .nth(1)
-        .and_then(|code| code.parse().ok());
-    Ok((code.unwrap_or_default(), answer))
-}
-
-/// GET over TLS, with this certificate or none.
-async fn get_over_tls(
-    service: &Service,
-    ca: &TlsFiles,
-    certificate: Option<&TlsFiles>,
-    path: &str,
-) -> (u16, String) {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(&ca.ca).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
-    let config = match certificate {
-        None => config.with_no_client_auth(),
-        Some(files) => {
-            let chain = vec![CertificateDer::from_pem_file(&files.cert).unwrap()];
-            let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
-            config.with_client_auth_cert(chain, key).unwrap()
-        }
-    };
-    let tcp = connect(KUBELET, &service.admin).await.unwrap();
-    let name = ServerName::try_from(SERVER_NAME).unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = connector.connect(name, tcp).await.unwrap();
-    tokio::time::timeout(BOUND, get(stream, path))
-        .await
-        .unwrap()
-        .unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn over_tls_metrics_need_a_certificate_and_probes_do_not() {
     let fixture = SandboxFixture::start("admin-tls", &["one"]).await.unwrap();
     let ours = Authority::new(&fixture.scratch, "ours").unwrap();
     let server = ours.issue("server", &[SERVER_NAME]).unwrap();
-    let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
-    let (cert, key, ca) = (path(&server.cert), path(&server.key), path(&server.ca));
-    let service = lease_probe(
-        &fixture,
-        &[
-            "--admin-tls",
-            "--tls-cert",
-            &cert,
-            "--tls-key",
-            &key,
-            "--tls-client-ca",
-            &ca,
-            "--tls-allowed-client",
-            "prometheus.test",
-        ],
-    )
+    let service = lease_probe(&fixture, |command| {
+        command
+            .args(tls_options(&server))
+            .args(["--admin-tls", "--tls-allowed-client", "prometheus.test"])
+    })
     .await;
+    let get = async |certificate: Option<&TlsFiles>, path: &str| {
+        let tcp = connect(KUBELET, &service.admin).await.unwrap();
+        let stream = connect_tls(tcp, &server, certificate).await.unwrap();
+        exchange(stream, "GET", path, "").await.unwrap()
+    };
     let prometheus = ours.issue("prometheus", &["prometheus.test"]).unwrap();
     let other = ours.issue("other", &["other.test"]).unwrap();
     for (certificate, path, code, part) in [
@@ -182,11 +124,12 @@ async fn over_tls_metrics_need_a_certificate_and_probes_do_not() {
         ),
         (Some(&prometheus), "/metrics", 200, "watchdog_ready"),
     ] {
-        let (found, text) = get_over_tls(&service, &server, certificate, path).await;
+        let (found, text) = get(certificate, path).await;
         assert_eq!((found, text.contains(part)), (code, true), "{path}: {text}");
     }
-    let (readiness, _) = get_over_tls(&service, &server, None, "/readyz").await;
+    let (readiness, _) = get(None, "/readyz").await;
     assert!(matches!(readiness, 200 | 503), "{readiness}");
-    let plain = get(connect(KUBELET, &service.admin).await.unwrap(), "/healthz").await;
+    let tcp = connect(KUBELET, &service.admin).await.unwrap();
+    let plain = exchange(tcp, "GET", "/healthz", "").await;
     assert!(!matches!(plain, Ok((200, _))), "not in the clear: {plain:?}");
 }

@@ -4,7 +4,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use watchdog_test_support::binaries;
-use watchdog_test_support::process::Command;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{NAMESPACE, Service};
@@ -12,28 +11,8 @@ use watchdog_test_support::watchdog::{NAMESPACE, Service};
 const SECRET: &str = "watchdog-authority";
 
 async fn start(fixture: &SandboxFixture, binary: &str, name: &str) -> Service {
-    let kubeconfig = fixture.scratch.join("services.kubeconfig");
-    let config = match binary {
-        binaries::WEEDER => fixture.setup.weeder_file(),
-        _ => fixture.setup.prober_file(),
-    };
-    // The shoots are on this machine.
-    let local = (binary == binaries::LEASE_PROBE).then_some("--allow-local-addresses");
-    let command = Command::new(name, binaries::path(binary).unwrap())
-        .args([
-            "--identity",
-            name,
-            "--namespace",
-            NAMESPACE,
-            "--tls-authority",
-            SECRET,
-        ])
-        .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
-        .args(local)
-        .arg("--config-file")
-        .arg(config.as_os_str())
-        .arg("--kubeconfig")
-        .arg(kubeconfig.as_os_str());
+    let command = fixture.setup.bare_command(binary, name, &fixture.kubeconfig());
+    let command = command.unwrap().args(["--tls-authority", SECRET]);
     fixture.setup.custom(command).await.unwrap()
 }
 
@@ -56,11 +35,14 @@ async fn watchdogctl(
     services: &[(&str, &Service)],
     command: &str,
 ) -> (Option<i32>, String) {
+    let kubeconfig = fixture.scratch.write("people.kubeconfig", fixture.kubeconfig());
     let mut process = tokio::process::Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap());
-    process
-        .arg("--kubeconfig")
-        .arg(fixture.scratch.join("services.kubeconfig").as_os_str())
-        .args(["--namespace", NAMESPACE, "--tls-secret", SECRET]);
+    process.arg("--kubeconfig").arg(kubeconfig.unwrap()).args([
+        "--namespace",
+        NAMESPACE,
+        "--tls-secret",
+        SECRET,
+    ]);
     for (option, service) in services {
         process.args([*option, &service.grpc]);
     }
@@ -79,10 +61,6 @@ async fn members(service: &Service) -> Option<f64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
     let fixture = SandboxFixture::start("no-certificate", &["one"]).await.unwrap();
-    fixture
-        .scratch
-        .write("services.kubeconfig", fixture.kubeconfig())
-        .unwrap();
     let first = start(&fixture, binaries::LEASE_PROBE, "first").await;
     first.wait_ready().await.unwrap();
     let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
@@ -114,10 +92,6 @@ async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
     let fixture = SandboxFixture::start("authority", &["one"]).await.unwrap();
-    fixture
-        .scratch
-        .write("services.kubeconfig", fixture.kubeconfig())
-        .unwrap();
     // At once, as a chart starts them.
     let (lease_probe, coordinator, weeder) = tokio::join!(
         start(&fixture, binaries::LEASE_PROBE, "lease-probe"),

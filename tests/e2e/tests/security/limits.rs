@@ -16,12 +16,12 @@ use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_sandbox::SimulatedShootSpec;
+use watchdog_test_support::binaries;
 use watchdog_test_support::fault_proxy::{Behaviour, FaultProxy};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
-use watchdog_test_support::{binaries, process::Command};
 
 /// Of one caller, see `services/common/watch-stream/src/stream.rs`.
 const MAX_STREAMS: usize = 256;
@@ -87,21 +87,11 @@ impl StreamFixture {
         let fixture = SandboxFixture::start_with(name, specs, &prober, &fixtures::weeder("1m"))
             .await
             .unwrap();
-        let kubeconfig = fixture.scratch.write("kubeconfig", fixture.kubeconfig()).unwrap();
+        let setup = &fixture.setup;
+        let command = setup.bare_command(binaries::LEASE_PROBE, name, &fixture.kubeconfig());
         // In the clear: what is behind TLS must hold without it.
-        let command = Command::new(name, binaries::path(binaries::LEASE_PROBE).unwrap())
-            .args([
-                "--insecure-plaintext",
-                "--allow-local-addresses",
-                "--identity",
-                name,
-            ])
-            .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
-            .arg("--config-file")
-            .arg(fixture.setup.prober_file().as_os_str())
-            .arg("--kubeconfig")
-            .arg(kubeconfig.as_os_str());
-        let service = fixture.setup.custom(command).await.unwrap();
+        let command = command.unwrap().arg("--insecure-plaintext");
+        let service = setup.custom(command).await.unwrap();
         service.wait_ready().await.unwrap();
         let mut stream = watch(endpoint(&service.grpc).connect_lazy()).await.unwrap();
         let messages = Arc::new(AtomicU64::new(0));

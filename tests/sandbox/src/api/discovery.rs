@@ -9,7 +9,7 @@ use super::reply::{self, Body};
 use crate::{resource::ResourceType, status::ApiError, store::Store};
 
 /// The Kubernetes version that the sandbox says it is.
-pub const KUBERNETES_VERSION: &str = "v1.33.0";
+const KUBERNETES_VERSION: &str = "v1.33.0";
 
 /// The paths that the server lists at `/`, and for paths that it does not know.
 const PATHS: [&str; 7] = [
@@ -46,10 +46,8 @@ pub(super) fn answer(store: &Store, path: &str) -> Result<Response<Body>, ApiErr
             let groups = groups(&resources);
             let versions = groups.get(*name).ok_or_else(ApiError::no_such_path)?;
             let mut value = group(name, versions);
-            if let Some(map) = value.as_object_mut() {
-                map.insert("kind".into(), "APIGroup".into());
-                map.insert("apiVersion".into(), "v1".into());
-            }
+            value["kind"] = "APIGroup".into();
+            value["apiVersion"] = "v1".into();
             value
         }
         ["apis", group, version] => {
@@ -120,34 +118,17 @@ fn resource_list(resources: &[Arc<ResourceType>], group: &str, version: &str) ->
                 "verbs": verbs,
             })
         };
-        let all = [
-            "create",
-            "delete",
-            "deletecollection",
-            "get",
-            "list",
-            "patch",
-            "update",
-            "watch",
-        ];
+        let all = ["create", "delete", "get", "list", "patch", "update", "watch"];
         let verbs = if res.review { &["create"][..] } else { &all[..] };
-        let mut main = entry(res.plural.to_string(), &res.kind, verbs);
-        if let Some(map) = main.as_object_mut()
-            && !res.short_names.is_empty()
-        {
-            map.insert("shortNames".into(), json!(res.short_names));
-        }
-        list.push(main);
+        list.push(entry(res.plural.to_string(), &res.kind, verbs));
         let of_object = ["get", "patch", "update"];
         if res.status {
             list.push(entry(format!("{}/status", res.plural), &res.kind, &of_object));
         }
         if res.scale.is_some() {
             let mut scale = entry(format!("{}/scale", res.plural), "Scale", &of_object);
-            if let Some(map) = scale.as_object_mut() {
-                map.insert("group".into(), "autoscaling".into());
-                map.insert("version".into(), "v1".into());
-            }
+            scale["group"] = "autoscaling".into();
+            scale["version"] = "v1".into();
             list.push(scale);
         }
     }

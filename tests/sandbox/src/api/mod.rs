@@ -13,7 +13,7 @@ mod write;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
@@ -26,7 +26,6 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch as signal;
 
-pub use self::discovery::KUBERNETES_VERSION;
 use self::{
     path::{Query, RequestInfo, Target},
     reply::{Body, Representation},
@@ -36,6 +35,7 @@ use crate::{
     auth::{AcceptedCredentials, Attributes, Policy},
     faults::{FaultAction, Faults},
     protobuf,
+    resource::ResourceType,
     server::ApiOptions,
     status::ApiError,
     store::Store,
@@ -190,49 +190,13 @@ fn answer(
         None if discovery::is_public(&info.path) => "system:anonymous",
         None => return Err(ApiError::unauthorized()),
     };
-    let impersonated = headers
-        .get("impersonate-user")
-        .and_then(|value| value.to_str().ok())
-        .filter(|name| !name.is_empty());
-    let user = match impersonated {
-        Some(other) => {
-            let asked = Attributes {
-                user: user.to_owned(),
-                verb: "impersonate".into(),
-                resource: "users".into(),
-                name: other.to_owned(),
-                ..Attributes::default()
-            };
-            state.policy.check(&asked)?;
-            other
-        }
-        None => user,
-    };
+    let user = acting_user(state, headers, user)?;
     state.policy.check(&info.attributes(user))?;
     let Some(target) = &info.target else {
         return discovery::answer(&state.store, &info.path);
     };
-    let key = &target.resource;
-    let Some(res) = state.store.resource(key) else {
-        return Err(if discovery::knows(&state.store, &key.group) {
-            ApiError::no_such_resource()
-        } else {
-            ApiError::no_such_path()
-        });
-    };
-    if !res.namespaced && !target.namespace.is_empty() {
-        return Err(ApiError::no_such_resource());
-    }
+    let res = served(state, target)?;
     let subresource = target.subresource.as_str();
-    let served = match subresource {
-        "" => true,
-        "status" => res.status,
-        "scale" => res.scale.is_some(),
-        _ => false,
-    };
-    if !served {
-        return Err(ApiError::no_such_resource());
-    }
     let accept = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
@@ -255,11 +219,10 @@ fn answer(
         "create" if target.name.is_empty() && addressable => write::create(&write(), &res, body),
         _ if res.review => Err(ApiError::method_not_allowed()),
         "list" => {
-            let protobuf = key.plural == "leases" && accept.starts_with(protobuf::MEDIA_TYPE);
+            let protobuf = target.resource.plural == "leases" && accept.starts_with(protobuf::MEDIA_TYPE);
             read::list(&state.store, &res, target, &info.query, call.view, protobuf)
         }
         "watch" if subresource.is_empty() => watch::start(state, &res, target, &info.query, call.view),
-        "deletecollection" if addressable => write::delete_collection(&write(), &res, body),
         "get" if subresource == "scale" => write::get_scale(&call, &res),
         "get" if addressable => read::get(&state.store, &res, target, &info.query, call.view),
         "update" if !target.name.is_empty() && addressable => write::update(&write(), &res, body),
@@ -269,9 +232,44 @@ fn answer(
     }
 }
 
-impl ApiState {
-    /// Number of watches being served.
-    pub(crate) fn watches(&self) -> usize {
-        self.open_watches.load(Ordering::SeqCst)
+/// The user that `user` acts as: itself, or one that it may impersonate.
+fn acting_user<'a>(state: &ApiState, headers: &'a HeaderMap, user: &'a str) -> Result<&'a str, ApiError> {
+    let impersonated = headers
+        .get("impersonate-user")
+        .and_then(|value| value.to_str().ok())
+        .filter(|name| !name.is_empty());
+    let Some(other) = impersonated else {
+        return Ok(user);
+    };
+    state.policy.check(&Attributes {
+        user: user.to_owned(),
+        verb: "impersonate".into(),
+        resource: "users".into(),
+        name: other.to_owned(),
+        ..Attributes::default()
+    })?;
+    Ok(other)
+}
+
+/// The type of what is asked for; 404 if that is not served.
+fn served(state: &ApiState, target: &Target) -> Result<Arc<ResourceType>, ApiError> {
+    let key = &target.resource;
+    let Some(res) = state.store.resource(key) else {
+        return Err(if discovery::knows(&state.store, &key.group) {
+            ApiError::no_such_resource()
+        } else {
+            ApiError::no_such_path()
+        });
+    };
+    let is_served = match target.subresource.as_str() {
+        "" => true,
+        "status" => res.status,
+        "scale" => res.scale.is_some(),
+        _ => false,
+    };
+    if is_served && (res.namespaced || target.namespace.is_empty()) {
+        Ok(res)
+    } else {
+        Err(ApiError::no_such_resource())
     }
 }

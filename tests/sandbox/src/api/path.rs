@@ -152,44 +152,10 @@ fn target(path: &str) -> Option<Target> {
 mod tests {
     use super::*;
 
-    fn info(method: Method, path: &str, query: &str) -> RequestInfo {
-        RequestInfo::parse(&method, path, query)
-    }
-
-    #[test]
-    fn paths() {
-        let scale = info(
-            Method::PATCH,
-            "/apis/apps/v1/namespaces/n/deployments/d/scale",
-            "",
-        );
-        let target = scale.target.clone().unwrap();
-        assert_eq!(
-            (scale.verb, target.namespace.as_str(), target.name.as_str()),
-            ("patch", "n", "d")
-        );
-        assert_eq!(scale.attributes("u").resource, "deployments/scale");
-
-        let namespace = info(Method::GET, "/api/v1/namespaces/n", "");
-        assert_eq!(namespace.target.unwrap().name, "n");
-        let pods = info(Method::GET, "/api/v1/namespaces/n/pods", "watch=true");
-        assert_eq!(
-            (pods.verb, pods.target.unwrap().namespace.as_str()),
-            ("watch", "n")
-        );
-        assert_eq!(info(Method::GET, "/api/v1/pods", "watch=1").verb, "watch");
-        assert_eq!(
-            info(Method::DELETE, "/api/v1/namespaces/n/pods", "").verb,
-            "deletecollection"
-        );
-        assert!(info(Method::GET, "/version", "").target.is_none());
-        assert!(info(Method::GET, "/apis/apps/v1", "").target.is_none());
-    }
-
     #[test]
     fn a_list_by_name_is_authorised_by_name() {
         let query = "fieldSelector=metadata.name%3Dprobe&limit=500";
-        let list = info(Method::GET, "/api/v1/secrets", query);
+        let list = RequestInfo::parse(&Method::GET, "/api/v1/secrets", query);
         assert_eq!(list.attributes("u").name, "probe");
     }
 }

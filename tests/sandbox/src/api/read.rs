@@ -160,13 +160,11 @@ fn lease_list(page: &ListPage) -> LeaseList {
 /// Joins the items' JSON, which each object makes only once.
 fn encode(res: &ResourceType, page: &ListPage, wanted: &ListQuery, view: Representation) -> Bytes {
     let mut metadata = json!({ "resourceVersion": page.revision.to_string() });
-    if page.remaining > 0
-        && let Some(map) = metadata.as_object_mut()
-    {
-        map.insert("continue".into(), Continue::encode(page).into());
+    if page.remaining > 0 {
+        metadata["continue"] = Continue::encode(page).into();
         // The real server cannot count what it has not filtered yet.
         if wanted.labels.is_empty() && wanted.fields.is_empty() {
-            map.insert("remainingItemCount".into(), page.remaining.into());
+            metadata["remainingItemCount"] = page.remaining.into();
         }
     }
     let (kind, version) = match view {

@@ -132,24 +132,3 @@ impl Representation {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn negotiation() {
-        let partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-        assert_eq!(Representation::negotiate(partial), Ok(Representation::Partial));
-        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(Representation::negotiate(kubectl), Ok(Representation::Full));
-        assert_eq!(Representation::negotiate(""), Ok(Representation::Full));
-        assert_eq!(Representation::negotiate("*/*"), Ok(Representation::Full));
-        assert_eq!(
-            Representation::negotiate("application/vnd.kubernetes.protobuf")
-                .unwrap_err()
-                .code,
-            406
-        );
-    }
-}

@@ -56,8 +56,6 @@ struct RunningWatch {
     deadline: Instant,
     /// Interval and time of the next one, if the client allows bookmarks.
     bookmark: Option<(Duration, Instant)>,
-    /// The client waits for the bookmark that ends the initial events.
-    initial_end: bool,
     ended: bool,
     dropped: signal::Receiver<u64>,
     silenced: signal::Receiver<u64>,
@@ -73,20 +71,13 @@ pub(super) fn start(
     view: Representation,
 ) -> Result<Response<Body>, ApiError> {
     let filter = read::filter(res, target, query)?;
-    let initial = state.options.streaming_lists && query.flag("sendInitialEvents");
-    if initial && query.get("resourceVersionMatch") != "NotOlderThan" {
-        return Err(ApiError::invalid(
-            res,
-            "",
-            "resourceVersionMatch",
-            "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        ));
+    if query.flag("sendInitialEvents") {
+        // As a server without WatchList: the client lists instead.
+        let detail = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+        let fault = ("sendInitialEvents".into(), detail.into());
+        return Err(ApiError::invalid_kind("ListOptions", "meta.k8s.io", "", &[fault]));
     }
-    let from = if initial {
-        None
-    } else {
-        read::version(query.get("resourceVersion"))?
-    };
+    let from = read::version(query.get("resourceVersion"))?;
     let watch = match state.store.watch(&target.resource, filter, from) {
         Ok(watch) => watch,
         // The watch cache of the real server reports this inside the stream.
@@ -109,7 +100,6 @@ pub(super) fn start(
         bookmark: query
             .flag("allowWatchBookmarks")
             .then(|| (interval, now + interval)),
-        initial_end: initial,
         ended: false,
         dropped: state.drop_watches.subscribe(),
         silenced: state.silence_watches.subscribe(),
@@ -145,19 +135,16 @@ impl RunningWatch {
                 }
                 WatchStep::Idle(revision) => revision,
             };
-            if std::mem::take(&mut self.initial_end) {
-                return Some(self.bookmark(revision, true));
-            }
             let now = Instant::now();
             if now >= self.deadline {
                 self.ended = true;
-                return self.bookmark.is_some().then(|| self.bookmark(revision, false));
+                return self.bookmark.is_some().then(|| self.bookmark(revision));
             }
             if let Some((interval, due)) = &mut self.bookmark
                 && now >= *due
             {
                 *due = now + *interval;
-                return Some(self.bookmark(revision, false));
+                return Some(self.bookmark(revision));
             }
             let wake = self
                 .bookmark
@@ -183,20 +170,14 @@ impl RunningWatch {
         out.freeze()
     }
 
-    fn bookmark(&self, revision: u64, initial_end: bool) -> Bytes {
+    fn bookmark(&self, revision: u64) -> Bytes {
         let (kind, version) = match self.view {
             Representation::Full => (self.res.kind.as_ref(), self.res.api_version()),
             Representation::Partial | Representation::PartialList => {
                 ("PartialObjectMetadata", "meta.k8s.io/v1".into())
             }
         };
-        let mut metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
-        if initial_end && let Some(map) = metadata.as_object_mut() {
-            map.insert(
-                "annotations".into(),
-                json!({ "k8s.io/initial-events-end": "true" }),
-            );
-        }
+        let metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
         line(
             "BOOKMARK",
             &encode(&json!({ "kind": kind, "apiVersion": version, "metadata": metadata })),

@@ -15,7 +15,7 @@ use crate::{
     resource::ResourceType,
     status::ApiError,
     store::{
-        ApplyOptions, Deleted, Part, Preconditions, Store, WriteOptions,
+        ApplyOptions, Deleted, Part, Preconditions, WriteOptions,
         fields::Manager,
         object::{Object, StoreKey},
     },
@@ -29,7 +29,7 @@ pub(super) fn create(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result
     if res.review {
         return Ok(reply::value(201, &review::answer(call, &value)?));
     }
-    let options = options(call, res, "");
+    let options = options(call, res);
     let object = call
         .state
         .store
@@ -125,10 +125,8 @@ pub(super) fn delete(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result
         Deleted::Pending(object) => Ok(reply::json(200, call.view.object(&object, res)?)),
         Deleted::Gone(object) => {
             let mut details = json!({ "name": object.name(), "kind": res.plural, "uid": object.uid() });
-            if let Some(map) = details.as_object_mut()
-                && !res.group.is_empty()
-            {
-                map.insert("group".into(), res.group.as_ref().into());
+            if !res.group.is_empty() {
+                details["group"] = res.group.as_ref().into();
             }
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
@@ -136,44 +134,6 @@ pub(super) fn delete(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result
             Ok(reply::value(200, &status))
         }
     }
-}
-
-/// DELETE on a collection; answers with the list of what was deleted.
-pub(super) fn delete_collection(
-    call: &Call<'_>,
-    res: &ResourceType,
-    body: &[u8],
-) -> Result<Response<Body>, ApiError> {
-    let options = delete_options(call, body)?;
-    let store: &Store = &call.state.store;
-    let page = store.list(
-        &call.target.resource,
-        &super::read::filter(res, call.target, call.query)?,
-    )?;
-    let mut items = Vec::new();
-    for object in &page.items {
-        let key = object.key();
-        let preconditions = &options.preconditions;
-        match store.delete(
-            &call.target.resource,
-            &key.namespace,
-            &key.name,
-            preconditions,
-            options.dry_run,
-        ) {
-            Ok(Deleted::Gone(object) | Deleted::Pending(object)) => items.push(object.typed_value(res)),
-            // Someone else was faster.
-            Err(error) if error.code == 404 => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let list = json!({
-        "kind": format!("{}List", res.kind),
-        "apiVersion": res.api_version(),
-        "metadata": { "resourceVersion": store.revision().to_string() },
-        "items": items,
-    });
-    Ok(reply::value(200, &list))
 }
 
 /// GET of the scale sub-resource.
@@ -195,7 +155,7 @@ fn change_scale(
 ) -> Result<Response<Body>, ApiError> {
     let paths = res.scale.as_ref().ok_or_else(ApiError::no_such_resource)?;
     let target = call.target;
-    let options = options(call, res, "scale");
+    let options = options(call, res);
     let object = call.state.store.modify(
         &target.resource,
         &target.namespace,
@@ -221,7 +181,7 @@ fn modify(
 ) -> Result<Response<Body>, ApiError> {
     let target = call.target;
     let part = part(call)?;
-    let options = options(call, res, if part == Part::Status { "status" } else { "" });
+    let options = options(call, res);
     let object: Arc<Object> = call.state.store.modify(
         &target.resource,
         &target.namespace,
@@ -241,14 +201,10 @@ fn part(call: &Call<'_>) -> Result<Part, ApiError> {
     }
 }
 
-fn options(call: &Call<'_>, res: &ResourceType, subresource: &'static str) -> WriteOptions {
-    let manager = Manager {
-        subresource,
-        ..manager(call, res)
-    };
+fn options(call: &Call<'_>, res: &ResourceType) -> WriteOptions {
     WriteOptions {
         dry_run: call.query.dry_run(),
-        manager: Some(manager),
+        manager: Some(manager(call, res)),
     }
 }
 
@@ -264,10 +220,10 @@ fn manager(call: &Call<'_>, res: &ResourceType) -> Manager {
             .unwrap_or("unknown"),
         name => name,
     };
-    let subresource = if call.target.subresource == "status" {
-        "status"
-    } else {
-        ""
+    let subresource = match call.target.subresource.as_str() {
+        "status" => "status",
+        "scale" => "scale",
+        _ => "",
     };
     Manager {
         name: name.to_owned(),
@@ -281,20 +237,17 @@ fn decode(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
-    let value: Value = if content_type.contains("yaml") {
-        serde_saphyr::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?
-    } else if content_type.contains("protobuf") {
-        return Err(ApiError::unsupported_patch(&[
-            "application/json",
-            "application/yaml",
-        ]));
-    } else {
-        serde_json::from_slice(body).map_err(|error| {
-            ApiError::bad_request(format!(
-                "the object provided is unrecognized (must be of type): {error}"
-            ))
-        })?
-    };
+    if ["yaml", "protobuf"]
+        .iter()
+        .any(|other| content_type.contains(other))
+    {
+        return Err(ApiError::unsupported_patch(&["application/json"]));
+    }
+    let value: Value = serde_json::from_slice(body).map_err(|error| {
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type): {error}"
+        ))
+    })?;
     if value.is_object() {
         Ok(value)
     } else {

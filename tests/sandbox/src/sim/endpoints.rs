@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{StepInputs, workloads::SimulatedPod};
 use crate::{
     resource::{ResourceKey, keys},
-    store::{Part, WriteOptions, object::Object},
+    store::{WriteOptions, object::Object},
 };
 
 /// Label that ties an EndpointSlice to its Service.
@@ -62,21 +62,15 @@ pub(super) fn publish(service: &Object, pods: &[(&str, &SimulatedPod)], around: 
             .collect()
     };
     let mut subset = json!({ "ports": ports });
-    if let Some(map) = subset.as_object_mut() {
-        for (key, list) in [
-            ("addresses", addresses(true)),
-            ("notReadyAddresses", addresses(false)),
-        ] {
-            if !list.is_empty() {
-                map.insert(key.into(), list.into());
-            }
+    for (key, ready) in [("addresses", true), ("notReadyAddresses", false)] {
+        let list = addresses(ready);
+        if !list.is_empty() {
+            subset[key] = list.into();
         }
     }
     let mut endpoints = json!({ "metadata": { "labels": {} } });
-    if !pods.is_empty()
-        && let Some(map) = endpoints.as_object_mut()
-    {
-        map.insert("subsets".into(), json!([subset]));
+    if !pods.is_empty() {
+        endpoints["subsets"] = json!([subset]);
     }
     put(&keys::ENDPOINTS, name, endpoints, around);
 }
@@ -86,26 +80,16 @@ fn put(resource: &ResourceKey, name: &str, mut wanted: Value, around: &StepInput
     if around.seed.resource(resource).is_none() {
         return;
     }
-    let options = WriteOptions::default();
     let result = match around.seed.find(resource, around.namespace, name) {
-        Some(_) => around
-            .seed
-            .modify(resource, around.namespace, name, Part::All, &options, |value| {
-                if let (Some(wanted), Some(metadata)) = (wanted.as_object_mut(), value.get("metadata")) {
-                    wanted.insert("metadata".into(), metadata.clone());
-                }
-                *value = wanted;
-                Ok(())
-            })
-            .map(drop),
+        Some(_) => around.seed.change(resource, around.namespace, name, |value| {
+            wanted["metadata"] = value["metadata"].take();
+            *value = wanted;
+        }),
         None => {
-            if let Some(metadata) = wanted.get_mut("metadata").and_then(Value::as_object_mut) {
-                metadata.insert("name".into(), name.into());
-            }
+            wanted["metadata"]["name"] = name.into();
             around
                 .seed
-                .create(resource, around.namespace, wanted, &options)
-                .map(drop)
+                .create(resource, around.namespace, wanted, &WriteOptions::default())
         }
     };
     around.report("endpoints", result);

@@ -20,7 +20,7 @@ use super::{
     lifecycle::Lifecycle,
     machines::Machines,
     objects::{self, COMPONENTS, PROBE_SECRET},
-    spec::SimulatedShootSpec,
+    spec::{POOL, SimulatedShootSpec},
     timing::{SimClock, SimTiming, sooner},
     workloads::Workloads,
 };
@@ -30,7 +30,7 @@ use crate::{
     resource::{ResourceKey, keys},
     server::{ApiOptions, ApiServer},
     status::ApiError,
-    store::{Part, WriteOptions, object::Object, random_suffix},
+    store::{WriteOptions, object::Object, random_suffix},
 };
 
 /// The user that the probe's kubeconfig stands for.
@@ -89,9 +89,7 @@ impl Engine {
             ..ApiOptions::default()
         })
         .await?;
-        if spec.restrict_probe {
-            api.restrict(PROBE_USER, probe_rules());
-        }
+        api.restrict(PROBE_USER, probe_rules());
         let engine = Arc::new(Self {
             spec,
             namespace,
@@ -119,7 +117,6 @@ impl Engine {
             shoot: self.api.store(),
             seed: self.seed.store(),
             namespace: &self.namespace,
-            pool: &self.spec.pool,
             timing: &self.timing,
             clock: self.clock,
             now,
@@ -134,17 +131,11 @@ impl Engine {
     pub(super) fn change(
         &self,
         resource: &ResourceKey,
+        namespace: &str,
         name: &str,
-        part: Part,
         change: impl FnOnce(&mut Value),
     ) -> Result<(), SandboxError> {
-        let options = WriteOptions::default();
-        self.seed
-            .store()
-            .modify(resource, &self.namespace, name, part, &options, |value| {
-                change(value);
-                Ok(())
-            })?;
+        self.seed.store().change(resource, namespace, name, change)?;
         Ok(())
     }
 
@@ -187,7 +178,7 @@ impl Engine {
         let mut sim = self.sim.lock();
         for index in 0..self.spec.nodes {
             let zone = self.spec.zone(index);
-            let name = format!("{}-{zone}-{}", self.spec.pool, random_suffix());
+            let name = format!("{POOL}-{zone}-{}", random_suffix());
             let machine = objects::machine(&name, namespace, &zone, "Running", around.wall);
             seed.create(&keys::MACHINES, namespace, machine, &options)?;
             sim.kubelets.start(&name, &zone, &around);

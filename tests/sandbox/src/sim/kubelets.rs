@@ -7,11 +7,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{StepInputs, objects, spec::Cut};
-use crate::{
-    resource::keys,
-    store::{Part, WriteOptions, object::child_mut},
-    time,
-};
+use crate::{resource::keys, store::WriteOptions, time};
 
 /// Namespace of the kubelets' Leases.
 pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -120,44 +116,31 @@ impl Kubelets {
         let options = WriteOptions::default();
         let spec = objects::lease_spec(node, around.timing, renewed);
         let store = around.shoot;
-        let renewal = store.modify(
-            &keys::LEASES,
-            LEASE_NAMESPACE,
-            node,
-            Part::All,
-            &options,
-            |lease| {
-                child_mut(lease, "spec").insert("renewTime".into(), time::micros(renewed).into());
-                Ok(())
-            },
-        );
-        let result = match renewal {
+        let renewal = store.change(&keys::LEASES, LEASE_NAMESPACE, node, |lease| {
+            lease["spec"]["renewTime"] = time::micros(renewed).into();
+        });
+        let renewal = match renewal {
             Err(error) if error.code == 404 => {
                 let lease = json!({ "metadata": { "name": node }, "spec": spec });
-                store
-                    .create(&keys::LEASES, LEASE_NAMESPACE, lease, &options)
-                    .map(drop)
+                store.create(&keys::LEASES, LEASE_NAMESPACE, lease, &options)
             }
-            other => other.map(drop),
+            other => other,
         };
-        around.report("lease renewal", result);
+        around.report("lease renewal", renewal);
         let ready = match store.find(&keys::NODES, "", node) {
             Some(object) => super::node_ready(&object) == "True",
             None => {
-                let object = objects::node(node, around.pool, &kubelet.zone, around.wall);
-                around.report(
-                    "node registration",
-                    store.create(&keys::NODES, "", object, &options).map(drop),
-                );
+                let object = objects::node(node, &kubelet.zone, around.wall);
+                let registered = store.create(&keys::NODES, "", object, &options);
+                around.report("node registration", registered);
                 true
             }
         };
         if !ready {
-            let result = store.modify(&keys::NODES, "", node, Part::All, &options, |object| {
-                child_mut(object, "status").insert("conditions".into(), objects::conditions(around.wall));
-                Ok(())
+            let posted = store.change(&keys::NODES, "", node, |object| {
+                object["status"]["conditions"] = objects::conditions(around.wall);
             });
-            around.report("node status", result.map(drop));
+            around.report("node status", posted);
         }
     }
 }

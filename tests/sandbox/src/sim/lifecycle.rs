@@ -8,11 +8,7 @@ use tokio::time::Instant;
 use super::{StepInputs, kubelets::LEASE_NAMESPACE, node_ready, objects::UNREACHABLE_TAINT};
 use crate::{
     resource::keys,
-    status::ApiError,
-    store::{
-        Part, WriteOptions,
-        object::{Object, child_mut},
-    },
+    store::object::{Object, child_mut},
     time,
 };
 
@@ -78,12 +74,9 @@ impl Lifecycle {
         let ready = node_ready(node);
         if silent && ready != "Unknown" {
             self.marked_unknown += 1;
-            around.report(
-                "marking a node Unknown",
-                change(around, node.name(), mark_unknown),
-            );
+            change(around, "marking a node Unknown", node.name(), mark_unknown);
         } else if !silent && ready == "True" && tainted(node) {
-            around.report("removing a taint", change(around, node.name(), remove_taint));
+            change(around, "removing a taint", node.name(), remove_taint);
         }
     }
 }
@@ -97,26 +90,12 @@ pub(crate) fn tainted(node: &Object) -> bool {
         .any(|taint| taint.get("key").and_then(Value::as_str) == Some(UNREACHABLE_TAINT))
 }
 
-fn change(
-    around: &StepInputs<'_>,
-    node: &str,
-    change: impl FnOnce(&mut Value, &str),
-) -> Result<(), ApiError> {
+fn change(around: &StepInputs<'_>, what: &'static str, node: &str, change: impl FnOnce(&mut Value, &str)) {
     let now = time::seconds(around.wall);
-    around
+    let changed = around
         .shoot
-        .modify(
-            &keys::NODES,
-            "",
-            node,
-            Part::All,
-            &WriteOptions::default(),
-            |node| {
-                change(node, &now);
-                Ok(())
-            },
-        )
-        .map(drop)
+        .change(&keys::NODES, "", node, |node| change(node, &now));
+    around.report(what, changed);
 }
 
 fn mark_unknown(node: &mut Value, now: &str) {

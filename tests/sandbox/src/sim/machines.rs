@@ -11,12 +11,8 @@ use super::{
     node_ready, objects,
 };
 use crate::{
-    resource::{ResourceKey, keys},
-    store::{
-        Part, Preconditions, WriteOptions,
-        object::{Object, child_mut},
-        random_suffix,
-    },
+    resource::keys,
+    store::{WriteOptions, object::Object, random_suffix},
     time,
 };
 
@@ -84,15 +80,14 @@ impl Machines {
             }
             "Terminating" if age >= around.timing.machine_step => {
                 kubelets.stop(node);
-                remove(around.shoot, &keys::NODES, "", node, around);
-                remove(around.shoot, &keys::LEASES, LEASE_NAMESPACE, node, around);
-                remove(
-                    around.seed,
-                    &keys::MACHINES,
-                    around.namespace,
-                    machine.name(),
-                    around,
+                let (shoot, seed) = (around.shoot, around.seed);
+                around.report("removal of a node", shoot.discard(&keys::NODES, "", node));
+                around.report(
+                    "removal of a lease",
+                    shoot.discard(&keys::LEASES, LEASE_NAMESPACE, node),
                 );
+                let removed = seed.discard(&keys::MACHINES, around.namespace, machine.name());
+                around.report("removal of a machine", removed);
             }
             // A machine that cannot reach the API server never joins.
             "Pending" if age >= around.timing.machine_step && !kubelets.is_cut(node, zone(machine)) => {
@@ -119,24 +114,13 @@ pub(crate) fn zone(machine: &Object) -> &str {
 }
 
 fn set_phase(around: &StepInputs<'_>, name: &str, phase: &str) {
-    let now = time::seconds(around.wall);
-    let options = WriteOptions::default();
-    let result = around.seed.modify(
-        &keys::MACHINES,
-        around.namespace,
-        name,
-        Part::All,
-        &options,
-        |machine| {
-            let status = child_mut(machine, "status");
-            status.insert(
-                "currentStatus".into(),
-                json!({ "phase": phase, "lastUpdateTime": now }),
-            );
-            Ok(())
-        },
-    );
-    around.report("machine phase", result.map(drop));
+    let status = json!({ "phase": phase, "lastUpdateTime": time::seconds(around.wall) });
+    let changed = around
+        .seed
+        .change(&keys::MACHINES, around.namespace, name, |machine| {
+            machine["status"]["currentStatus"] = status;
+        });
+    around.report("machine phase", changed);
 }
 
 /// The successor of a machine that was given up, in the same zone.
@@ -147,25 +131,8 @@ fn replace(machine: &Object, around: &StepInputs<'_>) {
         .map_or(machine.name(), |(stem, _)| stem);
     let name = format!("{stem}-{}", random_suffix());
     let new = objects::machine(&name, around.namespace, zone(machine), "Pending", around.wall);
-    let options = WriteOptions::default();
-    around.report(
-        "new machine",
-        around
-            .seed
-            .create(&keys::MACHINES, around.namespace, new, &options)
-            .map(drop),
-    );
-}
-
-fn remove(
-    store: &crate::store::Store,
-    resource: &ResourceKey,
-    namespace: &str,
-    name: &str,
-    around: &StepInputs<'_>,
-) {
-    match store.delete(resource, namespace, name, &Preconditions::default(), false) {
-        Err(error) if error.code == 404 => {}
-        result => around.report("removal", result.map(drop)),
-    }
+    let created = around
+        .seed
+        .create(&keys::MACHINES, around.namespace, new, &WriteOptions::default());
+    around.report("new machine", created);
 }

@@ -28,11 +28,11 @@ use crate::{
 };
 
 pub use self::{
-    objects::{NEEDS_ANNOTATION, PROBE_SECRET},
+    objects::PROBE_SECRET,
     shoot::SimulatedShoot,
     spec::{Cut, SimulatedShootSpec},
     timing::SimTiming,
-    views::{MachineView, NodeView, PodView, ShootState, WorkloadView},
+    views::{MachineView, NodeView, PodView, WorkloadView},
 };
 
 /// The inputs of a simulator in one step.
@@ -43,8 +43,6 @@ struct StepInputs<'a> {
     seed: &'a Arc<Store>,
     /// The shoot's namespace on the seed.
     namespace: &'a str,
-    /// Name of the worker pool.
-    pool: &'a str,
     timing: &'a SimTiming,
     clock: SimClock,
     now: Instant,
@@ -53,7 +51,7 @@ struct StepInputs<'a> {
 
 impl StepInputs<'_> {
     /// Notes a write that failed: somebody deleted the object in between, or the namespace is gone.
-    fn report(&self, what: &'static str, result: Result<(), ApiError>) {
+    fn report<T>(&self, what: &'static str, result: Result<T, ApiError>) {
         if let Err(error) = result {
             tracing::debug!(namespace = self.namespace, what, %error, "simulated write failed");
         }

@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    spec::SimulatedShootSpec,
+    spec::{POOL, SimulatedShootSpec},
     timing::{SimTiming, go_duration},
 };
-use crate::{store::object::as_map, time};
+use crate::time;
 
 /// Annotation on a pod template: comma-separated services without which the pod crashes.
-pub const NEEDS_ANNOTATION: &str = "sandbox.watchdog/needs";
+pub(crate) const NEEDS_ANNOTATION: &str = "sandbox.watchdog/needs";
 
 /// Name of the Secret with the kubeconfig for the probe.
 pub const PROBE_SECRET: &str = "shoot-access-dependency-watchdog-probe";
@@ -31,7 +31,7 @@ pub(crate) fn cluster(spec: &SimulatedShootSpec, timing: &SimTiming, now: Timest
     let mut controller_manager = json!({});
     if spec.states_grace_period {
         let grace = go_duration(timing.node_monitor_grace_period);
-        as_map(&mut controller_manager).insert("nodeMonitorGracePeriod".into(), grace.into());
+        controller_manager["nodeMonitorGracePeriod"] = grace.into();
     }
     json!({
         "metadata": { "name": spec.namespace() },
@@ -68,7 +68,7 @@ pub(crate) fn cluster(spec: &SimulatedShootSpec, timing: &SimTiming, now: Timest
                     "provider": {
                         "type": "sandbox",
                         "workers": [{
-                            "name": spec.pool,
+                            "name": POOL,
                             "minimum": spec.nodes,
                             "maximum": spec.nodes + 1,
                             "machine": { "type": "sandbox.small", "image": { "name": "none", "version": "1" } },
@@ -98,7 +98,7 @@ pub(crate) fn last_operation(operation: &str, state: &str, now: &str) -> Value {
 }
 
 /// A Node as its kubelet registers it.
-pub(crate) fn node(name: &str, pool: &str, zone: &str, now: Timestamp) -> Value {
+pub(crate) fn node(name: &str, zone: &str, now: Timestamp) -> Value {
     json!({
         "metadata": {
             "name": name,
@@ -107,7 +107,7 @@ pub(crate) fn node(name: &str, pool: &str, zone: &str, now: Timestamp) -> Value 
                 "kubernetes.io/os": "linux",
                 "topology.kubernetes.io/zone": zone,
                 "topology.kubernetes.io/region": "loopback",
-                "worker.gardener.cloud/pool": pool,
+                "worker.gardener.cloud/pool": POOL,
                 "node.kubernetes.io/role": "node",
             },
         },
@@ -232,7 +232,7 @@ impl Component {
     pub(crate) fn workload(&self) -> Value {
         let mut annotations = json!({});
         if !self.needs.is_empty() {
-            as_map(&mut annotations).insert(NEEDS_ANNOTATION.into(), self.needs.into());
+            annotations[NEEDS_ANNOTATION] = self.needs.into();
         }
         let selector = json!({ "app": self.app, "role": self.role });
         let mut spec = json!({
@@ -244,7 +244,7 @@ impl Component {
             },
         });
         if self.stateful {
-            as_map(&mut spec).insert("serviceName".into(), self.name.into());
+            spec["serviceName"] = self.name.into();
         }
         json!({ "metadata": { "name": self.name, "labels": self.labels() }, "spec": spec })
     }

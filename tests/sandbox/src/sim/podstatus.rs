@@ -3,14 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{StepInputs, pod::PodPhase, workloads::SimulatedPod};
-use crate::{
-    resource::keys,
-    store::{
-        Part, WriteOptions,
-        object::{Object, child_mut},
-    },
-    time,
-};
+use crate::{resource::keys, store::object::Object, time};
 
 /// Why a container that waits out its back-off is not running.
 pub(crate) const CRASH_LOOP: &str = "CrashLoopBackOff";
@@ -42,8 +35,8 @@ pub(super) fn publish(name: &str, pod: &SimulatedPod, around: &StepInputs<'_>) {
             "status": status,
             "lastTransitionTime": before.unwrap_or_else(|| now.clone().into()),
         });
-        if !on && let Some(map) = condition.as_object_mut() {
-            map.insert("reason".into(), "ContainersNotReady".into());
+        if !on {
+            condition["reason"] = "ContainersNotReady".into();
         }
         condition
     };
@@ -65,19 +58,10 @@ pub(super) fn publish(name: &str, pod: &SimulatedPod, around: &StepInputs<'_>) {
         ],
         "containerStatuses": [container],
     });
-    let options = WriteOptions::default();
-    let result = around.seed.modify(
-        &keys::PODS,
-        around.namespace,
-        name,
-        Part::All,
-        &options,
-        |value| {
-            *child_mut(value, "status") = status.as_object().cloned().unwrap_or_default();
-            Ok(())
-        },
-    );
-    around.report("pod status", result.map(drop));
+    let changed = around.seed.change(&keys::PODS, around.namespace, name, |value| {
+        value["status"] = status
+    });
+    around.report("pod status", changed);
 }
 
 fn container(object: &Object, pod: &SimulatedPod, around: &StepInputs<'_>) -> Value {

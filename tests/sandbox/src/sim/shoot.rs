@@ -13,15 +13,9 @@ use super::{
     objects::{self, PROBE_SECRET},
     spec::{Cut, SimulatedShootSpec},
     timing::SimTiming,
-    views::{self, MachineView, NodeView, PodView, ShootState, WorkloadView},
+    views::{self, MachineView, NodeView, PodView, WorkloadView},
 };
-use crate::{
-    error::SandboxError,
-    resource::keys,
-    server::ApiServer,
-    store::{Part, Preconditions, WriteOptions, object::child_mut},
-    time,
-};
+use crate::{error::SandboxError, resource::keys, server::ApiServer, time};
 
 /// Handle of a simulated shoot. Clones share it.
 #[derive(Debug, Clone)]
@@ -106,9 +100,10 @@ impl SimulatedShoot {
     /// # Errors
     /// When there is no such Deployment.
     pub fn scale(&self, deployment: &str, replicas: u32) -> Result<(), SandboxError> {
+        let namespace = self.namespace();
         self.engine
-            .change(&keys::DEPLOYMENTS, deployment, Part::Main, |value| {
-                child_mut(value, "spec").insert("replicas".into(), replicas.into());
+            .change(&keys::DEPLOYMENTS, namespace, deployment, |value| {
+                value["spec"]["replicas"] = replicas.into();
             })
     }
 
@@ -117,20 +112,7 @@ impl SimulatedShoot {
     /// # Errors
     /// When it is gone.
     pub fn update_cluster(&self, change: impl FnOnce(&mut Value)) -> Result<(), SandboxError> {
-        let options = WriteOptions::default();
-        let store = self.engine.seed.store();
-        store.modify(
-            &keys::CLUSTERS,
-            "",
-            &self.engine.namespace,
-            Part::All,
-            &options,
-            |value| {
-                change(value);
-                Ok(())
-            },
-        )?;
-        Ok(())
+        self.engine.change(&keys::CLUSTERS, "", self.namespace(), change)
     }
 
     /// Sets `spec.hibernation.enabled` and, as when that is done, `status.hibernated`. Replica counts are
@@ -140,12 +122,9 @@ impl SimulatedShoot {
     /// When the Cluster is gone.
     pub fn set_hibernated(&self, on: bool) -> Result<(), SandboxError> {
         self.update_cluster(|cluster| {
-            if let Some(enabled) = cluster.pointer_mut("/spec/shoot/spec/hibernation") {
-                *enabled = json!({ "enabled": on });
-            }
-            if let Some(hibernated) = cluster.pointer_mut("/spec/shoot/status/hibernated") {
-                *hibernated = on.into();
-            }
+            let shoot = &mut cluster["spec"]["shoot"];
+            shoot["spec"]["hibernation"] = json!({ "enabled": on });
+            shoot["status"]["hibernated"] = on.into();
         })
     }
 
@@ -156,9 +135,8 @@ impl SimulatedShoot {
     pub fn set_last_operation(&self, operation: &str, state: &str) -> Result<(), SandboxError> {
         let now = time::seconds(self.engine.clock.at(Instant::now()));
         self.update_cluster(|cluster| {
-            if let Some(last) = cluster.pointer_mut("/spec/shoot/status/lastOperation") {
-                *last = objects::last_operation(operation, state, &now);
-            }
+            let last = objects::last_operation(operation, state, &now);
+            cluster["spec"]["shoot"]["status"]["lastOperation"] = last;
         })
     }
 
@@ -169,12 +147,7 @@ impl SimulatedShoot {
     pub fn mark_deleting(&self) -> Result<(), SandboxError> {
         let now = time::seconds(self.engine.clock.at(Instant::now()));
         self.update_cluster(|cluster| {
-            if let Some(metadata) = cluster
-                .pointer_mut("/spec/shoot/metadata")
-                .and_then(Value::as_object_mut)
-            {
-                metadata.insert("deletionTimestamp".into(), now.into());
-            }
+            cluster["spec"]["shoot"]["metadata"]["deletionTimestamp"] = now.into();
         })
     }
 
@@ -185,9 +158,10 @@ impl SimulatedShoot {
     pub fn rotate_kubeconfig(&self) -> Result<(), SandboxError> {
         self.engine.api.revoke(PROBE_USER);
         let kubeconfig = STANDARD.encode(self.engine.api.kubeconfig(PROBE_USER));
+        let namespace = self.namespace();
         self.engine
-            .change(&keys::SECRETS, PROBE_SECRET, Part::Main, |value| {
-                child_mut(value, "data").insert("kubeconfig".into(), kubeconfig.into());
+            .change(&keys::SECRETS, namespace, PROBE_SECRET, |value| {
+                value["data"]["kubeconfig"] = kubeconfig.into();
             })
     }
 
@@ -201,17 +175,7 @@ impl SimulatedShoot {
         self.engine.stop.cancel();
         let store = self.engine.seed.store();
         for resource in [&keys::CLUSTERS, &keys::NAMESPACES] {
-            match store.delete(
-                resource,
-                "",
-                &self.engine.namespace,
-                &Preconditions::default(),
-                false,
-            ) {
-                Ok(_) => {}
-                Err(error) if error.code == 404 => {}
-                Err(error) => return Err(error.into()),
-            }
+            store.discard(resource, "", &self.engine.namespace)?;
         }
         self.engine.api.stop().await
     }
@@ -226,11 +190,7 @@ impl SimulatedShoot {
     pub fn nodes(&self) -> Vec<NodeView> {
         let store = self.engine.api.store();
         let nodes = store.all(&keys::NODES, None);
-        let sim = self.engine.sim.lock();
-        nodes
-            .iter()
-            .map(|node| views::node(node, store, |name, zone| sim.kubelets.is_cut(name, zone)))
-            .collect()
+        nodes.iter().map(|node| views::node(node, store)).collect()
     }
 
     /// How many nodes are Unknown now.
@@ -258,11 +218,9 @@ impl SimulatedShoot {
 
     /// A Deployment or StatefulSet of the control plane.
     pub fn workload(&self, name: &str) -> Option<WorkloadView> {
-        let store = self.engine.seed.store();
-        [keys::DEPLOYMENTS, keys::STATEFUL_SETS]
-            .iter()
-            .find_map(|resource| store.find(resource, &self.engine.namespace, name))
-            .map(|object| views::workload(&object))
+        self.workloads()
+            .into_iter()
+            .find(|workload| workload.name == name)
     }
 
     /// The pods of the control plane.
@@ -274,24 +232,12 @@ impl SimulatedShoot {
             .collect()
     }
 
-    /// Everything at this moment.
-    pub fn state(&self) -> ShootState {
-        let workloads = [keys::DEPLOYMENTS, keys::STATEFUL_SETS];
-        ShootState {
-            namespace: self.engine.namespace.clone(),
-            api_server: self.engine.api.url(),
-            api_server_running: self.engine.api.is_running(),
-            nodes: self.nodes(),
-            machines: self.machines(),
-            workloads: workloads
-                .iter()
-                .flat_map(|resource| self.engine.on_seed(resource))
-                .map(|object| views::workload(&object))
-                .collect(),
-            pods: self.pods(),
-            marked_unknown: self.marked_unknown(),
-            machines_replaced: self.machines_replaced(),
-            timing: self.engine.timing.clone(),
-        }
+    /// The Deployments and StatefulSets of the control plane.
+    pub fn workloads(&self) -> Vec<WorkloadView> {
+        [keys::DEPLOYMENTS, keys::STATEFUL_SETS]
+            .iter()
+            .flat_map(|resource| self.engine.on_seed(resource))
+            .map(|object| views::workload(&object))
+            .collect()
     }
 }

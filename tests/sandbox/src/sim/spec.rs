@@ -1,8 +1,11 @@
 //! The description of a simulated shoot.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::timing::SimTiming;
+
+/// Name of the only worker pool of a shoot.
+pub(super) const POOL: &str = "worker";
 
 /// A shoot to simulate.
 #[derive(Debug, Clone)]
@@ -15,16 +18,12 @@ pub struct SimulatedShootSpec {
     pub nodes: usize,
     /// Number of zones that they are spread over, at least 1.
     pub zones: usize,
-    /// Name of the worker pool.
-    pub pool: String,
     /// Timing of this shoot's simulators instead of the sandbox's.
     pub timing: Option<SimTiming>,
     /// True if the Shoot states `nodeMonitorGracePeriod`; if not, readers assume 40 s.
     pub states_grace_period: bool,
     /// `status.lastOperation`: type and state.
     pub last_operation: (String, String),
-    /// Hold the probe's user to get and list of nodes and leases, as Gardener does.
-    pub restrict_probe: bool,
 }
 
 impl SimulatedShootSpec {
@@ -35,11 +34,9 @@ impl SimulatedShootSpec {
             name: name.into(),
             nodes,
             zones: 3,
-            pool: "worker".into(),
             timing: None,
             states_grace_period: true,
             last_operation: ("Reconcile".into(), "Succeeded".into()),
-            restrict_probe: true,
         }
     }
 
@@ -69,7 +66,7 @@ impl SimulatedShootSpec {
 }
 
 /// The kubelets that lose their connection to the API server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cut {
     /// All of them, those of machines to come included.

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
 use tokio::time::Instant;
 
 /// Durations of the simulators.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SimTiming {
     /// Between two renewals of a kubelet's Lease (a quarter of the 40 s lease duration).
     pub renew_interval: Duration,

@@ -1,16 +1,14 @@
 //! Views of a shoot for people and tests, read from its objects.
 
-use serde::Serialize;
 use serde_json::Value;
 
-use super::{SimTiming, lifecycle, machines, node_ready};
+use super::{lifecycle, machines, node_ready};
 use crate::{
     resource::keys,
     store::{Store, object::Object},
 };
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
     pub name: String,
     pub zone: String,
@@ -18,30 +16,22 @@ pub struct NodeView {
     pub ready: String,
     /// True if it is tainted as unreachable.
     pub unreachable: bool,
-    /// True if its kubelet is cut off.
-    pub cut: bool,
     /// `renewTime` of its Lease; empty without one.
     pub renew_time: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineView {
     pub name: String,
-    /// Name of its node.
-    pub node: String,
     /// `status.currentStatus.phase`.
     pub phase: String,
 }
 
 /// A Deployment or StatefulSet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadView {
     pub name: String,
     pub spec_replicas: i64,
-    /// `status.replicas`.
-    pub replicas: i64,
     /// `status.readyReplicas`.
     pub ready_replicas: i64,
     /// The annotations whose key begins with `dependency-watchdog.gardener.cloud/`, without that.
@@ -49,8 +39,7 @@ pub struct WorkloadView {
 }
 
 /// A pod on the seed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodView {
     pub name: String,
     pub uid: String,
@@ -62,42 +51,19 @@ pub struct PodView {
     pub waiting: String,
 }
 
-/// Everything about a shoot at one moment.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ShootState {
-    /// Namespace on the seed.
-    pub namespace: String,
-    /// Address of its API server.
-    pub api_server: String,
-    /// True if its API server listens.
-    pub api_server_running: bool,
-    pub nodes: Vec<NodeView>,
-    pub machines: Vec<MachineView>,
-    /// Its control plane's Deployments and StatefulSets.
-    pub workloads: Vec<WorkloadView>,
-    /// Its control plane's pods.
-    pub pods: Vec<PodView>,
-    /// How often a node was marked Unknown so far.
-    pub marked_unknown: u64,
-    /// How many machines were replaced so far.
-    pub machines_replaced: u64,
-    /// The timing of its simulators.
-    pub timing: SimTiming,
-}
-
 /// Prefix of the annotations that the watchdog writes.
 const WATCHDOG_PREFIX: &str = "dependency-watchdog.gardener.cloud/";
 
-pub(super) fn node(node: &Object, store: &Store, cut: impl Fn(&str, &str) -> bool) -> NodeView {
-    let zone = node.label("topology.kubernetes.io/zone").unwrap_or_default();
+pub(super) fn node(node: &Object, store: &Store) -> NodeView {
     let lease = store.find(&keys::LEASES, super::kubelets::LEASE_NAMESPACE, node.name());
     NodeView {
         name: node.name().into(),
-        zone: zone.into(),
+        zone: node
+            .label("topology.kubernetes.io/zone")
+            .unwrap_or_default()
+            .into(),
         ready: node_ready(node).into(),
         unreachable: lifecycle::tainted(node),
-        cut: cut(node.name(), zone),
         renew_time: lease
             .map(|lease| lease.text("/spec/renewTime").to_owned())
             .unwrap_or_default(),
@@ -107,7 +73,6 @@ pub(super) fn node(node: &Object, store: &Store, cut: impl Fn(&str, &str) -> boo
 pub(super) fn machine(machine: &Object) -> MachineView {
     MachineView {
         name: machine.name().into(),
-        node: machine.label("node").unwrap_or_default().into(),
         phase: machines::phase(machine).into(),
     }
 }
@@ -120,7 +85,6 @@ pub(super) fn workload(object: &Object) -> WorkloadView {
     WorkloadView {
         name: object.name().into(),
         spec_replicas: object.number("/spec/replicas"),
-        replicas: object.number("/status/replicas"),
         ready_replicas: object.number("/status/readyReplicas"),
         watchdog_annotations: annotations
             .into_iter()

@@ -1,7 +1,7 @@
 //! Deployments and StatefulSets of a shoot's control plane, their pods, and the Services in front of them.
 //!
 //! Whatever stands in the shoot's namespace is simulated, also what a test puts there: a pod template says
-//! with [`NEEDS_ANNOTATION`](super::NEEDS_ANNOTATION) which Services its pods cannot live without.
+//! with [`NEEDS_ANNOTATION`] which Services its pods cannot live without.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{
-    NEEDS_ANNOTATION, StepInputs, endpoints,
+    StepInputs, endpoints,
+    objects::NEEDS_ANNOTATION,
     pod::{PodInputs, PodState},
     podstatus,
     timing::sooner,
@@ -20,8 +21,8 @@ use super::{
 use crate::{
     resource::{ResourceKey, keys},
     store::{
-        Part, Preconditions, WriteOptions,
-        object::{Object, StoreKey, child_mut, string_map},
+        WriteOptions,
+        object::{Object, StoreKey, string_map},
         random_suffix,
     },
     time,
@@ -264,12 +265,8 @@ fn make_pod(
     let created = around
         .seed
         .create(&keys::PODS, around.namespace, value, &WriteOptions::default());
-    let uid = match &created {
-        Ok(pod) => pod.uid().to_owned(),
-        Err(_) => String::new(),
-    };
-    let made = created.is_ok();
-    around.report("pod creation", created.map(drop));
+    let uid = created.as_ref().ok().map(|pod| pod.uid().to_owned());
+    around.report("pod creation", created);
     let needs = annotations
         .get(NEEDS_ANNOTATION)
         .map(String::as_str)
@@ -285,28 +282,20 @@ fn make_pod(
     } else {
         PodState::new(around.now, around.timing)
     };
-    made.then_some((
-        name,
-        SimulatedPod {
-            state,
-            uid,
-            ip,
-            labels,
-            needs,
-            leaves: None,
-        },
-    ))
+    let pod = SimulatedPod {
+        state,
+        uid: uid?,
+        ip,
+        labels,
+        needs,
+        leaves: None,
+    };
+    Some((name, pod))
 }
 
 fn delete_pod(name: &str, around: &StepInputs<'_>) {
-    let none = Preconditions::default();
-    match around
-        .seed
-        .delete(&keys::PODS, around.namespace, name, &none, false)
-    {
-        Err(error) if error.code == 404 => {}
-        result => around.report("pod deletion", result.map(drop)),
-    }
+    let deleted = around.seed.discard(&keys::PODS, around.namespace, name);
+    around.report("pod deletion", deleted);
 }
 
 /// Writes a workload's status. Go's types leave out counts of 0.
@@ -359,15 +348,11 @@ fn report(resource: &ResourceKey, object: &Object, workload: &SimulatedWorkload,
         return;
     }
     let StoreKey { namespace, name } = object.key();
-    let options = WriteOptions::default();
-    let result = around
+    // Someone may have scaled since: what was observed is still the generation read above.
+    let changed = around
         .seed
-        .modify(resource, namespace, name, Part::All, &options, |value| {
-            // Someone may have scaled since: what was observed is still the generation read above.
-            *child_mut(value, "status") = status.as_object().cloned().unwrap_or_default();
-            Ok(())
-        });
-    around.report("workload status", result.map(drop));
+        .change(resource, namespace, name, |value| value["status"] = status);
+    around.report("workload status", changed);
 }
 
 /// The selector of a Service that has one.

@@ -164,6 +164,20 @@ impl StoreState {
         self.tables.get(key).ok_or_else(ApiError::no_such_resource)
     }
 
+    /// An object and its type; 404 if there is no such object or resource.
+    fn existing(
+        &self,
+        resource: &ResourceKey,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(Arc<ResourceType>, Arc<Object>), ApiError> {
+        let table = self.table(resource)?;
+        match table.objects.get(&StoreKey::new(namespace, name)) {
+            Some(object) => Ok((table.res.clone(), object.clone())),
+            None => Err(ApiError::not_found(&table.res, name)),
+        }
+    }
+
     /// Stores a new state of `key` and announces it.
     fn put(
         &mut self,

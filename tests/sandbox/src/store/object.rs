@@ -120,11 +120,6 @@ impl Object {
         self.value.get("metadata")?.get("annotations")?.get(key)?.as_str()
     }
 
-    /// The content with apiVersion and kind.
-    pub fn typed_value(&self, res: &ResourceType) -> Value {
-        with_type(self.value.clone(), res)
-    }
-
     /// JSON with apiVersion and kind.
     pub(crate) fn json(&self, res: &ResourceType) -> Bytes {
         self.full

@@ -53,13 +53,8 @@ impl Store {
     /// # Errors
     /// 404 if there is no such object or resource.
     pub fn get(&self, resource: &ResourceKey, namespace: &str, name: &str) -> Result<Arc<Object>, ApiError> {
-        let inner = self.inner.lock();
-        let table = inner.table(resource)?;
-        table
-            .objects
-            .get(&StoreKey::new(namespace, name))
-            .cloned()
-            .ok_or_else(|| ApiError::not_found(&table.res, name))
+        let (_, object) = self.inner.lock().existing(resource, namespace, name)?;
+        Ok(object)
     }
 
     /// One object if it is there: for simulators, to which absence is no error.

@@ -41,12 +41,12 @@ pub struct WatchEvent {
     pub object: Arc<Object>,
 }
 
-/// The result of [`Watch::step`].
+/// The result of [`StoreWatch::step`].
 #[derive(Debug)]
 pub enum WatchStep {
     /// Events in order, never empty.
     Events(Vec<WatchEvent>),
-    /// Nothing left up to this revision; wait with [`Watch::changed`].
+    /// Nothing left up to this revision; wait with [`StoreWatch::changed`].
     Idle(u64),
     /// The history was compacted past the watch: it must end with this 410.
     Gone(ApiError),
@@ -151,11 +151,6 @@ impl StoreWatch {
     /// Waits until the resource has changed since the last call; false when it is served no more.
     pub async fn changed(&mut self) -> bool {
         self.changed.changed().await.is_ok()
-    }
-
-    /// The revision up to which everything was delivered.
-    pub fn revision(&self) -> u64 {
-        self.cursor
     }
 }
 

@@ -114,17 +114,28 @@ impl Store {
         change: impl FnOnce(&mut Value) -> Result<(), ApiError>,
     ) -> Result<Arc<Object>, ApiError> {
         let mut inner = self.inner.lock();
-        let table = inner.table(resource)?;
-        let res = table.res.clone();
-        let key = StoreKey::new(namespace, name);
-        let old = table
-            .objects
-            .get(&key)
-            .cloned()
-            .ok_or_else(|| ApiError::not_found(&res, name))?;
+        let (res, old) = inner.existing(resource, namespace, name)?;
         let mut new = with_type(old.value().clone(), &res);
         change(&mut new)?;
         settle(&mut inner, &res, &old, new, part, options)
+    }
+
+    /// Changes an object as the simulators do: neither checked nor owned by a field manager.
+    ///
+    /// # Errors
+    /// 404 if it is absent.
+    pub(crate) fn change(
+        &self,
+        resource: &ResourceKey,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Arc<Object>, ApiError> {
+        let options = WriteOptions::default();
+        self.modify(resource, namespace, name, Part::All, &options, |value| {
+            change(value);
+            Ok(())
+        })
     }
 
     /// Server-side apply: creates or merges `config`, tracking field ownership. Also says whether it created.
@@ -188,14 +199,7 @@ impl Store {
         dry_run: bool,
     ) -> Result<Deleted, ApiError> {
         let mut inner = self.inner.lock();
-        let table = inner.table(resource)?;
-        let res = table.res.clone();
-        let key = StoreKey::new(namespace, name);
-        let old = table
-            .objects
-            .get(&key)
-            .cloned()
-            .ok_or_else(|| ApiError::not_found(&res, name))?;
+        let (res, old) = inner.existing(resource, namespace, name)?;
         check(&res, &old, preconditions)?;
         if dry_run {
             return Ok(Deleted::Gone(old));
@@ -214,12 +218,28 @@ impl Store {
                     (old.number("/metadata/generation") + 1).into(),
                 );
             }
-            return inner.put(resource, key, new).map(Deleted::Pending);
+            return inner.put(resource, old.key().clone(), new).map(Deleted::Pending);
         }
         inner
-            .delete_now(resource, &key)
+            .delete_now(resource, old.key())
             .map(Deleted::Gone)
             .ok_or_else(|| ApiError::not_found(&res, name))
+    }
+
+    /// Deletes an object if it is there.
+    ///
+    /// # Errors
+    /// Those of [`delete`](Self::delete), except 404.
+    pub(crate) fn discard(
+        &self,
+        resource: &ResourceKey,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), ApiError> {
+        match self.delete(resource, namespace, name, &Preconditions::default(), false) {
+            Err(error) if error.code == 404 => Ok(()),
+            deleted => deleted.map(drop),
+        }
     }
 }
 

@@ -9,9 +9,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Client, Config, config::Kubeconfig};
-use serde_json::json;
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
 /// Bound of every wait: generous, because the machine may be busy.
@@ -33,21 +31,6 @@ pub async fn client_of(kubeconfig: &str) -> Client {
     // A retried 429 would hide the one that a test asks for.
     config.default_retry = false;
     Client::try_from(config).unwrap()
-}
-
-pub fn deployment(name: &str, replicas: i32) -> Deployment {
-    serde_json::from_value(json!({
-        "metadata": { "name": name },
-        "spec": {
-            "replicas": replicas,
-            "selector": { "matchLabels": { "app": name } },
-            "template": {
-                "metadata": { "labels": { "app": name } },
-                "spec": { "containers": [{ "name": name, "image": "none" }] },
-            },
-        },
-    }))
-    .unwrap()
 }
 
 /// Waits until `condition` holds.

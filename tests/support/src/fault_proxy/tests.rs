@@ -12,12 +12,7 @@ use crate::wait;
 
 async fn pair() -> (ApiServer, FaultProxy, Client) {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let proxy = FaultProxy::start(Upstream {
-        url: server.url(),
-        ca_pem: server.ca_pem().to_owned(),
-    })
-    .await
-    .unwrap();
+    let proxy = FaultProxy::start(Upstream::from(&server)).await.unwrap();
     let client = sandboxed::client(&proxy.kubeconfig(&server.kubeconfig("somebody")))
         .await
         .unwrap();

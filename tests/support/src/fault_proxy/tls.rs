@@ -1,11 +1,9 @@
 //! The certificate of a fault proxy, and what it trusts upstream.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -14,10 +12,10 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use super::HANDSHAKE_BOUND;
+use crate::certs::LoopbackCertificate;
 
 /// Both sides' TLS.
-pub(crate) struct ProxyTls {
-    pub(crate) ca_pem: String,
+pub(super) struct ProxyTls {
     server: Arc<ServerConfig>,
     client: ClientConfig,
 }
@@ -25,9 +23,19 @@ pub(crate) struct ProxyTls {
 // === impl ProxyTls ===
 
 impl ProxyTls {
-    pub(crate) fn new(upstream_ca: &str) -> anyhow::Result<Self> {
+    /// Returns the proxy's own authority too.
+    pub(super) fn new(upstream_ca: &str) -> anyhow::Result<(Self, String)> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let (ca_pem, server) = server_config(provider.clone())?;
+        let own = LoopbackCertificate::new("proxy-ca")?;
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![own.certificate.der().clone()],
+                PrivatePkcs8KeyDer::from(own.key.serialize_der()).into(),
+            )?;
+        // As a kube-apiserver offers them.
+        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(upstream_ca.as_bytes()) {
             roots.add(certificate.context("read the upstream's authority")?)?;
@@ -36,21 +44,21 @@ impl ProxyTls {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Ok(Self {
-            ca_pem,
+        let tls = Self {
             server: Arc::new(server),
             client,
-        })
+        };
+        Ok((tls, own.ca_pem))
     }
 
     /// The client's side; none when it gives up.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<server::TlsStream<TcpStream>> {
+    pub(super) async fn accept(&self, stream: TcpStream) -> Option<server::TlsStream<TcpStream>> {
         let accepted = TlsAcceptor::from(self.server.clone()).accept(stream);
         timeout(HANDSHAKE_BOUND, accepted).await.ok()?.ok()
     }
 
     /// The upstream's side, speaking what the client chose; none when it is not there.
-    pub(crate) async fn connect(
+    pub(super) async fn connect(
         &self,
         address: SocketAddr,
         protocol: Option<&[u8]>,
@@ -66,31 +74,4 @@ impl ProxyTls {
         };
         timeout(HANDSHAKE_BOUND, connected).await.ok()?
     }
-}
-
-fn server_config(provider: Arc<CryptoProvider>) -> anyhow::Result<(String, ServerConfig)> {
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.distinguished_name.push(DnType::CommonName, "proxy-ca");
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let ca_key = KeyPair::generate()?;
-    let ca_pem = params.self_signed(&ca_key)?.pem();
-    let issuer = Issuer::new(params, ca_key);
-
-    let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
-    params
-        .subject_alt_names
-        .push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-    let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &issuer)?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![certificate.der().clone()],
-            PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
-        )?;
-    // As a kube-apiserver offers them.
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((ca_pem, config))
 }

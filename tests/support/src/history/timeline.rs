@@ -191,8 +191,9 @@ impl Timeline {
     }
 }
 
-/// Tells everything that a watch tells. What is listed again after a break comes as it is then.
-async fn follow<K>(api: Api<K>, started: watch::Sender<u8>, mut tell: impl FnMut(&K, bool))
+/// Reports every object that a watch brings, and whether it is gone. What is listed again after a break comes as it is
+/// then. Counts the end of the first list in `started`.
+pub(crate) async fn follow<K>(api: Api<K>, started: watch::Sender<u8>, mut tell: impl FnMut(&K, bool))
 where
     K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {

@@ -1,21 +1,21 @@
-//! A real kube-apiserver that a test can stop, start again and freeze.
+//! A real kube-apiserver that a test can stop and start again.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::Client;
 use parking_lot::Mutex;
 
 use super::etcd::Etcd;
 use super::pki::Pki;
-use super::{Assets, bounded, exists_already, kubeconfig};
+use super::{Assets, bounded, kubeconfig};
+use crate::history::{self, Write};
 use crate::ports::free_port;
 use crate::process::{ChildProcess, Command};
+use crate::sandboxed;
 use crate::scratch::Scratch;
 use crate::wait::{self, BOUND};
 
@@ -24,9 +24,6 @@ const ATTEMPTS: usize = 3;
 
 /// The user of [`KubeApiserver::client`]: in the group that may do everything.
 const ADMIN: &str = "admin";
-
-/// How long the tokens of service accounts live: longer than any test.
-const TOKEN_SECONDS: i64 = 3600;
 
 /// Settings that an API server that serves nodes, their Leases and a kube-controller-manager's node lifecycle does not
 /// need: most groups, and the admission plugins that wait for them. An idle one takes a third less processor time
@@ -57,6 +54,7 @@ pub struct ApiServerOptions {
     name: String,
     users: Vec<(String, Vec<String>)>,
     flags: Vec<String>,
+    audited: Vec<String>,
     lean: bool,
 }
 
@@ -68,6 +66,7 @@ impl ApiServerOptions {
             name: name.to_owned(),
             users: Vec::new(),
             flags: Vec::new(),
+            audited: Vec::new(),
             lean: false,
         }
     }
@@ -88,6 +87,16 @@ impl ApiServerOptions {
             groups.iter().map(|group| (*group).to_owned()).collect(),
         ));
         self
+    }
+
+    /// Adds users that may do everything, whose writes to Deployments and Leases are recorded for
+    /// [`KubeApiserver::audit`].
+    #[must_use]
+    pub fn audited(mut self, users: &[&str]) -> Self {
+        self.audited.extend(users.iter().map(|user| (*user).to_owned()));
+        users
+            .iter()
+            .fold(self, |options, user| options.user(user, &["system:masters"]))
     }
 
     /// Adds a flag to the command line, for example `--max-requests-inflight=5`.
@@ -124,6 +133,16 @@ impl KubeApiserver {
         if options.lean {
             options.flags.extend(lean_flags(assets.api_server_minor()?));
         }
+        if !options.audited.is_empty() {
+            let name = &options.name;
+            let policy = audit_policy(&options.audited);
+            let policy = scratch.write(&format!("{name}-audit-policy.yaml"), policy)?;
+            let log = audit_log(scratch, name);
+            options.flags.extend([
+                format!("--audit-policy-file={}", policy.display()),
+                format!("--audit-log-path={}", log.display()),
+            ]);
+        }
         options
             .users
             .push((ADMIN.to_owned(), vec!["system:masters".to_owned()]));
@@ -142,7 +161,7 @@ impl KubeApiserver {
         loop {
             let port = free_port()?;
             let url = format!("https://127.0.0.1:{port}");
-            let client = kubeconfig::client(&kubeconfig(&url, &pki.ca_pem, ADMIN, admin)).await?;
+            let client = sandboxed::client(&kubeconfig(&url, &pki.ca_pem, ADMIN, admin)).await?;
             let server = Self {
                 name: options.name.clone(),
                 url,
@@ -189,67 +208,23 @@ impl KubeApiserver {
         self.client.clone()
     }
 
-    /// The token of a user named in the options, or of "admin".
-    ///
-    /// # Errors
-    /// When there is no such user.
-    pub fn token_of(&self, user: &str) -> anyhow::Result<&str> {
-        match self.tokens.get(user) {
-            Some(token) => Ok(token),
-            None => bail!(
-                "the API server {:?} was started without the user {user:?}",
-                self.name
-            ),
-        }
-    }
-
     /// The kubeconfig of a user named in the options, or of "admin".
     ///
     /// # Errors
     /// When there is no such user.
     pub fn kubeconfig_for(&self, user: &str) -> anyhow::Result<String> {
-        Ok(self.kubeconfig_with_token(user, self.token_of(user)?))
+        let token = self.tokens.get(user);
+        let token =
+            token.with_context(|| format!("{:?} was started without the user {user:?}", self.name))?;
+        Ok(kubeconfig(&self.url, &self.ca_pem, user, token))
     }
 
-    /// A kubeconfig with any token; `user` is only its label in the file.
-    #[must_use]
-    pub fn kubeconfig_with_token(&self, user: &str, token: &str) -> String {
-        kubeconfig(&self.url, &self.ca_pem, user, token)
-    }
-
-    /// Makes a service account (unless it is there) and a fresh token for it, as Gardener does for its components.
-    /// Each call gives another token.
+    /// The writes so far of the users that are audited.
     ///
     /// # Errors
-    /// When the namespace is missing or the API server does not answer.
-    pub async fn service_account_token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
-        let account = ServiceAccount {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                ..ObjectMeta::default()
-            },
-            ..ServiceAccount::default()
-        };
-        let params = PostParams::default();
-        match bounded("create a service account", accounts.create(&params, &account)).await {
-            Err(error) if !exists_already(&error) => return Err(error),
-            _ => {}
-        }
-        let spec = TokenRequestSpec {
-            expiration_seconds: Some(TOKEN_SECONDS),
-            ..TokenRequestSpec::default()
-        };
-        let request = TokenRequest {
-            spec,
-            ..TokenRequest::default()
-        };
-        let answer = accounts.create_token_request(name, &params, &request);
-        Ok(bounded("request a token", answer)
-            .await?
-            .status
-            .context("a token request without status")?
-            .token)
+    /// When there are no such users.
+    pub fn audit(&self) -> anyhow::Result<Vec<Write>> {
+        history::from_audit_log(&audit_log(&self.scratch, &self.name))
     }
 
     /// Kills it. Connections to it are refused from then on. Does nothing when it is stopped.
@@ -297,29 +272,32 @@ impl KubeApiserver {
             process.log_tail()
         )
     }
+}
 
-    /// Freezes it: connections are accepted by the kernel, nobody answers.
-    ///
-    /// # Errors
-    /// When it is stopped or the signal cannot be sent.
-    pub fn sigstop(&self) -> anyhow::Result<()> {
-        self.running()?.sigstop()
-    }
+fn audit_log(scratch: &Scratch, name: &str) -> PathBuf {
+    scratch.join(format!("{name}-audit.log"))
+}
 
-    /// Lets it go on after [`KubeApiserver::sigstop`].
-    ///
-    /// # Errors
-    /// When it is stopped or the signal cannot be sent.
-    pub fn sigcont(&self) -> anyhow::Result<()> {
-        self.running()?.sigcont()
-    }
-
-    fn running(&self) -> anyhow::Result<Arc<ChildProcess>> {
-        self.process
-            .lock()
-            .clone()
-            .with_context(|| format!("the API server {:?} is stopped", self.name))
-    }
+/// Their writes to Deployments and Leases.
+fn audit_policy(users: &[String]) -> String {
+    format!(
+        "apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  verbs: [get, list, watch]
+- level: Request
+  users: [{}]
+  resources:
+  - group: apps
+    resources: [deployments, deployments/scale]
+  - group: coordination.k8s.io
+    resources: [leases]
+- level: None
+",
+        users.join(", ")
+    )
 }
 
 fn lean_flags(minor: u32) -> Vec<String> {

@@ -17,7 +17,7 @@ const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
 /// The paths of etcd, kube-apiserver and kube-controller-manager.
 #[derive(Clone, Debug)]
-pub struct Assets {
+pub(super) struct Assets {
     pub etcd: PathBuf,
     pub kube_apiserver: PathBuf,
     pub kube_controller_manager: PathBuf,
@@ -29,7 +29,7 @@ impl Assets {
     ///
     /// # Errors
     /// When one is in neither; the message says which command brings it.
-    pub fn find() -> anyhow::Result<Self> {
+    pub(super) fn find() -> anyhow::Result<Self> {
         let built = tools::cache_folder()?
             .join("real-kubernetes")
             .join(built_folder()?);
@@ -67,7 +67,7 @@ impl Assets {
     ///
     /// # Errors
     /// When it cannot be run or prints something else than a version.
-    pub fn controller_manager_minor(&self) -> anyhow::Result<u32> {
+    pub(super) fn controller_manager_minor(&self) -> anyhow::Result<u32> {
         minor_of(&self.kube_controller_manager)
     }
 
@@ -75,7 +75,7 @@ impl Assets {
     ///
     /// # Errors
     /// When it cannot be run or prints something else than a version.
-    pub fn api_server_minor(&self) -> anyhow::Result<u32> {
+    pub(super) fn api_server_minor(&self) -> anyhow::Result<u32> {
         minor_of(&self.kube_apiserver)
     }
 }

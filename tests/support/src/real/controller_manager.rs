@@ -10,6 +10,7 @@ use super::pki::Pki;
 use super::{Assets, KubeApiserver, bounded, kubeconfig};
 use crate::ports::free_port;
 use crate::process::{ChildProcess, Command};
+use crate::sandboxed;
 use crate::scratch::Scratch;
 use crate::wait::{self, BOUND};
 
@@ -19,20 +20,13 @@ const ATTEMPTS: usize = 3;
 /// The first minor version without the insecure port and its flag.
 const WITHOUT_PORT_FLAG: u32 = 24;
 
-/// The first minor version without `--pod-eviction-timeout`.
-const WITHOUT_EVICTION_FLAG: u32 = 27;
-
-/// How to run a kube-controller-manager. The defaults are Kubernetes' own.
+/// How to run a kube-controller-manager's node lifecycle. The defaults are Kubernetes' own.
 #[derive(Clone, Debug)]
 pub struct ControllerManagerOptions {
-    /// Controllers to run.
-    pub controllers: Vec<String>,
     /// `--node-monitor-period`: how often it looks at the nodes.
     pub node_monitor_period: Duration,
     /// `--node-monitor-grace-period`: after this time without a renewed Lease a node turns Unknown.
     pub node_monitor_grace_period: Duration,
-    /// `--pod-eviction-timeout`; versions from 1.27 on have no such flag and ignore this.
-    pub pod_eviction_timeout: Duration,
     /// More flags.
     pub flags: Vec<String>,
 }
@@ -40,10 +34,8 @@ pub struct ControllerManagerOptions {
 impl Default for ControllerManagerOptions {
     fn default() -> Self {
         Self {
-            controllers: vec!["nodelifecycle".to_owned()],
             node_monitor_period: Duration::from_secs(5),
             node_monitor_grace_period: Duration::from_secs(40),
-            pod_eviction_timeout: Duration::from_secs(300),
             flags: Vec::new(),
         }
     }
@@ -72,10 +64,9 @@ impl ControllerManager {
     ) -> anyhow::Result<Self> {
         let name = format!("kube-controller-manager-{}", api_server.name());
         let kubeconfig = scratch.write(&format!("{name}.kubeconfig"), api_server.kubeconfig_for("admin")?)?;
-        let minor = assets.controller_manager_minor()?;
         let mut command = Command::new(name, &assets.kube_controller_manager)
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .arg(format!("--controllers={}", options.controllers.join(",")))
+            .arg("--controllers=nodelifecycle")
             .arg(format!(
                 "--node-monitor-period={}",
                 go_duration(options.node_monitor_period)
@@ -88,14 +79,8 @@ impl ControllerManager {
             .arg(format!("--tls-private-key-file={}", pki.serving_key.display()))
             // Only one runs; waiting for a dead one's lock would only slow the tests down.
             .args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
-        if minor < WITHOUT_PORT_FLAG {
+        if assets.controller_manager_minor()? < WITHOUT_PORT_FLAG {
             command = command.arg("--port=0");
-        }
-        if minor < WITHOUT_EVICTION_FLAG {
-            command = command.arg(format!(
-                "--pod-eviction-timeout={}",
-                go_duration(options.pod_eviction_timeout)
-            ));
         }
         Ok(Self {
             command: command.args(options.flags.iter().cloned()),
@@ -139,7 +124,7 @@ impl ControllerManager {
     async fn wait_healthy(&self, process: &ChildProcess, port: u16) -> anyhow::Result<()> {
         // Its health needs no credentials, so any token does.
         let url = format!("https://127.0.0.1:{port}");
-        let client = kubeconfig::client(&kubeconfig(&url, &self.ca_pem, "nobody", "none")).await?;
+        let client = sandboxed::client(&kubeconfig(&url, &self.ca_pem, "nobody", "none")).await?;
         let ended = wait::until("kube-controller-manager is healthy", BOUND, || async {
             if let Some(status) = process.exit_status()? {
                 return Ok(Some(Err(status)));

@@ -1,12 +1,12 @@
 //! The custom resources of a seed that the watchdog reads.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, PostParams};
+use kube::api::ApiResource;
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{bounded, exists_already};
+use super::{bounded, create_unless_there};
 use crate::wait::{self, BOUND};
 
 /// Gardener's Cluster (`extensions.gardener.cloud/v1alpha1`, cluster-scoped).
@@ -37,15 +37,7 @@ pub async fn install_seed_crds(client: &Client) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in [cluster_definition()?, machine_definition()?] {
         let name = definition.name_any();
-        match bounded(
-            "create a CustomResourceDefinition",
-            api.create(&PostParams::default(), &definition),
-        )
-        .await
-        {
-            Err(error) if !exists_already(&error) => return Err(error),
-            _ => {}
-        }
+        create_unless_there(&api, &definition).await?;
         wait::until_true(&format!("{name} is established"), BOUND, || async {
             let conditions = bounded("get the definition", api.get(&name))
                 .await?

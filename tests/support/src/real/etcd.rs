@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use super::Assets;
+use crate::http_exchange::exchange;
 use crate::ports::free_port;
 use crate::process::{ChildProcess, Command};
 use crate::scratch::Scratch;
@@ -201,25 +202,12 @@ fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
 
 /// A call of etcd's API in JSON.
 async fn call(url: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let address = url.strip_prefix("http://").context("etcd without TLS")?;
-    let exchange = async {
-        let body = body.to_string();
-        let mut tcp = TcpStream::connect(address).await?;
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        tcp.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        tcp.read_to_string(&mut answer).await?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
-        anyhow::ensure!(head.contains(" 200 "), "{path}: {answer}");
-        let begin = body.find('{').context("no JSON in the answer")?;
-        let end = body.rfind('}').context("no JSON in the answer")?;
-        Ok(serde_json::from_str(body.get(begin..=end).unwrap_or_default())?)
-    };
-    tokio::time::timeout(BOUND, exchange)
-        .await
-        .context("etcd does not answer")?
+    let tcp = TcpStream::connect(address).await?;
+    let (code, body) = exchange(tcp, "POST", path, &body.to_string()).await?;
+    anyhow::ensure!(code == 200, "{path}: {code}: {body}");
+    // It may come in chunks.
+    let begin = body.find('{').context("no JSON in the answer")?;
+    let end = body.rfind('}').context("no JSON in the answer")?;
+    Ok(serde_json::from_str(body.get(begin..=end).unwrap_or_default())?)
 }

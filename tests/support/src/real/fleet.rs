@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use futures::future::join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kube::Client;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::kubelet::{LEASE_NAMESPACE, RealKubelet};
-use super::{bounded, create_namespace, exists_already, machine_resource};
+use super::{bounded, create_namespace, create_unless_there, machine_resource};
 
 /// Requests at the same time while a fleet registers; the API server works on two cores beside its tests.
 const REGISTER_CONCURRENCY: usize = 8;
@@ -28,48 +28,19 @@ pub struct MachineOptions {
     pub namespace: String,
 }
 
-impl std::fmt::Debug for MachineOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MachineOptions")
-            .field("namespace", &self.namespace)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The nodes to simulate. The defaults are those of a real kubelet.
-#[derive(Clone, Debug)]
+/// The nodes to simulate.
 pub struct FleetOptions {
     /// How many nodes.
     pub nodes: usize,
     /// Nodes are called PREFIX-0, PREFIX-1, ...
     pub prefix: String,
-    /// Label `worker.gardener.cloud/pool`.
-    pub pool: String,
     /// Label `topology.kubernetes.io/zone`, dealt out in turn.
     pub zones: Vec<String>,
-    /// How often a Lease is renewed.
+    /// How often a Lease is renewed and the conditions are posted. A Lease lasts four times as long, as in a real
+    /// kubelet.
     pub renew_interval: Duration,
-    /// `leaseDurationSeconds` of a Lease.
-    pub lease_duration_seconds: i32,
-    /// How often conditions are posted.
-    pub status_interval: Duration,
-    /// True if each node gets a running Machine on the seed.
-    pub machines: Option<MachineOptions>,
-}
-
-impl Default for FleetOptions {
-    fn default() -> Self {
-        Self {
-            nodes: 3,
-            prefix: "node".to_owned(),
-            pool: "worker".to_owned(),
-            zones: vec!["zone-a".to_owned(), "zone-b".to_owned(), "zone-c".to_owned()],
-            renew_interval: Duration::from_secs(10),
-            lease_duration_seconds: 40,
-            status_interval: Duration::from_secs(10),
-            machines: None,
-        }
-    }
+    /// Each node gets a running Machine there.
+    pub machines: MachineOptions,
 }
 
 /// Running kubelets. They stop renewing when this is dropped; their objects stay.
@@ -91,9 +62,7 @@ impl RunningKubelets {
             bail!("a fleet has at most {MAX_NODES} nodes and at least one zone");
         }
         create_namespace(shoot, LEASE_NAMESPACE).await?;
-        if let Some(machines) = &options.machines {
-            create_namespace(&machines.seed, &machines.namespace).await?;
-        }
+        create_namespace(&options.machines.seed, &options.machines.namespace).await?;
         let kubelets: Vec<_> = (0..options.nodes)
             .zip(options.zones.iter().cycle())
             .map(|(i, zone)| {
@@ -116,8 +85,8 @@ impl RunningKubelets {
         let spacing = options.renew_interval / u32::try_from(options.nodes.max(1))?;
         for (i, kubelet) in (0..).zip(&kubelets) {
             let kubelet = Arc::clone(kubelet);
-            let (renew, status) = (options.renew_interval, options.status_interval);
-            tasks.spawn(async move { kubelet.run(renew, status, spacing * i).await });
+            let every = options.renew_interval;
+            tasks.spawn(async move { kubelet.run(every, spacing * i).await });
         }
         Ok(Self {
             kubelets,
@@ -125,71 +94,21 @@ impl RunningKubelets {
         })
     }
 
-    /// The names of the nodes.
-    #[must_use]
-    pub fn names(&self) -> Vec<String> {
-        self.kubelets.iter().map(|kubelet| kubelet.name.clone()).collect()
-    }
-
-    /// Cuts the network between these nodes and the API server. When this returns, nothing of theirs is on its way
-    /// any more.
-    ///
-    /// # Errors
-    /// When a node is not in this fleet.
-    pub async fn cut<S: AsRef<str>>(&self, names: &[S]) -> anyhow::Result<()> {
-        self.set_cut(names, true).await
-    }
-
-    /// Heals the network: the nodes renew again at their next turn.
-    ///
-    /// # Errors
-    /// When a node is not in this fleet.
-    pub async fn reconnect<S: AsRef<str>>(&self, names: &[S]) -> anyhow::Result<()> {
-        self.set_cut(names, false).await
-    }
-
-    /// Cuts off all nodes.
+    /// Cuts the network between the nodes and the API server. When this returns, nothing of theirs is on its way any
+    /// more.
     pub async fn cut_all(&self) {
         join_all(self.kubelets.iter().map(|kubelet| kubelet.set_cut(true))).await;
     }
 
-    /// Heals the network of all nodes.
+    /// Heals the network: the nodes renew again at their next turn.
     pub async fn reconnect_all(&self) {
         join_all(self.kubelets.iter().map(|kubelet| kubelet.set_cut(false))).await;
-    }
-
-    /// Renewals that the API server took, over all nodes.
-    #[must_use]
-    pub fn renewals(&self) -> u64 {
-        self.kubelets.iter().map(|kubelet| kubelet.renewals()).sum()
-    }
-
-    /// Renewals and reports that failed, over all nodes.
-    #[must_use]
-    pub fn failures(&self) -> u64 {
-        self.kubelets.iter().map(|kubelet| kubelet.failures()).sum()
-    }
-
-    async fn set_cut<S: AsRef<str>>(&self, names: &[S], cut: bool) -> anyhow::Result<()> {
-        let find = |name: &S| {
-            let name = name.as_ref();
-            self.kubelets
-                .iter()
-                .find(|k| k.name == name)
-                .with_context(|| format!("no node {name:?} in this fleet"))
-        };
-        let kubelets = names.iter().map(find).collect::<anyhow::Result<Vec<_>>>()?;
-        join_all(kubelets.into_iter().map(|kubelet| kubelet.set_cut(cut))).await;
-        Ok(())
     }
 }
 
 async fn register(kubelet: &RealKubelet, options: &FleetOptions) -> anyhow::Result<()> {
-    kubelet.register(options).await?;
-    match &options.machines {
-        Some(machines) => create_machine(machines, &kubelet.name).await,
-        None => Ok(()),
-    }
+    kubelet.register(options.renew_interval).await?;
+    create_machine(&options.machines, &kubelet.name).await
 }
 
 /// A Machine as machine-controller-manager keeps it for a node that has joined.
@@ -200,15 +119,7 @@ async fn create_machine(options: &MachineOptions, node: &str) -> anyhow::Result<
     let name = format!("machine-{node}");
     let mut machine = DynamicObject::new(&name, &resource).data(json!({"spec": {"nodeTemplate": {}}}));
     machine.metadata.labels = Some([("node".to_owned(), node.to_owned())].into());
-    match bounded(
-        "create a Machine",
-        machines.create(&PostParams::default(), &machine),
-    )
-    .await
-    {
-        Err(error) if !exists_already(&error) => return Err(error),
-        _ => {}
-    }
+    create_unless_there(&machines, &machine).await?;
     let status = Patch::Merge(json!({"status": {"currentStatus": {"phase": "Running"}}}));
     bounded(
         "set the phase",

@@ -2,11 +2,8 @@
 
 use std::str::FromStr;
 
-use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use serde_json::json;
 
 /// A kubeconfig for one cluster and one bearer token, all of it inline as Gardener's Secrets have it. The text is
@@ -25,15 +22,6 @@ pub fn kubeconfig(url: &str, ca_pem: &str, user: &str, token: &str) -> String {
         "users": [{"name": user, "user": {"token": token}}],
     })
     .to_string()
-}
-
-/// A client for a kubeconfig.
-pub(super) async fn client(kubeconfig: &str) -> anyhow::Result<Client> {
-    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).context("read the kubeconfig")?;
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // Whether a server throttles or fails is what tests look at.
-    config.default_retry = false;
-    Client::try_from(config).context("make a client")
 }
 
 /// Only for what `kube` cannot express: a path on a server.

@@ -1,23 +1,21 @@
 //! One simulated kubelet: it registers its Node, renews its Lease and posts its conditions.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::RwLock;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-use super::fleet::FleetOptions;
-use super::{bounded, exists_already};
+use super::{bounded, create_unless_there};
 
 /// Where kubelets keep their Leases.
-pub(super) const LEASE_NAMESPACE: &str = "kube-node-lease";
+pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// A kubelet whose renewal failed tries again after this time, then after twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -42,8 +40,6 @@ pub(super) struct RealKubelet {
     /// True if the network between this node and the API server is cut. Held during every request, so that no request
     /// is on its way any more when a cut returns.
     cut: RwLock<bool>,
-    renewals: AtomicU64,
-    failures: AtomicU64,
 }
 
 impl RealKubelet {
@@ -54,48 +50,40 @@ impl RealKubelet {
             nodes: Api::all(client.clone()),
             leases: Api::namespaced(client.clone(), LEASE_NAMESPACE),
             cut: RwLock::new(false),
-            renewals: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
         }
     }
 
     /// Creates Node and Lease, with a first renewal and first conditions.
-    pub(super) async fn register(&self, options: &FleetOptions) -> anyhow::Result<()> {
+    pub(super) async fn register(&self, renew_interval: Duration) -> anyhow::Result<()> {
         let node = json!({
             "metadata": {"name": self.name, "labels": {
                 "kubernetes.io/hostname": self.name,
                 "topology.kubernetes.io/zone": self.zone,
-                "worker.gardener.cloud/pool": options.pool,
+                "worker.gardener.cloud/pool": "worker",
             }},
         });
         let node: Node = serde_json::from_value(node)?;
-        tolerate_existing(bounded("create a Node", self.nodes.create(&PostParams::default(), &node)).await)?;
+        create_unless_there(&self.nodes, &node).await?;
         let lease = json!({
             "metadata": {"name": self.name},
             "spec": {
                 "holderIdentity": self.name,
-                "leaseDurationSeconds": options.lease_duration_seconds,
+                "leaseDurationSeconds": (renew_interval * 4).as_secs(),
                 "renewTime": now_micro(),
             },
         });
         let lease: Lease = serde_json::from_value(lease)?;
-        tolerate_existing(
-            bounded(
-                "create a Lease",
-                self.leases.create(&PostParams::default(), &lease),
-            )
-            .await,
-        )?;
+        create_unless_there(&self.leases, &lease).await?;
         self.post_conditions().await
     }
 
     /// Renews and reports until the task is dropped, neither in the way of the other. `offset` spreads the kubelets
     /// over the interval.
-    pub(super) async fn run(&self, renew_interval: Duration, status_interval: Duration, offset: Duration) {
+    pub(super) async fn run(&self, every: Duration, offset: Duration) {
         let first = Instant::now() + offset;
         tokio::join!(
-            self.keep_renewing(first, renew_interval),
-            self.keep_reporting(first + status_interval, status_interval),
+            self.keep_renewing(first, every),
+            self.keep_reporting(first + every, every),
         );
     }
 
@@ -112,10 +100,8 @@ impl RealKubelet {
             }
             // A kubelet gives a renewal as long as there is between two.
             if matches!(timeout(every, self.renew()).await, Ok(Ok(()))) {
-                self.renewals.fetch_add(1, Ordering::Relaxed);
                 pause = FIRST_PAUSE;
             } else {
-                self.failures.fetch_add(1, Ordering::Relaxed);
                 renew.reset_after(pause);
                 pause = (pause * 2).min(every.mul_f64(LONGEST_PAUSE));
             }
@@ -128,22 +114,15 @@ impl RealKubelet {
         loop {
             report.tick().await;
             let cut = self.cut.read().await;
-            if !*cut && !matches!(timeout(every, self.post_conditions()).await, Ok(Ok(()))) {
-                self.failures.fetch_add(1, Ordering::Relaxed);
+            if !*cut {
+                // One that fails is made up for by the next.
+                let _ = timeout(every, self.post_conditions()).await;
             }
         }
     }
 
     pub(super) async fn set_cut(&self, cut: bool) {
         *self.cut.write().await = cut;
-    }
-
-    pub(super) fn renewals(&self) -> u64 {
-        self.renewals.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
     }
 
     async fn renew(&self) -> anyhow::Result<()> {
@@ -166,14 +145,6 @@ impl RealKubelet {
         )
         .await?;
         Ok(())
-    }
-}
-
-/// Two fleets, or one after another, may share a node name.
-fn tolerate_existing<T>(answer: anyhow::Result<T>) -> anyhow::Result<()> {
-    match answer {
-        Err(error) if !exists_already(&error) => Err(error),
-        _ => Ok(()),
     }
 }
 

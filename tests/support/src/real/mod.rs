@@ -23,24 +23,30 @@ mod node_recorder;
 mod pki;
 mod seed_objects;
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use kube::Api;
+use kube::api::PostParams;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 pub use api_server::{ApiServerOptions, KubeApiserver};
-pub use assets::Assets;
+use assets::Assets;
 pub use controller_manager::{ControllerManager, ControllerManagerOptions};
 pub use crds::{cluster_resource, install_seed_crds, machine_resource};
 pub use etcd::EtcdBackup;
 pub use fleet::{FleetOptions, MachineOptions, RunningKubelets};
-pub use gardenlet::grant_as_gardenlet;
+pub use gardenlet::{grant_as_gardenlet, grant_probe};
 pub use kubeconfig::kubeconfig;
+pub use kubelet::LEASE_NAMESPACE;
 pub use node_recorder::{NodeRecorder, NodeTransition, node_readiness};
 pub use seed_objects::{
-    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, delete_cluster, scale_of,
+    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_shoot, scale_of,
 };
 
 use crate::scratch::Scratch;
@@ -158,12 +164,6 @@ impl RealControlPlane {
     pub fn scratch(&self) -> &Arc<Scratch> {
         &self.scratch
     }
-
-    /// Where the binaries are.
-    #[must_use]
-    pub fn assets(&self) -> &Assets {
-        &self.assets
-    }
 }
 
 /// Gives a request to an API server a deadline and its error a name.
@@ -174,7 +174,19 @@ async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T>>) 
     }
 }
 
-/// True if a write failed because the object is already there.
+/// Makes an object unless there is one of its name.
+async fn create_unless_there<K>(api: &Api<K>, object: &K) -> anyhow::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned + Serialize + kube::Resource,
+{
+    let create = PostParams::default();
+    let created = api.create(&create, object);
+    match bounded(&format!("create in {}", api.resource_url()), created).await {
+        Err(error) if !exists_already(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn exists_already(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.is_already_exists())
 }

@@ -3,20 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use anyhow::bail;
-use futures::StreamExt;
+use anyhow::Context;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
+use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::bounded;
+use crate::history::timeline::follow;
 use crate::wait::BOUND;
 
 /// A change of a node's Ready condition, or of its disappearance.
@@ -35,7 +33,7 @@ pub struct NodeTransition {
 #[must_use = "nothing is recorded any more when this is dropped"]
 pub struct NodeRecorder {
     seen: Arc<Mutex<Vec<NodeTransition>>>,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl NodeRecorder {
@@ -44,14 +42,32 @@ impl NodeRecorder {
     /// # Errors
     /// When the first list does not come to an end.
     pub async fn start(client: &Client) -> anyhow::Result<Self> {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let (started, first_list) = oneshot::channel();
-        let task = tokio::spawn(record(client.clone(), Arc::clone(&seen), started)).abort_handle();
-        let recorder = Self { seen, task };
-        match timeout(BOUND, first_list).await {
-            Ok(Ok(())) => Ok(recorder),
-            _ => bail!("the nodes could not be listed within {BOUND:?}"),
-        }
+        let seen = Arc::<Mutex<Vec<NodeTransition>>>::default();
+        let (started, mut listed) = watch::channel(0);
+        let (transitions, mut last) = (seen.clone(), BTreeMap::new());
+        let note = move |node: &Node, deleted: bool| {
+            let ready = if deleted {
+                "deleted".to_owned()
+            } else {
+                readiness(node)
+            };
+            let name = node.name_any();
+            if last.insert(name.clone(), ready.clone()).as_ref() != Some(&ready) {
+                transitions.lock().push(NodeTransition {
+                    at: Timestamp::now(),
+                    node: name,
+                    ready,
+                });
+            }
+        };
+        let task = tokio::spawn(follow(Api::<Node>::all(client.clone()), started, note));
+        let recorder = Self {
+            seen,
+            _task: AbortOnDropHandle::new(task),
+        };
+        let listed = timeout(BOUND, listed.wait_for(|lists| *lists == 1)).await;
+        listed.context("the nodes could not be listed in time")??;
+        Ok(recorder)
     }
 
     /// Every change so far, the first observation of a node included.
@@ -63,48 +79,9 @@ impl NodeRecorder {
     /// The nodes that were ever Unknown: what a meltdown begins with.
     #[must_use]
     pub fn ever_unknown(&self) -> BTreeSet<String> {
-        self.seen
-            .lock()
-            .iter()
-            .filter(|t| t.ready == "Unknown")
-            .map(|t| t.node.clone())
-            .collect()
-    }
-}
-
-impl Drop for NodeRecorder {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-async fn record(client: Client, seen: Arc<Mutex<Vec<NodeTransition>>>, started: oneshot::Sender<()>) {
-    let mut started = Some(started);
-    let mut last: BTreeMap<String, String> = BTreeMap::new();
-    let mut note = |node: &Node, ready: String| {
-        let name = node.name_any();
-        if last.insert(name.clone(), ready.clone()).as_ref() != Some(&ready) {
-            seen.lock().push(NodeTransition {
-                at: Timestamp::now(),
-                node: name,
-                ready,
-            });
-        }
-    };
-    let events = watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff();
-    let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Apply(node) | Event::InitApply(node)) => note(&node, readiness(&node)),
-            Ok(Event::Delete(node)) => note(&node, "deleted".to_owned()),
-            Ok(Event::InitDone) => {
-                if let Some(started) = started.take() {
-                    let _ = started.send(());
-                }
-            }
-            // The watcher lists again by itself.
-            Ok(Event::Init) | Err(_) => {}
-        }
+        let seen = self.seen.lock();
+        let unknown = seen.iter().filter(|transition| transition.ready == "Unknown");
+        unknown.map(|transition| transition.node.clone()).collect()
     }
 }
 

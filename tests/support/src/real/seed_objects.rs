@@ -3,11 +3,12 @@
 use anyhow::Context;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, DynamicObject, ObjectMeta, PostParams};
+use kube::api::{DynamicObject, ObjectMeta, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{bounded, cluster_resource, exists_already};
+use super::{bounded, cluster_resource, create_unless_there};
+use crate::fixtures;
 
 /// Makes a namespace unless it is there.
 ///
@@ -22,15 +23,7 @@ pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()>
         },
         ..Namespace::default()
     };
-    match bounded(
-        "create a namespace",
-        namespaces.create(&PostParams::default(), &namespace),
-    )
-    .await
-    {
-        Err(error) if !exists_already(&error) => Err(error),
-        _ => Ok(()),
-    }
+    create_unless_there(&namespaces, &namespace).await
 }
 
 /// Makes the Cluster object of a shoot. `shoot` is the Shoot as in `spec.shoot`; the shoot's namespace in the seed is
@@ -46,20 +39,6 @@ pub async fn create_cluster(seed: &Client, namespace: &str, shoot: Value) -> any
     bounded(
         "create a Cluster",
         clusters.create(&PostParams::default(), &cluster),
-    )
-    .await?;
-    Ok(())
-}
-
-/// Deletes the Cluster object of a shoot.
-///
-/// # Errors
-/// When it is not there or the API server does not answer.
-pub async fn delete_cluster(seed: &Client, namespace: &str) -> anyhow::Result<()> {
-    let clusters: Api<DynamicObject> = Api::all_with(seed.clone(), &cluster_resource());
-    bounded(
-        "delete a Cluster",
-        clusters.delete(namespace, &DeleteParams::default()),
     )
     .await?;
     Ok(())
@@ -117,6 +96,18 @@ pub async fn create_deployment(
     )
     .await?;
     Ok(())
+}
+
+/// Makes the namespace of a shoot with these Deployments, and its Cluster.
+///
+/// # Errors
+/// When the API server refuses or does not answer.
+pub async fn create_shoot(seed: &Client, shoot: &str, dependants: &[(&str, i32)]) -> anyhow::Result<()> {
+    create_namespace(seed, shoot).await?;
+    for (name, replicas) in dependants {
+        create_deployment(seed, shoot, name, *replicas).await?;
+    }
+    create_cluster(seed, shoot, fixtures::shoot("40s")).await
 }
 
 /// The wanted and the ready replicas of a Deployment.

@@ -26,22 +26,17 @@ fn reads_a_cluster_as_gardener_writes_it() {
             .spec
             .kubernetes
             .kube_controller_manager
-            .unwrap()
             .node_monitor_grace_period,
         Some(Duration::from_secs(120))
     );
     assert!(!shoot.status.is_hibernated);
-    let operation = shoot.status.last_operation.clone().unwrap();
+    let operation = &shoot.status.last_operation;
     assert_eq!(
         (operation.kind.as_str(), operation.state.as_str()),
         ("Reconcile", "Succeeded")
     );
-    let conditions = shoot.spec.provider.workers[1]
-        .machine_controller_manager
-        .clone()
-        .unwrap()
-        .node_conditions;
-    assert_eq!(conditions.unwrap(), ["KernelDeadlock", "DiskPressure"]);
+    let manager = &shoot.spec.provider.workers[1].machine_controller_manager;
+    assert_eq!(manager.node_conditions, ["KernelDeadlock", "DiskPressure"]);
 }
 
 #[test]
@@ -125,7 +120,7 @@ fn a_malformed_shoot_leaves_the_name_and_says_where() {
     for (mut object, reason) in cases {
         object["metadata"] = json!({"name": "shoot--a--b", "deletionTimestamp": "2026-11-21T10:00:00Z"});
         let cluster: Cluster = serde_json::from_value(object.clone()).unwrap();
-        assert_eq!(cluster.spec.shoot.reason(), Some(reason), "{object}");
+        assert_eq!(cluster.spec.shoot.as_result(), Err(reason), "{object}");
         assert_eq!(cluster.name(), "shoot--a--b");
         assert!(cluster.metadata.deletion_timestamp.is_some());
     }

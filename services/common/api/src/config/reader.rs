@@ -1,13 +1,14 @@
-//! Typed access to a located tree. Whatever is wrong is put down and reading goes on.
+//! Typed access to a located tree. Reading goes on after an error, so that all of them are reported.
 
 use super::{ConfigError, ConfigErrors};
 use crate::{
     duration,
-    yaml::{self, Entry, Node, NodeKind, Pos, cut},
+    yaml::{self, Node, NodeKind, Pos, cut},
 };
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
+    fmt,
     ops::RangeInclusive,
     time::Duration,
 };
@@ -36,9 +37,9 @@ pub struct Parsed<T> {
     pub ignored: Option<ConfigErrors>,
 }
 
-/// Collects errors.
-#[derive(Default)]
-pub(crate) struct Sink {
+/// A file while it is read, and what was found in it.
+struct File<'d> {
+    text: &'d str,
     errors: RefCell<Vec<ConfigError>>,
     /// The unknown fields, where they are no errors.
     ignored: Option<RefCell<Vec<ConfigError>>>,
@@ -52,13 +53,13 @@ pub(crate) type Field = &'static [&'static str];
 pub(crate) struct Value<'d> {
     node: &'d Node,
     path: String,
-    sink: &'d Sink,
+    file: &'d File<'d>,
 }
 
 /// A mapping with known fields.
 pub(crate) struct Section<'d> {
     /// The mapping itself.
-    pub(crate) at: Value<'d>,
+    at: Value<'d>,
     fields: BTreeMap<&'d str, Value<'d>>,
 }
 
@@ -69,39 +70,34 @@ pub(crate) fn read<T>(
     unknown: UnknownFields,
     convert: impl FnOnce(&Value<'_>) -> Option<T>,
 ) -> Result<Parsed<T>, ConfigErrors> {
-    let failed = |error| Err(ConfigErrors::new(vec![error]));
-    let root = match yaml::parse(bytes) {
-        Ok(Some(root)) if !root.is_null() => root,
-        Ok(_) => return failed(ConfigError::new(Pos::START, "", "the file is empty")),
-        Err(error) => return failed(error),
-    };
-    let sink = Sink {
+    let failed = |error| ConfigErrors::new(vec![error]);
+    let text = yaml::text(bytes).map_err(failed)?;
+    let (root, repeated) = yaml::parse(text).map_err(failed)?;
+    if matches!(root.kind, NodeKind::Null) {
+        return Err(failed(ConfigError::new(Pos::START, "", "the file is empty")));
+    }
+    let file = File {
+        text,
+        errors: RefCell::default(),
         ignored: (unknown == UnknownFields::Ignored).then(RefCell::default),
-        ..Sink::default()
     };
     let result = convert(&Value {
         node: &root,
         path: String::new(),
-        sink: &sink,
+        file: &file,
     });
-    match (result, sink.errors.into_inner()) {
-        (Some(config), errors) if errors.is_empty() => {
-            let ignored = sink.ignored.map(RefCell::into_inner).unwrap_or_default();
+    let mut errors = file.errors.into_inner();
+    if errors.is_empty() {
+        // It is below an unknown field, or it is a number, of which the tree has the last only.
+        errors.extend(repeated);
+    }
+    match result {
+        Some(config) if errors.is_empty() => {
+            let ignored = file.ignored.map(RefCell::into_inner).unwrap_or_default();
             let ignored = (!ignored.is_empty()).then(|| ConfigErrors::new(ignored));
             Ok(Parsed { config, ignored })
         }
-        (None, errors) if errors.is_empty() => {
-            failed(ConfigError::new(Pos::START, "", "the file cannot be read"))
-        }
-        (_, errors) => Err(ConfigErrors::new(errors)),
-    }
-}
-
-// === impl Sink ===
-
-impl Sink {
-    fn unknown(&self) -> &RefCell<Vec<ConfigError>> {
-        self.ignored.as_ref().unwrap_or(&self.errors)
+        _ => Err(ConfigErrors::new(errors)),
     }
 }
 
@@ -126,11 +122,20 @@ impl<'d> Value<'d> {
     }
 
     fn error_at(&self, pos: Pos, path: String, message: String) {
-        add(&self.sink.errors, pos, path, message);
+        add(&self.file.errors, pos, path, message);
     }
 
     fn wrong<T>(&self, wanted: &str) -> Option<T> {
-        self.error(format!("must be {wanted}, not {}", self.node.describe()));
+        let found = match self.node.kind {
+            NodeKind::Null => "nothing".to_owned(),
+            NodeKind::Sequence(_) => "a list".to_owned(),
+            NodeKind::Mapping(_) => "a mapping".to_owned(),
+            NodeKind::Plain | NodeKind::Text(_) => {
+                let text = self.scalar().map(|(text, _)| text);
+                format!("{:?}", cut(text.unwrap_or_default()))
+            }
+        };
+        self.error(format!("must be {wanted}, not {found}"));
         None
     }
 
@@ -138,11 +143,19 @@ impl<'d> Value<'d> {
         &self.path
     }
 
-    fn child(&self, key: &str, node: &'d Node) -> Self {
+    /// A scalar other than null, and true if it stands there without quotes.
+    fn scalar(&self) -> Option<(&'d str, bool)> {
+        match self.node.kind {
+            NodeKind::Null => None,
+            _ => self.node.scalar(self.file.text),
+        }
+    }
+
+    fn child(&self, path: String, node: &'d Node) -> Self {
         Self {
             node,
-            path: joined(&self.path, key),
-            sink: self.sink,
+            path,
+            file: self.file,
         }
     }
 
@@ -150,43 +163,55 @@ impl<'d> Value<'d> {
     pub(crate) fn section(&self, known: &'static [Field]) -> Option<Section<'d>> {
         // Go's JSON decoder, by which DWD reads its files, does not look at the case of a name.
         let is_named = |names: &Field, key: &str| names.iter().any(|name| name.eq_ignore_ascii_case(key));
-        let fields = self.distinct(|entry| {
-            let names = known.iter().find(|names| is_named(names, &entry.key));
+        let fields = self.distinct(|key, pos| {
+            let names = known.iter().find(|names| is_named(names, key));
             if names.is_none() {
-                self.unknown(entry, known);
+                self.unknown(key, pos, known);
             }
             names.and_then(|names| names.first().copied())
         })?;
         // Null is how Go writes a field that is not set.
-        let set = fields.into_iter().filter(|(_, value)| !value.node.is_null());
+        let is_set = |(_, value): &(_, Self)| !matches!(value.node.kind, NodeKind::Null);
         Some(Section {
             at: self.clone(),
-            fields: set.collect(),
+            fields: fields.into_iter().filter(is_set).collect(),
         })
     }
 
     /// The entries of a mapping whose keys are free; repeated ones are reported.
     pub(crate) fn entries(&self) -> Option<Vec<(&'d str, Self)>> {
-        self.distinct(|entry| Some(&entry.key))
+        self.distinct(|key, _| Some(key))
     }
 
     /// The entries of a mapping by the names of their keys; repeated ones are reported, those without a name left out.
-    fn distinct(&self, name: impl Fn(&'d Entry) -> Option<&'d str>) -> Option<Vec<(&'d str, Self)>> {
+    fn distinct(&self, name: impl Fn(&'d str, Pos) -> Option<&'d str>) -> Option<Vec<(&'d str, Self)>> {
         let NodeKind::Mapping(entries) = &self.node.kind else {
             return self.wrong("a mapping");
         };
-        let mut seen: HashMap<&str, &Entry> = HashMap::new();
+        let mut seen: HashMap<&str, (&str, Pos)> = HashMap::new();
         let mut found = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let Some(name) = name(entry) else {
+        for (key, value) in entries {
+            let pos = key.pos;
+            let Some((key, _)) = key.scalar(self.file.text) else {
+                let message = "a key must be a text, not a collection";
+                self.error_at(pos, self.path.clone(), message.to_owned());
                 continue;
             };
-            if let Some(first) = seen.get(name) {
-                self.repeated(entry, first);
+            let Some(name) = name(key, pos) else {
+                continue;
+            };
+            let path = joined(&self.path, key);
+            if let Some((first, Pos { line, .. })) = seen.get(name) {
+                let message = if *first == key {
+                    format!("is given twice, first in line {line}")
+                } else {
+                    format!("is the same field as {:?} in line {line}", cut(first))
+                };
+                self.error_at(pos, path, message);
                 continue;
             }
-            seen.insert(name, entry);
-            found.push((name, self.child(&entry.key, &entry.value)));
+            seen.insert(name, (key, pos));
+            found.push((name, self.child(path, value)));
         }
         Some(found)
     }
@@ -196,29 +221,31 @@ impl<'d> Value<'d> {
         let NodeKind::Sequence(items) = &self.node.kind else {
             return self.wrong("a list");
         };
-        let item = |(index, node)| Self {
-            node,
-            path: format!("{}[{index}]", self.path),
-            sink: self.sink,
-        };
+        let item = |(index, node)| self.child(format!("{}[{index}]", self.path), node);
         Some(items.iter().enumerate().map(item).collect())
-    }
-
-    pub(crate) fn is_empty_text(&self) -> bool {
-        self.node.as_text() == Some("")
     }
 
     /// A text; numbers and booleans count as what is written.
     pub(crate) fn text(&self) -> Option<&'d str> {
-        self.node.as_text().or_else(|| self.wrong("a text"))
+        let text = self.scalar().map(|(text, _)| text);
+        text.or_else(|| self.wrong("a text"))
     }
 
     pub(crate) fn boolean(&self) -> Option<bool> {
-        self.node.as_bool().or_else(|| self.wrong("true or false"))
+        let plain = self.scalar().filter(|(_, is_plain)| *is_plain);
+        // The last two of each are YAML 1.1, which Go's YAML libraries for Kubernetes still read.
+        match plain.map(|(text, _)| text.to_ascii_lowercase()).as_deref() {
+            Some("true" | "yes" | "on") => Some(true),
+            Some("false" | "no" | "off") => Some(false),
+            _ => self.wrong("true or false"),
+        }
     }
 
     /// A whole number within the range.
-    pub(crate) fn integer(&self, range: RangeInclusive<i32>) -> Option<i32> {
+    pub(crate) fn integer<N>(&self, range: RangeInclusive<N>) -> Option<N>
+    where
+        N: TryFrom<i128> + PartialOrd + fmt::Display,
+    {
         let text = self.plain_text("a whole number")?;
         // Octal for Go's YAML libraries, decimal for others.
         if text
@@ -231,7 +258,7 @@ impl<'d> Value<'d> {
         let Ok(number) = text.parse::<i128>() else {
             return self.wrong("a whole number");
         };
-        let number = i32::try_from(number).ok().filter(|number| range.contains(number));
+        let number = N::try_from(number).ok().filter(|number| range.contains(number));
         if number.is_none() {
             let (least, most) = range.into_inner();
             self.error(format!("must be from {least} to {most}, not {text}"));
@@ -252,7 +279,7 @@ impl<'d> Value<'d> {
 
     /// A duration in Go's notation, at least `min`.
     pub(crate) fn duration(&self, min: Duration) -> Option<Duration> {
-        let Some(text) = self.node.as_text() else {
+        let Some((text, _)) = self.scalar() else {
             return self.wrong("a duration such as 30s or 1m30s");
         };
         let duration = match duration::parse(text) {
@@ -273,39 +300,27 @@ impl<'d> Value<'d> {
     }
 
     fn plain_text(&self, wanted: &str) -> Option<&'d str> {
-        match &self.node.kind {
-            NodeKind::Scalar(scalar) if scalar.plain => self.node.as_text().or_else(|| self.wrong(wanted)),
-            NodeKind::Scalar(scalar) => {
-                self.error(format!("must be {wanted}, not the text {:?}", cut(&scalar.text)));
+        match self.scalar() {
+            Some((text, true)) => Some(text),
+            Some((text, false)) => {
+                self.error(format!("must be {wanted}, not the text {:?}", cut(text)));
                 None
             }
-            _ => self.wrong(wanted),
+            None => self.wrong(wanted),
         }
     }
 
-    fn unknown(&self, entry: &Entry, known: &[Field]) {
-        let found = self.sink.unknown();
+    fn unknown(&self, key: &str, pos: Pos, known: &[Field]) {
+        let found = self.file.ignored.as_ref().unwrap_or(&self.file.errors);
         // The search for a similar name takes time.
         if found.borrow().len() > MAX_ERRORS {
             return;
         }
-        let path = joined(&self.path, &entry.key);
-        let message = match nearest(&entry.key, known) {
+        let message = match nearest(key, known) {
             Some(name) => format!("unknown field; did you mean {name:?}?"),
             None => "unknown field".to_owned(),
         };
-        add(found, entry.key_pos, path, message);
-    }
-
-    fn repeated(&self, entry: &Entry, first: &Entry) {
-        let path = joined(&self.path, &entry.key);
-        let line = first.key_pos.line;
-        let message = if first.key == entry.key {
-            format!("is given twice, first in line {line}")
-        } else {
-            format!("is the same field as {:?} in line {line}", cut(&first.key))
-        };
-        self.error_at(entry.key_pos, path, message);
+        add(found, pos, joined(&self.path, key), message);
     }
 }
 
@@ -321,11 +336,8 @@ impl<'d> Section<'d> {
     pub(crate) fn required(&self, name: &str) -> Option<&Value<'d>> {
         let value = self.get(name);
         if value.is_none() {
-            self.at.error_at(
-                self.at.node.pos,
-                joined(&self.at.path, name),
-                "is required".to_owned(),
-            );
+            let path = joined(&self.at.path, name);
+            self.at.error_at(self.at.node.pos, path, "is required".to_owned());
         }
         value
     }

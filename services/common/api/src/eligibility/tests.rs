@@ -30,13 +30,6 @@ fn with(pointer: &str, value: Value) -> Cluster {
     serde_json::from_value(object).unwrap()
 }
 
-fn settings_of(eligibility: Eligibility) -> Option<ShootSettings> {
-    match eligibility {
-        Eligibility::Probe(settings) => Some(settings),
-        Eligibility::Skip(_) => None,
-    }
-}
-
 #[test]
 fn stop_rules_end_and_prevent_a_probe() {
     use SkipReason::{Deleting, Hibernating, Migrating, NoWorkers};
@@ -77,65 +70,36 @@ fn stop_rules_end_and_prevent_a_probe() {
     for (pointer, value, reason) in rows {
         let cluster = with(pointer, value.clone());
         assert_eq!(may_continue(&cluster), Err(reason.clone()), "{pointer} = {value}");
-        assert_eq!(
-            eligibility(&cluster),
-            Eligibility::Skip(reason),
-            "{pointer} = {value}"
-        );
+        assert_eq!(may_start(&cluster), Err(reason), "{pointer} = {value}");
     }
 }
 
 #[test]
 fn start_rules_prevent_a_probe_but_do_not_end_one() {
-    let operation = |kind: &str, state: &str| json!({"type": kind, "state": state});
+    let operation = "/spec/shoot/status/lastOperation";
     let mut rows = vec![
-        ("/spec/shoot/status/hibernated", json!(true), SkipReason::WakingUp),
-        (
-            "/spec/shoot/status/lastOperation",
-            json!(null),
-            SkipReason::NotReconciled,
-        ),
-        (
-            "/spec/shoot/status/lastOperation",
-            json!({}),
-            SkipReason::NotReconciled,
-        ),
-        ("/spec/shoot/status", json!({}), SkipReason::NotReconciled),
-        ("/spec/shoot/status", json!(null), SkipReason::NotReconciled),
-        (
-            "/spec/shoot/status/lastOperation",
-            operation("Delete", "Succeeded"),
-            SkipReason::NotReconciled,
-        ),
-        (
-            "/spec/shoot/status/lastOperation",
-            operation("Delete", "Processing"),
-            SkipReason::NotReconciled,
-        ),
-        (
-            "/spec/shoot/status/lastOperation",
-            operation("Rewind", "Succeeded"),
-            SkipReason::NotReconciled,
-        ),
+        (operation, json!(null)),
+        (operation, json!({})),
+        ("/spec/shoot/status", json!({})),
+        ("/spec/shoot/status", json!(null)),
+        (operation, json!({"type": "Delete", "state": "Succeeded"})),
+        (operation, json!({"type": "Delete", "state": "Processing"})),
+        (operation, json!({"type": "Rewind", "state": "Succeeded"})),
     ];
     for kind in ["Create", "Restore"] {
         for state in ["Processing", "Error", "Failed", "Pending", "Aborted", ""] {
-            rows.push((
-                "/spec/shoot/status/lastOperation",
-                operation(kind, state),
-                SkipReason::NotReconciled,
-            ));
+            rows.push((operation, json!({"type": kind, "state": state})));
         }
     }
-    for (pointer, value, reason) in rows {
+    for (pointer, value) in rows {
         let cluster = with(pointer, value.clone());
-        assert_eq!(
-            eligibility(&cluster),
-            Eligibility::Skip(reason),
-            "{pointer} = {value}"
-        );
+        let expected = Err(SkipReason::NotReconciled);
+        assert_eq!(may_start(&cluster), expected, "{pointer} = {value}");
         assert!(may_continue(&cluster).is_ok(), "{pointer} = {value}");
     }
+    let waking_up = with("/spec/shoot/status/hibernated", json!(true));
+    assert_eq!(may_start(&waking_up), Err(SkipReason::WakingUp));
+    assert!(may_continue(&waking_up).is_ok());
 }
 
 #[test]
@@ -158,9 +122,9 @@ fn probes_reconciled_created_and_restored_shoots() {
             "/spec/shoot/status/lastOperation",
             json!({"type": kind, "state": state}),
         );
-        let settings = settings_of(eligibility(&cluster));
-        assert!(settings.is_some(), "{kind} {state}");
-        assert_eq!(settings, may_continue(&cluster).ok());
+        let settings = may_start(&cluster);
+        assert!(settings.is_ok(), "{kind} {state}");
+        assert_eq!(settings, may_continue(&cluster));
     }
     for (pointer, value) in [
         ("/spec/shoot/spec/hibernation", json!(null)),
@@ -170,7 +134,7 @@ fn probes_reconciled_created_and_restored_shoots() {
             json!({"enabled": null, "schedules": [{"start": "0 20 * * *"}]}),
         ),
     ] {
-        assert!(settings_of(eligibility(&with(pointer, value))).is_some());
+        assert!(may_start(&with(pointer, value)).is_ok());
     }
 }
 
@@ -288,10 +252,10 @@ prop_compose! {
 proptest! {
     #[test]
     fn what_may_start_may_continue_with_the_same_settings(cluster in any_cluster()) {
-        match eligibility(&cluster) {
-            Eligibility::Probe(settings) => prop_assert_eq!(may_continue(&cluster), Ok(settings)),
+        match may_start(&cluster) {
+            Ok(settings) => prop_assert_eq!(may_continue(&cluster), Ok(settings)),
             // What may continue although it may not start fails a start rule.
-            Eligibility::Skip(reason) => match may_continue(&cluster) {
+            Err(reason) => match may_continue(&cluster) {
                 Ok(_) => prop_assert!(matches!(reason, SkipReason::WakingUp | SkipReason::NotReconciled)),
                 Err(stop) => prop_assert!(stop == reason || matches!(stop, SkipReason::Malformed(_))),
             },

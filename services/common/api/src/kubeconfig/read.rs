@@ -1,7 +1,7 @@
 //! From YAML or JSON, decoded into kube's own types, to a [`ShootAccess`].
 
 use super::{ClientCertificate, Credentials, KubeconfigError, ShootAccess};
-use crate::yaml::{self, MAX_DEPTH, MAX_NODES};
+use crate::yaml;
 use base64::Engine as _;
 use http::Uri;
 use kube::config::{AuthInfo, Cluster, Context, Kubeconfig};
@@ -35,7 +35,7 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
     };
     Ok(ShootAccess {
         server: server(cluster, &cluster_path)?,
-        ca_pem: certificates(
+        authorities: certificates(
             cluster.certificate_authority_data.as_deref(),
             &join(&cluster_path, "certificate-authority-data"),
         )?,
@@ -47,14 +47,8 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
 fn decode(bytes: &[u8]) -> Result<Kubeconfig> {
     let text = yaml::text(bytes)
         .or_else(|error| refuse("kubeconfig", located(&error.message, error.line, error.column)))?;
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MAX_NODES },
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_NODES },
-        reject_unsupported_tags: true,
-        with_snippet: false,
-    };
     let mut track = Track::new();
-    let decoded = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
+    let decoded = serde_saphyr::with_deserializer_from_str_with_options(text, yaml::options(), |yaml| {
         Option::<Kubeconfig>::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
     });
     match decoded {
@@ -93,11 +87,7 @@ fn known_path(path: &Path) -> String {
 
 /// Why and where a file cannot be decoded. What the decoder says is not shown, because it quotes the file.
 fn undecodable(error: &YamlError) -> String {
-    let cause = match error {
-        YamlError::AliasError { error, .. } => error,
-        other => other,
-    };
-    let what = match cause {
+    let what = match yaml::cause(error) {
         // Which of the two counts differs between libraries.
         YamlError::DuplicateMappingKey { .. } => "has the same field twice".to_owned(),
         YamlError::SerdeMissingField { field, .. } => format!("lacks the field {field}"),
@@ -174,12 +164,12 @@ fn server(cluster: &Cluster, path: &str) -> Result<Uri> {
     }
 }
 
-fn server_name(cluster: &Cluster, path: &str) -> Result<Option<String>> {
+fn server_name(cluster: &Cluster, path: &str) -> Result<Option<ServerName<'static>>> {
     let Some(name) = given(cluster.tls_server_name.as_deref()) else {
         return Ok(None);
     };
     match ServerName::try_from(name) {
-        Ok(_) => Ok(Some(name.to_owned())),
+        Ok(name) => Ok(Some(name.to_owned())),
         Err(_) => refuse(
             join(path, "tls-server-name"),
             "must be a DNS name or an IP address",
@@ -199,10 +189,10 @@ fn credentials(user: &AuthInfo, path: &str) -> Result<Credentials> {
         join(path, "client-certificate-data"),
         join(path, "client-key-data"),
     );
-    let cert_pem = certificates(user.client_certificate_data.as_deref(), &cert_field)?;
-    let key_pem = private_key(exposed(&user.client_key_data), &key_field)?;
-    let client_certificate = match (cert_pem, key_pem) {
-        (Some(cert_pem), Some(key_pem)) => Some(ClientCertificate { cert_pem, key_pem }),
+    let chain = certificates(user.client_certificate_data.as_deref(), &cert_field)?;
+    let key = private_key(exposed(&user.client_key_data), &key_field)?;
+    let client_certificate = match (chain, key) {
+        (Some(chain), Some(key)) => Some(ClientCertificate { chain, key }),
         (None, None) => None,
         (Some(_), None) => return refuse(key_field, "is required beside client-certificate-data"),
         (None, Some(_)) => return refuse(cert_field, "is required beside client-key-data"),
@@ -214,28 +204,25 @@ fn credentials(user: &AuthInfo, path: &str) -> Result<Credentials> {
 }
 
 /// Base64 of PEM with one certificate or more.
-fn certificates(encoded: Option<&str>, field: &str) -> Result<Option<Vec<u8>>> {
+fn certificates(encoded: Option<&str>, field: &str) -> Result<Option<Vec<CertificateDer<'static>>>> {
     let Some(pem) = base64(encoded, field)? else {
         return Ok(None);
     };
     match CertificateDer::pem_slice_iter(&pem).collect::<std::result::Result<Vec<_>, _>>() {
         Err(_) => refuse(field, "is not PEM"),
         Ok(certificates) if certificates.is_empty() => refuse(field, "holds no certificate in PEM"),
-        Ok(_) => Ok(Some(pem)),
+        Ok(certificates) => Ok(Some(certificates)),
     }
 }
 
 /// Base64 of PEM with a private key.
-fn private_key(encoded: Option<&str>, field: &str) -> Result<Option<SecretString>> {
+fn private_key(encoded: Option<&str>, field: &str) -> Result<Option<PrivateKeyDer<'static>>> {
     let Some(pem) = base64(encoded, field)? else {
         return Ok(None);
     };
-    if PrivateKeyDer::from_pem_slice(&pem).is_err() {
-        return refuse(field, "holds no private key in PEM");
-    }
-    match String::from_utf8(pem) {
-        Ok(pem) => Ok(Some(SecretString::from(pem))),
-        Err(_) => refuse(field, "is not PEM"),
+    match PrivateKeyDer::from_pem_slice(&pem) {
+        Ok(key) => Ok(Some(key)),
+        Err(_) => refuse(field, "holds no private key in PEM"),
     }
 }
 

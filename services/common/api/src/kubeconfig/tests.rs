@@ -3,6 +3,7 @@ mod refused;
 use super::*;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use proptest::prelude::*;
+use rustls_pki_types::pem::PemObject;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
@@ -11,6 +12,7 @@ const TOKEN: &str = "hunter2-hunter2";
 const GARDENER: &str = include_str!("../../tests/fixtures/kubeconfig-gardener.yaml");
 
 struct Pki {
+    der: CertificateDer<'static>,
     cert: String,
     key: String,
 }
@@ -18,6 +20,7 @@ struct Pki {
 static PKI: LazyLock<Pki> = LazyLock::new(|| {
     let made = rcgen::generate_simple_self_signed(vec!["kube-apiserver".to_owned()]).unwrap();
     Pki {
+        der: made.cert.der().clone(),
         cert: made.cert.pem(),
         key: made.signing_key.serialize_pem(),
     }
@@ -80,8 +83,8 @@ fn reads_the_current_context() {
     let access = read(&good()).unwrap();
     assert_eq!(access.server, "https://api.example.com:6443/prefix/x");
     assert_eq!(access.server.path(), "/prefix/x");
-    assert_eq!(access.ca_pem.as_deref(), Some(PKI.cert.as_bytes()));
-    assert_eq!(access.tls_server_name.as_deref(), Some("kube-apiserver"));
+    assert_eq!(access.authorities, Some(vec![PKI.der.clone()]));
+    assert_eq!(access.tls_server_name.unwrap().to_str(), "kube-apiserver");
     assert_eq!(access.credentials.token.as_ref().unwrap().expose_secret(), TOKEN);
     assert!(access.credentials.client_certificate.is_none());
 }
@@ -128,8 +131,11 @@ fn reads_client_certificates() {
     });
     let access = read(&with("/users/0/user", certificate.clone())).unwrap();
     let found = access.credentials.client_certificate.as_ref().unwrap();
-    assert_eq!(found.cert_pem, PKI.cert.as_bytes());
-    assert_eq!(found.key_pem.expose_secret(), PKI.key);
+    assert_eq!(found.chain, std::slice::from_ref(&PKI.der));
+    assert_eq!(
+        found.key,
+        PrivateKeyDer::from_pem_slice(PKI.key.as_bytes()).unwrap()
+    );
     assert!(access.credentials.token.is_none());
 
     let mut both = certificate;
@@ -145,8 +151,8 @@ fn base64_may_be_folded() {
     let folded = lines.join("\n        ");
     let text = GARDENER.replace("CA-DATA", &format!(">-\n        {folded}"));
     assert_eq!(
-        parse(text.as_bytes()).unwrap().ca_pem.as_deref(),
-        Some(PKI.cert.as_bytes())
+        parse(text.as_bytes()).unwrap().authorities,
+        Some(vec![PKI.der.clone()])
     );
 }
 
@@ -163,11 +169,6 @@ fn debug_shows_no_secret() {
 }
 
 proptest! {
-    #[test]
-    fn any_bytes_are_access_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = parse(&bytes);
-    }
-
     /// However a kubeconfig is damaged, no error repeats its token or any other text of it.
     #[test]
     fn damaged_kubeconfigs_leak_nothing(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {

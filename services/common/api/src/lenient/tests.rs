@@ -7,7 +7,7 @@ struct Inner {
 }
 
 impl Subset for Inner {
-    const KEEP: Keep = Keep::Fields(&[("count", Keep::All), ("names", Keep::All)]);
+    const KEEP: Keep = crate::keep! { "count", "names" };
 }
 
 fn read(json: &str) -> Lenient<Inner> {
@@ -33,13 +33,9 @@ fn names_the_field_and_never_its_value() {
         r#"{{"count": "{}", "names": []}}"#,
         secret.replace('\\', "\\\\").replace('"', "\\\"")
     );
-    let reason = read(&json).reason().unwrap().to_owned();
+    let reason = read(&json).as_result().unwrap_err().to_owned();
     assert_eq!(reason, "count: invalid type: string …, expected u32");
     let nested = read(r#"{"count": 1, "names": ["a", {"password": "hunter2"}]}"#);
-    assert_eq!(
-        nested.reason(),
-        Some("names[1]: invalid type: map, expected a string")
-    );
     assert_eq!(
         nested.as_result(),
         Err("names[1]: invalid type: map, expected a string")

@@ -1,5 +1,4 @@
 use super::*;
-use crate::lease::LeaseItem;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -128,11 +127,6 @@ fn a_page_has_no_more_items_than_were_asked_for() {
 }
 
 proptest! {
-    #[test]
-    fn any_bytes_are_a_list_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = ItemList::<LeaseItem>::from_slice(&bytes);
-    }
-
     /// Both ways of decoding agree where there is nothing malformed.
     #[test]
     fn the_fast_and_the_slow_way_agree(

@@ -1,10 +1,10 @@
 use super::*;
-use crate::list::Item;
+use crate::list::{Item, ItemList};
 use serde_json::json;
 
 #[test]
 fn reads_a_list_as_the_api_server_answers_it() {
-    let list = NodeList::from_slice(include_bytes!("../../tests/fixtures/nodes.json")).unwrap();
+    let list = ItemList::<NodeItem>::from_slice(include_bytes!("../../tests/fixtures/nodes.json")).unwrap();
     let nodes: Vec<_> = list.items.iter().filter_map(Item::ok).collect();
     assert_eq!(nodes.len(), list.items.len());
     let [first, second] = nodes.as_slice() else {

@@ -44,12 +44,6 @@ pub struct ScaleInfo {
     pub replicas: Option<i32>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Up,
-    Down,
-}
-
 const FIELDS: &[Field] = &[
     &["ref"],
     &["optional"],
@@ -88,12 +82,10 @@ pub(super) fn convert(list: &Value<'_>) -> Option<Vec<DependentResource>> {
             .required("ref")
             .and_then(|value| Some((value, reference(value)?)));
         let optional = optional(&fields);
-        let scale_up = fields
-            .required("scaleUp")
-            .and_then(|value| scale_info(value, Direction::Up));
+        let scale_up = fields.required("scaleUp").and_then(|value| scale_info(value, 1));
         let scale_down = fields
             .required("scaleDown")
-            .and_then(|value| scale_info(value, Direction::Down));
+            .and_then(|value| scale_info(value, 0));
         let Some((at, reference)) = reference else {
             continue;
         };
@@ -133,7 +125,7 @@ fn reference(value: &Value<'_>) -> Option<ResourceRef> {
         .and_then(|value| checked(value, is_api_version, "like apps/v1"));
     let kind = fields
         .required("kind")
-        .and_then(|value| checked(value, is_kind, "like Deployment"));
+        .and_then(|value| checked(value, names::is_kind, "like Deployment"));
     let name = fields.required("name").and_then(object_name);
     Some(ResourceRef {
         api_version: api_version?,
@@ -165,13 +157,7 @@ fn is_api_version(text: &str) -> bool {
     is_version && group.is_none_or(names::is_dns_subdomain)
 }
 
-fn is_kind(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_uppercase())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric())
-        && text.len() <= 63
-}
-
-fn scale_info(value: &Value<'_>, direction: Direction) -> Option<ScaleInfo> {
+fn scale_info(value: &Value<'_>, least_replicas: i32) -> Option<ScaleInfo> {
     let fields = value.section(SCALE_FIELDS)?;
     // DWD reads an absent level as 0.
     let level = fields.or("level", 0, |value| value.integer(0..=MAX_LEVEL));
@@ -181,10 +167,9 @@ fn scale_info(value: &Value<'_>, direction: Direction) -> Option<ScaleInfo> {
     let timeout = fields.or("timeout", names::DEFAULT_SCALE_TIMEOUT, |value| {
         value.duration(POSITIVE)
     });
-    let least = if direction == Direction::Up { 1 } else { 0 };
     let replicas = fields
         .get("replicas")
-        .and_then(|value| value.integer(least..=MAX_REPLICAS));
+        .and_then(|value| value.integer(least_replicas..=MAX_REPLICAS));
     Some(ScaleInfo {
         level,
         initial_delay,

@@ -1,5 +1,4 @@
 use super::*;
-use proptest::prelude::*;
 
 const GARDENER: &str = include_str!("../../tests/fixtures/weeder-gardener.yaml");
 
@@ -122,22 +121,6 @@ fn a_service_must_be_named() {
     );
 }
 
-proptest! {
-    #[test]
-    fn damaged_files_never_panic(at in 0..GARDENER.len(), byte in any::<u8>(), cut in any::<bool>()) {
-        let mut bytes = GARDENER.as_bytes().to_vec();
-        if cut { bytes.truncate(at) } else { bytes[at] = byte }
-        if let Err(errors) = parse(&bytes) {
-            prop_assert!(!errors.errors().is_empty());
-        }
-    }
-
-    #[test]
-    fn any_bytes_are_a_configuration_or_errors(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = parse(&bytes);
-    }
-}
-
 #[test]
 fn a_service_declares_its_dependants_as_the_file_does() {
     for text in [
@@ -163,6 +146,10 @@ fn a_declaration_that_is_wrong_is_refused_with_its_place() {
         ("matchLabels: {role: app}", "1:1: "),
         ("[{matchLabels: {role: app}", "1:"),
         ("[{matchLabel: {role: app}}]", "[0].matchLabel"),
+        (
+            "[{matchLabels: {1: a, role: app, 1: b}}]",
+            "1:34: a key is given twice",
+        ),
         (many.as_str(), "1:1: holds more than 16 selectors"),
     ] {
         let errors = parse_dependants(text).unwrap_err().lines();

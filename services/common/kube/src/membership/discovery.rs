@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::StreamExt;
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::runtime::watcher::{self, Event};
+use futures::StreamExt as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +13,7 @@ use watchdog_runtime::readiness::Readiness;
 use super::leases::Leases;
 use super::member_table::{MemberTable, Moment};
 use super::record::Identity;
-use super::run::{follow, report, retries};
+use super::run::retries;
 use super::timing::Timing;
 
 /// Name of the loop in /readyz and in metrics.
@@ -30,7 +28,7 @@ pub struct Discovery {
     service: &'static str,
     timing: Timing,
     started: Instant,
-    leases: Leases,
+    leases: Arc<Leases>,
     member_table: MemberTable,
     found: watch::Sender<ReplicaAddresses>,
     readiness: Readiness,
@@ -59,7 +57,7 @@ impl Discovery {
             service,
             timing,
             started: Instant::now(),
-            leases: Leases::new(client, namespace, service, None, &timing),
+            leases: Arc::new(Leases::new(client, namespace, service, None, &timing)),
             member_table: MemberTable::new(timing.peer_ttl),
             found,
             readiness,
@@ -70,11 +68,10 @@ impl Discovery {
 
     /// Runs until the stop token is cancelled.
     pub async fn run(mut self) {
-        let mut watch = follow(&self.leases);
+        let mut changes = Leases::watch(&self.leases, LOOP, &self.readiness);
         let mut backoff = retries(&self.timing);
         let (mut list_at, mut retry_at) = (Moment::ZERO, Moment::ZERO);
         let mut first = true;
-        let stop = self.stop.clone();
         loop {
             let due = self
                 .member_table
@@ -85,15 +82,21 @@ impl Discovery {
             let started = self.started.elapsed();
             if due > started {
                 tokio::select! {
-                    () = stop.cancelled() => return,
-                    event = watch.next() => if self.watched(event) { list_at = Moment::ZERO },
+                    () = self.stop.cancelled() => return,
+                    Some(change) = changes.next() => {
+                        let now = self.started.elapsed();
+                        if change.is_none_or(|seen| self.member_table.observed(now, seen)) {
+                            list_at = Moment::ZERO;
+                        }
+                        self.publish();
+                    }
                     () = sleep_until(self.started + due) => {}
                 }
                 continue;
             }
             let mark = self.member_table.mark();
             let listed = tokio::select! {
-                () = stop.cancelled() => return,
+                () = self.stop.cancelled() => return,
                 listed = self.leases.list() => listed,
             };
             let now = self.started.elapsed();
@@ -121,24 +124,6 @@ impl Discovery {
             }
             self.publish();
         }
-    }
-
-    /// True when a list should follow at once.
-    fn watched(&mut self, event: Option<watcher::Result<Event<Lease>>>) -> bool {
-        let look = match event {
-            Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => match self.leases.read(&lease) {
-                Some(seen) => self.member_table.observed(self.started.elapsed(), seen),
-                None => true,
-            },
-            Some(Ok(Event::Delete(_) | Event::InitDone)) => true,
-            Some(Ok(Event::Init)) | None => false,
-            Some(Err(error)) => {
-                report(self.service, LOOP, &self.readiness, &error);
-                false
-            }
-        };
-        self.publish();
-        look
     }
 
     fn publish(&self) {

@@ -206,12 +206,8 @@ impl Candidate {
             spec.lease_transitions = Some(transitions);
         }
         spec.holder_identity = Some(self.holder.to_string());
-        let seconds = self.timing.lease_duration.as_secs_f64().ceil();
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "saturates, and the longest lease is some minutes"
-        )]
-        let seconds = seconds as i32;
+        // The cast saturates, and the longest lease is some minutes.
+        let seconds = self.timing.lease_duration.as_secs_f64().ceil() as i32;
         spec.lease_duration_seconds = Some(seconds.max(1));
         spec.renew_time = Some(MicroTime(at));
         lease

@@ -22,7 +22,7 @@ pub struct Exclusive {
     share: Share,
 }
 
-/// Leave to act on a key. As long as one exists, this replica lets no new member take the key over, and does not
+/// The right to act on a key. As long as one exists, this replica lets no new member take the key over, and does not
 /// release its own lease. Held while a write is on its way, and no longer.
 #[derive(Debug)]
 #[must_use = "the action is only covered while the permit exists"]
@@ -32,22 +32,13 @@ pub struct Permit {
     until: Instant,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Permits {
-    last: u64,
-    held: BTreeMap<u64, (Arc<str>, Instant)>,
-}
+/// The permits that exist: the key, and until when.
+pub(super) type Permits = BTreeMap<u64, (Arc<str>, Instant)>;
 
 impl Membership for Exclusive {
     fn join(config: MembershipConfig, stop: CancellationToken) -> (Self, MembershipTask) {
         let (share, task) = Share::join_as(Ownership::Exclusive, config, stop);
         (Self { share }, task)
-    }
-}
-
-impl AsRef<Share> for Exclusive {
-    fn as_ref(&self) -> &Share {
-        &self.share
     }
 }
 
@@ -82,7 +73,7 @@ impl Share {
         self.shared.act_until(&self.shared.snapshot.load(), key).is_some()
     }
 
-    /// Leave to act on `key`, if this replica may. The action (a request, with its answer) must end before
+    /// The right to act on `key`, if this replica has it. The action (a request, with its answer) must end before
     /// [`Permit::until`]; give it that as its deadline if its own is later. While the permit is held, a new member
     /// that would own the key waits.
     #[must_use]
@@ -91,9 +82,8 @@ impl Share {
         // the new one, or the run loop will see this permit.
         let mut permits = self.shared.permits.lock();
         let until = self.shared.act_until(&self.shared.snapshot.load(), key)?;
-        permits.last += 1;
-        let number = permits.last;
-        permits.held.insert(number, (key.into(), until));
+        let number = permits.last_key_value().map_or(0, |(last, _)| last + 1);
+        permits.insert(number, (key.into(), until));
         drop(permits);
         Some(Permit {
             shared: Arc::clone(&self.shared),
@@ -115,7 +105,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.permits.lock().held.remove(&self.number);
+        self.shared.permits.lock().remove(&self.number);
         self.shared.returned.notify_one();
     }
 }
@@ -136,7 +126,6 @@ impl Shared {
         let snapshot = self.snapshot.load();
         let lost = |key: &str| snapshot.ring.owner(key) != Some(&self.me);
         let held = permits
-            .held
             .values()
             .filter(|(key, until)| now < *until && (all || lost(key)));
         held.map(|(_, until)| *until).max()
@@ -156,18 +145,13 @@ mod tests {
             ring,
             shares: true,
             act_until,
-            members: Vec::new(),
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn acting_ends_by_time_and_is_told() {
         let shared = Arc::new(Shared::new("a".into()));
-        let membership = Exclusive {
-            share: Share {
-                shared: Arc::clone(&shared),
-            },
-        };
+        let membership = Exclusive::new(Arc::clone(&shared));
         assert!(!membership.owns("key") && !membership.may_act("key") && membership.owner("key").is_none());
         let mut changes = membership.subscribe();
         let until = Instant::now() + Duration::from_secs(1);
@@ -187,11 +171,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_permit_holds_back_who_takes_over() {
         let shared = Arc::new(Shared::new("a".into()));
-        let membership = Exclusive {
-            share: Share {
-                shared: Arc::clone(&shared),
-            },
-        };
+        let membership = Exclusive::new(Arc::clone(&shared));
         let until = Instant::now() + Duration::from_secs(1);
         shared.show(snapshot(&["a"], Some(until)));
         let keys: Vec<_> = (0..50).map(|i| format!("key-{i}")).collect();

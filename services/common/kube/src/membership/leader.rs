@@ -4,25 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Fuse, FusedFuture as _, OptionFuture};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{DynamicObject, PostParams};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::election::{Candidate, ElectionStep, ElectionTiming, next_renew_time};
 use super::exclusive::Exclusive;
 use super::member_table::Moment;
-use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 use super::record::Identity;
 use super::rendezvous::RendezvousHasher;
 use super::share::{Shared, Snapshot};
 use super::stored_lease;
 use crate::client::{RequestError, request_within};
+use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 
 /// Name of the run loop in /readyz and in metrics.
 const LOOP: &str = "leader-election";
@@ -32,39 +33,24 @@ const LOOP: &str = "leader-election";
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The settings of a leader election.
-#[derive(Clone)]
-pub struct ElectionConfig {
-    /// Client for the seed.
-    pub client: kube::Client,
-    /// Where the Lease lives.
-    pub namespace: String,
-    /// Name of the Lease.
-    pub lease: &'static str,
+pub(crate) struct ElectionConfig {
+    pub(crate) client: kube::Client,
+    pub(crate) namespace: String,
+    pub(crate) lease: &'static str,
     /// The program whose replicas elect a leader, for metrics and logs.
-    pub service: &'static str,
-    /// Name of this replica.
-    pub identity: Arc<str>,
+    pub(crate) service: &'static str,
+    pub(crate) identity: Arc<str>,
     /// Shows why the last request failed.
-    pub readiness: Readiness,
+    pub(crate) readiness: Readiness,
     /// [`ElectionTiming::default`] unless the command line has others.
-    pub timing: ElectionTiming,
-}
-
-impl std::fmt::Debug for ElectionConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ElectionConfig")
-            .field("namespace", &self.namespace)
-            .field("lease", &self.lease)
-            .field("identity", &self.identity)
-            .finish_non_exhaustive()
-    }
+    pub(crate) timing: ElectionTiming,
 }
 
 /// A Lease that is held for this many times the usual duration is one that somebody wrote to keep others out.
 const PARKED_FROM: u32 = 4;
 
 /// The run loop of a leader election.
-pub struct LeaderElection {
+pub(crate) struct LeaderElection {
     config: ElectionConfig,
     /// To write the Lease.
     leases: Api<Lease>,
@@ -84,21 +70,8 @@ pub struct LeaderElection {
     stop: CancellationToken,
 }
 
-impl std::fmt::Debug for LeaderElection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LeaderElection")
-            .field("config", &self.config)
-            .field("candidate", &self.candidate)
-            .finish_non_exhaustive()
-    }
-}
-
-type ElectionRequest = BoxFuture<'static, Result<ElectionAnswer, RequestError>>;
-
-enum ElectionAnswer {
-    Read(Option<Box<Lease>>),
-    Written(Box<Lease>),
-}
+/// A request that is under way, for what [`Candidate::step`] says.
+type ElectionRequest = BoxFuture<'static, Result<Option<Lease>, RequestError>>;
 
 // === impl LeaderElection ===
 
@@ -106,8 +79,7 @@ impl LeaderElection {
     /// Prepares the election. The membership owns every key while this process leads, and no key otherwise. The blocker
     /// `leader-election` stays until the Lease was read. Spawn [`Self::run`] as a critical task; when `stop` is
     /// cancelled it releases the Lease and returns.
-    #[must_use]
-    pub fn join(config: ElectionConfig, stop: CancellationToken) -> (Exclusive, Self) {
+    pub(crate) fn join(config: ElectionConfig, stop: CancellationToken) -> (Exclusive, Self) {
         let shared = Arc::new(Shared::new(Arc::clone(&config.identity)));
         // Never that of a predecessor, even in the same Pod.
         let holder = format!("{}_{:016x}", config.identity, rand::random::<u64>());
@@ -134,33 +106,31 @@ impl LeaderElection {
 
     /// The name of the leader: that of this replica if it leads, the holder of the Lease if another one does, and none
     /// if nobody does.
-    #[must_use]
-    pub fn leader(&self) -> watch::Receiver<Option<Identity>> {
+    pub(crate) fn leader(&self) -> watch::Receiver<Option<Identity>> {
         self.leader.subscribe()
     }
 
     /// Runs until the stop token is cancelled and the Lease is released, or its release timed out.
-    pub async fn run(mut self) {
-        let mut request: Option<ElectionRequest> = None;
-        let stop = self.stop.clone();
+    pub(crate) async fn run(mut self) {
+        let mut request: Fuse<ElectionRequest> = Fuse::terminated();
         loop {
             let now = self.now();
             self.show(now);
             let due = self.candidate.step().due();
-            if request.is_none() && due <= now {
+            if request.is_terminated() && due <= now {
                 self.sent = now;
-                request = Some(self.request());
+                request = self.request().fuse();
             }
-            let idle = request.is_none().then_some(due);
+            let idle = request.is_terminated().then_some(due);
             let wake = idle.into_iter().chain(self.candidate.act_until(now)).min();
             tokio::select! {
-                () = stop.cancelled() => break,
-                answer = super::run::done(&mut request) => self.on_answer(answer),
-                () = super::run::wait(wake.map(|at| self.started + at)) => {}
+                () = self.stop.cancelled() => break,
+                answer = &mut request => self.on_answer(answer),
+                Some(()) = OptionFuture::from(wake.map(|at| sleep_until(self.started + at))) => {}
             }
         }
         // A claim that is under way may still arrive.
-        let claiming = request.is_some() && matches!(self.candidate.step(), ElectionStep::Write(_));
+        let claiming = !request.is_terminated() && matches!(self.candidate.step(), ElectionStep::Write(_));
         drop(request);
         self.leave(claiming).await;
     }
@@ -179,43 +149,33 @@ impl LeaderElection {
         let name = self.config.lease;
         if matches!(self.candidate.step(), ElectionStep::Read(_)) {
             let stored = self.stored.clone();
-            let read = async move {
-                let read = request_within(deadline, stored_lease::read(&stored, name)).await?;
-                Ok(ElectionAnswer::Read(read.map(Box::new)))
-            };
-            return read.boxed();
+            return async move { request_within(deadline, stored_lease::read(&stored, name)).await }.boxed();
         }
         let leases = self.leases.clone();
         let at = self.wall_clock();
         let lease = self.candidate.claim(name, at);
-        async move {
-            write(&leases, deadline, name, &lease)
-                .await
-                .map(ElectionAnswer::Written)
-        }
-        .boxed()
+        async move { write(&leases, deadline, name, &lease).await.map(Some) }.boxed()
     }
 
-    fn on_answer(&mut self, answer: Result<ElectionAnswer, RequestError>) {
+    fn on_answer(&mut self, answer: Result<Option<Lease>, RequestError>) {
         let (now, was_leader) = (self.now(), self.candidate.is_leader());
-        let service = ServiceName(self.config.service);
-        match answer {
-            Ok(ElectionAnswer::Read(lease)) => {
+        match (self.candidate.step(), answer) {
+            (_, Err(error)) => self.on_failed(now, &error),
+            (ElectionStep::Write(_), Ok(Some(lease))) => {
+                RENEWALS.inc((ServiceName(self.config.service), RenewalResult(Ok(()))));
+                self.config.readiness.recovered(LOOP);
+                self.candidate.on_written(self.sent, now, lease);
+            }
+            (_, Ok(lease)) => {
                 self.config.readiness.recovered(LOOP);
                 let poll = self
                     .config
                     .timing
                     .retry_period
                     .mul_f64(rand::random_range(1.0..=1.2));
-                self.candidate.on_read(now, lease.map(|lease| *lease), poll);
+                self.candidate.on_read(now, lease, poll);
                 self.show_holder(now);
             }
-            Ok(ElectionAnswer::Written(lease)) => {
-                RENEWALS.inc((service, RenewalResult(Ok(()))));
-                self.config.readiness.recovered(LOOP);
-                self.candidate.on_written(self.sent, now, *lease);
-            }
-            Err(error) => self.on_failed(now, &error),
         }
         let lease = self.config.lease;
         let Some(leader) = self.candidate.leader().filter(|leader| !leader.is_empty()) else {
@@ -298,7 +258,7 @@ impl LeaderElection {
         // Who reads that this process leads finds that it owns the keys, and who finds its items gone has read that it
         // does not lead.
         if !leads {
-            self.show_leader(&leader);
+            publish_if_changed(&self.leader, &leader);
         }
         let act_until = self.candidate.act_until(now).map(|until| self.started + until);
         let service = ServiceName(self.config.service);
@@ -309,23 +269,17 @@ impl LeaderElection {
             ring: RendezvousHasher::new(leader.clone()),
             shares: self.candidate.leader().is_some(),
             act_until,
-            members: Vec::new(),
         };
         if self.shared.show(snapshot) {
             CHANGES.inc(service);
         }
         if leads {
-            self.show_leader(&leader);
+            publish_if_changed(&self.leader, &leader);
         }
         if was_acting && act_until.is_none() && leads {
             let lease = self.config.lease;
             tracing::warn!(lease, "the Lease was not renewed in time; all writes are paused");
         }
-    }
-
-    fn show_leader(&self, leader: &Option<Identity>) {
-        self.leader
-            .send_if_modified(|shown| std::mem::replace(shown, leader.clone()) != *leader);
     }
 
     /// Gives up all keys, and releases the Lease once no action is under way.
@@ -374,13 +328,12 @@ async fn write(
     deadline: Duration,
     name: &str,
     lease: &Lease,
-) -> Result<Box<Lease>, RequestError> {
+) -> Result<Lease, RequestError> {
     let params = PostParams::default();
-    let written = match &lease.metadata.resource_version {
-        None => request_within(deadline, leases.create(&params, lease)).await?,
-        Some(_) => request_within(deadline, leases.replace(name, &params, lease)).await?,
-    };
-    Ok(Box::new(written))
+    match &lease.metadata.resource_version {
+        None => request_within(deadline, leases.create(&params, lease)).await,
+        Some(_) => request_within(deadline, leases.replace(name, &params, lease)).await,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Lease objects: what they are called and what they say.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
+use anyhow::{Context as _, anyhow, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -23,6 +25,9 @@ pub const VIEW_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/view";
 /// Annotation: UID of the replica's Pod, where it is known.
 pub const POD_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/pod-uid";
 
+/// `spec.leaseDurationSeconds`, for people and tools; nothing here reads it.
+const LEASE_DURATION_SECONDS: i32 = 15;
+
 /// Names of objects are DNS subdomains of at most this many characters.
 const NAME_LIMIT: usize = 253;
 
@@ -31,26 +36,6 @@ const LONGEST_QUOTE: usize = 100;
 
 fn quote(text: &str) -> String {
     text.chars().take(LONGEST_QUOTE).collect()
-}
-
-/// Why a Lease with the label of the service is no membership Lease.
-#[derive(Debug, thiserror::Error)]
-pub enum Malformed {
-    /// Without a UID or a resourceVersion.
-    #[error("no metadata.{0}")]
-    Metadata(&'static str),
-    /// Without one of the annotations.
-    #[error("no annotation {0}")]
-    Missing(&'static str),
-    /// With an annotation of another form.
-    #[error("annotation {0} cannot be read: {1}")]
-    Unreadable(&'static str, String),
-    /// With another name than that of the identity.
-    #[error("the name does not match the identity {0:?}")]
-    WrongName(String),
-    /// Held by somebody else.
-    #[error("spec.holderIdentity {0:?} is not the identity")]
-    WrongHolder(String),
 }
 
 /// The name of a replica's Lease. An identity that does not fit into an object name is replaced by what fits of it
@@ -70,24 +55,21 @@ pub fn name(service: &str, identity: &str) -> String {
     format!("{}-{hash}", name.trim_end_matches('-'))
 }
 
-pub(crate) fn lease_version(metadata: &ObjectMeta) -> Result<LeaseVersion, Malformed> {
-    let uid = metadata.uid.as_deref().ok_or(Malformed::Metadata("uid"))?;
-    let version = metadata
-        .resource_version
-        .as_deref()
-        .ok_or(Malformed::Metadata("resourceVersion"))?;
+pub(crate) fn lease_version(metadata: &ObjectMeta) -> anyhow::Result<LeaseVersion> {
+    let uid = metadata.uid.as_deref().context("no metadata.uid")?;
+    let version = metadata.resource_version.as_deref();
+    let version = version.context("no metadata.resourceVersion")?;
     Ok(LeaseVersion {
         uid: uid.into(),
         version: version.into(),
     })
 }
 
-/// The Lease that says what is on the card, renewed at `renewed`, in microseconds since the epoch.
+/// The Lease with this record, renewed at `renewed`, in microseconds since the epoch.
 pub(crate) fn render(
     service: &str,
     base: Option<&LeaseVersion>,
     record: &MemberRecord,
-    duration_seconds: i32,
     renewed: i64,
 ) -> Lease {
     let view: BTreeMap<&str, String> = record.view.iter().map(|(id, s)| (&**id, s.to_string())).collect();
@@ -115,7 +97,7 @@ pub(crate) fn render(
         },
         spec: Some(LeaseSpec {
             holder_identity: Some(holder),
-            lease_duration_seconds: Some(duration_seconds),
+            lease_duration_seconds: Some(LEASE_DURATION_SECONDS),
             renew_time: Timestamp::from_microsecond(renewed).ok().map(MicroTime),
             ..LeaseSpec::default()
         }),
@@ -126,59 +108,66 @@ pub(crate) fn render(
 ///
 /// # Errors
 /// Why it is no membership Lease.
-pub fn rewrite(service: &str, lease: &Lease) -> Result<Lease, Malformed> {
+pub fn rewrite(service: &str, lease: &Lease) -> anyhow::Result<Lease> {
     let ObservedLease {
         record,
         lease_version,
     } = parse(service, lease)?;
-    Ok(render(service, Some(&lease_version), &record, 0, 0))
+    Ok(render(service, Some(&lease_version), &record, 0))
 }
 
 /// Reads a Lease of the service.
-pub(crate) fn parse(service: &str, lease: &Lease) -> Result<ObservedLease, Malformed> {
+pub(crate) fn parse(service: &str, lease: &Lease) -> anyhow::Result<ObservedLease> {
     let lease_version = lease_version(&lease.metadata)?;
-    let text = |key: &'static str| {
+    let text = |key: &str| {
         let annotations = lease.metadata.annotations.as_ref();
         annotations
-            .and_then(|a| a.get(key))
-            .ok_or(Malformed::Missing(key))
+            .and_then(|annotations| annotations.get(key))
+            .with_context(|| format!("no annotation {key}"))
     };
-    let unreadable =
-        |key| move |error: &dyn std::fmt::Display| Malformed::Unreadable(key, quote(&error.to_string()));
     let identity: Identity = text(IDENTITY_ANNOTATION)?.as_str().into();
-    if lease.metadata.name.as_deref() != Some(&name(service, &identity)) {
-        return Err(Malformed::WrongName(quote(&identity)));
-    }
-    let holder = lease
-        .spec
-        .as_ref()
+    ensure!(
+        lease.metadata.name.as_deref() == Some(&name(service, &identity)),
+        "the name does not match the identity {:?}",
+        quote(&identity)
+    );
+    let spec = lease.spec.as_ref();
+    let holder = spec
         .and_then(|spec| spec.holder_identity.as_deref())
         .unwrap_or_default();
-    if !holder.is_empty() && holder != &*identity {
-        return Err(Malformed::WrongHolder(quote(holder)));
-    }
-    let session = text(SESSION_ANNOTATION)?;
-    let session = session.parse().map_err(|e| unreadable(SESSION_ANNOTATION)(&e))?;
-    let view: BTreeMap<Identity, String> =
-        serde_json::from_str(text(VIEW_ANNOTATION)?).map_err(|e| unreadable(VIEW_ANNOTATION)(&e))?;
-    let view = view
-        .into_iter()
-        .map(|(identity, session)| Ok((identity, session.parse()?)))
-        .collect::<Result<SeenSessions, std::num::ParseIntError>>()
-        .map_err(|e| unreadable(VIEW_ANNOTATION)(&e))?;
-    let address = text(ADDRESS_ANNOTATION)?.as_str().into();
-    let pod = text(POD_ANNOTATION).ok().map(|uid| uid.as_str().into());
-    let held = !holder.is_empty();
+    ensure!(
+        holder.is_empty() || holder == &*identity,
+        "spec.holderIdentity {:?} is not the identity",
+        quote(holder)
+    );
     Ok(ObservedLease {
         record: MemberRecord {
+            session: readable(SESSION_ANNOTATION, text(SESSION_ANNOTATION)?.parse())?,
+            address: text(ADDRESS_ANNOTATION)?.as_str().into(),
+            view: readable(VIEW_ANNOTATION, view(text(VIEW_ANNOTATION)?))?,
+            pod: text(POD_ANNOTATION).ok().map(|uid| uid.as_str().into()),
+            held: !holder.is_empty(),
             identity,
-            session,
-            address,
-            view,
-            pod,
-            held,
         },
         lease_version,
+    })
+}
+
+fn view(text: &str) -> anyhow::Result<SeenSessions> {
+    let view: BTreeMap<Identity, String> = serde_json::from_str(text)?;
+    let sessions = view
+        .into_iter()
+        .map(|(identity, session)| Ok((identity, session.parse()?)));
+    sessions.collect()
+}
+
+/// An error that quotes foreign text is cut.
+fn readable<T, E: Display>(annotation: &str, read: Result<T, E>) -> anyhow::Result<T> {
+    read.map_err(|error| {
+        anyhow!(
+            "annotation {annotation} cannot be read: {}",
+            quote(&error.to_string())
+        )
     })
 }
 

@@ -1,31 +1,38 @@
-//! The Leases of a service in the API server: requests, with a deadline each.
+//! The Leases of a service in the API server: requests, with a deadline each, and a watch.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
 use parking_lot::Mutex;
 use serde::de::Error as _;
+use watchdog_runtime::readiness::Readiness;
 
 use super::lease::{self, SERVICE_LABEL};
 use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, SeenSessions, Session};
 use super::timing::Timing;
-use crate::client::{RequestError, request_within};
+use crate::client::{RequestError, WATCH_SECONDS, request_within};
+use crate::metrics::{WATCH_ERRORS, WatchName};
+use crate::watch;
 
 /// The Leases of one service in one namespace.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    pub(crate) api: Api<Lease>,
+    api: Api<Lease>,
     service: &'static str,
     /// The replica that writes its own; none when all are only read.
     me: Option<Identity>,
     deadline: Duration,
-    duration_seconds: i32,
     /// Last renewTime written, in microseconds since the epoch.
     renewed: AtomicI64,
     /// Malformed Leases that were reported: name and resourceVersion.
@@ -47,15 +54,49 @@ impl Leases {
             service,
             me,
             deadline: timing.request,
-            duration_seconds: i32::try_from(timing.lease.as_secs()).unwrap_or(i32::MAX).max(1),
             renewed: AtomicI64::new(0),
             reported: Mutex::new(HashMap::new()),
         }
     }
 
     /// The label selector of membership Leases.
-    pub(crate) fn selector(&self) -> String {
+    fn selector(&self) -> String {
         format!("{SERVICE_LABEL}={}", self.service)
+    }
+
+    /// The changes of the Leases: one that was seen, or none where only a list can tell what changed. A watch that
+    /// fails is reported under the `name` of a loop, and opened again.
+    pub(crate) fn watch(
+        leases: &Arc<Self>,
+        name: &'static str,
+        readiness: &Readiness,
+    ) -> BoxStream<'static, Option<ObservedLease>> {
+        let config = watcher::Config::default()
+            .labels(&leases.selector())
+            .timeout(WATCH_SECONDS);
+        let events = watcher(leases.api.clone(), config).default_backoff();
+        let (leases, readiness) = (Arc::clone(leases), readiness.clone());
+        let changes = events.filter_map(move |event| {
+            ready(match event {
+                Ok(Event::Apply(lease) | Event::InitApply(lease)) => Some(leases.read(&lease)),
+                Ok(Event::Delete(_) | Event::InitDone) => Some(None),
+                Ok(Event::Init) => None,
+                Err(error) => {
+                    WATCH_ERRORS.inc(WatchName("membership"));
+                    let (service, failure) = (leases.service, watch::failure(&error));
+                    let reason = failure.reason.as_str();
+                    tracing::warn!(
+                        service,
+                        reason,
+                        error = %failure,
+                        "the watch of the membership leases failed; trying again"
+                    );
+                    readiness.failing(name, failure);
+                    None
+                }
+            })
+        });
+        changes.boxed()
     }
 
     /// All Leases that can be read. Without a resourceVersion: what is true now, not what some cache remembers.
@@ -104,7 +145,7 @@ impl Leases {
 
     /// Reads a Lease. One that is malformed is reported, once, and has no owner; but the own one cannot be written over
     /// as long as the process that spoiled it may be another one, so it counts as somebody else's.
-    pub(crate) fn read(&self, object: &Lease) -> Option<ObservedLease> {
+    fn read(&self, object: &Lease) -> Option<ObservedLease> {
         let error = match lease::parse(self.service, object) {
             Ok(seen) => return Some(seen),
             Err(error) => error,
@@ -143,7 +184,7 @@ impl Leases {
         let last = self.renewed.load(Ordering::Relaxed);
         let renewed = Timestamp::now().as_microsecond().max(last + 1);
         self.renewed.store(renewed, Ordering::Relaxed);
-        lease::render(self.service, base, record, self.duration_seconds, renewed)
+        lease::render(self.service, base, record, renewed)
     }
 }
 
@@ -170,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_card_survives_its_lease() {
+    async fn a_record_survives_its_lease() {
         let leases = leases();
         let base = LeaseVersion {
             uid: "u".into(),
@@ -212,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn malformed_leases_are_nobodys_but_the_own_one_is_taken() {
+    async fn a_malformed_lease_has_no_owner_but_the_own_one_is_taken() {
         let leases = leases();
         let base = LeaseVersion {
             uid: "u".into(),

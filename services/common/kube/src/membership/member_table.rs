@@ -39,7 +39,7 @@ pub(crate) struct KnownMember {
     /// None when a list no longer had the Lease.
     lease_version: Option<LeaseVersion>,
     /// When the last change was seen.
-    pub(crate) changed: Moment,
+    changed: Moment,
     /// Value of [`MemberTable::events`] when the watch last brought something.
     event: u64,
     /// Seen to change: certainly alive not long ago. One that was just found may have died an hour ago.
@@ -118,13 +118,13 @@ impl MemberTable {
             .into_iter()
             .map(|seen| (Arc::clone(&seen.record.identity), seen))
             .collect();
-        self.gone.retain(|identity, grave| {
+        self.gone.retain(|identity, tombstone| {
             leases
                 .get(identity)
-                .is_some_and(|seen| seen.lease_version == grave.lease_version)
+                .is_some_and(|seen| seen.lease_version == tombstone.lease_version)
         });
-        let old = started.saturating_sub(self.peer_ttl);
-        let peer_ended = |changed: Moment| started >= self.peer_ttl && changed <= old;
+        let peer_ttl = self.peer_ttl;
+        let peer_ended = |changed: Moment| changed + peer_ttl <= started;
         for (identity, member) in &mut self.members {
             if !leases.contains_key(identity)
                 && member.event <= mark.0
@@ -178,14 +178,18 @@ impl MemberTable {
 
     /// The longest gone Lease that still exists, and since when it is gone.
     pub(crate) fn longest_gone(&self) -> Option<(Moment, Identity, LeaseVersion)> {
-        let (identity, grave) = self.gone.iter().min_by_key(|(_, grave)| grave.since)?;
-        Some((grave.since, Arc::clone(identity), grave.lease_version.clone()))
+        let (identity, tombstone) = self.gone.iter().min_by_key(|(_, tombstone)| tombstone.since)?;
+        Some((
+            tombstone.since,
+            Arc::clone(identity),
+            tombstone.lease_version.clone(),
+        ))
     }
 
     /// An attempt was made to delete a gone Lease; the next comes a lifetime later, if a list still has it then.
     pub(crate) fn collected(&mut self, now: Moment, identity: &str) {
-        if let Some(grave) = self.gone.get_mut(identity) {
-            grave.since = now;
+        if let Some(tombstone) = self.gone.get_mut(identity) {
+            tombstone.since = now;
         }
     }
 
@@ -216,7 +220,7 @@ impl MemberTable {
     fn is_gone(&self, seen: &ObservedLease) -> bool {
         self.gone
             .get(&seen.record.identity)
-            .is_some_and(|grave| grave.lease_version == seen.lease_version)
+            .is_some_and(|tombstone| tombstone.lease_version == seen.lease_version)
     }
 }
 

@@ -7,7 +7,7 @@
 //!    v
 //!  state (own session, rules) ── member_table (the others: who is live?) ── record, lease (what a Lease says)
 //!    │
-//!    ├──> share: owns / owner / members / subscribe        discovery: the members of another service
+//!    ├──> share: owns / owner / others / subscribe         discovery: the members of another service
 //!    └──> exclusive: may_act / act
 //! ```
 //!
@@ -17,7 +17,7 @@
 //! whenever its own lease has lapsed or its Lease object was touched by somebody else), its gRPC address and its
 //! *view*: whom it considers live, with their sessions. Listing somebody's session in the view acknowledges it.
 //!
-//! A key belongs to the live member with the highest rendezvous weight ([`rendezvous`]).
+//! A key belongs to the live member with the highest rendezvous weight (`rendezvous`).
 //!
 //! - The own lease is valid for 13.5 s from the start of the last request that renewed it; a foreign one counts as
 //!   live for 18 s after its last change was seen. Both by the own monotonic clock; wall clock times are written for
@@ -72,7 +72,7 @@
 //!
 //! # Leader election
 //!
-//! Where only one Lease may be used, one replica leads and owns all keys ([`LeaderElection`], ADR 0032). Its handle is
+//! Where only one Lease may be used, one replica leads and owns all keys (`LeaderElection`, ADR 0032). Its handle is
 //! the same [`Exclusive`].
 //!
 //! # Permissions
@@ -87,16 +87,15 @@ mod leader;
 pub mod lease;
 mod leases;
 mod member_table;
-pub mod metrics;
 mod record;
-pub mod rendezvous;
+mod rendezvous;
 mod run;
 mod share;
 #[cfg(test)]
 mod simulation;
 mod state;
 mod stored_lease;
-pub mod timing;
+mod timing;
 
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
@@ -104,17 +103,17 @@ use watchdog_runtime::readiness::Readiness;
 pub use self::discovery::{Discovery, ReplicaAddresses};
 pub use self::election::ElectionTiming;
 pub use self::exclusive::{Exclusive, Permit};
-pub use self::leader::{ElectionConfig, LeaderElection};
-pub use self::record::{Identity, SeenSessions, Session};
+pub(crate) use self::leader::{ElectionConfig, LeaderElection};
+pub use self::record::Identity;
 pub use self::run::MembershipTask;
-pub use self::share::{Member, Share};
+pub use self::share::Share;
 pub use self::timing::Timing;
 
 /// The membership of this replica: a [`Share`], or an [`Exclusive`] one.
-pub trait Membership: AsRef<Share> + Clone + Send + 'static {
-    /// Prepares the membership of this replica. Nothing happens before [`MembershipTask::run`] runs; spawn it as
-    /// a critical task. When `stop` is cancelled it releases the Lease, so that others take over at once,
-    /// and returns.
+pub trait Membership: Sized {
+    /// Prepares the membership of this replica. The blocker `membership` stays until it has joined. Nothing happens
+    /// before [`MembershipTask::run`] runs; spawn it as a critical task. When `stop` is cancelled it releases the
+    /// Lease, so that others take over at once, and returns.
     #[must_use]
     fn join(config: MembershipConfig, stop: CancellationToken) -> (Self, MembershipTask);
 }
@@ -147,15 +146,4 @@ pub struct MembershipConfig {
     pub readiness: Readiness,
     /// [`Timing::PRODUCTION`], except in tests.
     pub timing: Timing,
-}
-
-impl std::fmt::Debug for MembershipConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MembershipConfig")
-            .field("namespace", &self.namespace)
-            .field("service", &self.service)
-            .field("identity", &self.identity)
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
 }

@@ -11,12 +11,12 @@ pub type Identity = Arc<str>;
 /// A stretch of life of a replica during which its own lease never lapsed. What others acknowledged holds for one
 /// session only: a replica that was away cannot act on an acknowledgement from before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Session(pub(crate) u64);
+pub(crate) struct Session(pub(crate) u64);
 
 /// The replicas that one considers live, itself included, each with its session: what it acknowledges.
-pub type SeenSessions = BTreeMap<Identity, Session>;
+pub(crate) type SeenSessions = BTreeMap<Identity, Session>;
 
-/// Membership card: the content of a Lease.
+/// The content of a membership Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemberRecord {
     pub(crate) identity: Identity,

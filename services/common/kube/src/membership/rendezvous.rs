@@ -13,14 +13,13 @@ use rapidhash::v3::rapidhash_v3;
 
 /// Members, with their hashes worked out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RendezvousHasher {
+pub(crate) struct RendezvousHasher {
     members: Vec<(Arc<str>, u64)>,
 }
 
 impl RendezvousHasher {
     /// A ring of these members; the order is of no importance.
-    #[must_use]
-    pub fn new(members: impl IntoIterator<Item = Arc<str>>) -> Self {
+    pub(crate) fn new(members: impl IntoIterator<Item = Arc<str>>) -> Self {
         let mut members: Vec<_> = members
             .into_iter()
             .map(|m| (Arc::clone(&m), rapidhash_v3(m.as_bytes())))
@@ -32,8 +31,7 @@ impl RendezvousHasher {
 
     /// The owner of `key`; none when there is no member. Between equal weights, which no real pair of names has,
     /// the greater name decides.
-    #[must_use]
-    pub fn owner(&self, key: &str) -> Option<&Arc<str>> {
+    pub(crate) fn owner(&self, key: &str) -> Option<&Arc<str>> {
         let key = rapidhash_v3(key.as_bytes());
         self.members
             .iter()
@@ -41,16 +39,12 @@ impl RendezvousHasher {
             .map(|(name, _)| name)
     }
 
-    /// How many members.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.members.len()
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.members.iter().map(|(name, _)| name)
     }
 
-    /// True if there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
     }
 }
 

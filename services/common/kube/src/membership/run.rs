@@ -1,43 +1,31 @@
 //! The run loop: carries out what the rules ask for and reports the results to them.
 
-use std::future::pending;
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
+use futures::future::{BoxFuture, Fuse, OptionFuture};
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason};
-use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::leases::Leases;
 use super::member_table::Moment;
-use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
-use super::record::{Identity, Session};
-use super::share::{Member, PublishedMember, Shared, Snapshot};
+use super::record::{ObservedLease, Session};
+use super::share::{Shared, Snapshot};
 use super::state::{LeaseAnswer, MembershipEvent, MembershipState, Request};
 use super::timing::Timing;
 use super::{MembershipConfig, Ownership};
-use crate::client::{RequestError, WATCH_SECONDS};
-use crate::metrics::{WATCH_ERRORS, WatchName};
-use crate::watch;
+use crate::client::RequestError;
+use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 
 /// Name of the run loop in /readyz and in metrics.
 const LOOP: &str = "membership";
 
-/// Events of the Leases of a service.
-pub(crate) type LeaseWatch = BoxStream<'static, watcher::Result<Event<Lease>>>;
-
 /// The part of a membership that runs: joins, renews, follows the others, releases at the end.
 pub struct MembershipTask {
     service: &'static str,
-    me: Identity,
-    address: Arc<str>,
     ownership: Ownership,
     timing: Timing,
     started: Instant,
@@ -46,18 +34,11 @@ pub struct MembershipTask {
     shared: Arc<Shared>,
     backoff: Backoff,
     readiness: Readiness,
+    /// Held until this replica has joined.
+    blocker: Option<Blocker>,
     /// Why the last request failed, if it did.
     failure: Option<Failure>,
     stop: CancellationToken,
-}
-
-impl std::fmt::Debug for MembershipTask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MembershipTask")
-            .field("service", &self.service)
-            .field("state", &self.state)
-            .finish()
-    }
 }
 
 impl MembershipTask {
@@ -71,25 +52,23 @@ impl MembershipTask {
             client,
             namespace,
             service,
-            identity,
+            identity: _,
             address,
             readiness,
             timing,
         } = config;
-        let me: Identity = identity.into();
-        let address: Arc<str> = address.into();
-        let leases = Leases::new(client, &namespace, service, Some(Arc::clone(&me)), &timing);
+        let me = &shared.me;
+        let leases = Leases::new(client, &namespace, service, Some(Arc::clone(me)), &timing);
         let state = MembershipState::new(
-            Arc::clone(&me),
-            Arc::clone(&address),
+            Arc::clone(me),
+            address.into(),
             Session::random(),
             ownership,
             timing,
         );
+        let why = "this replica has not joined yet: it needs its own Lease, and a list of the others'";
         Self {
             service,
-            me,
-            address,
             ownership,
             timing,
             started: Instant::now(),
@@ -97,6 +76,7 @@ impl MembershipTask {
             state,
             shared,
             backoff: retries(&timing),
+            blocker: Some(readiness.block(LOOP, why)),
             readiness,
             failure: None,
             stop,
@@ -107,15 +87,15 @@ impl MembershipTask {
     /// had ended: it takes up what one left behind, without waiting for the end of its lease (ADR 0009).
     #[must_use]
     pub fn in_pod(mut self, uid: &str) -> Self {
-        self.state = self.state.in_pod(Some(uid.into()));
+        self.state.pod = Some(uid.into());
         self
     }
 
     /// Runs until the stop token is cancelled and the own Lease is released, or cannot be within
     /// [`Timing::release_timeout`]. To be spawned as a critical task of the process.
     pub async fn run(mut self) {
-        let mut watch = follow(&self.leases);
-        let mut request: Option<BoxFuture<'static, Result<LeaseAnswer, RequestError>>> = None;
+        let mut changes = Leases::watch(&self.leases, LOOP, &self.readiness);
+        let mut request: Fuse<BoxFuture<'static, Result<LeaseAnswer, RequestError>>> = Fuse::terminated();
         let mut drained_by: Option<Instant> = None;
         loop {
             let now = self.now();
@@ -125,7 +105,7 @@ impl MembershipTask {
             let busy_until = self.shared.busy_until(drained_by.is_some());
             self.state.set_busy(busy_until.is_some());
             if let Some(wanted) = self.state.next(now) {
-                request = Some(perform(Arc::clone(&self.leases), wanted).boxed());
+                request = perform(Arc::clone(&self.leases), wanted).boxed().fuse();
             }
             self.log_events();
             // A lapse may just have been noticed.
@@ -148,14 +128,14 @@ impl MembershipTask {
                     drained_by = Some(Instant::now() + self.timing.release_timeout);
                     self.state.leave();
                 }
-                result = done(&mut request) => {
+                result = &mut request => {
                     let now = self.now();
                     let answer = self.answer(result);
                     self.state.answered(now, answer);
                 }
-                event = watch.next() => self.watched(event),
+                Some(change) = changes.next() => self.watched(change),
                 () = self.shared.returned.notified() => {}
-                () = wait(wake) => {}
+                Some(()) = OptionFuture::from(wake.map(sleep_until)) => {}
             }
         }
     }
@@ -165,57 +145,28 @@ impl MembershipTask {
     }
 
     fn show(&mut self, now: Moment) {
-        let at = |moment: Moment| self.started + moment;
-        let ring = self.state.ring();
-        let act_until = self.state.act_until(now).map(at);
-        let others = self.state.others().map(|member| PublishedMember {
-            member: Member {
-                identity: Arc::clone(&member.record.identity),
-                address: Arc::clone(&member.record.address),
-                live: true,
-                acknowledges: self.state.acknowledges(&member.record),
-                me: false,
-            },
-            live_until: at(member.changed + self.timing.peer_ttl),
-        });
-        let valid = self.state.valid_until(now);
-        let me = PublishedMember {
-            member: Member {
-                identity: Arc::clone(&self.me),
-                address: Arc::clone(&self.address),
-                live: true,
-                acknowledges: true,
-                me: true,
-            },
-            live_until: at(valid.unwrap_or_default()),
-        };
-        let mut members: Vec<_> = others.chain([me]).collect();
-        members.sort_by(|a, b| a.member.identity.cmp(&b.member.identity));
         let service = ServiceName(self.service);
-        #[allow(clippy::cast_precision_loss, reason = "far below 2^52 members")]
+        let ring = self.state.ring();
         MEMBERS.set(service, ring.len() as f64);
-        LEASE_VALID.set(service, f64::from(u8::from(valid.is_some())));
+        LEASE_VALID.set(service, f64::from(u8::from(self.state.is_valid(now))));
         let shares = self.state.shares();
+        if shares {
+            self.blocker = None;
+        }
+        let act_until = self.state.act_until(now).map(|at| self.started + at);
         if self.shared.show(Snapshot {
             ring,
             shares,
             act_until,
-            members,
         }) {
             CHANGES.inc(service);
         }
     }
 
-    fn watched(&mut self, event: Option<watcher::Result<Event<Lease>>>) {
-        let now = self.now();
-        match event {
-            Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => match self.leases.read(&lease) {
-                Some(seen) => self.state.observed(now, seen),
-                None => self.state.request_list(),
-            },
-            Some(Ok(Event::Delete(_) | Event::InitDone)) => self.state.request_list(),
-            Some(Ok(Event::Init)) | None => {}
-            Some(Err(error)) => report(self.service, LOOP, &self.readiness, &error),
+    fn watched(&mut self, change: Option<ObservedLease>) {
+        match change {
+            Some(seen) => self.state.observed(self.now(), seen),
+            None => self.state.request_list(),
         }
     }
 
@@ -263,7 +214,7 @@ impl MembershipTask {
     }
 
     fn log_events(&mut self) {
-        let (service, identity) = (self.service, &self.me);
+        let (service, identity) = (self.service, &self.shared.me);
         while let Some(event) = self.state.take_event() {
             match event {
                 MembershipEvent::Joined => {
@@ -315,31 +266,6 @@ pub(crate) fn retries(timing: &Timing) -> Backoff {
     Backoff::new(timing.renew / 20, timing.renew / 5)
 }
 
-/// Follows the Leases of a service.
-pub(crate) fn follow(leases: &Leases) -> LeaseWatch {
-    let config = watcher::Config::default()
-        .labels(&leases.selector())
-        .timeout(WATCH_SECONDS);
-    // It never ends; if it did, the lists would go on.
-    watcher(leases.api.clone(), config)
-        .default_backoff()
-        .chain(futures::stream::pending())
-        .boxed()
-}
-
-pub(crate) fn report(
-    service: &'static str,
-    name: &'static str,
-    readiness: &Readiness,
-    error: &watcher::Error,
-) {
-    WATCH_ERRORS.inc(WatchName("membership"));
-    let failure = watch::failure(error);
-    let reason = failure.reason.as_str();
-    tracing::warn!(service, reason, error = %failure, "the watch of the membership leases failed; trying again");
-    readiness.failing(name, failure);
-}
-
 async fn perform(leases: Arc<Leases>, request: Request) -> Result<LeaseAnswer, RequestError> {
     match request {
         Request::List => leases.list().await.map(LeaseAnswer::Listed),
@@ -353,21 +279,5 @@ async fn perform(leases: Arc<Leases>, request: Request) -> Result<LeaseAnswer, R
             }
             Ok(LeaseAnswer::Collected)
         }
-    }
-}
-
-pub(super) async fn done<T>(request: &mut Option<BoxFuture<'static, T>>) -> T {
-    let Some(running) = request else {
-        return pending().await;
-    };
-    let result = running.await;
-    *request = None;
-    result
-}
-
-pub(super) async fn wait(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until).await,
-        None => pending().await,
     }
 }

@@ -25,37 +25,13 @@ pub struct Share {
     pub(super) shared: Arc<Shared>,
 }
 
-/// A replica of the service, as this one sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Its name.
-    pub identity: Identity,
-    /// Where its gRPC API is reached.
-    pub address: Arc<str>,
-    /// True if its lease was seen to be renewed in time. One that is not live keeps what it owns until a list of all
-    /// Leases has confirmed that it is gone.
-    pub live: bool,
-    /// True if it acknowledges this replica's current session; without that this replica may not act.
-    pub acknowledges: bool,
-    /// True if it is this replica.
-    pub me: bool,
-}
-
 /// State of the membership for its readers.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) ring: RendezvousHasher,
-    /// True if this replica takes part in sharing keys that may overlap.
+    /// True if this replica takes part: it is in the ring, or knows who leads.
     pub(crate) shares: bool,
     pub(crate) act_until: Option<Instant>,
-    pub(crate) members: Vec<PublishedMember>,
-}
-
-/// A member, with the time until which it counts as live without further signs.
-#[derive(Debug)]
-pub(crate) struct PublishedMember {
-    pub(crate) member: Member,
-    pub(crate) live_until: Instant,
 }
 
 /// Shared by the handles and the run loop.
@@ -72,12 +48,6 @@ pub(crate) struct Shared {
 impl Membership for Share {
     fn join(config: MembershipConfig, stop: CancellationToken) -> (Self, MembershipTask) {
         Self::join_as(Ownership::Overlapping, config, stop)
-    }
-}
-
-impl AsRef<Self> for Share {
-    fn as_ref(&self) -> &Self {
-        self
     }
 }
 
@@ -107,7 +77,7 @@ impl Share {
     #[must_use]
     pub fn owns(&self, key: &str) -> bool {
         let snapshot = self.shared.snapshot.load();
-        snapshot.shares && snapshot.ring.owner(key) == Some(&self.shared.me)
+        snapshot.ring.owner(key) == Some(&self.shared.me)
     }
 
     /// The owner of `key`, as far as this replica knows; none when there is no live member.
@@ -116,17 +86,14 @@ impl Share {
         self.shared.snapshot.load().ring.owner(key).cloned()
     }
 
-    /// All members that this replica counts, itself always included, by name.
+    /// The other members that this replica considers live.
     #[must_use]
-    pub fn members(&self) -> Vec<Member> {
-        let now = Instant::now();
+    pub fn others(&self) -> Vec<Identity> {
         let snapshot = self.shared.snapshot.load();
-        let listed = snapshot.members.iter();
-        listed
-            .map(|l| Member {
-                live: now < l.live_until,
-                ..l.member.clone()
-            })
+        let members = snapshot.ring.members();
+        members
+            .filter(|member| **member != self.shared.me)
+            .cloned()
             .collect()
     }
 
@@ -134,16 +101,6 @@ impl Share {
     #[must_use]
     pub fn has_joined(&self) -> bool {
         self.shared.snapshot.load().shares
-    }
-
-    /// Waits until this replica has joined. Never returns when the run loop does not run, so wait for it together with
-    /// the stop token.
-    pub async fn joined(&self) {
-        let mut changes = self.subscribe();
-        while !self.has_joined() {
-            // The sender lives in `self`.
-            let _ = changes.changed().await;
-        }
     }
 
     /// Changes whenever the ownership of any key may have changed, also by the passing of time. The number has no

@@ -88,19 +88,12 @@ enum OwnLeaseState {
     HeldByOther(LeaseVersion, Moment),
 }
 
+/// A request under way, and what was known when it was sent.
 #[derive(Debug, Clone)]
-enum PendingRequest {
-    List {
-        started: Moment,
-        mark: WatchPosition,
-    },
-    Write {
-        started: Moment,
-        session: Session,
-        view: SeenSessions,
-    },
-    Release,
-    Collect(Identity),
+struct PendingRequest {
+    request: Request,
+    started: Moment,
+    mark: WatchPosition,
 }
 
 /// The membership of one replica.
@@ -108,7 +101,8 @@ enum PendingRequest {
 pub(crate) struct MembershipState {
     me: Identity,
     address: Arc<str>,
-    pod: Option<Arc<str>>,
+    /// UID of the Pod in which this process lives, if no other one lives there with its identity.
+    pub(crate) pod: Option<Arc<str>>,
     ownership: Ownership,
     timing: Timing,
     member_table: MemberTable,
@@ -186,12 +180,6 @@ impl MembershipState {
         }
     }
 
-    /// This process lives in the Pod with this UID, and no other one lives there with its identity.
-    pub(crate) fn in_pod(mut self, uid: Option<Arc<str>>) -> Self {
-        self.pod = uid;
-        self
-    }
-
     // --- decisions
 
     /// Until when this replica may act on what it owns: none when it may not act at all. It may when its own lease is
@@ -217,23 +205,16 @@ impl MembershipState {
         )
     }
 
-    /// The other live members.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &KnownMember> {
-        self.member_table.live()
-    }
-
-    /// Until when the own lease is valid, if it is.
-    pub(crate) fn valid_until(&self, now: Moment) -> Option<Moment> {
+    /// True if the own lease is valid.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
         let written = matches!(self.phase, SessionPhase::Published | SessionPhase::Joined);
-        self.ends_at.filter(|until| written && now < *until)
+        written && self.ends_at.is_some_and(|until| now < until)
     }
 
     /// True if the request under way writes the own Lease.
-    pub(crate) const fn is_writing(&self) -> bool {
-        matches!(
-            self.asked,
-            Some(PendingRequest::Write { .. } | PendingRequest::Release)
-        )
+    pub(crate) fn is_writing(&self) -> bool {
+        let request = self.asked.as_ref().map(|asked| &asked.request);
+        matches!(request, Some(Request::Write { .. }))
     }
 
     /// True if the current session has come as far as it can on its own; others may still have to acknowledge it.
@@ -251,17 +232,13 @@ impl MembershipState {
         self.events.pop_front()
     }
 
-    /// True if that record acknowledges the current session.
-    pub(crate) fn acknowledges(&self, record: &MemberRecord) -> bool {
-        record.view.get(&self.me) == Some(&self.session)
-    }
-
     fn is_acknowledged(&self) -> bool {
         #[cfg(test)]
         if self.is_broken(Rule::Acknowledgement) {
             return true;
         }
-        self.member_table.live().all(|m| self.acknowledges(&m.record))
+        let acknowledges = |m: &KnownMember| m.record.view.get(&self.me) == Some(&self.session);
+        self.member_table.live().all(acknowledges)
     }
 
     #[cfg(test)]
@@ -304,43 +281,34 @@ impl MembershipState {
     /// The request under way has ended.
     pub(crate) fn answered(&mut self, now: Moment, answer: LeaseAnswer) {
         self.check_lapse(now);
-        match (self.asked.take(), answer) {
-            (asked, LeaseAnswer::Failed(delay)) => {
+        let Some(asked) = self.asked.take() else { return };
+        match (asked.request, answer) {
+            (request, LeaseAnswer::Failed(delay)) => {
                 self.retry_at = now + delay;
-                self.list_wanted |= matches!(asked, Some(PendingRequest::List { .. }));
-                // A creation that failed may have happened nevertheless.
-                if matches!(asked, Some(PendingRequest::Write { .. })) && self.base == OwnLeaseState::Absent {
-                    self.base = OwnLeaseState::Unknown;
+                match request {
+                    Request::List => self.list_wanted = true,
+                    // A creation that failed may have happened nevertheless.
+                    Request::Write { base: None, .. } => self.base = OwnLeaseState::Unknown,
+                    Request::Write { .. } | Request::Collect { .. } => {}
                 }
             }
-            (Some(PendingRequest::List { started, mark }), LeaseAnswer::Listed(leases)) => {
-                self.listed(started, mark, now, leases);
+            (Request::List, LeaseAnswer::Listed(leases)) => {
+                self.listed(asked.started, asked.mark, now, leases);
             }
-            (
-                Some(PendingRequest::Write {
-                    started,
-                    session,
-                    view,
-                }),
-                LeaseAnswer::Written(lease_version),
-            ) => {
+            (Request::Write { record, .. }, LeaseAnswer::Written(_)) if !record.held => self.left(),
+            (Request::Write { record, .. }, LeaseAnswer::Written(lease_version)) => {
                 self.base = OwnLeaseState::Own(lease_version);
-                if session == self.session {
-                    self.renewed(started, now, view);
+                if record.session == self.session {
+                    self.renewed(asked.started, now, record.view);
                 }
             }
-            (Some(PendingRequest::Release), LeaseAnswer::Written(_)) => self.left(),
-            (Some(PendingRequest::Write { .. } | PendingRequest::Release), LeaseAnswer::Conflict(delay)) => {
+            (Request::Write { .. }, LeaseAnswer::Conflict(delay)) => {
                 self.retry_at = now + delay;
                 self.base = OwnLeaseState::Unknown;
             }
-            (Some(PendingRequest::Collect(identity)), _) => self.member_table.collected(now, &identity),
+            (Request::Collect { identity, .. }, _) => self.member_table.collected(now, &identity),
             // No other pair is ever handed in.
-            (
-                Some(PendingRequest::List { .. } | PendingRequest::Write { .. } | PendingRequest::Release)
-                | None,
-                _,
-            ) => {}
+            (Request::List | Request::Write { .. }, _) => {}
         }
         self.finish_leaving();
     }

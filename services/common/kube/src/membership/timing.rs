@@ -2,18 +2,9 @@
 
 use std::time::Duration;
 
-/// Written to `spec.leaseDurationSeconds`, and what the other numbers derive from. Short enough that a dead replica
-/// is replaced well within kube-controller-manager's grace period of 40 s, long enough for two lost renewals.
-pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-
-/// A third of the lease: two renewals in a row may fail.
-pub const RENEW_INTERVAL: Duration = Duration::from_secs(5);
-
 /// All durations of a membership. Tests scale them; the service uses [`Timing::PRODUCTION`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// The value of `spec.leaseDurationSeconds` in the Lease. For people and tools; nothing here reads it.
-    pub lease: Duration,
     /// From one successful renewal to the next.
     pub renew: Duration,
     /// Deadline of one request to the API server.
@@ -35,7 +26,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The timing of the services.
+    /// The timing of the services. A dead replica is replaced well within kube-controller-manager's grace period of
+    /// 40 s, and two renewals in a row may fail.
     ///
     /// Clocks run up to 10 % fast or slow. A holder whose clock is slow believes in its lease for up to
     /// 13.5 s / 0.9 = 15.0 s; an observer whose clock is fast gives up on it after 18 s / 1.1 = 16.4 s or later. The
@@ -45,13 +37,12 @@ impl Timing {
     /// A predecessor in the same Pod is dead when its successor starts; what it had sent has the same 1.36 s to come to
     /// its end, and a fast clock counts 2 s as 1.8 s. See ADR 0009.
     pub const PRODUCTION: Self = Self {
-        lease: LEASE_DURATION,
-        renew: RENEW_INTERVAL,
+        renew: Duration::from_secs(5),
         request: Duration::from_secs(3),
         lease_ttl: Duration::from_millis(13_500),
         peer_ttl: Duration::from_secs(18),
         takeover_delay: Duration::from_secs(2),
-        resync: LEASE_DURATION,
+        resync: Duration::from_secs(15),
         gc_after: Duration::from_secs(3600),
         release_timeout: Duration::from_secs(10),
     };
@@ -61,7 +52,6 @@ impl Timing {
     pub fn faster(self, factor: u32) -> Self {
         let factor = factor.max(1);
         Self {
-            lease: self.lease,
             renew: self.renew / factor,
             request: self.request / factor,
             lease_ttl: self.lease_ttl / factor,
@@ -71,12 +61,6 @@ impl Timing {
             gc_after: self.gc_after / factor,
             release_timeout: self.release_timeout / factor,
         }
-    }
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self::PRODUCTION
     }
 }
 

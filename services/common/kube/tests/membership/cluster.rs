@@ -4,77 +4,75 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::membership::{Exclusive, Membership, MembershipConfig, Share, Timing, lease};
+use watchdog_kube::membership::{
+    Exclusive, Membership as _, MembershipConfig, MembershipTask, Share, Timing, lease,
+};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer};
+
+use crate::support::client;
 
 pub const NAMESPACE: &str = "garden";
 
 /// Bound of every wait: generous, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+type Join = fn(MembershipConfig, CancellationToken) -> (Share, MembershipTask);
+
 /// Replicas, and the API server that they share. The runtime of the tests has one thread, so while a test looks at all
 /// of them none of them runs.
-pub struct Cluster<M> {
+pub struct Cluster {
     pub api: ApiServer,
-    pub service: &'static str,
+    service: &'static str,
     pub timing: Timing,
-    pub replicas: Vec<MembershipReplica<M>>,
+    pub replicas: Vec<MembershipReplica>,
+    join: Join,
     keys: Vec<String>,
 }
 
-pub struct MembershipReplica<M> {
-    pub membership: M,
+pub struct MembershipReplica {
+    pub membership: Share,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-/// Says whether a replica may act on a key.
-pub trait MayAct: Membership {
-    fn may_act(&self, key: &str) -> bool;
-}
-
-impl MayAct for Exclusive {
-    fn may_act(&self, key: &str) -> bool {
-        Share::may_act(self, key)
-    }
-}
-
-impl MayAct for Share {
-    fn may_act(&self, _: &str) -> bool {
-        false
-    }
-}
-
-impl<M: MayAct> Cluster<M> {
+impl Cluster {
+    /// Of a service whose replicas may not overlap.
     pub async fn new() -> Self {
+        let join = |config, stop| {
+            let (membership, task) = Exclusive::join(config, stop);
+            (Share::clone(&membership), task)
+        };
+        Self::of("scaling-coordinator", join).await
+    }
+
+    /// Of a service whose replicas may overlap for a moment.
+    pub async fn overlapping(service: &'static str) -> Self {
+        Self::of(service, Share::join).await
+    }
+
+    async fn of(service: &'static str, join: Join) -> Self {
         let options = ApiOptions {
             namespaces: vec![NAMESPACE.to_owned()],
             ..ApiOptions::default()
         };
         Self {
             api: ApiServer::start(options).await.unwrap(),
-            service: "scaling-coordinator",
+            service,
             // Renewals every second, 2.7 s and 3.6 s for 13.5 s and 18 s.
             timing: Timing::PRODUCTION.faster(5),
             replicas: Vec::new(),
+            join,
             keys: (0..60).map(|i| format!("shoot--project--{i}")).collect(),
         }
     }
 
     pub async fn client(&self, user: &str) -> Client {
-        let kubeconfig = Kubeconfig::from_yaml(&self.api.kubeconfig(user)).unwrap();
-        let options = KubeConfigOptions::default();
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
-            .await
-            .unwrap();
-        config.default_retry = false;
-        Client::try_from(config).unwrap()
+        client(&self.api, user).await
     }
 
     pub async fn leases(&self) -> Api<Lease> {
@@ -82,7 +80,7 @@ impl<M: MayAct> Cluster<M> {
     }
 
     /// Starts a replica; the API server knows it by the same name.
-    pub async fn start(&mut self, identity: &str) -> M {
+    pub async fn start(&mut self, identity: &str) -> Share {
         let config = MembershipConfig {
             client: self.client(identity).await,
             namespace: NAMESPACE.to_owned(),
@@ -93,7 +91,7 @@ impl<M: MayAct> Cluster<M> {
             timing: self.timing,
         };
         let stop = CancellationToken::new();
-        let (membership, task) = M::join(config, stop.clone());
+        let (membership, task) = (self.join)(config, stop.clone());
         self.replicas.push(MembershipReplica {
             membership: membership.clone(),
             stop,
@@ -103,7 +101,7 @@ impl<M: MayAct> Cluster<M> {
     }
 
     /// Starts replicas and waits until they share all keys.
-    pub async fn start_all(&mut self, identities: &[&str]) -> Vec<M> {
+    pub async fn start_all(&mut self, identities: &[&str]) -> Vec<Share> {
         let mut all = Vec::new();
         for identity in identities {
             all.push(self.start(identity).await);
@@ -116,7 +114,7 @@ impl<M: MayAct> Cluster<M> {
         let found = self
             .replicas
             .iter()
-            .position(|r| &**r.membership.as_ref().identity() == identity);
+            .position(|r| &**r.membership.identity() == identity);
         found.unwrap()
     }
 
@@ -143,9 +141,7 @@ impl<M: MayAct> Cluster<M> {
     /// The replicas that may act on a key. More than one is a failure.
     fn actor(&self, key: &str) -> Option<String> {
         let acting = self.replicas.iter().filter(|r| r.membership.may_act(key));
-        let actors: Vec<_> = acting
-            .map(|r| r.membership.as_ref().identity().to_string())
-            .collect();
+        let actors: Vec<_> = acting.map(|r| r.membership.identity().to_string()).collect();
         assert!(actors.len() <= 1, "{actors:?} act on {key}");
         actors.into_iter().next()
     }
@@ -161,8 +157,8 @@ impl<M: MayAct> Cluster<M> {
     pub fn owned_by(&self, identities: &[&str]) -> bool {
         let mut names = BTreeSet::new();
         for key in &self.keys {
-            let owners = self.replicas.iter().filter(|r| r.membership.as_ref().owns(key));
-            let owners: Vec<_> = owners.map(|r| &**r.membership.as_ref().identity()).collect();
+            let owners = self.replicas.iter().filter(|r| r.membership.owns(key));
+            let owners: Vec<_> = owners.map(|r| &**r.membership.identity()).collect();
             if owners.len() != 1 {
                 return false;
             }
@@ -204,7 +200,7 @@ impl<M: MayAct> Cluster<M> {
         }
     }
 
-    /// Looks for so long that no two replicas act on one key.
+    /// Checks for this time that no two replicas act on one key.
     pub async fn watch_for(&self, span: Duration) {
         let started = Instant::now();
         self.until("time has passed", |_| started.elapsed() >= span).await;

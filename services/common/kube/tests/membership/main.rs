@@ -12,3 +12,5 @@ mod cluster;
 mod disturbance;
 mod handover;
 mod observers;
+#[path = "../support/mod.rs"]
+mod support;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::membership::{Discovery, ReplicaAddresses, Share};
+use watchdog_kube::membership::{Discovery, ReplicaAddresses};
 use watchdog_runtime::readiness::Readiness;
 
 use crate::cluster::{Cluster, NAMESPACE};
@@ -14,8 +14,7 @@ fn names(addresses: &ReplicaAddresses) -> BTreeSet<&str> {
 
 #[tokio::test]
 async fn another_service_finds_the_replicas_as_they_come_and_go() {
-    let mut cluster = Cluster::<Share>::new().await;
-    cluster.service = "lease-probe";
+    let mut cluster = Cluster::overlapping("lease-probe").await;
     let stop = CancellationToken::new();
     let client = cluster.client("coordinator").await;
     let (found, discovery) = Discovery::follow(

@@ -35,10 +35,10 @@ pub fn parse(args: &[&str]) -> Result<CommonArgs, String> {
 #[test]
 fn plaintext_is_spoken_only_when_it_is_asked_for_by_name() {
     let tls = ["--tls-cert=a", "--tls-key=b", "--tls-client-ca=c"];
-    let paths = parse(&tls).unwrap().tls_paths().unwrap();
+    let paths = parse(&tls).unwrap().tls_files().unwrap();
     let paths = [paths.cert, paths.key, paths.ca];
     assert_eq!(paths.map(|path| path.display().to_string()), ["a", "b", "c"]);
-    assert!(parse(&["--insecure-plaintext"]).unwrap().tls_paths().is_none());
+    assert!(parse(&["--insecure-plaintext"]).unwrap().tls_files().is_none());
     assert!(parse(&["--check-config"]).unwrap().check_config);
 
     let refused: [(&[&str], &str); 6] = [

@@ -4,7 +4,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use tempfile::TempDir;
-use watchdog_runtime::tls::{Tls, TlsPaths};
+use watchdog_runtime::tls::{PemFiles, Tls};
 
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -60,9 +60,9 @@ impl Files {
         files
     }
 
-    pub fn paths(&self) -> TlsPaths {
+    pub fn paths(&self) -> PemFiles {
         let path = |name: &str| self.dir.path().join(name);
-        TlsPaths {
+        PemFiles {
             cert: path("tls.crt"),
             key: path("tls.key"),
             ca: path("ca.crt"),

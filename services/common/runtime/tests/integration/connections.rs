@@ -31,7 +31,7 @@ async fn plain() -> (Connection, TcpStream) {
 #[tokio::test]
 async fn who_does_not_begin_to_speak_is_let_go() {
     let (mut connection, mut caller) = plain().await;
-    assert_eq!(connection.connect_info().address, caller.local_addr().ok());
+    assert_eq!(connection.connect_info().address, caller.local_addr().unwrap());
     assert!(connection.connect_info().refused.is_none());
     // Half a word.
     caller.write_all(&PREFACE[..10]).await.unwrap();

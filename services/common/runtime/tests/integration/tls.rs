@@ -19,8 +19,7 @@ use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{self, Api};
 use watchdog_runtime::readiness::Readiness;
-use watchdog_runtime::replica_metadata::ReplicaMetadata;
-use watchdog_runtime::tls::{Tls, TlsPaths};
+use watchdog_runtime::tls::{PemFiles, Tls};
 
 use crate::certs::{Authority, Files};
 use crate::{PATIENCE, until};
@@ -53,7 +52,7 @@ impl Server {
             tls,
             AllowedClients::named(&[SERVER.to_owned()], &allowed),
             api,
-            ReplicaMetadata::new("replica-0"),
+            "replica-0".into(),
             readiness.clone(),
             stop.clone(),
         );
@@ -282,13 +281,13 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
     let foreign_key = file("foreign.key", &other.key);
     let shell = "-----BEGIN CERTIFICATE-----\naHVudGVyMg==\n-----END CERTIFICATE-----\n";
     let no_certificate = file("hollow.pem", shell);
-    let load = |change: &dyn Fn(&mut TlsPaths)| {
+    let load = |change: &dyn Fn(&mut PemFiles)| {
         let mut paths = good.paths();
         change(&mut paths);
         Tls::load(&paths).map(drop)
     };
     load(&|_| {}).unwrap();
-    type Place = fn(&mut TlsPaths) -> &mut PathBuf;
+    type Place = fn(&mut PemFiles) -> &mut PathBuf;
     let (cert, key, ca): (Place, Place, Place) = (
         |paths| &mut paths.cert,
         |paths| &mut paths.key,

@@ -1,9 +1,8 @@
 //! The answers to callers: Watch, Get and List.
 
+use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::StreamExt as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::{Extensions, Status};
@@ -13,13 +12,13 @@ use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
 use super::MergedView;
 use super::known_replicas::{KnownReplicas, Leadership, WAIT_FOR_REPLICAS};
-use crate::item::{FeedItem, FeedKey};
-use crate::message::{Completeness, Message};
+use crate::item::FeedItem;
+use crate::message::{Completeness, Event, Message};
 use crate::reports::ReplicaReport;
 use crate::server::StateStore;
 use crate::stream::{Responses, Streams};
-use crate::subscription::{CompletenessChanges, SnapshotTerms};
-use crate::wire::{self, WatchResponse};
+use crate::subscription::{CompletenessChanges, Subscription};
+use crate::wire::WatchResponse;
 
 /// A page ends before it grows larger than this: clients take messages of 4 MiB by default, and a weeder that was
 /// refused often may fill 20 KiB.
@@ -64,42 +63,41 @@ pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
 
 impl<M: FeedItem> MergedView<M> {
     /// Waits until an answer of this scope is complete, or there is no use in waiting. Returns what it lacks.
-    fn settled(&self, scope: pb::Scope) -> impl Future<Output = Completeness> + Send + use<M> {
-        let (me, mut replicas) = (self.inner.me.clone(), self.inner.replicas.subscribe());
+    async fn settled(&self, scope: pb::Scope) -> Completeness {
+        let (me, mut replicas) = (&self.me, self.replicas.subscribe());
         let latest = Instant::now() + WAIT_FOR_REPLICAS;
-        async move {
-            loop {
-                let (completeness, wait) = match scope {
-                    pb::Scope::Unspecified => replicas.borrow_and_update().completeness(&me),
-                    pb::Scope::Local => replicas.borrow_and_update().own_completeness(&me),
-                };
-                let until = wait.map_or(latest, |until| until.min(latest));
-                if wait.is_none() || until <= Instant::now() {
-                    return completeness;
-                }
-                tokio::select! {
-                    changed = replicas.changed() => if changed.is_err() { return completeness },
-                    () = tokio::time::sleep_until(until) => {}
-                }
+        loop {
+            let (completeness, wait) = match scope {
+                pb::Scope::Unspecified => replicas.borrow_and_update().completeness(me),
+                pb::Scope::Local => replicas.borrow_and_update().own_completeness(me),
+            };
+            let until = wait.map_or(latest, |until| until.min(latest));
+            if wait.is_none() || until <= Instant::now() {
+                return completeness;
+            }
+            tokio::select! {
+                changed = replicas.changed() => if changed.is_err() { return completeness },
+                () = tokio::time::sleep_until(until) => {}
             }
         }
     }
 
-    /// The completeness of an answer of this scope, whenever it may have changed.
+    /// The completeness of an answer of this scope once it is settled, and whenever it may have changed.
     fn completeness_changes(&self, scope: pb::Scope) -> CompletenessChanges {
-        let start = (self.clone(), self.inner.replicas.subscribe());
+        let mut replicas = self.replicas.subscribe();
+        replicas.mark_changed();
         let next = move |(view, mut replicas): (Self, watch::Receiver<KnownReplicas>)| async move {
             replicas.changed().await.ok()?;
             let completeness = view.settled(scope).await;
             Some((completeness, (view, replicas)))
         };
-        Box::pin(futures::stream::unfold(start, next))
+        Box::pin(futures::stream::unfold((self.clone(), replicas), next))
     }
 
     fn store(&self, scope: pb::Scope) -> &StateStore<M::Key, ReplicaReport<M>> {
         match scope {
-            pb::Scope::Unspecified => &self.inner.merged,
-            pb::Scope::Local => &self.inner.own,
+            pb::Scope::Unspecified => &self.merged,
+            pb::Scope::Local => &self.own,
         }
     }
 
@@ -115,48 +113,31 @@ impl<M: FeedItem> MergedView<M> {
         scope: pb::Scope,
         matches: impl Fn(&M::Key) -> bool + Send + 'static,
     ) -> Result<Responses<R>, Status> {
-        let settled = self.settled(scope);
-        let sent_incomplete = Arc::new(AtomicBool::new(false));
-        let gate = Box::pin({
-            let sent_incomplete = sent_incomplete.clone();
-            async move {
-                let completeness = settled.await;
-                sent_incomplete.store(!completeness.complete, Ordering::Relaxed);
-                completeness
+        let completeness = self.completeness_changes(scope);
+        let subscription = Subscription::new(self.store(scope), matches, completeness);
+        let mut sent_incomplete = false;
+        let encode = move |Message { position, event }: Message<M::Key, Arc<ReplicaReport<M>>>| {
+            match &event {
+                Event::SnapshotComplete { completeness, .. } => sent_incomplete = !completeness.complete,
+                // Followers must learn when this replica has all of its items, and a stream has one snapshot only.
+                Event::Heartbeat {
+                    completeness: Some(now),
+                } if scope == pb::Scope::Local && sent_incomplete && now.complete => {
+                    let why = "this replica has all of its items only now: connect again";
+                    return Err(error(ErrorReason::SnapshotIncomplete, why));
+                }
+                Event::Heartbeat { .. } | Event::Upsert(..) | Event::Removed(_) => {}
             }
-        });
-        let snapshot = SnapshotTerms {
-            gate,
-            changes: self.completeness_changes(scope),
+            let event = event.map(|report| report.now());
+            Ok(R::encode(Message { position, event }))
         };
-        let subscription = self.store(scope).subscribe_after(matches, Some(snapshot));
-        let encode = |message: Message<M::Key, Arc<ReplicaReport<M>>>| {
-            R::encode(Message {
-                position: message.position,
-                event: message.event.map(|report| report.now()),
-            })
-        };
-        let body = streams.serve(rpc, extensions, subscription, encode)?;
-        if scope == pb::Scope::Unspecified || self.inner.replicas.borrow().filled {
-            return Ok(body);
-        }
-        // Followers must learn when this replica has all of its items, and a stream has one snapshot only.
-        let mut replicas = self.inner.replicas.subscribe();
-        let filled_late = async move {
-            let filled = replicas.wait_for(|replicas| replicas.filled).await.is_ok();
-            if !filled || !sent_incomplete.load(Ordering::Relaxed) {
-                std::future::pending::<()>().await;
-            }
-        };
-        let why = "this replica has all of its items only now: connect again";
-        let end = futures::stream::once(async move { Err(error(ErrorReason::SnapshotIncomplete, why)) });
-        Ok(Box::pin(body.take_until(filled_late).chain(end)))
+        streams.serve(rpc, extensions, subscription, encode)
     }
 
     /// The error for an item that is not here, where another replica leads, or none: only the leader knows.
     #[must_use]
     pub fn standby_error(&self) -> Option<Status> {
-        let replicas = self.inner.replicas.borrow();
+        let replicas = self.replicas.borrow();
         let Leadership::Standby(leader) = &replicas.leadership else {
             return None;
         };
@@ -169,10 +150,10 @@ impl<M: FeedItem> MergedView<M> {
 
     /// One item of the whole seed. If there is none, waits for the replicas that have not sent their items yet.
     pub async fn get(&self, key: &M::Key) -> ItemAnswer<M> {
-        let merged = &self.inner.merged;
+        let merged = &self.merged;
         let mut report = merged.get(key);
         let completeness = if report.is_some() {
-            self.inner.replicas.borrow().completeness(&self.inner.me).0
+            self.replicas.borrow().completeness(&self.me).0
         } else {
             let completeness = self.settled(pb::Scope::Unspecified).await;
             report = merged.get(key);
@@ -180,8 +161,8 @@ impl<M: FeedItem> MergedView<M> {
         };
         ItemAnswer {
             item: report.map(|report| report.now()),
-            position: Some(wire::position(&merged.position())),
-            completeness: Some(wire::completeness(&completeness)),
+            position: Some(merged.position()),
+            completeness: Some(completeness),
         }
     }
 
@@ -217,16 +198,17 @@ impl<M: FeedItem> MergedView<M> {
         Ok(ItemPage {
             items,
             next_page_token: last
-                .map(|key| request.token_after(&key.to_text()))
+                .map(|key| request.token_after(&key.to_string()))
                 .unwrap_or_default(),
             total_size: i32::try_from(page.total).unwrap_or(i32::MAX),
-            position: Some(wire::position(&page.position)),
-            completeness: Some(wire::completeness(&completeness)),
+            position: Some(page.position),
+            completeness: Some(completeness),
         })
     }
 }
 
-fn read_key<K: FeedKey>(text: &str) -> Result<K, Status> {
+fn read_key<K: FromStr>(text: &str) -> Result<K, Status> {
     let why = "was given out by another method: use next_page_token of the previous page, unchanged";
-    K::from_text(text).ok_or_else(|| invalid(ErrorReason::InvalidPageToken, "page_token", why))
+    text.parse()
+        .map_err(|_| invalid(ErrorReason::InvalidPageToken, "page_token", why))
 }

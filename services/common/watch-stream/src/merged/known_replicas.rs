@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::message::Completeness;
+use crate::message::{COMPLETE, Completeness};
 
 /// An answer waits at most this long for replicas that have not sent their items yet.
 pub(super) const WAIT_FOR_REPLICAS: Duration = Duration::from_secs(10);
@@ -63,44 +63,45 @@ impl KnownReplicas {
 
     /// The completeness of an answer that is given now, and when waiting for more ends; none when waiting is no use
     /// now.
-    pub(super) fn completeness(&self, me: &Arc<str>) -> (Completeness, Option<Instant>) {
-        let first_answers = self.started + WAIT_FOR_REPLICAS;
-        let mut wait = (!self.listed).then_some(first_answers);
-        let (mut missing, own_wait) = self.own_missing(me);
-        wait = wait.max(own_wait);
+    pub(super) fn completeness(&self, me: &str) -> (Completeness, Option<Instant>) {
+        let (own, mut wait) = self.own_completeness(me);
+        let mut missing = own.missing_replicas;
+        if !self.listed {
+            wait = Some(self.started + WAIT_FOR_REPLICAS);
+        }
         for (replica, state) in &self.others {
             match state {
                 PeerState::Synced => continue,
                 PeerState::Outdated => {}
                 PeerState::Joined(since) => wait = wait.max(Some(*since + WAIT_FOR_REPLICAS)),
             }
-            missing.push(replica.clone());
+            missing.push(replica.to_string());
         }
         match &self.leadership {
             Leadership::Started(since) if self.filled => {
-                missing.push(me.clone());
+                missing.push(me.to_owned());
                 wait = wait.max(Some(*since + WAIT_FOR_REPLICAS));
             }
-            Leadership::Standby(leader) => missing.extend(leader.clone()),
+            Leadership::Standby(leader) => missing.extend(leader.as_deref().map(str::to_owned)),
             Leadership::NotElected | Leadership::Started(_) | Leadership::Leads => {}
         }
         let is_standby = matches!(self.leadership, Leadership::Standby(_));
-        let complete = self.listed && missing.is_empty() && !is_standby;
-        (Completeness { complete, missing }, wait)
+        let completeness = Completeness {
+            complete: self.listed && missing.is_empty() && !is_standby,
+            missing_replicas: missing,
+        };
+        (completeness, wait)
     }
 
     /// The same for the items of this replica alone.
-    pub(super) fn own_completeness(&self, me: &Arc<str>) -> (Completeness, Option<Instant>) {
-        let (missing, wait) = self.own_missing(me);
-        let complete = missing.is_empty();
-        (Completeness { complete, missing }, wait)
-    }
-
-    fn own_missing(&self, me: &Arc<str>) -> (Vec<Arc<str>>, Option<Instant>) {
+    pub(super) fn own_completeness(&self, me: &str) -> (Completeness, Option<Instant>) {
         if self.filled {
-            (Vec::new(), None)
-        } else {
-            (vec![me.clone()], Some(self.started + WAIT_FOR_REPLICAS))
+            return (COMPLETE, None);
         }
+        let completeness = Completeness {
+            complete: false,
+            missing_replicas: vec![me.to_owned()],
+        };
+        (completeness, Some(self.started + WAIT_FOR_REPLICAS))
     }
 }

@@ -18,29 +18,19 @@ pub(super) struct PeerHandler<M: FeedItem, X> {
     pub(super) exists: X,
 }
 
-impl<M: FeedItem, X: Clone> Clone for PeerHandler<M, X> {
-    fn clone(&self) -> Self {
-        Self {
-            view: self.view.clone(),
-            exists: self.exists.clone(),
-        }
-    }
-}
-
 impl<M: FeedItem, X> ReplicaHandler<M> for PeerHandler<M, X>
 where
-    X: Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
+    X: Fn(&M::Key) -> bool + Send + Sync + 'static,
 {
     fn on_listed(&self) {
         self.view
-            .inner
             .replicas
             .send_if_modified(|replicas| !std::mem::replace(&mut replicas.listed, true));
     }
 
     fn on_join(&self, replica: &Arc<str>) {
         let joined = PeerState::Joined(Instant::now());
-        self.view.inner.replicas.send_modify(|replicas| {
+        self.view.replicas.send_modify(|replicas| {
             replicas.others.insert(replica.clone(), joined);
         });
     }
@@ -48,7 +38,7 @@ where
     fn on_leave(&self, replica: &Arc<str>) {
         // Before the replica stops being missing.
         self.view.forget(replica, |_| false, &self.exists);
-        self.view.inner.replicas.send_modify(|replicas| {
+        self.view.replicas.send_modify(|replicas| {
             replicas.others.remove(replica);
         });
     }
@@ -78,7 +68,7 @@ where
             // Its items stay until it sends others or leaves.
             Update::Lost(_) => {
                 let joined = matches!(
-                    view.inner.replicas.borrow().others.get(replica),
+                    view.replicas.borrow().others.get(replica),
                     Some(PeerState::Joined(_))
                 );
                 if !joined {

@@ -1,4 +1,5 @@
 use futures::StreamExt as _;
+use tokio_util::sync::CancellationToken;
 use tonic::Extensions;
 use watchdog_client::failure::{Failure, Reason};
 use watchdog_proto::feed::v1 as pb;
@@ -9,7 +10,7 @@ use watchdog_runtime::request::PageRequest;
 use super::known_replicas::WAIT_FOR_REPLICAS;
 use super::*;
 use crate::client::{Received, Update};
-use crate::message::Completeness;
+use crate::message::{COMPLETE, Completeness};
 use crate::replicas::ReplicaHandler as _;
 use crate::stream::{Responses, Streams};
 use crate::wire;
@@ -30,7 +31,7 @@ fn view() -> (MergedView<probe::Verdict>, PeerHandler<probe::Verdict, Exists>) {
 }
 
 fn fill(view: &MergedView<probe::Verdict>) {
-    view.inner.replicas.send_modify(|replicas| replicas.filled = true);
+    view.replicas.send_modify(|replicas| replicas.filled = true);
 }
 
 fn verdict(shoot: &str, observer: &str) -> Received<probe::Verdict> {
@@ -89,13 +90,6 @@ fn missing(replicas: &[&str]) -> pb::Completeness {
     }
 }
 
-fn complete() -> pb::Completeness {
-    pb::Completeness {
-        complete: true,
-        missing_replicas: Vec::new(),
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_waits_for_every_replica_that_is_known() {
     let (view, peers) = view();
@@ -108,12 +102,12 @@ async fn a_snapshot_waits_for_every_replica_that_is_known() {
     peers.on_listed();
     let report = async {
         tokio::time::sleep(2 * SECOND).await;
-        peers.on_update(&a, snapshot(&["one"], "a", Completeness::COMPLETE));
+        peers.on_update(&a, snapshot(&["one"], "a", COMPLETE));
         tokio::time::sleep(2 * SECOND).await;
-        peers.on_update(&b, snapshot(&["two"], "b", Completeness::COMPLETE));
+        peers.on_update(&b, snapshot(&["two"], "b", COMPLETE));
     };
     let (snapshot, ()) = tokio::join!(whole(&mut stream), report);
-    assert_eq!(snapshot, (vec!["one".to_owned(), "two".to_owned()], complete()));
+    assert_eq!(snapshot, (vec!["one".to_owned(), "two".to_owned()], COMPLETE));
     assert_eq!(began.elapsed(), 4 * SECOND);
     peers.on_update(&b, Update::Upsert("two".to_owned(), verdict("two", "b")));
     assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.shoot == "two"));
@@ -144,19 +138,19 @@ async fn an_answer_waits_for_ten_seconds_and_then_says_what_is_missing() {
         missing(&[]),
         "the replicas are not known"
     );
-    assert_eq!(list(pb::Scope::Local).await, complete());
+    assert_eq!(list(pb::Scope::Local).await, COMPLETE);
     assert_eq!(began.elapsed(), WAIT_FOR_REPLICAS, "none of them waited again");
 
     peers.on_join(&a);
     peers.on_listed();
     assert_eq!(list(pb::Scope::Unspecified).await, missing(&["a"]));
     assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS, "a had its ten seconds");
-    peers.on_update(&a, snapshot(&[], "a", Completeness::COMPLETE));
-    assert_eq!(list(pb::Scope::Unspecified).await, complete());
+    peers.on_update(&a, snapshot(&[], "a", COMPLETE));
+    assert_eq!(list(pb::Scope::Unspecified).await, COMPLETE);
     peers.on_update(&a, Update::Lost(Failure::new(Reason::Connection, &"cut")));
     assert_eq!(list(pb::Scope::Unspecified).await, missing(&["a"]));
     peers.on_leave(&a);
-    assert_eq!(list(pb::Scope::Unspecified).await, complete());
+    assert_eq!(list(pb::Scope::Unspecified).await, COMPLETE);
     assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS);
 }
 
@@ -167,10 +161,10 @@ async fn an_open_stream_says_at_once_when_a_replica_is_lost_and_when_it_is_back(
     let a: Arc<str> = "a".into();
     fill(&view);
     peers.on_join(&a);
-    peers.on_update(&a, snapshot(&["one"], "a", Completeness::COMPLETE));
+    peers.on_update(&a, snapshot(&["one"], "a", COMPLETE));
     peers.on_listed();
     let mut stream = open(&view, pb::Scope::Unspecified);
-    assert_eq!(whole(&mut stream).await.1, complete());
+    assert_eq!(whole(&mut stream).await.1, COMPLETE);
     let began = Instant::now();
     let heartbeat = async |stream: &mut Responses<_>| match next(stream).await {
         PbEvent::Heartbeat(heartbeat) => heartbeat.completeness.unwrap(),
@@ -178,16 +172,16 @@ async fn an_open_stream_says_at_once_when_a_replica_is_lost_and_when_it_is_back(
     };
     peers.on_update(&a, Update::Lost(Failure::new(Reason::Connection, &"cut")));
     assert_eq!(heartbeat(&mut stream).await, missing(&["a"]));
-    peers.on_update(&a, snapshot(&["one"], "a", Completeness::COMPLETE));
+    peers.on_update(&a, snapshot(&["one"], "a", COMPLETE));
     let PbEvent::Upsert(again) = next(&mut stream).await else {
         panic!("it sent its items anew");
     };
     assert_eq!(again.shoot, "one");
-    assert_eq!(heartbeat(&mut stream).await, complete());
+    assert_eq!(heartbeat(&mut stream).await, COMPLETE);
     assert_eq!(began.elapsed(), Duration::ZERO);
     // A replica that joins has its ten seconds to send its items.
     peers.on_join(&"b".into());
-    assert_eq!(heartbeat(&mut stream).await, complete());
+    assert_eq!(heartbeat(&mut stream).await, COMPLETE);
     assert_eq!(began.elapsed(), 5 * SECOND);
     // Another heartbeat may be due at the same moment.
     while heartbeat(&mut stream).await != missing(&["b"]) {}
@@ -201,7 +195,7 @@ async fn a_shoot_that_changes_its_owner_is_never_removed() {
     fill(&view);
     for replica in [&a, &b] {
         peers.on_join(replica);
-        peers.on_update(replica, snapshot(&[], replica, Completeness::COMPLETE));
+        peers.on_update(replica, snapshot(&[], replica, COMPLETE));
     }
     peers.on_listed();
     peers.on_update(&a, Update::Upsert("moves".to_owned(), verdict("moves", "a")));
@@ -231,7 +225,7 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
     let a: Arc<str> = "a".into();
     fill(&view);
     peers.on_join(&a);
-    peers.on_update(&a, snapshot(&[], "a", Completeness::COMPLETE));
+    peers.on_update(&a, snapshot(&[], "a", COMPLETE));
     peers.on_listed();
     let probed = |outcome: probe::Outcome| {
         let mut verdict = verdict("one", "a");
@@ -243,7 +237,7 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
     report(probe::Outcome::Healthy);
     let mut stream = open(&view, pb::Scope::Unspecified);
     whole(&mut stream).await;
-    let (began, stop) = (Instant::now(), CancellationToken::new());
+    let began = Instant::now();
     let probes = async {
         for _ in 0..3 {
             tokio::time::sleep(8 * SECOND).await;
@@ -260,10 +254,12 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
                 upserts.push((began.elapsed(), verdict));
             }
         }
-        stop.cancel();
         upserts
     };
-    let ((), (), upserts) = tokio::join!(view.tidy(&|_| true, &stop), probes, read);
+    let upserts = tokio::select! {
+        () = view.tidy(&|_| true) => unreachable!("never ends"),
+        ((), upserts) = async { tokio::join!(probes, read) } => upserts,
+    };
     let [(renewed, renewal), (changed, change)] = &upserts[..] else {
         panic!("{upserts:?}");
     };
@@ -281,7 +277,7 @@ async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items
     let end = stream.next().await.unwrap().unwrap_err();
     assert_eq!(end.code(), tonic::Code::Unavailable);
     let mut again = open(&view, pb::Scope::Local);
-    assert_eq!(whole(&mut again).await, (Vec::new(), complete()));
+    assert_eq!(whole(&mut again).await, (Vec::new(), COMPLETE));
     assert!(
         matches!(next(&mut again).await, PbEvent::Heartbeat(_)),
         "it goes on"
@@ -291,21 +287,21 @@ async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items
 #[tokio::test(start_paused = true)]
 async fn the_items_of_this_replica_are_local_and_merged() {
     let (view, _) = view();
-    let (store, stop) = (StateStore::<String, &str>::new(), CancellationToken::new());
+    let store = StateStore::<String, &str>::new();
     store.upsert("one".to_owned(), "first");
     let encode = |shoot: &String, observer: &&str| verdict(shoot, observer).value;
     let follow = {
-        let (view, store, stop) = (view.clone(), store.clone(), stop.clone());
+        let (view, store) = (view.clone(), store.clone());
         tokio::spawn(async move {
             let is_filled = |has: &dyn Fn(&String) -> bool| has(&"one".to_owned());
             tokio::join!(
-                view.follow_own(&store, encode, String::clone, &|_| true, &stop),
-                view.fill(is_filled, &stop),
+                view.follow_own(&store, encode, String::clone, &|_| true),
+                view.fill(is_filled),
             );
         })
     };
     let mut local = open(&view, pb::Scope::Local);
-    assert_eq!(whole(&mut local).await, (vec!["one".to_owned()], complete()));
+    assert_eq!(whole(&mut local).await, (vec!["one".to_owned()], COMPLETE));
     store.upsert("one".to_owned(), "second");
     assert!(matches!(next(&mut local).await, PbEvent::Upsert(verdict) if verdict.observer == "second"));
     let answer = view.get(&"one".to_owned()).await;
@@ -316,8 +312,7 @@ async fn the_items_of_this_replica_are_local_and_merged() {
         view.get(&"one".to_owned()).await.item.is_some(),
         "another replica may own it now"
     );
-    stop.cancel();
-    follow.await.unwrap();
+    follow.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,10 +323,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
         fill(view);
         peers.on_join(&"a".into());
         peers.on_listed();
-        peers.on_update(
-            &"a".into(),
-            snapshot(&["c", "a", "b"], "a", Completeness::COMPLETE),
-        );
+        peers.on_update(&"a".into(), snapshot(&["c", "a", "b"], "a", COMPLETE));
     }
     let filter = ["ListVerdicts"];
     let request = PageRequest::read(2, "", &filter).unwrap();
@@ -359,7 +351,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
 #[tokio::test(start_paused = true)]
 async fn a_standby_is_never_complete_and_names_the_leader() {
     let (view, peers) = view();
-    let (leader, stop) = (watch::Sender::new(None), CancellationToken::new());
+    let leader = watch::Sender::new(None);
     view.lead(Leadership::Standby(None));
     peers.on_listed();
     fill(&view);
@@ -373,15 +365,15 @@ async fn a_standby_is_never_complete_and_names_the_leader() {
     };
     assert_eq!(list().await, missing(&[]), "nobody leads");
     let owns_one = |has: &dyn Fn(&String) -> bool| has(&"one".to_owned());
-    let follow = view.follow_leader(leader.subscribe(), &owns_one, &stop);
+    let follow = view.follow_leader(leader.subscribe(), &owns_one);
     let play = async {
         leader.send_replace(Some("other".into()));
         tokio::time::sleep(SECOND).await;
         assert_eq!(list().await, missing(&["other"]));
         let error = view.standby_error().unwrap();
         assert!(error.message().contains("ask other"), "{error}");
-        let local = view.inner.replicas.borrow().own_completeness(&view.inner.me).0;
-        assert_eq!(local, Completeness::COMPLETE, "it has all of its own items: none");
+        let local = view.replicas.borrow().own_completeness(&view.me).0;
+        assert_eq!(local, COMPLETE, "it has all of its own items: none");
 
         leader.send_replace(Some("me".into()));
         let began = Instant::now();
@@ -393,7 +385,7 @@ async fn a_standby_is_never_complete_and_names_the_leader() {
                 set_at: Instant::now(),
             };
             let changed = |_: Option<&ReplicaReport<_>>| KeyUpdate::Changed(report);
-            view.inner.own.update("one".to_owned(), Instant::now(), changed);
+            view.own.update("one".to_owned(), Instant::now(), changed);
         };
         let (answer, ()) = tokio::join!(
             async {
@@ -402,7 +394,7 @@ async fn a_standby_is_never_complete_and_names_the_leader() {
             },
             later
         );
-        assert_eq!(answer, complete());
+        assert_eq!(answer, COMPLETE);
         assert!(
             began.elapsed() >= 2 * SECOND,
             "it waited for the items of the new leader"
@@ -412,7 +404,9 @@ async fn a_standby_is_never_complete_and_names_the_leader() {
         leader.send_replace(None);
         tokio::time::sleep(SECOND).await;
         assert_eq!(list().await, missing(&[]));
-        stop.cancel();
     };
-    tokio::join!(follow, play);
+    tokio::select! {
+        () = follow => unreachable!("the election goes on"),
+        () = play => {}
+    }
 }

@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 use watchdog_api::eligibility::ShootSettings;
-use watchdog_api::machine::{MachineItem, MachinePhase};
+use watchdog_api::machine::MachinePhase;
 use watchdog_api::node::NodeItem;
 
 use super::super::answered::ListTimes;
+use super::super::candidates::tests::{condition, machine, node};
 use super::*;
 
 const RULE: ExpiryRule = ExpiryRule {
@@ -46,30 +47,11 @@ fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (ListedLea
         renew_time: l.renew_time.filter(|r| *r <= at(t)).or(Some(at(0))),
         ..l.clone()
     };
-    renewals.observe(
-        ListTimes {
-            sent: at(0),
-            received: at(1),
-        },
-        &now.iter().map(|l| earlier(l, 0)).collect::<Vec<_>>(),
-    );
-    for t in order {
+    for t in std::iter::once(0).chain(order) {
         let seen: Vec<_> = now.iter().map(|l| earlier(l, t)).collect();
-        renewals.observe(
-            ListTimes {
-                sent: at(t),
-                received: at(t),
-            },
-            &seen,
-        );
+        renewals.observe(ListTimes::at(at(t)), &seen);
     }
-    renewals.observe(
-        ListTimes {
-            sent: at(1000),
-            received: at(1000),
-        },
-        &now,
-    );
+    renewals.observe(ListTimes::at(at(1000)), &now);
     (
         ListedLeases {
             leases: now,
@@ -134,32 +116,6 @@ fn the_crossing_is_the_expiry_of_the_lease_that_tips_the_balance() {
 }
 
 #[test]
-fn leases_that_do_not_count_are_counted_by_reason() {
-    let (mut listed, renewals) = leases(&[31, 31, 31, 5]);
-    listed.malformed = 2;
-    listed.leases.push(ListedLease {
-        name: "bare".into(),
-        renew_time: None,
-        duration_seconds: None,
-    });
-    let gone = |name: &str| (name == "n0" || name == "n1").then_some(Exclusion::NoMachine);
-    let assessment = assess(&listed, &renewals, gone, None, CONTEXT, at(1000));
-    assert_eq!(assessment.outcome, Outcome::Healthy);
-    let evidence = assessment.evidence;
-    assert_eq!(
-        (evidence.leases, evidence.candidates, evidence.expired),
-        (7, 2, 1)
-    );
-    let expected = [
-        (Exclusion::NoMachine, 2),
-        (Exclusion::NoRenewTime, 1),
-        (Exclusion::MalformedLease, 2),
-    ]
-    .into();
-    assert_eq!(evidence.excluded, expected);
-}
-
-#[test]
 fn what_is_not_confirmed_holds_the_verdict() {
     let lease = |i| ListedLease {
         name: format!("n{i}").into(),
@@ -171,13 +127,7 @@ fn what_is_not_confirmed_holds_the_verdict() {
         malformed: 0,
     };
     let mut renewals = Renewals::default();
-    renewals.observe(
-        ListTimes {
-            sent: at(1000),
-            received: at(1000),
-        },
-        &listed.leases,
-    );
+    renewals.observe(ListTimes::at(at(1000)), &listed.leases);
     let early = assess(&listed, &renewals, |_| None, None, CONTEXT, at(1000));
     assert_eq!((early.outcome, early.evidence.unconfirmed), (Outcome::Pending, 3));
     let due = early.crossing.unwrap();
@@ -187,18 +137,13 @@ fn what_is_not_confirmed_holds_the_verdict() {
     );
 }
 
-/// Conditions that appear on silent nodes do not end a loss, and they do not make one either.
 /// Another replica, which saw the leases being renewed, may have found a loss already.
 #[test]
 fn a_first_look_at_silent_leases_proves_no_health() {
     let first_look = |ages: &[i64]| {
         let (listed, _) = leases(ages);
         let mut renewals = Renewals::default();
-        let times = ListTimes {
-            sent: at(1000),
-            received: at(1000),
-        };
-        renewals.observe(times, &listed.leases);
+        renewals.observe(ListTimes::at(at(1000)), &listed.leases);
         let context = AssessmentContext {
             loss_may_stand: true,
             ..CONTEXT
@@ -222,6 +167,7 @@ fn a_first_look_at_silent_leases_proves_no_health() {
     );
 }
 
+/// Conditions that appear on silent nodes do not end a loss, and they do not make one either.
 #[test]
 fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
     let (listed, renewals) = leases(&[31, 31, 31, 5]);
@@ -263,6 +209,7 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
         let outage = ExternalOutage {
             since: at(1000),
             mark: renewals.answered().now(),
+            failures: 1,
             counts,
         };
         for second in 1001..=1000 + lasts {
@@ -272,11 +219,7 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
                     lease.renew_time = Some(at(renewed));
                 }
             }
-            let times = ListTimes {
-                sent: at(second),
-                received: at(second),
-            };
-            renewals.observe(times, &listed.leases);
+            renewals.observe(ListTimes::at(at(second)), &listed.leases);
         }
         let context = AssessmentContext {
             external: Some(outage),
@@ -330,21 +273,13 @@ proptest! {
 /// A hostile shoot may give each node a zone of its own.
 #[test]
 fn a_verdict_has_few_zones() {
-    let ages = [5; 50];
-    let (listed, renewals) = leases(&ages);
-    let node = |lease: &ListedLease| NodeItem {
-        name: lease.name.clone(),
-        pool: None,
+    let (listed, renewals) = leases(&[5; 50]);
+    let in_own_zone = |lease: &ListedLease| NodeItem {
         zone: Some(format!("zone-of-{}", lease.name).into()),
-        not_managed_by_mcm: false,
-        conditions: vec![],
+        ..node(&lease.name)
     };
-    let machine = |lease: &ListedLease| MachineItem {
-        name: lease.name.clone(),
-        node: Some(lease.name.clone()),
-        phase: MachinePhase::Other,
-    };
-    let nodes: Vec<_> = listed.leases.iter().map(node).collect();
+    let machine = |lease: &ListedLease| machine(&lease.name, MachinePhase::Other);
+    let nodes: Vec<_> = listed.leases.iter().map(in_own_zone).collect();
     let machines: Vec<_> = listed.leases.iter().map(machine).collect();
     let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
     let found = assess(
@@ -358,4 +293,158 @@ fn a_verdict_has_few_zones() {
     let zones = &found.evidence.zones;
     assert_eq!(zones.len(), MOST_ZONES + 1);
     assert_eq!(zones[OTHER_ZONES].candidates, 30);
+}
+
+/// The traits of one node by which its lease is excluded. A lease counts if none of them is set.
+#[derive(Debug, Clone, Copy)]
+struct NodeTraits {
+    not_managed: bool,
+    unhealthy: bool,
+    in_place: bool,
+    machine: Option<MachinePhase>,
+    exists: bool,
+    renew_time: bool,
+    fresh: bool,
+    zone: usize,
+}
+
+const ZONES: [&str; 3] = ["a", "b", "c"];
+
+prop_compose! {
+    fn traits()(
+        (not_managed, unhealthy, in_place) in (
+            prop::bool::weighted(0.2), prop::bool::weighted(0.2), prop::bool::weighted(0.2),
+        ),
+        machine in prop_oneof![
+            1 => Just(None), 1 => Just(Some(MachinePhase::Failed)), 1 => Just(Some(MachinePhase::Terminating)),
+            5 => Just(Some(MachinePhase::Other)),
+        ],
+        exists in prop::bool::weighted(0.9), renew_time in prop::bool::weighted(0.9), fresh: bool,
+        zone in 0..ZONES.len(),
+    ) -> NodeTraits {
+        NodeTraits { not_managed, unhealthy, in_place, machine, exists, renew_time, fresh, zone }
+    }
+}
+
+impl NodeTraits {
+    fn node(self, name: &str) -> NodeItem {
+        let mut conditions = vec![condition("Ready", "True", "KubeletReady")];
+        if self.unhealthy {
+            conditions.push(condition("DiskPressure", "True", ""));
+        }
+        if self.in_place {
+            conditions.push(condition("InPlaceUpdate", "True", "ReadyForUpdate"));
+        }
+        NodeItem {
+            zone: Some(ZONES[self.zone].into()),
+            not_managed_by_mcm: self.not_managed,
+            conditions,
+            ..node(name)
+        }
+    }
+
+    /// The rule of the design, read anew: any one of these is enough.
+    fn counts(self) -> bool {
+        self.exists
+            && !self.not_managed
+            && !self.unhealthy
+            && !self.in_place
+            && self.machine == Some(MachinePhase::Other)
+            && self.renew_time
+    }
+}
+
+/// The leases, renewed at second 0 and some at second 35, as they are listed up to second 40.
+fn listed_up_to_40(lists: impl Fn(i64) -> Vec<ListedLease>) -> (Vec<ListedLease>, Renewals) {
+    let mut renewals = Renewals::default();
+    for second in [0, 10, 20, 30, 40] {
+        renewals.observe(ListTimes::at(at(second)), &lists(second));
+    }
+    (lists(40), renewals)
+}
+
+fn lease(name: &str, renewed: Option<i64>) -> ListedLease {
+    ListedLease {
+        name: name.into(),
+        renew_time: renewed.map(at),
+        duration_seconds: Some(40),
+    }
+}
+
+proptest! {
+    /// Every filter with every other, also where a node has no lease or a lease no node: counted is exactly what no
+    /// filter excludes, in total and per zone, and the outcome follows from those counts alone.
+    #[test]
+    fn filters_in_every_combination(
+        fleet in prop::collection::vec(traits(), 0..12), leaseless in 0_usize..3, malformed in 0_u32..3,
+    ) {
+        let name = |i: usize| format!("node-{i}");
+        let existing = fleet.iter().enumerate().filter(|(_, t)| t.exists);
+        let mut nodes: Vec<_> = existing.map(|(i, t)| t.node(&name(i))).collect();
+        let mut machines: Vec<_> =
+            fleet.iter().enumerate().filter_map(|(i, t)| Some(machine(&name(i), t.machine?))).collect();
+        for i in 0..leaseless {
+            let name = format!("without-lease-{i}");
+            nodes.push(node(&name));
+            machines.push(machine(&name, MachinePhase::Other));
+        }
+        let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
+        let (leases, renewals) = listed_up_to_40(|second| {
+            fleet.iter().enumerate().map(|(i, t)| {
+                let renewed = if t.fresh && second == 40 { 35 } else { 0 };
+                lease(&name(i), t.renew_time.then_some(renewed))
+            }).collect()
+        });
+        let listed = ListedLeases { leases, malformed };
+        let found = assess(&listed, &renewals, |name| index.exclusion(name), Some(&index), CONTEXT, at(40));
+        let evidence = &found.evidence;
+
+        let counting: Vec<_> = fleet.iter().filter(|t| t.counts()).collect();
+        let expired = counting.iter().filter(|t| !t.fresh).count();
+        prop_assert_eq!(evidence.nodes as usize, nodes.len());
+        prop_assert_eq!(evidence.leases as usize, fleet.len() + malformed as usize);
+        prop_assert_eq!((evidence.candidates as usize, evidence.expired as usize), (counting.len(), expired));
+        let excluded: u32 = evidence.excluded.values().sum();
+        prop_assert_eq!(excluded + evidence.candidates, evidence.leases, "every lease is counted once");
+        prop_assert_eq!(evidence.excluded.get(&Exclusion::MalformedLease).copied().unwrap_or(0), malformed);
+        for (number, zone) in ZONES.iter().enumerate() {
+            let of = |t: &&&NodeTraits| t.zone == number;
+            let all = counting.iter().filter(of).count();
+            let gone = counting.iter().filter(of).filter(|t| !t.fresh).count();
+            let count = evidence.zones.get(*zone).copied().unwrap_or_default();
+            prop_assert_eq!((count.candidates as usize, count.expired as usize), (all, gone), "zone {}", zone);
+        }
+        let outcome = match (counting.len(), expired) {
+            (1, 1) => Outcome::TooFewCandidates,
+            (all, gone) if all > 1 && gone * 5 >= all * 3 => Outcome::LeasesExpired,
+            _ => Outcome::Healthy,
+        };
+        prop_assert_eq!(&found.outcome, &outcome);
+    }
+}
+
+/// Ten thousand million comparisons would not end before the test runner gives up; two look-ups for each node do.
+#[test]
+fn a_hundred_thousand_nodes_and_machines_are_matched() {
+    const NODES: usize = 100_000;
+    let name = |i| format!("shoot--core--crazy-worker-z1-{i:06}");
+    let nodes: Vec<_> = (0..NODES).map(|i| node(&name(i))).collect();
+    // The other way round, so that no neighbour is the right one.
+    let machines: Vec<_> = { nodes.iter().rev() }
+        .map(|node| machine(&node.name, MachinePhase::Other))
+        .collect();
+    let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
+    let (leases, renewals) =
+        listed_up_to_40(|_| nodes.iter().map(|node| lease(&node.name, Some(0))).collect());
+    let listed = ListedLeases { leases, malformed: 0 };
+    let found = assess(
+        &listed,
+        &renewals,
+        |name| index.exclusion(name),
+        Some(&index),
+        CONTEXT,
+        at(40),
+    );
+    assert_eq!(found.outcome, Outcome::LeasesExpired);
+    assert_eq!(found.evidence.expired as usize, NODES);
 }

@@ -18,10 +18,7 @@ fn lease(renewed: i64) -> ListedLease {
 }
 
 fn list(seconds: i64) -> ListTimes {
-    ListTimes {
-        sent: at(seconds),
-        received: at(seconds),
-    }
+    ListTimes::at(at(seconds))
 }
 
 /// From when on the lease is expired.
@@ -183,11 +180,7 @@ fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i
     for interval in intervals {
         let second = (now.0 - at(0).0).div_euclid(S);
         let last = (second.min(dies_at) - phase).div_euclid(10) * 10 + phase;
-        let times = ListTimes {
-            sent: now,
-            received: now,
-        };
-        renewals.observe(times, &[lease(last + skew(last))]);
+        renewals.observe(ListTimes::at(now), &[lease(last + skew(last))]);
         let age = renewals.age("n", EXPIRY).unwrap();
         let seconds = |micros: i64| micros as f64 / S as f64;
         probes.push(Probed {

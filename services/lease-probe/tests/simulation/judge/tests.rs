@@ -1,33 +1,24 @@
 use super::*;
 use crate::kubelet::KubeletModel;
-use crate::random::MILLISECOND;
 use crate::script::{NodeScript, RUN_UP};
-use crate::timeline::{Behaviour, PacketLoss, Segment, ServerTimeline};
+use crate::timeline::{Behaviour, PacketLoss, server};
 
 const LENGTH: Micros = 300 * SECOND;
 
-fn script(cut: impl Fn(usize) -> Option<(i64, i64)>, segments: Vec<Segment>) -> ShootScript {
-    let node = |i: usize| NodeScript {
-        kubelet: KubeletModel::steady(i as u64, RUN_UP + i as i64 * SECOND),
-        cuts: cut(i)
-            .map(|(from, to)| PacketLoss {
-                from: from * SECOND,
-                to: to * SECOND,
-            })
-            .into_iter()
-            .collect(),
-        created: RUN_UP,
-        deleted: FOREVER,
-        first_report: Some(RUN_UP),
-        facts: vec![],
+fn script(cut_of: impl Fn(usize) -> Option<(i64, i64)>, segments: &[(i64, i64, Behaviour)]) -> ShootScript {
+    let node = |i: usize| {
+        let kubelet = KubeletModel::steady(i as u64, RUN_UP + i as i64 * SECOND);
+        let cut = |(from, to)| PacketLoss {
+            from: from * SECOND,
+            to: to * SECOND,
+        };
+        NodeScript {
+            cuts: cut_of(i).map(cut).into_iter().collect(),
+            ..NodeScript::steady(kubelet, RUN_UP)
+        }
     };
     ShootScript {
-        server: ServerTimeline {
-            seed: 1,
-            latency: 5 * MILLISECOND,
-            segments,
-            speaks_http2: true,
-        },
+        server: server(segments),
         nodes: (0..5).map(node).collect(),
         prober_cuts: vec![],
         external_cuts: None,
@@ -54,14 +45,14 @@ use Direction::{Down, Hold, Up};
 
 #[test]
 fn a_verdict_on_a_healthy_shoot_is_false() {
-    let found = judged(&script(|_| None, vec![]), &[(0, Hold), (5, Up), (100, Down)]);
+    let found = judged(&script(|_| None, &[]), &[(0, Hold), (5, Up), (100, Down)]);
     assert_eq!(losses(&found), [LossJudgement::False]);
     assert!(found.stuck && found.late.is_empty());
 }
 
 #[test]
 fn a_verdict_on_a_loss_is_right_and_on_time_three_seconds_before_the_marks() {
-    let lost = script(|i| (i < 3).then_some((100, 1_000)), vec![]);
+    let lost = script(|i| (i < 3).then_some((100, 1_000)), &[]);
     let found = judged(&lost, &[(5, Up), (130, Down)]);
     assert_eq!(losses(&found), [LossJudgement::Right]);
     assert!(found.late.is_empty() && !found.stuck, "{found:?}");
@@ -75,7 +66,7 @@ fn a_verdict_on_a_loss_is_right_and_on_time_three_seconds_before_the_marks() {
 #[test]
 fn less_than_the_threshold_is_no_loss() {
     let found = judged(
-        &script(|i| (i < 2).then_some((100, 1_000)), vec![]),
+        &script(|i| (i < 2).then_some((100, 1_000)), &[]),
         &[(5, Up), (130, Down)],
     );
     assert_eq!(losses(&found), [LossJudgement::False]);
@@ -84,12 +75,12 @@ fn less_than_the_threshold_is_no_loss() {
 
 #[test]
 fn a_network_that_comes_back_heals_in_time() {
-    let healed = script(|_| Some((100, 132)), vec![]);
+    let healed = script(|_| Some((100, 132)), &[]);
     let found = judged(&healed, &[(5, Up), (131, Down), (145, Up)]);
     assert_eq!(losses(&found), [LossJudgement::HealedInTime]);
     assert!(!found.stuck);
     // Just back: no kubelet has renewed.
-    let back = script(|_| Some((100, 131)), vec![]);
+    let back = script(|_| Some((100, 131)), &[]);
     assert_eq!(
         losses(&judged(&back, &[(5, Up), (131, Down)])),
         [LossJudgement::HealedUnseen]
@@ -104,16 +95,9 @@ fn a_network_that_comes_back_heals_in_time() {
 /// Where the API server was away for most of the cut, the silence of the nodes is no evidence of the cut.
 #[test]
 fn a_cut_that_healed_in_an_outage_was_real_only_if_the_server_served_meanwhile() {
-    let outage = Segment {
-        from: 115 * SECOND,
-        to: 139 * SECOND,
-        behaviour: Behaviour::Hangs,
-    };
     let cut_from = |from: i64| {
-        losses(&judged(
-            &script(|_| Some((from, 120)), vec![outage]),
-            &[(139, Down)],
-        ))
+        let outage = (115, 139, Behaviour::Hangs);
+        losses(&judged(&script(|_| Some((from, 120)), &[outage]), &[(139, Down)]))
     };
     assert_eq!(cut_from(108), [LossJudgement::False]);
     assert_eq!(cut_from(95), [LossJudgement::HealedUnseen]);
@@ -121,19 +105,15 @@ fn a_cut_that_healed_in_an_outage_was_real_only_if_the_server_served_meanwhile()
 
 #[test]
 fn an_outage_of_the_server_is_no_loss() {
-    let outage = Segment {
-        from: 100 * SECOND,
-        to: 136 * SECOND,
-        behaviour: Behaviour::Hangs,
-    };
-    let found = judged(&script(|_| None, vec![outage]), &[(5, Up), (137, Down)]);
+    let outage = (100, 136, Behaviour::Hangs);
+    let found = judged(&script(|_| None, &[outage]), &[(5, Up), (137, Down)]);
     assert_eq!(losses(&found), [LossJudgement::False]);
 }
 
 /// A Hold verdict is neither a new loss nor a recovery.
 #[test]
 fn a_loss_stands_while_nothing_is_known() {
-    let lost = script(|i| (i < 3).then_some((100, 1_000)), vec![]);
+    let lost = script(|i| (i < 3).then_some((100, 1_000)), &[]);
     let found = judged(&lost, &[(5, Up), (130, Down), (135, Hold), (170, Down)]);
     assert_eq!(losses(&found), [LossJudgement::Right]);
     assert!(found.late.is_empty());

@@ -1,19 +1,5 @@
 use super::*;
-use crate::timeline::{Behaviour, Client, PacketLoss, Segment, ServerTimeline};
-
-fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
-    let segment = |(from, to, behaviour): &(i64, i64, Behaviour)| Segment {
-        from: from * SECOND,
-        to: to * SECOND,
-        behaviour: *behaviour,
-    };
-    ServerTimeline {
-        seed: 1,
-        latency: 5 * MILLISECOND,
-        segments: segments.iter().map(segment).collect(),
-        speaks_http2: true,
-    }
-}
+use crate::timeline::{Behaviour, Client, PacketLoss, ServerTimeline, server};
 
 fn run(kubelet: &KubeletModel, server: &ServerTimeline, cuts: &[PacketLoss]) -> KubeletHistory {
     let path = NetworkPath {

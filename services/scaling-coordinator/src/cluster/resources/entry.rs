@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 
-use crate::cluster::version::IndexMark;
 use crate::domain::observed::{Observed, ResourceState};
 
 /// The content of the scale sub-resource for one version of an object.
@@ -16,51 +15,41 @@ pub(crate) struct ObservedScale {
     pub(crate) existing: i32,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct ResourceEntry {
     pub(super) uid: Option<String>,
-    pub(super) version: Arc<str>,
     pub(super) observed: Observed,
     /// True if the object carries meltdown-protection-active, even if the coordinator cannot use the object.
     pub(super) protected: bool,
     pub(super) scale: Option<ObservedScale>,
-    pub(super) taken: IndexMark,
 }
 
 impl ResourceEntry {
-    pub(super) fn of(workload: &Workload) -> Self {
-        let version: Arc<str> = workload
-            .metadata
-            .resource_version
-            .as_deref()
-            .unwrap_or_default()
-            .into();
-        Self {
-            uid: workload.metadata.uid.clone(),
-            observed: observed(workload, version.clone()),
-            protected: workload.is_meltdown_protected(),
-            version,
-            scale: None,
-            taken: IndexMark::default(),
-        }
-    }
-
-    /// Writers that were known stay known: the last annotation of a watchdog may go together with the change of the
-    /// replicas, if the watch is quicker than the reconciliation.
-    pub(super) fn keep_writers(&mut self, old: Option<&Self>, workload: &Workload) {
-        let had = old.is_some_and(|old| old.observed.seen().is_some_and(|seen| seen.writers.is_some()));
-        if let Observed::Present(seen) = &mut self.observed
-            && had
+    /// The entry of an object that was known as `old`. Writers that were known stay known: the last annotation of a
+    /// watchdog may go together with the change of the replicas, if the watch is quicker than the reconciliation.
+    pub(super) fn of(workload: &Workload, version: Arc<str>, old: Option<&Self>) -> Self {
+        let mut observed = observed(workload, version);
+        let had_writers =
+            old.is_some_and(|old| old.observed.seen().is_some_and(|seen| seen.writers.is_some()));
+        if let Observed::Present(seen) = &mut observed
+            && had_writers
             && seen.writers.is_none()
         {
             seen.writers = Some(Box::new(workload.writers()));
+        }
+        Self {
+            uid: workload.metadata.uid.clone(),
+            observed,
+            protected: workload.is_meltdown_protected(),
+            // That of another version does not count.
+            scale: old.and_then(|old| old.scale.clone()),
         }
     }
 
     pub(super) fn observed(&self) -> Observed {
         match (&self.observed, &self.scale) {
             (Observed::Present(seen), Some(scale))
-                if seen.replicas.is_none() && scale.version == self.version =>
+                if seen.replicas.is_none() && scale.version == seen.resource_version =>
             {
                 let ready = if seen.ready > 0 {
                     seen.ready

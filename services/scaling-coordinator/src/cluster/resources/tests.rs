@@ -216,7 +216,7 @@ fn a_read_takes_an_object_back_unless_something_came_in_meanwhile() {
     let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
     let now = || replicas(&resources.observed(&kcm(), "shoot--a"));
     resources.applied(&kcm(), &at("10", 0), Origin::Update);
-    let before = resources.mark();
+    let before = IndexMark::last();
     resources.applied(&kcm(), &at("7", 3), Origin::Read(before));
     resources.synced(&kcm(), &["shoot--a".to_owned()].into(), LATEST);
     assert_eq!(now(), Some(3), "etcd was restored from a backup");
@@ -248,12 +248,12 @@ fn what_goes_back_puts_everything_in_doubt_until_it_is_listed_again() {
     let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
     for reference in [&kcm(), &mcm] {
         resources.applied(reference, &at("10", 0), Origin::Update);
-        resources.synced(reference, &exist, resources.mark());
+        resources.synced(reference, &exist, IndexMark::last());
     }
     let known = |reference: &ResourceRef| replicas(&resources.observed(reference, "shoot--a"));
     let relists = resources.relists();
-    let list_under_way = resources.mark();
-    resources.applied(&kcm(), &at("7", 3), Origin::Read(resources.mark()));
+    let list_under_way = IndexMark::last();
+    resources.applied(&kcm(), &at("7", 3), Origin::Read(IndexMark::last()));
     assert!(relists.has_changed().unwrap());
     assert!(
         resources.drop_from_configuration(&mcm) && !resources.is_listed(&mcm),
@@ -269,13 +269,13 @@ fn what_goes_back_puts_everything_in_doubt_until_it_is_listed_again() {
     assert_eq!(known(&mcm), None, "that list may be from before");
 
     let relists = resources.relists();
-    let asked = resources.mark();
+    let asked = IndexMark::last();
     for reference in [&kcm(), &mcm] {
         resources.applied(reference, &at("7", 3), Origin::Read(asked));
         resources.synced(reference, &exist, asked);
     }
     assert_eq!((known(&kcm()), known(&mcm)), (Some(3), Some(3)));
     assert!(!relists.has_changed().unwrap(), "that was the same restore");
-    resources.applied(&mcm, &at("6", 2), Origin::Read(resources.mark()));
+    resources.applied(&mcm, &at("6", 2), Origin::Read(IndexMark::last()));
     assert!(relists.has_changed().unwrap(), "and this is another");
 }

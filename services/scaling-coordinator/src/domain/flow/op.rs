@@ -141,7 +141,6 @@ pub(super) struct Operation {
     tries: u32,
     rounds: u32,
     conflicts: u32,
-    exhausted: bool,
     not_before: Option<Instant>,
 }
 
@@ -149,7 +148,7 @@ pub(super) struct Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Unconfirmed {
     against: Arc<str>,
-    write: Option<ResourceWrite>,
+    write: ResourceWrite,
     pub(super) read_at: Instant,
 }
 
@@ -224,11 +223,10 @@ impl Operation {
             return;
         }
         // The try that seemed to fail was applied, so the next step need not wait.
-        let worked = match (&unconfirmed.write, next_step) {
-            (Some(write), Some(next_step)) => !matches!(next_step, NextStep::Write(next) if next == write),
-            _ => false,
-        };
-        if worked && !self.exhausted {
+        let worked = next_step.is_some_and(
+            |next_step| !matches!(next_step, NextStep::Write(next) if *next == unconfirmed.write),
+        );
+        if worked && !self.is_exhausted() {
             self.not_before = None;
         }
         self.unconfirmed = None;
@@ -239,7 +237,7 @@ impl Operation {
     pub(super) fn paused(&mut self, now: Instant) -> Option<(Step, Instant)> {
         let until = self.not_before?;
         if now < until {
-            let step = if self.exhausted {
+            let step = if self.is_exhausted() {
                 Step::Failed
             } else {
                 Step::BackingOff
@@ -247,25 +245,28 @@ impl Operation {
             return Some((step, until));
         }
         self.not_before = None;
-        if self.exhausted {
-            self.exhausted = false;
+        if self.is_exhausted() {
             self.tries = 0;
         }
         None
+    }
+
+    /// Returns true if the level has failed, until a new round of tries begins.
+    const fn is_exhausted(&self) -> bool {
+        self.tries >= MAX_TRIES
     }
 
     /// Records a failed try.
     pub(super) fn fail(&mut self, now: Instant, why: String, retry_after: Option<Duration>) {
         self.since = None;
         self.tries = self.tries.saturating_add(1);
-        let pause = if self.tries < MAX_TRIES {
-            doubled(TRY_PAUSE, self.tries - 1, LONGEST_PAUSE)
-        } else {
+        let pause = if self.is_exhausted() {
             let pause = doubled(FAILED_PAUSE, self.rounds, LONGEST_PAUSE);
             self.rounds = self.rounds.saturating_add(1);
-            self.exhausted = true;
             self.alert = Some(why.clone());
             pause
+        } else {
+            doubled(TRY_PAUSE, self.tries - 1, LONGEST_PAUSE)
         };
         self.error = why;
         let asked = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
@@ -277,58 +278,68 @@ impl Operation {
         let Some(sent) = self.sent.take() else {
             return;
         };
-        let (write, against) = match sent.kind {
-            ActionKind::Write(write) => (Some(write), sent.against),
-            ActionKind::Read => (None, sent.against),
-        };
-        if let (None, Some(wait)) = (&write, &mut self.wait) {
+        match sent.kind {
+            ActionKind::Read => self.finish_read(now, outcome, stale),
+            ActionKind::Write(write) => self.finish_write(now, sent.against, write, outcome, stale),
+        }
+    }
+
+    fn finish_read(&mut self, now: Instant, outcome: ActionOutcome, stale: bool) {
+        if let Some(wait) = &mut self.wait {
             // A failed read is no failure of the resource, so the wait goes on. The caller logs why it failed.
             wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
             wait.read_at = now + wait.pause;
             self.error = outcome.error().unwrap_or_default().to_owned();
             return;
         }
-        let unconfirmed = |read_at| {
-            Some(Unconfirmed {
-                against,
-                write: write.clone(),
-                read_at,
-            })
-        };
         match outcome {
-            ActionOutcome::Cancelled => {}
-            ActionOutcome::Done if write.is_none() => self.unconfirmed = None,
+            ActionOutcome::Done => self.unconfirmed = None,
+            ActionOutcome::Unknown { why, retry_after } | ActionOutcome::Refused { why, retry_after }
+                if !stale =>
+            {
+                self.fail(now, why, retry_after);
+            }
+            _ => {}
+        }
+    }
+
+    fn finish_write(
+        &mut self,
+        now: Instant,
+        against: Arc<str>,
+        write: ResourceWrite,
+        outcome: ActionOutcome,
+        stale: bool,
+    ) {
+        let (read_at, failure) = match outcome {
+            ActionOutcome::Cancelled => (None, None),
             ActionOutcome::Done | ActionOutcome::KeptBack => {
                 self.conflicts = 0;
                 self.error.clear();
-                self.unconfirmed = unconfirmed(now + CONFIRM_WITHIN);
+                (Some(now + CONFIRM_WITHIN), None)
             }
             ActionOutcome::Conflict => {
                 self.conflicts = self.conflicts.saturating_add(1);
-                self.unconfirmed = unconfirmed(now + CONFLICT_PAUSE * self.conflicts);
-                if self.conflicts > MAX_CONFLICTS && !stale {
+                let read_at = now + CONFLICT_PAUSE * self.conflicts;
+                let why = "another client keeps changing it (409); metadata.managedFields names that client";
+                let failure = (self.conflicts > MAX_CONFLICTS && !stale).then(|| (why.to_owned(), None));
+                if failure.is_some() {
                     self.conflicts = 0;
-                    self.fail(
-                        now,
-                        "another client keeps changing it (409); metadata.managedFields names that client"
-                            .to_owned(),
-                        None,
-                    );
                 }
+                (Some(read_at), failure)
             }
-            ActionOutcome::Unknown { why, retry_after } => {
-                if write.is_some() {
-                    self.unconfirmed = unconfirmed(now);
-                }
-                if !stale {
-                    self.fail(now, why, retry_after);
-                }
-            }
-            ActionOutcome::Refused { why, retry_after } => {
-                if !stale {
-                    self.fail(now, why, retry_after);
-                }
-            }
+            ActionOutcome::Unknown { why, retry_after } => (Some(now), Some((why, retry_after))),
+            ActionOutcome::Refused { why, retry_after } => (None, Some((why, retry_after))),
+        };
+        if let Some(read_at) = read_at {
+            self.unconfirmed = Some(Unconfirmed {
+                against,
+                write,
+                read_at,
+            });
+        }
+        if let Some((why, retry_after)) = failure.filter(|_| !stale) {
+            self.fail(now, why, retry_after);
         }
     }
 }

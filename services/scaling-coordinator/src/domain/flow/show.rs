@@ -2,10 +2,10 @@
 
 use watchdog_api::workload::RecordedReplicas;
 
-use super::op::{Action, ActionKind, Operation};
+use super::op::{ActionKind, Operation};
 use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::observed::{Dependent, ResourceState};
-use crate::domain::status::{FlowStatus, Progress, Step};
+use crate::domain::status::{Progress, Step};
 
 /// A resource as it is shown.
 pub(super) fn progress(
@@ -58,18 +58,6 @@ pub(super) fn in_flight(op: &Operation, why: &str) -> Option<(Step, String)> {
     } else {
         (Step::Writing, under_way(&sent.kind))
     })
-}
-
-/// Shows that a request has begun.
-pub(super) fn started(status: &mut FlowStatus, action: &Action, op: &Operation) {
-    let mut resources = status.resources.iter_mut();
-    if let Some(shown) = resources.find(|shown| shown.reference == action.reference) {
-        shown.attempts = op.attempts();
-        if let Some((step, message)) = in_flight(op, &shown.message) {
-            shown.step = step;
-            shown.message = with_last_error(message, op);
-        }
-    }
 }
 
 fn with_last_error(message: String, op: &Operation) -> String {

@@ -1,10 +1,10 @@
 pub(super) mod bench;
 mod tries;
 
-use self::bench::{Bench, DOWN, UP, recorded};
+use self::bench::{Bench, DOWN, UP};
 use super::*;
 use crate::domain::observed::{Observed, ResourceState};
-use crate::domain::testing::{S, held, seen};
+use crate::domain::testing::{S, held, recorded, seen, unread};
 
 #[test]
 fn down_runs_level_by_level_and_waits_for_ready_replicas() {
@@ -118,25 +118,6 @@ fn absent_optional_is_skipped_and_absent_mandatory_fails_visibly() {
 }
 
 #[test]
-fn ignored_resources_are_left_alone() {
-    let ignored = ResourceState {
-        ignored: true,
-        ..seen(1, 1)
-    };
-    let mut bench = Bench::new(seen(1, 1), ignored.clone(), Observed::Absent);
-    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
-    assert_eq!(bench.steps(DOWN)[1], Step::Ignored);
-    bench.see(
-        "mcm",
-        ResourceState {
-            protected: true,
-            ..ignored
-        },
-    );
-    assert_eq!(bench.wanted(DOWN), ["clean mcm"]);
-}
-
-#[test]
 fn a_contrary_direction_turns_at_the_next_write() {
     // Before anything was scaled.
     let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
@@ -235,28 +216,11 @@ fn a_hold_in_which_somebody_else_may_have_acted_forgets_the_initial_delay() {
 
 #[test]
 fn replicas_that_the_object_does_not_show_are_read_first() {
-    let mut bench = Bench::new(
-        seen(1, 1),
-        ResourceState {
-            replicas: None,
-            ..seen(0, 0)
-        },
-        Observed::Absent,
-    );
+    let mut bench = Bench::new(seen(1, 1), unread(), Observed::Absent);
     bench.done(DOWN, "read mcm", "mcm", seen(2, 2));
     assert_eq!(bench.wanted(DOWN), ["down mcm 2"]);
-    assert_eq!(
-        Bench::new(
-            seen(1, 1),
-            ResourceState {
-                replicas: None,
-                ..seen(0, 0)
-            },
-            Observed::Absent
-        )
-        .wanted(None),
-        [""; 0]
-    );
+    let mut bench = Bench::new(seen(1, 1), unread(), Observed::Absent);
+    assert_eq!(bench.wanted(None), [""; 0]);
 }
 
 #[test]

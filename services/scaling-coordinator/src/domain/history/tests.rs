@@ -158,31 +158,33 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
     history.write_ended(t0 + 62 * S, &action(Direction::Up), &ActionOutcome::Done, S);
     let events = history.published(t0 + 70 * S + Duration::from_nanos(880_625_665), &up);
     let end = events.last().unwrap();
-    let ShootEventKind::IncidentEnded(summary) = &end.kind else {
+    let ShootEventKind::IncidentEnded(incident) = &end.kind else {
         panic!("{events:?}")
     };
     assert_eq!(
         end.message,
         "The incident has ended after 59.88s: 1 resources were scaled down and 1 up."
     );
-    let expected = IncidentSummary {
+    let took = 59 * S + Duration::from_nanos(880_625_665);
+    let expected = Incident {
         outcome: Some(Outcome::LeasesExpired),
-        started: t0 + 11 * S,
         last_renewal_to_verdict: Some(33 * S),
-        verdict_to_first_write: Some(2 * S),
-        verdict_to_last_write: Some(2 * S),
-        verdict_to_healthy: 49 * S,
-        verdict_to_restored: 59 * S + Duration::from_nanos(880_625_665),
-        scaled_down: 1,
-        scaled_up: 1,
+        first_write: Some(t0 + 13 * S),
+        last_write: Some(t0 + 13 * S),
+        healthy: Some(t0 + 60 * S),
+        restored: Some(t0 + 11 * S + took),
+        scaled_down: [action(Direction::Down).reference].into(),
+        scaled_up: [action(Direction::Up).reference].into(),
         failed_writes: 1,
+        written: true,
         peak_expired_fraction: Some(1.0),
         zones: evidence(4, &[("a", 2, 2), ("b", 2, 2)]).zones,
-        in_mode_observe: false,
         decided: BTreeMap::from([(Direction::Down, t0 + 11 * S), (Direction::Up, t0 + 61 * S)]),
-        scale_times: Vec::new(),
+        ..Incident::new(t0 + 11 * S)
     };
-    assert_eq!(*summary, expected);
+    assert_eq!(*incident, expected);
+    assert!(!incident.in_mode_observe());
+    assert_eq!(incident.verdict_to(incident.restored), Some(took));
     assert!(!ended(&history.published(t0 + 80 * S, &up)), "it ends once");
 }
 
@@ -206,11 +208,11 @@ async fn a_loss_that_comes_back_is_one_incident() {
     let at = t0 + 5 * S;
     history.verdict(at, &verdict(Outcome::Healthy, at), None);
     let events = history.published(t0 + 6 * S, &up);
-    let ShootEventKind::IncidentEnded(summary) = &events.last().unwrap().kind else {
+    let ShootEventKind::IncidentEnded(incident) = &events.last().unwrap().kind else {
         panic!("{events:?}")
     };
-    assert_eq!((summary.started, summary.verdict_to_healthy), (t0, 5 * S));
-    assert_eq!(summary.verdict_to_first_write, None);
+    assert_eq!((incident.started, incident.healthy), (t0, Some(t0 + 5 * S)));
+    assert_eq!(incident.first_write, None);
 }
 
 fn other(direction: Direction) -> OtherWrite {
@@ -229,7 +231,7 @@ fn other(direction: Direction) -> OtherWrite {
 }
 
 /// An incident in mode observe beside another watchdog, which scales down and up this long after the verdicts.
-fn observed(down_after: i32, up_after: u32) -> (IncidentSummary, String) {
+fn observed(down_after: i32, up_after: u32) -> (Incident, String) {
     let (mut history, t0) = (ShootHistory::default(), start());
     let (loss, healthy) = (t0 + 100 * S, t0 + 200 * S);
     let others = |history: &mut ShootHistory| {
@@ -264,32 +266,40 @@ fn observed(down_after: i32, up_after: u32) -> (IncidentSummary, String) {
     history.other_wrote(restored, &other(Direction::Up)).unwrap();
     let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
     let last = history.published(restored, &up).pop().unwrap();
-    let ShootEventKind::IncidentEnded(summary) = last.kind else {
+    let ShootEventKind::IncidentEnded(incident) = last.kind else {
         panic!("{last:?}")
     };
     assert_eq!(
-        (summary.outcome, summary.started),
+        (incident.outcome, incident.started),
         (Some(Outcome::LeasesExpired), loss)
     );
-    (summary, last.message)
+    (incident, last.message)
 }
 
 #[tokio::test]
 async fn an_observed_incident_says_who_was_first_and_by_how_much() {
-    let (summary, message) = observed(13, 4);
-    assert!(summary.in_mode_observe);
+    let (incident, message) = observed(13, 4);
+    assert!(incident.in_mode_observe());
     assert_eq!(
-        (summary.scaled_down, summary.scaled_up, summary.failed_writes),
+        (
+            incident.scaled_down.len(),
+            incident.scaled_up.len(),
+            incident.failed_writes
+        ),
         (1, 1, 0)
     );
-    assert_eq!(summary.verdict_to_first_write, Some(S));
+    assert_eq!(incident.verdict_to(incident.first_write), Some(S));
     assert_eq!(
-        summary.first_to_scale(Direction::Down),
+        incident.first_to_scale(Direction::Down),
         Some("scaling-coordinator")
     );
-    assert_eq!(summary.lead_seconds(Direction::Down), Some(12.0));
-    assert_eq!(summary.lead_seconds(Direction::Up), Some(3.0));
-    let directions: Vec<_> = summary.scale_times.iter().map(|times| times.direction).collect();
+    assert_eq!(incident.lead_seconds(Direction::Down), Some(12.0));
+    assert_eq!(incident.lead_seconds(Direction::Up), Some(3.0));
+    let directions: Vec<_> = incident
+        .scale_times()
+        .iter()
+        .map(|times| times.direction)
+        .collect();
     assert_eq!(directions, [Direction::Down, Direction::Up]);
     let who = "scaling-coordinator would have scaled down 12 s before dependency-watchdog.";
     assert!(message.ends_with(who), "{message}");
@@ -297,13 +307,16 @@ async fn an_observed_incident_says_who_was_first_and_by_how_much() {
 
 #[tokio::test]
 async fn another_watchdog_may_be_earlier_than_the_first_verdict() {
-    let (summary, message) = observed(-5, 0);
+    let (incident, message) = observed(-5, 0);
     assert_eq!(
-        summary.first_to_scale(Direction::Down),
+        incident.first_to_scale(Direction::Down),
         Some("dependency-watchdog")
     );
-    assert_eq!(summary.lead_seconds(Direction::Down), Some(-6.0));
-    assert_eq!(summary.first_to_scale(Direction::Up), Some("dependency-watchdog"));
+    assert_eq!(incident.lead_seconds(Direction::Down), Some(-6.0));
+    assert_eq!(
+        incident.first_to_scale(Direction::Up),
+        Some("dependency-watchdog")
+    );
     let who = "dependency-watchdog scaled down 6 s before scaling-coordinator would have.";
     assert!(message.ends_with(who), "{message}");
 }
@@ -328,11 +341,11 @@ async fn what_only_another_watchdog_holds_down_is_an_incident_too() {
     );
 }
 
-fn ended(history: &mut ShootHistory, at: Instant) -> (IncidentSummary, String) {
+fn ended(history: &mut ShootHistory, at: Instant) -> (Incident, String) {
     let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
     let last = history.published(at, &up).pop().unwrap();
     match last.kind {
-        ShootEventKind::IncidentEnded(summary) => (summary, last.message),
+        ShootEventKind::IncidentEnded(incident) => (incident, last.message),
         other => panic!("{other:?}"),
     }
 }
@@ -347,14 +360,14 @@ async fn a_watchdog_that_leaves_nothing_to_scale_is_compared_with_the_decision()
     history.published(loss, &down);
     history.other_wrote(t0 + 50 * S, &other(Direction::Up)).unwrap();
     history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
-    let (summary, message) = ended(&mut history, healthy);
-    assert!(summary.in_mode_observe, "{summary:?}");
+    let (incident, message) = ended(&mut history, healthy);
+    assert!(incident.in_mode_observe(), "{incident:?}");
     assert_eq!(
-        summary.first_to_scale(Direction::Down),
+        incident.first_to_scale(Direction::Down),
         Some("dependency-watchdog")
     );
-    assert_eq!(summary.lead_seconds(Direction::Down), Some(-20.0));
-    assert_eq!(summary.lead_seconds(Direction::Up), Some(-10.0));
+    assert_eq!(incident.lead_seconds(Direction::Down), Some(-20.0));
+    assert_eq!(incident.lead_seconds(Direction::Up), Some(-10.0));
     let who = "dependency-watchdog scaled down 20 s before scaling-coordinator would have.";
     assert!(message.ends_with(who), "{message}");
 }
@@ -375,13 +388,13 @@ async fn a_restore_that_a_later_loss_made_void_is_not_compared() {
     history
         .other_wrote(healthy + 4 * S, &other(Direction::Up))
         .unwrap();
-    let (summary, _) = ended(&mut history, healthy + 5 * S);
+    let (incident, _) = ended(&mut history, healthy + 5 * S);
     assert_eq!(
-        (summary.outcome, summary.started),
+        (incident.outcome, incident.started),
         (Some(Outcome::LeasesExpired), loss)
     );
-    assert_eq!(summary.lead_seconds(Direction::Down), Some(-5.0));
-    assert_eq!(summary.lead_seconds(Direction::Up), Some(4.0));
+    assert_eq!(incident.lead_seconds(Direction::Down), Some(-5.0));
+    assert_eq!(incident.lead_seconds(Direction::Up), Some(4.0));
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use watchdog_api::prober::DependentResource;
 
 use super::*;
-use crate::domain::testing::{dependent, dependent_of, held, scale_only, seen};
+use crate::domain::testing::{dependent, dependent_of, held, recorded, scale_only, seen, unread};
 
 fn next_step(direction: Direction, dependent: &DependentResource, observed: impl Into<Observed>) -> NextStep {
     plan_step(direction, &dependent_of(dependent, observed)).next_step
@@ -77,9 +77,8 @@ fn down_to_more_than_zero_never_scales_up_and_is_restored() {
         record_and_scale(3, 2)
     );
     let half = ResourceState {
-        replicas: Some(2),
-        ready: 2,
-        ..held(3)
+        recorded: RecordedReplicas::Count(3),
+        ..recorded(2)
     };
     assert_eq!(
         next_step(Direction::Down, &kcm, half.clone()),
@@ -180,7 +179,7 @@ fn what_is_ignored_absent_or_unknown() {
             );
         }
         for gone in [Observed::Absent, Observed::Deleting] {
-            assert_eq!(next_step(direction, &mandatory, gone.clone()), NextStep::Absent);
+            assert_eq!(next_step(direction, &mandatory, gone.clone()), NextStep::Repair);
             assert_eq!(next_step(direction, &optional, gone), NextStep::AbsentOptional);
         }
         assert_eq!(
@@ -191,17 +190,7 @@ fn what_is_ignored_absent_or_unknown() {
             next_step(direction, &optional, Observed::Unknown("not listed".into())),
             NextStep::NotObserved
         );
-        assert_eq!(
-            next_step(
-                direction,
-                &optional,
-                ResourceState {
-                    replicas: None,
-                    ..seen(0, 0)
-                }
-            ),
-            NextStep::Read
-        );
+        assert_eq!(next_step(direction, &optional, unread()), NextStep::Read);
     }
 }
 
@@ -341,13 +330,8 @@ fn what_is_dropped_from_the_configuration_is_only_restored() {
         }
     }
     assert_eq!(next_step(Direction::Up, held(3).into()), scale(0, 3));
-    let scaled = ResourceState {
-        replicas: Some(3),
-        ready: 3,
-        ..held(3)
-    };
     let clean_up = NextStep::Write(ResourceWrite::CleanUp);
-    assert_eq!(next_step(Direction::Up, scaled.into()), clean_up);
+    assert_eq!(next_step(Direction::Up, recorded(3).into()), clean_up);
     assert_eq!(next_step(Direction::Up, ignored.into()), clean_up);
     assert_eq!(
         next_step(Direction::Up, seen(3, 0).into()),
@@ -365,11 +349,7 @@ fn what_is_dropped_from_the_configuration_is_only_restored() {
 #[test]
 fn a_release_removes_the_annotation_and_nothing_else() {
     let kcm = dependent("kcm", 0, 0);
-    let scaled = ResourceState {
-        replicas: Some(3),
-        ..held(3)
-    };
-    for protected in [held(3), scaled] {
+    for protected in [held(3), recorded(3)] {
         for dropped in [false, true] {
             let held_down = Dependent {
                 dropped,
@@ -404,10 +384,7 @@ fn a_write_shows_in_what_it_leaves() {
         record: true,
         unreadable: None,
     };
-    let recorded = ResourceState {
-        replicas: Some(3),
-        ..held(3)
-    };
+    let recorded = recorded(3);
     let unread = ResourceState {
         replicas: None,
         ..held(3)

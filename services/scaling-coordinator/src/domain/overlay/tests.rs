@@ -6,7 +6,7 @@ use watchdog_api::workload::FieldWriters;
 use super::*;
 use crate::domain::flow::{ActionOutcome, Flow};
 use crate::domain::status::FlowState;
-use crate::domain::testing::{S, dependent_of, gardener, held, scale_only, seen, start};
+use crate::domain::testing::{S, dependent_of, gardener, held, recorded, scale_only, seen, start};
 
 fn dependents(config: &[DependentResource], states: Vec<ResourceState>) -> Vec<Dependent<'_>> {
     config
@@ -124,9 +124,7 @@ fn what_another_watchdog_does_takes_the_place_of_what_was_kept_back() {
     assert_eq!(at(seen(2, 2), Direction::Down).len(), 1);
     let annotated = ResourceState {
         resource_version: "2".into(),
-        replicas: Some(2),
-        ready: 2,
-        ..held(2)
+        ..recorded(2)
     };
     assert_eq!(at(annotated, Direction::Down), [""; 0], "still only kept back");
     let down = ResourceState {

@@ -2,49 +2,35 @@ use super::*;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, dependent_of, gardener, held, seen};
 
-fn shown(direction: Direction, observed: [Observed; 3]) -> Vec<(i32, Vec<(String, PlannedAction)>)> {
+/// A line for each resource: level, name and next step.
+fn shown(direction: Direction, observed: [Observed; 3]) -> Vec<String> {
     let config = gardener();
     let dependents: Vec<_> = config
         .iter()
         .zip(observed)
         .map(|(d, observed)| dependent_of(d, observed))
         .collect();
-    plan(direction, &dependents)
-        .into_iter()
-        .map(|(level, all)| {
-            (
-                level,
-                all.into_iter().map(|p| (p.reference.name, p.action)).collect(),
-            )
-        })
-        .collect()
-}
-
-fn named(name: &str, action: PlannedAction) -> (String, PlannedAction) {
-    (name.to_owned(), action)
+    let mut lines = Vec::new();
+    for (level, planned) in plan(direction, &dependents) {
+        lines.extend(planned.into_iter().map(|p| match p.next_step {
+            NextStep::Write(write) => format!("{level} {}: {write}", p.reference.name),
+            other => format!("{level} {}: {other:?}", p.reference.name),
+        }));
+    }
+    lines
 }
 
 #[test]
 fn levels_ascend_and_keep_the_order_of_the_configuration() {
-    let (kcm, mcm, ca) = (
-        "kube-controller-manager",
-        "machine-controller-manager",
-        "cluster-autoscaler",
-    );
     assert_eq!(
         shown(
             Direction::Down,
             [seen(2, 2).into(), seen(1, 1).into(), Observed::Absent]
         ),
         [
-            (
-                0,
-                vec![
-                    named(mcm, PlannedAction::Scale),
-                    named(ca, PlannedAction::SkipAbsent)
-                ]
-            ),
-            (1, vec![named(kcm, PlannedAction::Scale)]),
+            "0 machine-controller-manager: record 1 replicas and scale to 0",
+            "0 cluster-autoscaler: AbsentOptional",
+            "1 kube-controller-manager: record 2 replicas and scale to 0",
         ]
     );
     let ignored = ResourceState {
@@ -54,24 +40,18 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
     assert_eq!(
         shown(Direction::Up, [held(2).into(), Observed::Absent, ignored.into()]),
         [
-            (0, vec![named(kcm, PlannedAction::Scale)]),
-            (1, vec![named(mcm, PlannedAction::Fail)]),
-            (2, vec![named(ca, PlannedAction::CleanUp)]),
+            "0 kube-controller-manager: scale from 0 to 2",
+            "1 machine-controller-manager: Repair",
+            "2 cluster-autoscaler: remove meltdown-protection-active",
         ]
     );
+    let unknown = Observed::Unknown("not listed".into());
     assert_eq!(
-        shown(
-            Direction::Up,
-            [
-                seen(2, 0).into(),
-                seen(1, 1).into(),
-                Observed::Unknown("not listed".into())
-            ]
-        ),
+        shown(Direction::Up, [seen(2, 0).into(), seen(1, 1).into(), unknown]),
         [
-            (0, vec![named(kcm, PlannedAction::Wait)]),
-            (1, vec![named(mcm, PlannedAction::Nothing)]),
-            (2, vec![named(ca, PlannedAction::Wait)]),
+            "0 kube-controller-manager: Wait",
+            "1 machine-controller-manager: Nothing",
+            "2 cluster-autoscaler: NotObserved",
         ]
     );
 }

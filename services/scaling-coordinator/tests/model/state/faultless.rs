@@ -1,11 +1,11 @@
 //! A state in which faults have ended.
 
-use super::{Checked, CombinedVerdict, ModelState, NONE, RequestFate, Rules};
+use super::{Budget, Checked, CombinedVerdict, ModelState, RequestFate, Rules};
 
 impl ModelState {
     /// From now on everything works, and the observers report this.
     pub fn end_faults(&mut self, verdict: CombinedVerdict, rules: Rules) -> Checked {
-        self.left = NONE;
+        self.left = Budget::default();
         self.verdict = verdict;
         for action in std::mem::take(&mut self.late) {
             self.apply(&action, rules)?;

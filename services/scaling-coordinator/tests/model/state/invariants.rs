@@ -32,7 +32,7 @@ impl ModelState {
         let dependents = dependents(rules, true);
         let level = action.direction.info(&dependents[index(action)]).level;
         for (i, dependent) in dependents.iter().enumerate() {
-            // ActionKind came out of the blue and has not been seen yet cannot be taken into account.
+            // A change that came out of the blue and has not been seen yet cannot be taken into account.
             let known = self.coordinators[c].view[i].version >= self.objects[i].surprise;
             if known
                 && action.direction != Direction::Release

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::crashing_pods::{CrashingPod, DeletionState};
+use super::crashing_pods::DeletionState;
 use super::{ManagedWeeder, OutageProof, PERMIT_CHECK, WATCH_DELAY, WeederManager};
 use crate::controller::task::{Deletion, EndpointRead, Finding};
-use crate::domain::attempts::{Attempt, ControllerKey};
+use crate::domain::attempts::ControllerKey;
 use crate::domain::evidence::OutageEvidence;
 use crate::domain::failure::RequestFailure;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
@@ -19,11 +19,9 @@ impl WeederManager {
         answer: Result<OutageEvidence, RequestFailure>,
         now: UnixTime,
     ) {
-        let same = |entry: &&mut ManagedWeeder| entry.generation == read.generation;
-        let Some(entry) = self.weeders.get_mut(&read.key).filter(same) else {
+        let Some(entry) = self.weeder(&read.key, read.generation) else {
             return;
         };
-        self.changed.insert(read.key.clone());
         match answer {
             Ok(evidence) => {
                 entry.set_proof(OutageProof::Read(evidence));
@@ -35,11 +33,11 @@ impl WeederManager {
                 entry.weeder.message =
                     format!("The pods of the service cannot be read; trying again: {failure}.");
                 let again = now.after(failure.pause(entry.failed_reads));
-                entry.reads_from = again;
                 self.due_reads.insert(read.key.clone(), again);
                 self.throttle(&failure, again);
             }
         }
+        self.changed.insert(read.key.clone());
     }
 
     /// A deletion was answered, with the time of the API server.
@@ -49,26 +47,41 @@ impl WeederManager {
         answer: &Result<Option<UnixTime>, RequestFailure>,
         now: UnixTime,
     ) {
-        let controller = ControllerKey::of(&deletion.pod);
-        self.arrived(&controller);
+        // Its watch will bring the end.
+        self.answered(deletion, answer, DeletionState::Deleted, now);
+    }
+
+    /// Mode observe has kept back a deletion. It counts as one that was done now.
+    pub(crate) fn kept_back(&mut self, deletion: &Deletion, now: UnixTime) {
+        let second = now.at_multiple_of(Duration::from_secs(1));
+        let by = deletion.key.clone();
+        self.answered(
+            deletion,
+            &Ok(Some(second)),
+            DeletionState::KeptBack { by, at: now },
+            now,
+        );
+    }
+
+    fn answered(
+        &mut self,
+        deletion: &Deletion,
+        answer: &Result<Option<UnixTime>, RequestFailure>,
+        done: DeletionState,
+        now: UnixTime,
+    ) {
+        self.arrived(&deletion.pod);
         // A deletion without an answer may have taken place.
         if matches!(answer, Ok(_) | Err(RequestFailure::Failed(_))) {
-            let attempt = Attempt {
-                weeder: deletion.generation,
-                ends_at: deletion.ends_at,
-                found_at: deletion.found_at,
-                asked_at: deletion.asked_at,
-                deleted_at: answer.clone().ok().flatten(),
-                certain: answer.is_ok(),
-            };
-            self.attempts.deleted(&controller, &deletion.pod, attempt, now);
+            self.attempts
+                .deleted(&deletion.pod, &deletion.attempt, answer, now);
         }
-        self.settle(deletion, answer, now);
-        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
-        if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
-            let result = answer.as_ref().map(drop).map_err(Clone::clone);
+        let kept_back = matches!(done, DeletionState::KeptBack { .. });
+        self.settle(&deletion.pod, answer, done, now);
+        if let Some(entry) = self.weeder(&deletion.key, deletion.attempt.weeder) {
+            let answer = answer.as_ref().map(drop);
             let (pod, crash, since) = (&deletion.pod, &deletion.crash, deletion.service_ready_since);
-            entry.weeder.record(pod, crash, since, &result, now);
+            entry.weeder.record(pod, crash, since, answer, kept_back, now);
             self.changed.insert(deletion.key.clone());
         }
         // The watch may bring a successor that crashes before the answer about its predecessor comes.
@@ -81,53 +94,35 @@ impl WeederManager {
 
     /// This replica may not act now, so the deletion was not sent. Every other one waits for the same.
     pub(crate) fn put_back(&mut self, deletion: &Deletion, now: UnixTime) {
-        self.arrived(&ControllerKey::of(&deletion.pod));
-        let key = &deletion.pod.key;
-        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
-        if let Some(known) = self.pods.get_mut(key).filter(same) {
+        self.arrived(&deletion.pod);
+        if let Some(known) = self.known_pod(&deletion.pod) {
             known.state = DeletionState::None;
             // As before, so that its weeder waits for it.
-            self.due_pods.insert(key.clone(), deletion.asked_at);
+            self.due_pods
+                .insert(deletion.pod.key.clone(), deletion.attempt.asked_at);
         }
         self.requests_from = self.requests_from.max(now.after(PERMIT_CHECK));
     }
 
-    /// A deletion of a pod of this controller is not under way any more.
-    fn arrived(&mut self, controller: &ControllerKey) {
-        if let Some(in_flight) = self.in_flight.get_mut(controller) {
+    /// The deletion of a pod is not under way any more.
+    fn arrived(&mut self, pod: &Pod) {
+        let controller = ControllerKey::of(pod);
+        if let Some(in_flight) = self.in_flight.get_mut(&controller) {
             in_flight.requests = in_flight.requests.saturating_sub(1);
             if in_flight.requests == 0 {
-                self.in_flight.remove(controller);
+                self.in_flight.remove(&controller);
             }
-        }
-    }
-
-    /// Mode observe has kept back a deletion. It counts as one that was done now.
-    pub(crate) fn kept_back(&mut self, deletion: &Deletion, now: UnixTime) {
-        let second = now.at_multiple_of(Duration::from_secs(1));
-        self.deleted(deletion, &Ok(Some(second)), now);
-        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
-        if let Some(known) = self.pods.get_mut(&deletion.pod.key).filter(same) {
-            known.state = DeletionState::KeptBack {
-                by: deletion.key.clone(),
-                at: now,
-            };
-        }
-        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
-        if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
-            entry.weeder.mark_kept_back(&deletion.pod.uid);
         }
     }
 
     fn settle(
         &mut self,
-        deletion: &Deletion,
+        pod: &Pod,
         answer: &Result<Option<UnixTime>, RequestFailure>,
+        done: DeletionState,
         now: UnixTime,
     ) {
-        let key = &deletion.pod.key;
-        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
-        let Some(known) = self.pods.get_mut(key).filter(same) else {
+        let Some(known) = self.known_pod(pod) else {
             if let Err(failure) = answer {
                 self.throttle(failure, now.after(failure.pause(1)));
             }
@@ -135,21 +130,26 @@ impl WeederManager {
         };
         known.state = DeletionState::None;
         match answer {
-            // Its watch will bring the end.
-            Ok(_) => known.state = DeletionState::Deleted,
-            Err(RequestFailure::Gone) => self.forget_pod(key),
+            Ok(_) => known.state = done,
+            Err(RequestFailure::Gone) => self.forget_pod(&pod.key),
             Err(failure) => {
                 known.failures = known.failures.saturating_add(1);
                 known.retry_at = now.after(failure.pause(known.failures));
-                let unchanged = known.pod.resource_version == deletion.pod.resource_version;
+                let unchanged = known.pod.resource_version == pod.resource_version;
                 let again = match failure {
                     RequestFailure::Changed if unchanged => known.retry_at.max(now.after(WATCH_DELAY)),
                     _ => known.retry_at,
                 };
-                self.due_pods.insert(key.clone(), again);
+                self.due_pods.insert(pod.key.clone(), again);
                 self.throttle(failure, again);
             }
         }
+    }
+
+    /// The weeder of a service, if it was not replaced.
+    fn weeder(&mut self, key: &NamespacedName, generation: u64) -> Option<&mut ManagedWeeder> {
+        let entry = self.weeders.get_mut(key);
+        entry.filter(|entry| entry.generation == generation)
     }
 
     pub(super) fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: UnixTime) {

@@ -39,40 +39,33 @@ impl WeederManager {
     pub(crate) fn pod_applied(&mut self, pod: Pod, query: &Arc<PodQuery>, now: UnixTime) {
         self.judge_by(&pod, now);
         let key = pod.key.clone();
+        let known = self.known_pod(&pod);
         if pod.crash_loop().is_none() {
-            let kept_back = |known: &CrashingPod| {
-                known.pod.uid == pod.uid && matches!(known.state, DeletionState::KeptBack { .. })
-            };
-            if !self.pods.get(&key).is_some_and(kept_back) {
-                self.find_gone(&key);
+            if !known.is_some_and(|known| matches!(known.state, DeletionState::KeptBack { .. })) {
                 self.forget_pod(&key);
             }
             return;
         }
-        let fresh = match self.pods.get_mut(&key) {
-            Some(known) if known.pod.uid == pod.uid => {
-                let newer = known.pod.resource_version != pod.resource_version;
-                known.pod = Arc::new(pod);
-                known.queries.insert(query.clone());
-                newer && known.state == DeletionState::None
+        if let Some(known) = known {
+            let newer = known.pod.resource_version != pod.resource_version;
+            known.pod = Arc::new(pod);
+            known.queries.insert(query.clone());
+            if !newer || known.state != DeletionState::None {
+                return;
             }
-            _ => {
-                let crashing = CrashingPod {
-                    pod: Arc::new(pod),
-                    queries: BTreeSet::from([query.clone()]),
-                    found_at: now,
-                    state: DeletionState::None,
-                    failures: 0,
-                    retry_at: now,
-                };
-                self.find_gone(&key);
-                self.pods.insert(key.clone(), crashing);
-                true
-            }
-        };
-        if fresh {
-            self.schedule([key], now);
+        } else {
+            let crashing = CrashingPod {
+                pod: Arc::new(pod),
+                queries: BTreeSet::from([query.clone()]),
+                found_at: now,
+                state: DeletionState::None,
+                failures: 0,
+                retry_at: now,
+            };
+            self.forget_pod(&key);
+            self.pods.insert(key.clone(), crashing);
         }
+        self.due_pods.expedite(key, now);
     }
 
     /// A watch does not see a pod any more; another one may.
@@ -80,7 +73,6 @@ impl WeederManager {
         if let Some(known) = self.pods.get_mut(key) {
             known.queries.remove(query);
             if known.queries.is_empty() {
-                self.find_gone(key);
                 self.forget_pod(key);
             }
         }
@@ -95,21 +87,24 @@ impl WeederManager {
         }
     }
 
-    /// A pod is gone. Somebody else has deleted it if this program only observes.
-    fn find_gone(&mut self, key: &NamespacedName) {
-        if let Some(known) = self.pods.get(key)
-            && let DeletionState::KeptBack { by, at } = &known.state
-        {
-            self.findings.push(Finding::DeletedByOthers {
-                key: by.clone(),
-                pod: known.pod.clone(),
-                kept_back_at: *at,
-            });
-        }
+    /// The pod with this UID, if it is known.
+    pub(super) fn known_pod(&mut self, pod: &Pod) -> Option<&mut CrashingPod> {
+        let known = self.pods.get_mut(&pod.key);
+        known.filter(|known| known.pod.uid == pod.uid)
     }
 
+    /// A pod is gone or runs. If its deletion was kept back, somebody else has deleted it.
     pub(super) fn forget_pod(&mut self, key: &NamespacedName) {
-        self.pods.remove(key);
         self.due_pods.remove(key);
+        let Some(CrashingPod { pod, state, .. }) = self.pods.remove(key) else {
+            return;
+        };
+        if let DeletionState::KeptBack { by, at } = state {
+            self.findings.push(Finding::DeletedByOthers {
+                key: by,
+                pod,
+                kept_back_at: at,
+            });
+        }
     }
 }

@@ -154,22 +154,6 @@ fn a_pod_that_crashes_for_its_own_reasons_is_deleted_three_times_and_then_left_a
 }
 
 #[test]
-fn a_new_weeder_knows_what_the_old_one_deleted() {
-    let mut manager = started();
-    let (mut created, mut last) = (-86_500.0, 0.0);
-    for (uid, now) in [("1", 1.0), ("2", 11.0), ("3", 31.0)] {
-        seen(&mut manager, successor(uid, created), now);
-        let deletion = delete(&mut manager, now);
-        deleted(&mut manager, &deletion, now);
-        (created, last) = (now, now);
-    }
-    start(&mut manager, "etcd", last + 1.0);
-    seen(&mut manager, successor("4", created), last + 2.0);
-    nothing(&mut manager, last + 39.9);
-    assert_eq!(delete(&mut manager, last + 40.0).pod.uid, "4");
-}
-
-#[test]
 fn what_a_success_is_worth() {
     let mut manager = started();
     seen(&mut manager, successor("1", -86_500.0), 1.0);
@@ -710,12 +694,12 @@ fn a_cancelled_or_paused_weeder_asks_for_nothing() {
     nothing(&mut manager, 0.1);
     let message = "Service etcd is not ready: nothing is deleted until it is.";
     assert_eq!(weeder(&manager, "etcd").message, message);
-    manager.cancel(StopReason::NamespaceEnded, at(5.0), |_| true);
+    manager.cancel_namespace("shoot", StopReason::NamespaceEnded, at(5.0));
     nothing(&mut manager, 5.0);
     let weeder = weeder(&manager, "etcd");
     assert_eq!((weeder.phase, weeder.ends_at), (Phase::Cancelled, at(5.0)));
     assert_eq!(manager.next_due(true), Some(at(65.0)));
-    manager.cancel(StopReason::NotOwned, at(6.0), |_| true);
+    manager.cancel_namespace("shoot", StopReason::NotOwned, at(6.0));
     assert_eq!(manager.next_due(true), Some(at(65.0)), "once is enough");
 }
 
@@ -952,7 +936,7 @@ proptest! {
                     manager.start(key(service), dependants(service), proof, now);
                 }
                 Step::Pause(service) => manager.pause(&key(service)),
-                Step::Cancel => manager.cancel(StopReason::NotOwned, now, |key| &*key.name == "etcd"),
+                Step::Cancel => manager.cancel(&key("etcd"), StopReason::NotOwned, now),
                 Step::Seen { slot, replaced, version, crashes, role } => {
                     let (number, created) = &mut replicas[slot];
                     if replaced {
@@ -976,14 +960,14 @@ proptest! {
                         }
                         Task::Delete(deletion) => {
                             if how > 3 {
-                                effects.entry(deletion.generation).or_default().push(Effect {
-                                    asked_at: deletion.asked_at,
+                                effects.entry(deletion.attempt.weeder).or_default().push(Effect {
+                                    asked_at: deletion.attempt.asked_at,
                                     created: deletion.pod.created.unwrap_or_default(),
                                     uid: deletion.pod.uid.clone(),
                                 });
                             }
                             // It was deleted when it was asked for.
-                            let answer = answer(how).map(|()| Some(deletion.asked_at));
+                            let answer = answer(how).map(|()| Some(deletion.attempt.asked_at));
                             manager.deleted(&deletion, &answer, now);
                         }
                     }

@@ -4,7 +4,7 @@ use super::super::task::Task;
 use super::*;
 use crate::domain::fixtures::{at, config, crashing};
 use crate::domain::readiness::Endpoints;
-use crate::domain::weeder::Phase;
+use crate::domain::weeder::{Phase, Weeder};
 
 fn key(service: &str) -> NamespacedName {
     NamespacedName::new("shoot", service)
@@ -29,17 +29,25 @@ fn namespace(uid: &str, terminating: bool) -> Namespace {
     }
 }
 
-const OURS: OwnsNamespace<'static> = &|_| true;
-const THEIRS: OwnsNamespace<'static> = &|_| false;
+/// Another replica, or this one, owns all namespaces from now on.
+fn owned(state: &mut WeederState, owned: bool, now: f64) {
+    state.owns = Box::new(move |_| owned);
+    state.ownership_changed(at(now));
+}
 
 /// Names of services, with what is shown of each.
 type Shown<T> = Vec<(String, Option<T>)>;
 
+/// The changes of weeders; those of services do not matter.
+fn weeder_changes(state: &mut WeederState) -> Vec<(NamespacedName, Option<Weeder>)> {
+    state.take_published();
+    state.manager.take_changed()
+}
+
 /// The published changes: the ready endpoints of services, and the states of weeders.
 fn changes(state: &mut WeederState) -> (Shown<u32>, Shown<Phase>) {
-    let changes = state.take_changes();
-    let services = changes.services.into_iter();
-    let weeders = changes.weeders.into_iter();
+    let services = state.take_published().into_iter();
+    let weeders = state.manager.take_changed().into_iter();
     (
         services
             .map(|(key, state)| (key.name.to_string(), state.map(|s| s.endpoints.ready)))
@@ -67,29 +75,28 @@ fn deletes(state: &mut WeederState, now: f64) -> bool {
 
 #[test]
 fn nothing_is_deleted_while_the_service_is_not_ready() {
-    let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+    let mut state = WeederState::new(&config(), |_| true);
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
     assert!(deletes(&mut state, 1.0), "it is ready");
     for not_ready in [
-        (|state| state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(2.0)))
-            as fn(&mut WeederState),
-        |state| state.slice_removed(&slice("etcd", 0).key, OURS, at(2.0)),
+        (|state| state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(2.0))) as fn(&mut WeederState),
+        |state| state.slice_removed(&slice("etcd", 0).key, at(2.0)),
     ] {
-        let mut state = WeederState::new(&config());
-        state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+        let mut state = WeederState::new(&config(), |_| true);
+        state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
         not_ready(&mut state);
         assert!(!deletes(&mut state, 3.0), "its weeder lives, but is paused");
-        state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(4.0));
+        state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(4.0));
         assert!(deletes(&mut state, 5.0), "it is ready again");
     }
 }
 
 #[test]
 fn a_service_that_becomes_ready_gets_a_weeder() {
-    let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(0.0));
+    let mut state = WeederState::new(&config(), |_| true);
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(0.0));
     assert_eq!(changes(&mut state), (vec![shown("etcd", Some(0))], vec![]));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(1.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(1.0));
     assert_eq!(
         changes(&mut state),
         (
@@ -97,7 +104,7 @@ fn a_service_that_becomes_ready_gets_a_weeder() {
             vec![shown("etcd", Some(Phase::Active))]
         )
     );
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(2.0));
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(2.0));
     assert_eq!(
         changes(&mut state),
         (
@@ -106,19 +113,20 @@ fn a_service_that_becomes_ready_gets_a_weeder() {
         ),
         "the weeder lives on, paused"
     );
-    state.slice_removed(&slice("etcd", 0).key, OURS, at(3.0));
+    state.slice_removed(&slice("etcd", 0).key, at(3.0));
     assert_eq!(changes(&mut state), (vec![shown("etcd", None)], vec![]), "and on");
-    state.slice_applied(slice("unrelated", 3), ReceivedBy::Watch, OURS, at(4.0));
+    state.slice_applied(slice("unrelated", 3), ReceivedBy::Watch, at(4.0));
     assert_eq!(changes(&mut state), (vec![], vec![]), "not configured");
 }
 
 #[test]
 fn namespaces_come_and_go_between_replicas() {
-    let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 2), ReceivedBy::Watch, THEIRS, at(0.0));
-    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, THEIRS, at(0.0));
+    let mut state = WeederState::new(&config(), |_| true);
+    owned(&mut state, false, 0.0);
+    state.slice_applied(slice("etcd", 2), ReceivedBy::Watch, at(0.0));
+    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, at(0.0));
     assert_eq!(changes(&mut state), (vec![], vec![]), "it is another replica's");
-    state.ownership_changed(OURS, at(1.0));
+    owned(&mut state, true, 1.0);
     assert_eq!(
         changes(&mut state),
         (
@@ -127,10 +135,12 @@ fn namespaces_come_and_go_between_replicas() {
         ),
         "ready counts as first seen ready"
     );
-    assert!(state.follows_ownership(OURS) && !state.follows_ownership(THEIRS));
-    state.ownership_changed(OURS, at(2.0));
+    assert!(state.follows_ownership());
+    state.owns = Box::new(|_| false);
+    assert!(!state.follows_ownership());
+    owned(&mut state, true, 2.0);
     assert_eq!(changes(&mut state), (vec![], vec![]));
-    state.ownership_changed(THEIRS, at(3.0));
+    owned(&mut state, false, 3.0);
     assert_eq!(
         changes(&mut state),
         (
@@ -138,24 +148,24 @@ fn namespaces_come_and_go_between_replicas() {
             vec![shown("etcd", Some(Phase::Cancelled))]
         )
     );
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, THEIRS, at(4.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(4.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
 }
 
 #[test]
 fn a_namespace_that_ends_takes_its_weeders_along() {
-    let mut state = WeederState::new(&config());
+    let mut state = WeederState::new(&config(), |_| true);
     state.namespace_applied("shoot", namespace("1", false), at(0.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
-    state.take_changes();
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
+    changes(&mut state);
     state.namespace_applied("shoot", namespace("1", true), at(1.0));
     assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Cancelled))]);
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(2.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(2.0));
     assert_eq!(changes(&mut state).1, [], "nothing starts there any more");
     state.namespace_removed("shoot", at(3.0));
     state.namespace_applied("shoot", namespace("1", false), at(4.0));
-    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, OURS, at(5.0));
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(6.0));
+    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, at(5.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(6.0));
     assert_eq!(
         changes(&mut state).1,
         [shown("kube-apiserver", Some(Phase::Active))],
@@ -170,9 +180,9 @@ fn a_namespace_that_ends_takes_its_weeders_along() {
 
 #[test]
 fn a_namespace_that_took_the_place_of_another_does_not_inherit_its_weeders() {
-    let mut state = WeederState::new(&config());
+    let mut state = WeederState::new(&config(), |_| true);
     state.namespace_applied("shoot", namespace("1", false), at(0.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
     state.namespace_applied("shoot", namespace("1", false), at(1.0));
     assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Active))]);
     // The watch did not bring the end of the other one.
@@ -182,18 +192,18 @@ fn a_namespace_that_took_the_place_of_another_does_not_inherit_its_weeders() {
 
 #[test]
 fn a_list_of_namespaces_that_is_too_old_ends_nothing() {
-    let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+    let mut state = WeederState::new(&config(), |_| true);
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
     state.namespaces_synced(&BTreeSet::new(), at(1.0));
     assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Active))]);
 }
 
 #[test]
 fn a_changed_configuration_takes_effect() {
-    let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(0.0));
-    state.take_changes();
+    let mut state = WeederState::new(&config(), |_| true);
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(0.0));
+    changes(&mut state);
     let mut changed = config();
     let selectors = changed.services.remove("etcd").unwrap();
     changed.services.insert("kube-apiserver".to_owned(), selectors);
@@ -209,13 +219,13 @@ fn a_changed_configuration_takes_effect() {
         ],
         "the one that stays has other dependants"
     );
-    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, OURS, at(2.0));
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(3.0));
-    let weeders = state.take_changes().weeders;
+    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, at(2.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(3.0));
+    let weeders = weeder_changes(&mut state);
     let weeder = weeders[0].1.as_ref().unwrap();
     assert_eq!(weeder.ends_at, at(10.0), "lives as long as is configured now");
     state.reconfigure(&config(), at(4.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(4.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(4.0));
     assert_eq!(weeder.key, key("kube-apiserver"));
     assert!(
         changes(&mut state)
@@ -231,7 +241,7 @@ fn selectors(text: &str) -> Option<Vec<watchdog_api::selector::Selector>> {
 
 /// The live weeders' selectors, by service.
 fn weeds(state: &mut WeederState) -> Vec<(String, usize)> {
-    let weeders = state.take_changes().weeders.into_iter();
+    let weeders = weeder_changes(state).into_iter();
     let live = weeders.filter_map(|(key, weeder)| Some((key, weeder.filter(Weeder::is_live)?)));
     live.map(|(key, weeder)| (key.name.to_string(), weeder.dependants.queries().count()))
         .collect()
@@ -239,8 +249,8 @@ fn weeds(state: &mut WeederState) -> Vec<(String, usize)> {
 
 #[test]
 fn an_annotation_adds_to_the_file() {
-    let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+    let mut state = WeederState::new(&config(), |_| true);
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
     assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
     state.set_dependants(
         &key("etcd"),
@@ -262,10 +272,10 @@ fn an_annotation_adds_to_the_file() {
 
 #[test]
 fn an_annotation_counts_in_its_namespace_only() {
-    let mut state = WeederState::new(&config());
+    let mut state = WeederState::new(&config(), |_| true);
     let other = NamespacedName::new("other", "queue");
     state.set_dependants(&other, selectors("[{matchLabels: {role: user}}]"), at(0.0));
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(1.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(1.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
     // Its slices are known when it is annotated too: first seen ready.
     state.set_dependants(&key("queue"), selectors("[{matchLabels: {role: user}}]"), at(2.0));
@@ -285,20 +295,20 @@ fn an_annotation_counts_in_its_namespace_only() {
         )
     );
     assert_eq!(state.declared.annotated().count(), 1);
-    state.slice_applied(slice("queue", 0), ReceivedBy::Watch, OURS, at(4.0));
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(5.0));
+    state.slice_applied(slice("queue", 0), ReceivedBy::Watch, at(4.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(5.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
 }
 
 #[test]
 fn an_annotation_outlives_the_file() {
-    let mut state = WeederState::new(&config());
+    let mut state = WeederState::new(&config(), |_| true);
     state.set_dependants(
         &key("etcd"),
         selectors("[{matchLabels: {role: backup}}]"),
         at(0.0),
     );
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
     assert_eq!(weeds(&mut state), [shown("etcd", 2)]);
     let mut changed = config();
     changed.services.remove("etcd");
@@ -313,15 +323,15 @@ fn an_annotation_outlives_the_file() {
         )
     );
     state.reconfigure(&config(), at(3.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(3.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(3.0));
     assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
 }
 
 #[test]
 fn a_service_that_is_watched_is_known_when_it_is_named() {
     let selectors = || selectors("[{matchLabels: {role: user}}]");
-    let mut state = WeederState::new(&config());
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(0.0));
+    let mut state = WeederState::new(&config(), |_| true);
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(0.0));
     assert_eq!(changes(&mut state), (vec![], vec![]), "nobody names it");
     for second in [1.0, 3.0] {
         state.set_dependants(&key("queue"), selectors(), at(second));
@@ -335,30 +345,30 @@ fn a_service_that_is_watched_is_known_when_it_is_named() {
     state.keep_services(|service| service == "etcd", at(5.0));
     state.set_dependants(&key("queue"), selectors(), at(6.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(7.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(7.0));
     assert_eq!(changes(&mut state).0, [shown("queue", Some(1))]);
 }
 
 #[test]
 fn what_comes_from_a_list_or_from_another_replica_is_first_sight() {
     let first_sights = |state: &mut WeederState| {
-        let weeders = state.take_changes().weeders.into_iter();
+        let weeders = weeder_changes(state).into_iter();
         let live = weeders.filter_map(|(_, weeder)| weeder.filter(Weeder::is_live));
         live.map(|weeder| weeder.first_sight).collect::<Vec<_>>()
     };
-    let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), ReceivedBy::List, OURS, at(0.0));
+    let mut state = WeederState::new(&config(), |_| true);
+    state.slice_applied(slice("etcd", 1), ReceivedBy::List, at(0.0));
     assert_eq!(first_sights(&mut state), [true], "a start");
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(1.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::List, OURS, at(2.0));
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(1.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::List, at(2.0));
     assert_eq!(first_sights(&mut state), [true], "a new list");
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(3.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(4.0));
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(3.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(4.0));
     assert_eq!(first_sights(&mut state), [false], "a recovery");
-    state.ownership_changed(THEIRS, at(5.0));
-    state.ownership_changed(OURS, at(6.0));
+    owned(&mut state, false, 5.0);
+    owned(&mut state, true, 6.0);
     assert_eq!(first_sights(&mut state), [true], "a takeover");
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(7.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(7.0));
     state.set_dependants(&key("queue"), selectors("[{matchLabels: {role: user}}]"), at(8.0));
     assert_eq!(first_sights(&mut state), [true], "an annotation");
 }
@@ -371,28 +381,28 @@ fn endpoints_are_not_read_before_all_of_them_are_listed() {
         None => None,
         other => panic!("{other:?}"),
     };
-    let mut state = WeederState::new(&config());
+    let mut state = WeederState::new(&config(), |_| true);
     let (first, mut second) = (slice("etcd", 1), slice("etcd", 1));
     second.key.name = "etcd-2".into();
     second.pods = Some(vec!["etcd-1".into()]);
-    state.slice_applied(first.clone(), ReceivedBy::List, OURS, at(0.0));
+    state.slice_applied(first.clone(), ReceivedBy::List, at(0.0));
     let pod = crashing("kube-apiserver", "apiserver", "1", "1");
     state.manager.pod_applied(pod, &Arc::default(), at(0.0));
     assert_eq!(reads(&mut state, 0.0), None);
     // A takeover meanwhile changes nothing.
-    state.ownership_changed(THEIRS, at(0.1));
-    state.ownership_changed(OURS, at(0.2));
+    owned(&mut state, false, 0.1);
+    owned(&mut state, true, 0.2);
     assert_eq!(reads(&mut state, 0.2), None);
     let live = BTreeSet::from([first.key.clone(), second.key.clone()]);
-    state.slice_applied(second, ReceivedBy::List, OURS, at(0.3));
+    state.slice_applied(second, ReceivedBy::List, at(0.3));
     assert_eq!(reads(&mut state, 0.3), None);
-    state.slices_synced(None, &live, OURS, at(0.4));
+    state.slices_synced(None, &live, at(0.4));
     let both = BTreeSet::from([Arc::from("etcd-0"), Arc::from("etcd-1")]);
     assert_eq!(reads(&mut state, 0.4), Some(both));
     // What a watch brings late is complete.
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(1.0));
-    state.slice_removed(&live.last().unwrap().clone(), OURS, at(1.0));
-    state.slice_applied(first, ReceivedBy::ResumedWatch, OURS, at(2.0));
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(1.0));
+    state.slice_removed(&live.last().unwrap().clone(), at(1.0));
+    state.slice_applied(first, ReceivedBy::ResumedWatch, at(2.0));
     assert_eq!(
         reads(&mut state, 2.0),
         Some(BTreeSet::from([Arc::from("etcd-0")]))
@@ -401,20 +411,22 @@ fn endpoints_are_not_read_before_all_of_them_are_listed() {
 
 #[test]
 fn the_watches_on_pods_follow_selectors_and_namespaces() {
-    let mut state = WeederState::new(&config());
+    let mut state = WeederState::new(&config(), |_| true);
     let scopes = |state: &WeederState| {
         state
-            .pod_queries()
+            .pod_queries
+            .borrow()
             .iter()
             .map(PodQuery::scope)
             .collect::<Vec<_>>()
     };
     assert_eq!(scopes(&state), ["selector", "selector"]);
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
     assert_eq!(scopes(&state), ["selector", "selector"], "all there is");
     let mut foreign = slice("etcd", 1);
     foreign.key.namespace = "other".into();
-    state.slice_applied(foreign, ReceivedBy::Watch, THEIRS, at(1.0));
+    state.owns = Box::new(|_| false);
+    state.slice_applied(foreign, ReceivedBy::Watch, at(1.0));
     assert_eq!(scopes(&state), ["namespace", "namespace"], "one of two");
     let many: String = (0..9)
         .map(|i| format!("{{matchLabels: {{role: r{i}}}}},"))
@@ -423,6 +435,6 @@ fn the_watches_on_pods_follow_selectors_and_namespaces() {
     assert_eq!(scopes(&state), ["all"]);
     state.set_dependants(&key("etcd"), None, at(3.0));
     assert_eq!(scopes(&state), ["namespace", "namespace"]);
-    state.ownership_changed(OURS, at(4.0));
+    owned(&mut state, true, 4.0);
     assert_eq!(scopes(&state), ["selector", "selector"]);
 }

@@ -28,11 +28,9 @@ fn at(seconds: i64) -> UnixTime {
     UnixTime(seconds * 1_000_000)
 }
 
-fn readiness(index: &Index, service: &str) -> Option<ServiceReadiness> {
-    index
-        .services
-        .get(&NamespacedName::new("shoot", service))
-        .map(ServiceState::readiness)
+fn is_ready(index: &Index, service: &str) -> Option<bool> {
+    let state = index.get(&NamespacedName::new("shoot", service))?;
+    Some(state.endpoints.is_ready())
 }
 
 const READY: Option<bool> = Some(true);
@@ -41,14 +39,14 @@ const BAD: Option<bool> = Some(false);
 #[test]
 fn one_ready_endpoint_is_enough() {
     for (conditions, wanted) in [
-        (&[][..], ServiceReadiness::NotReady),
-        (&[BAD], ServiceReadiness::NotReady),
-        (&[None], ServiceReadiness::Ready),
-        (&[READY, BAD, READY], ServiceReadiness::Ready),
-        (&[BAD, BAD, READY], ServiceReadiness::Ready),
+        (&[][..], false),
+        (&[BAD], false),
+        (&[None], true),
+        (&[READY, BAD, READY], true),
+        (&[BAD, BAD, READY], true),
     ] {
         assert_eq!(
-            Endpoints::of(conditions.iter().map(|ready| ready.unwrap_or(true))).readiness(),
+            Endpoints::of(conditions.iter().map(|ready| ready.unwrap_or(true))).is_ready(),
             wanted,
             "{conditions:?}"
         );
@@ -74,11 +72,7 @@ fn readiness_is_over_all_slices() {
     );
     assert!(!index.remove(&key("v6"), at(5)).unwrap().became_ready());
     let empty = index.apply(slice("v4", "etcd", &[]), at(6));
-    assert_eq!(
-        empty[0].after.unwrap().readiness(),
-        ServiceReadiness::NotReady,
-        "an empty slice"
-    );
+    assert!(!empty[0].is_ready() && empty[0].after.is_some(), "an empty slice");
     let gone = index.remove(&key("v4"), at(7)).unwrap();
     assert_eq!((gone.after, gone.became_ready()), (None, false), "no slice");
     assert!(
@@ -95,14 +89,14 @@ fn a_slice_moves_to_another_service() {
     let moved = index.apply(slice("a", "kube-apiserver", &[READY]), at(2));
     assert_eq!(moved.len(), 2);
     assert!(!moved[0].became_ready() && moved[1].became_ready());
-    assert_eq!(readiness(&index, "etcd"), Some(ServiceReadiness::NotReady));
-    assert_eq!(readiness(&index, "kube-apiserver"), Some(ServiceReadiness::Ready));
+    assert_eq!(is_ready(&index, "etcd"), Some(false));
+    assert_eq!(is_ready(&index, "kube-apiserver"), Some(true));
     let nameless = Slice {
         service: None,
         ..slice("a", "", &[READY])
     };
     index.apply(nameless, at(3));
-    assert_eq!(readiness(&index, "kube-apiserver"), None);
+    assert_eq!(is_ready(&index, "kube-apiserver"), None);
 }
 
 #[test]
@@ -122,7 +116,7 @@ fn a_sync_of_one_service_leaves_the_others_alone() {
     index.apply(slice("kube-apiserver", "kube-apiserver", &[READY]), at(1));
     let gone = index.synced(Some("etcd"), &BTreeSet::new(), at(2));
     assert_eq!(gone.len(), 1);
-    assert_eq!(readiness(&index, "kube-apiserver"), Some(ServiceReadiness::Ready));
+    assert_eq!(is_ready(&index, "kube-apiserver"), Some(true));
     assert_eq!(index.keep_services(|_| false, at(3)).len(), 1);
     assert_eq!(index.services().count(), 0);
 }
@@ -150,17 +144,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The readiness of a service, straight from the rule.
-fn by_the_rule(slices: &BTreeMap<NamespacedName, Slice>, service: &str) -> Option<ServiceReadiness> {
-    let of_service: Vec<_> = slices
+fn by_the_rule(slices: &BTreeMap<NamespacedName, Slice>, service: &str) -> Option<bool> {
+    let of_service = slices
         .values()
-        .filter(|s| s.service.as_deref() == Some(service))
-        .collect();
-    let any_ready = of_service.iter().any(|slice| slice.endpoints.ready > 0);
-    (!of_service.is_empty()).then_some(if any_ready {
-        ServiceReadiness::Ready
-    } else {
-        ServiceReadiness::NotReady
-    })
+        .filter(|slice| slice.service.as_deref() == Some(service));
+    of_service
+        .map(|slice| slice.endpoints.ready > 0)
+        .reduce(|any, ready| any || ready)
 }
 
 proptest! {
@@ -183,9 +173,9 @@ proptest! {
             for service in ["etcd", "kube-apiserver"] {
                 let was = by_the_rule(&before, service);
                 let is = by_the_rule(&slices, service);
-                prop_assert_eq!(readiness(&index, service), is);
+                prop_assert_eq!(is_ready(&index, service), is);
                 let starts = changes.iter().any(|c| *c.key.name == *service && c.became_ready());
-                let wanted = is == Some(ServiceReadiness::Ready) && was != Some(ServiceReadiness::Ready);
+                let wanted = is == Some(true) && was != Some(true);
                 prop_assert_eq!(starts, wanted, "{} was {:?}, is {:?}", service, was, is);
             }
         }

@@ -15,10 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::nodes::{Nodes, node_name};
 use crate::acceptance::times::Times;
-use watchdog_test_support::real::{machine_resource, node_readiness};
-
-/// Where kubelets keep their Leases.
-const LEASE_NAMESPACE: &str = "kube-node-lease";
+use watchdog_test_support::real::{LEASE_NAMESPACE, machine_resource, node_readiness};
 
 /// One look at all machines, with everything that follows.
 const STEP_BOUND: Duration = Duration::from_secs(30);

@@ -44,17 +44,14 @@ impl Nodes {
         format!("node{}", self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Starts a kubelet, with a running Machine; says the name of the node.
+    /// Starts a kubelet, with a running Machine.
     pub(super) async fn start(&self, prefix: &str, zone: &str) -> anyhow::Result<()> {
         let options = FleetOptions {
             nodes: 1,
             prefix: prefix.to_owned(),
             zones: vec![zone.to_owned()],
             renew_interval: self.renew_interval,
-            lease_duration_seconds: i32::try_from((self.renew_interval * 4).as_secs())?,
-            status_interval: self.renew_interval,
-            machines: Some(self.machines.clone()),
-            ..FleetOptions::default()
+            machines: self.machines.clone(),
         };
         let fleet = RunningKubelets::start(&self.shoot, options).await?;
         let mut state = self.state.lock().await;

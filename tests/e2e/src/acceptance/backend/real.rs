@@ -8,25 +8,25 @@ use anyhow::Context;
 use futures::future::try_join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::async_trait;
 
 use super::machines::RealMachines;
 use super::nodes::Nodes;
 use super::pool::{Pool, PooledServer};
-use super::{Count, HeldServers, Plan, SeedBackend};
+use super::{Backend, Count, HeldServers, Plan, ShootBackend};
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
 use crate::acceptance::{COUNTS, PROJECT};
 use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
 use watchdog_test_support::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
 use watchdog_test_support::real::{
-    ApiServerOptions, ControllerManager, ControllerManagerOptions, KubeApiserver, MachineOptions,
-    RealControlPlane, create_cluster, create_deployment, create_kubeconfig_secret, create_namespace,
-    install_seed_crds,
+    ApiServerOptions, ControllerManager, ControllerManagerOptions, KubeApiserver, LEASE_NAMESPACE,
+    MachineOptions, RealControlPlane, create_cluster, create_deployment, create_kubeconfig_secret,
+    create_namespace, grant_probe, install_seed_crds,
 };
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait::BOUND;
@@ -58,7 +58,7 @@ pub struct RealBackend {
 }
 
 /// A shoot with a real API server.
-pub struct RealSite {
+struct RealSite {
     namespace: String,
     nodes: Arc<Nodes>,
     machines: Arc<RealMachines>,
@@ -86,7 +86,7 @@ async fn watch_over(
 async fn shoot_server(plane: &RealControlPlane, name: String) -> anyhow::Result<KubeApiserver> {
     let options = ApiServerOptions::new(&name).user(PROBE, &[]).lean();
     let server = plane.api_server_with(options).await?;
-    grant_probe(&server.client()).await?;
+    grant_probe(&server.client(), PROBE).await?;
     Ok(server)
 }
 
@@ -121,12 +121,8 @@ impl RealBackend {
             .map(|index| shoot_server(&plane, format!("shoot-{index}")))
             .collect();
         let (server, shoots) = tokio::try_join!(plane.api_server("seed"), try_join_all(shoots))?;
-        let upstream = Upstream {
-            url: server.url().to_owned(),
-            ca_pem: server.ca_pem().to_owned(),
-        };
         let proxy = match proxied {
-            true => Some(FaultProxy::start(upstream).await?),
+            true => Some(FaultProxy::start((&server).into()).await?),
             false => None,
         };
         let seed = watch_over(&server, "seed", proxy.as_ref()).await?;
@@ -138,106 +134,6 @@ impl RealBackend {
             times,
             plane,
         })
-    }
-
-    pub(super) const fn proxy(&self) -> Option<&FaultProxy> {
-        self.proxy.as_ref()
-    }
-
-    pub(super) async fn stop_seed(&self) -> anyhow::Result<()> {
-        self.server.stop().await
-    }
-
-    pub(super) async fn start_seed(&self) -> anyhow::Result<()> {
-        self.server.start_again().await
-    }
-
-    pub(super) async fn compact_seed(&self) -> anyhow::Result<()> {
-        // The API server's own memory of the past ends with its process.
-        self.server.stop().await?;
-        self.plane.compact_etcd().await?;
-        self.server.start_again().await
-    }
-
-    pub(super) async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
-        self.plane.kill_etcd_leader().await
-    }
-
-    pub(super) const fn times(&self) -> Times {
-        self.times
-    }
-
-    pub(super) fn seed(&self) -> (Arc<Seed>, SeedBackend) {
-        (self.seed.clone(), SeedBackend::Real(self.seed.client.clone()))
-    }
-
-    pub(super) async fn reserve(&self, servers: usize) -> anyhow::Result<Vec<PooledServer>> {
-        self.pool.borrow(servers).await
-    }
-
-    pub(super) async fn second_seed(
-        &self,
-        stock: &mut HeldServers,
-    ) -> anyhow::Result<(Arc<Seed>, SeedBackend)> {
-        let lent = stock.lent.pop().context("no API server reserved")?;
-        let seed = watch_over(&lent.server, "second-seed", None).await?;
-        let place = SeedBackend::Real(seed.client.clone());
-        // Ends with the seed: kept beside it by the scenario's stock.
-        stock.lent.insert(0, lent);
-        Ok((seed, place))
-    }
-
-    pub(super) async fn build(
-        &self,
-        stock: &mut HeldServers,
-        seed: &Client,
-        name: &str,
-        plan: &Plan,
-        cluster: bool,
-    ) -> anyhow::Result<RealSite> {
-        let lent = stock.lent.pop().context("no API server reserved")?;
-        let namespace = format!("shoot--{PROJECT}--{name}");
-        let shoot = lent.server.client();
-        clean(&shoot).await?;
-        create_namespace(seed, &namespace).await?;
-        let options = MachineOptions {
-            seed: seed.clone(),
-            namespace: namespace.clone(),
-        };
-        let nodes = Arc::new(Nodes::new(shoot.clone(), options, TIMES.renew_interval()));
-        for index in 0..plan.nodes {
-            nodes.start(&nodes.next_name(), &plan.zone(index)).await?;
-        }
-        let machines = Arc::new(RealMachines::new(
-            seed.clone(),
-            &namespace,
-            shoot,
-            nodes.clone(),
-            self.times,
-        ));
-        let workloads = self.run_control_plane(seed, &namespace, &lent.server, plan, &machines)?;
-        for (name, replicas) in COUNTS {
-            create_deployment(seed, &namespace, name, replicas).await?;
-        }
-        let site = RealSite {
-            _tasks: AbortOnDropHandle::new(tokio::spawn(machines.clone().run())),
-            namespace,
-            nodes,
-            machines,
-            _workloads: workloads,
-            lent,
-        };
-        if cluster {
-            let kubeconfig = site.probe_kubeconfig()?;
-            create_kubeconfig_secret(seed, &site.namespace, PROBE_SECRET, &kubeconfig).await?;
-            let grace = format!("{}ms", TIMES.grace.mul_f64(plan.grace).as_millis());
-            let mut object = shoot_object(&grace);
-            if let Some(last) = object.pointer_mut("/status/lastOperation") {
-                *last = json!({"type": "Create", "state": "Processing"});
-            }
-            create_cluster(seed, &site.namespace, object).await?;
-        }
-        Ok(site)
     }
 
     /// The processes behind the Deployments. Where nodes are counted it is a real kube-controller-manager that judges
@@ -285,90 +181,167 @@ async fn follow(program: Option<&ControllerManager>, runs: bool) -> anyhow::Resu
     }
 }
 
+#[async_trait]
+impl Backend for RealBackend {
+    fn times(&self) -> Times {
+        self.times
+    }
+
+    fn seed(&self) -> Arc<Seed> {
+        self.seed.clone()
+    }
+
+    fn proxy(&self) -> Option<&FaultProxy> {
+        self.proxy.as_ref()
+    }
+
+    async fn stop_seed(&self) -> anyhow::Result<()> {
+        self.server.stop().await
+    }
+
+    async fn start_seed(&self) -> anyhow::Result<()> {
+        self.server.start_again().await
+    }
+
+    async fn compact_seed(&self) -> anyhow::Result<()> {
+        // The API server's own memory of the past ends with its process.
+        self.server.stop().await?;
+        self.plane.compact_etcd().await?;
+        self.server.start_again().await
+    }
+
+    async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
+        self.plane.kill_etcd_leader().await
+    }
+
+    fn has_twin(&self, plan: &Plan) -> bool {
+        plan.toll == Count::Both
+    }
+
+    async fn reserve(&self, servers: usize) -> anyhow::Result<HeldServers> {
+        self.pool.borrow(servers).await
+    }
+
+    async fn second_seed(&self, stock: &mut HeldServers) -> anyhow::Result<Arc<Seed>> {
+        let lent = stock.pop().context("no API server reserved")?;
+        let seed = watch_over(&lent.server, "second-seed", None).await?;
+        // Ends with the seed: kept beside it by the scenario's stock.
+        stock.insert(0, lent);
+        Ok(seed)
+    }
+
+    async fn build(
+        &self,
+        stock: &mut HeldServers,
+        seed: Option<&Seed>,
+        name: &str,
+        plan: &Plan,
+    ) -> anyhow::Result<Box<dyn ShootBackend>> {
+        let lent = stock.pop().context("no API server reserved")?;
+        let namespace = format!("shoot--{PROJECT}--{name}");
+        let shoot = lent.server.client();
+        let is_watched = seed.is_some();
+        // Without a Cluster a shoot is not watched over.
+        let seed = &seed.unwrap_or(&self.seed).client;
+        clean(&shoot).await?;
+        create_namespace(seed, &namespace).await?;
+        let options = MachineOptions {
+            seed: seed.clone(),
+            namespace: namespace.clone(),
+        };
+        let nodes = Arc::new(Nodes::new(shoot.clone(), options, TIMES.renew_interval()));
+        for index in 0..plan.nodes {
+            nodes.start(&nodes.next_name(), &plan.zone(index)).await?;
+        }
+        let machines = Arc::new(RealMachines::new(
+            seed.clone(),
+            &namespace,
+            shoot,
+            nodes.clone(),
+            self.times,
+        ));
+        let workloads = self.run_control_plane(seed, &namespace, &lent.server, plan, &machines)?;
+        for (name, replicas) in COUNTS {
+            create_deployment(seed, &namespace, name, replicas).await?;
+        }
+        let site = RealSite {
+            _tasks: AbortOnDropHandle::new(tokio::spawn(machines.clone().run())),
+            namespace,
+            nodes,
+            machines,
+            _workloads: workloads,
+            lent,
+        };
+        if is_watched {
+            let kubeconfig = site.probe_kubeconfig()?;
+            create_kubeconfig_secret(seed, &site.namespace, PROBE_SECRET, &kubeconfig).await?;
+            let grace = format!("{}ms", TIMES.grace.mul_f64(plan.grace).as_millis());
+            let mut object = shoot_object(&grace);
+            if let Some(last) = object.pointer_mut("/status/lastOperation") {
+                *last = json!({"type": "Create", "state": "Processing"});
+            }
+            create_cluster(seed, &site.namespace, object).await?;
+        }
+        Ok(Box::new(site))
+    }
+}
+
 /// Removes what the borrower before has left.
 async fn clean(shoot: &Client) -> anyhow::Result<()> {
-    create_namespace(shoot, "kube-node-lease").await?;
+    create_namespace(shoot, LEASE_NAMESPACE).await?;
     let (delete, all) = (DeleteParams::default(), ListParams::default());
     let nodes = Api::<Node>::all(shoot.clone());
     nodes.delete_collection(&delete, &all).await?;
-    let leases = Api::<Lease>::namespaced(shoot.clone(), "kube-node-lease");
+    let leases = Api::<Lease>::namespaced(shoot.clone(), LEASE_NAMESPACE);
     leases.delete_collection(&delete, &all).await?;
     Ok(())
 }
 
-/// The permissions that Gardener grants the probe in a shoot: get and list of nodes and node leases, no more.
-async fn grant_probe(shoot: &Client) -> anyhow::Result<()> {
-    let role: ClusterRole = serde_json::from_value(json!({
-        "metadata": {"name": "probe"},
-        "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list"]},
-        ],
-    }))?;
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": {"name": "probe"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "probe"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": PROBE}],
-    }))?;
-    let params = PostParams::default();
-    Api::all(shoot.clone()).create(&params, &role).await?;
-    Api::all(shoot.clone()).create(&params, &binding).await?;
-    Ok(())
-}
-
-// === impl RealSite ===
-
-impl RealSite {
-    pub(super) fn namespace(&self) -> &str {
+#[async_trait]
+impl ShootBackend for RealSite {
+    fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    pub(super) fn client(&self) -> Client {
-        self.lent.server.client()
+    async fn client(&self) -> anyhow::Result<Client> {
+        Ok(self.lent.server.client())
     }
 
-    pub(super) fn upstream(&self) -> Upstream {
-        Upstream {
-            url: self.lent.server.url().to_owned(),
-            ca_pem: self.lent.server.ca_pem().to_owned(),
-        }
+    fn upstream(&self) -> Upstream {
+        Upstream::from(&*self.lent.server)
     }
 
-    pub(super) fn probe_kubeconfig(&self) -> anyhow::Result<String> {
+    fn probe_kubeconfig(&self) -> anyhow::Result<String> {
         self.lent.server.kubeconfig_for(PROBE)
     }
 
-    pub(super) async fn nodes(&self) -> Vec<(String, String)> {
+    async fn nodes(&self) -> Vec<(String, String)> {
         self.nodes.list().await
     }
 
-    pub(super) async fn cut_all(&self) {
-        self.nodes.cut(None).await;
+    async fn cut(&self, zone: Option<&str>) {
+        self.nodes.cut(zone).await;
     }
 
-    pub(super) async fn cut_zone(&self, zone: &str) {
-        self.nodes.cut(Some(zone)).await;
-    }
-
-    pub(super) async fn reconnect(&self) {
+    async fn reconnect(&self) {
         self.nodes.reconnect().await;
     }
 
-    pub(super) async fn stop_api_server(&self) -> anyhow::Result<()> {
+    async fn stop_api_server(&self) -> anyhow::Result<()> {
         self.lent.server.stop().await
     }
 
-    pub(super) async fn start_api_server(&self) -> anyhow::Result<()> {
+    async fn start_api_server(&self) -> anyhow::Result<()> {
         // It answers for seconds before it is ready, and kubelets do not wait for that.
         self.nodes.reconnect().await;
         self.lent.server.start_again().await
     }
 
-    pub(super) fn machines_replaced(&self) -> u64 {
+    fn machines_replaced(&self) -> u64 {
         self.machines.replaced.load(Ordering::SeqCst)
     }
 
-    pub(super) async fn machines_run(&self) -> anyhow::Result<bool> {
+    async fn machines_run(&self) -> anyhow::Result<bool> {
         self.machines.all_run().await
     }
 }

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use watchdog_sandbox::{
-    AuditEntry, Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
-};
+use tonic::async_trait;
+use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 
-use super::{Plan, SeedBackend};
+use super::{Backend, Count, HeldServers, Plan, ShootBackend};
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
 use crate::acceptance::{MCM_REPLICAS, PROJECT};
 use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
 use watchdog_test_support::fixtures::MCM;
+use watchdog_test_support::history::{Write, from_sandbox};
 use watchdog_test_support::sandboxed::client;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait::BOUND;
@@ -31,13 +31,6 @@ pub struct SandboxBackend {
     seed: Arc<Seed>,
     proxy: Option<FaultProxy>,
     times: Times,
-}
-
-/// A simulated shoot.
-pub struct SandboxSite {
-    shoot: SimulatedShoot,
-    // The simulation ends with it.
-    _sandbox: Arc<Sandbox>,
 }
 
 const TIMES: Times = Times {
@@ -65,16 +58,21 @@ async fn sandbox(audit_log: usize) -> anyhow::Result<Arc<Sandbox>> {
 }
 
 async fn watch_over(
-    sandbox: &Sandbox,
-    scratch: &Arc<Scratch>,
+    sandbox: &Arc<Sandbox>,
+    name: &str,
     proxy: Option<&FaultProxy>,
 ) -> anyhow::Result<Arc<Seed>> {
     let admin = client(&sandbox.seed().kubeconfig("administrator")).await?;
-    let kubeconfig = |identity: &str| {
-        let direct = sandbox.seed().kubeconfig(identity);
-        proxy.map(|proxy| proxy.kubeconfig(&direct)).unwrap_or(direct)
-    };
-    Ok(Arc::new(Seed::start(scratch, admin, kubeconfig, &TIMES).await?))
+    let kubeconfig = |identity: &str| kubeconfig(sandbox, proxy, identity);
+    let scratch = Scratch::new(name)?;
+    let mut seed = Seed::start(&scratch, admin, kubeconfig, &TIMES).await?;
+    seed.sandbox = Some(sandbox.clone());
+    Ok(Arc::new(seed))
+}
+
+fn kubeconfig(sandbox: &Sandbox, proxy: Option<&FaultProxy>, identity: &str) -> String {
+    let direct = sandbox.seed().kubeconfig(identity);
+    proxy.map(|proxy| proxy.kubeconfig(&direct)).unwrap_or(direct)
 }
 
 // === impl SandboxBackend ===
@@ -97,18 +95,13 @@ impl SandboxBackend {
     }
 
     async fn start_with(proxied: bool, times: Times) -> anyhow::Result<Self> {
-        let scratch = Scratch::new("acceptance")?;
         let audit_log = if proxied { AUDIT_LOG } else { 0 };
         let (watched, twins) = tokio::try_join!(sandbox(audit_log), sandbox(0))?;
-        let upstream = Upstream {
-            url: watched.seed().url(),
-            ca_pem: watched.seed().ca_pem().to_owned(),
-        };
         let proxy = match proxied {
-            true => Some(FaultProxy::start(upstream).await?),
+            true => Some(FaultProxy::start(watched.seed().into()).await?),
             false => None,
         };
-        let seed = watch_over(&watched, &scratch, proxy.as_ref()).await?;
+        let seed = watch_over(&watched, "acceptance", proxy.as_ref()).await?;
         Ok(Self {
             watched,
             twins,
@@ -118,59 +111,59 @@ impl SandboxBackend {
         })
     }
 
-    pub(super) fn kubeconfig(&self, identity: &str) -> String {
-        let direct = self.watched.seed().kubeconfig(identity);
-        let through = self.proxy.as_ref().map(|proxy| proxy.kubeconfig(&direct));
-        through.unwrap_or(direct)
+    /// A kubeconfig for one more replica of a service, through the fault proxy if there is one.
+    pub fn kubeconfig(&self, identity: &str) -> String {
+        kubeconfig(&self.watched, self.proxy.as_ref(), identity)
     }
 
-    pub(super) fn audit(&self) -> Vec<AuditEntry> {
-        self.watched.seed().audit()
+    /// The writes to the seed.
+    pub fn writes(&self) -> Vec<Write> {
+        from_sandbox(&self.watched.seed().audit())
     }
+}
 
-    pub(super) const fn proxy(&self) -> Option<&FaultProxy> {
-        self.proxy.as_ref()
-    }
-
-    pub(super) async fn stop_seed(&self) -> anyhow::Result<()> {
-        Ok(self.watched.seed().stop().await?)
-    }
-
-    pub(super) async fn start_seed(&self) -> anyhow::Result<()> {
-        Ok(self.watched.seed().resume().await?)
-    }
-
-    pub(super) fn compact_seed(&self) {
-        self.watched.seed().compact();
-    }
-
-    pub(super) const fn times(&self) -> Times {
+#[async_trait]
+impl Backend for SandboxBackend {
+    fn times(&self) -> Times {
         self.times
     }
 
-    pub(super) fn seed(&self) -> (Arc<Seed>, SeedBackend) {
-        (self.seed.clone(), SeedBackend::Sandbox(self.watched.clone()))
+    fn seed(&self) -> Arc<Seed> {
+        self.seed.clone()
     }
 
-    pub(super) fn unwatched(&self) -> SeedBackend {
-        SeedBackend::Sandbox(self.twins.clone())
+    fn proxy(&self) -> Option<&FaultProxy> {
+        self.proxy.as_ref()
     }
 
-    pub(super) async fn second_seed(&self) -> anyhow::Result<(Arc<Seed>, SeedBackend)> {
-        let sandbox = sandbox(0).await?;
-        let folder = Scratch::new("second-seed")?;
-        Ok((
-            watch_over(&sandbox, &folder, None).await?,
-            SeedBackend::Sandbox(sandbox),
-        ))
+    async fn stop_seed(&self) -> anyhow::Result<()> {
+        Ok(self.watched.seed().stop().await?)
     }
 
-    pub(super) async fn build(
+    async fn start_seed(&self) -> anyhow::Result<()> {
+        Ok(self.watched.seed().resume().await?)
+    }
+
+    async fn compact_seed(&self) -> anyhow::Result<()> {
+        self.watched.seed().compact();
+        Ok(())
+    }
+
+    fn has_twin(&self, plan: &Plan) -> bool {
+        plan.toll != Count::No
+    }
+
+    async fn second_seed(&self, _: &mut HeldServers) -> anyhow::Result<Arc<Seed>> {
+        watch_over(&sandbox(0).await?, "second-seed", None).await
+    }
+
+    async fn build(
         &self,
-        sandbox: &Arc<Sandbox>,
+        _: &mut HeldServers,
+        seed: Option<&Seed>,
         name: &str,
         plan: &Plan,
-    ) -> anyhow::Result<SandboxSite> {
+    ) -> anyhow::Result<Box<dyn ShootBackend>> {
         let timing = SimTiming {
             node_monitor_grace_period: GRACE.mul_f64(plan.grace),
             ..timing(&self.times)
@@ -182,73 +175,65 @@ impl SandboxBackend {
                 .zones(plan.zones)
                 .timing(timing)
         };
+        let sandbox = seed.and_then(|seed| seed.sandbox.as_ref()).unwrap_or(&self.twins);
         let shoot = sandbox.add_shoot(spec).await?;
         shoot.scale(MCM, MCM_REPLICAS)?;
-        Ok(SandboxSite {
-            shoot,
-            _sandbox: sandbox.clone(),
-        })
+        Ok(Box::new(SandboxSite(shoot)))
     }
 }
 
-// === impl SandboxSite ===
+/// A simulated shoot.
+struct SandboxSite(SimulatedShoot);
 
-impl SandboxSite {
-    pub(super) fn namespace(&self) -> &str {
-        self.shoot.namespace()
+#[async_trait]
+impl ShootBackend for SandboxSite {
+    fn namespace(&self) -> &str {
+        self.0.namespace()
     }
 
-    pub(super) async fn client(&self) -> anyhow::Result<Client> {
-        client(&self.shoot.api().kubeconfig("administrator")).await
+    async fn client(&self) -> anyhow::Result<Client> {
+        client(&self.0.api().kubeconfig("administrator")).await
     }
 
-    pub(super) fn upstream(&self) -> Upstream {
-        Upstream {
-            url: self.shoot.api().url(),
-            ca_pem: self.shoot.api().ca_pem().to_owned(),
-        }
+    fn upstream(&self) -> Upstream {
+        self.0.api().into()
     }
 
-    pub(super) fn probe_kubeconfig(&self) -> String {
-        self.shoot.probe_kubeconfig()
+    fn probe_kubeconfig(&self) -> anyhow::Result<String> {
+        Ok(self.0.probe_kubeconfig())
     }
 
-    pub(super) fn nodes(&self) -> Vec<(String, String)> {
-        let nodes = self.shoot.nodes().into_iter();
+    async fn nodes(&self) -> Vec<(String, String)> {
+        let nodes = self.0.nodes().into_iter();
         nodes.map(|node| (node.name, node.zone)).collect()
     }
 
-    pub(super) fn cut_all(&self) {
-        self.shoot.cut(Cut::All);
+    async fn cut(&self, zone: Option<&str>) {
+        self.0
+            .cut(zone.map_or(Cut::All, |zone| Cut::Zone(zone.to_owned())));
     }
 
-    pub(super) fn cut_zone(&self, zone: &str) {
-        self.shoot.cut(Cut::Zone(zone.to_owned()));
+    async fn reconnect(&self) {
+        self.0.heal();
     }
 
-    pub(super) fn reconnect(&self) {
-        self.shoot.heal();
+    async fn stop_api_server(&self) -> anyhow::Result<()> {
+        Ok(self.0.api().stop().await?)
     }
 
-    pub(super) async fn stop_api_server(&self) -> anyhow::Result<()> {
-        Ok(self.shoot.api().stop().await?)
-    }
-
-    pub(super) async fn start_api_server(&self) -> anyhow::Result<()> {
-        self.shoot.api().resume().await?;
+    async fn start_api_server(&self) -> anyhow::Result<()> {
+        self.0.api().resume().await?;
         // Its kubelets need no API server to renew.
-        self.reconnect();
+        self.0.heal();
         Ok(())
     }
 
-    pub(super) fn machines_replaced(&self) -> u64 {
-        self.shoot.machines_replaced()
+    fn machines_replaced(&self) -> u64 {
+        self.0.machines_replaced()
     }
 
-    pub(super) fn machines_run(&self) -> bool {
-        self.shoot
-            .machines()
-            .iter()
-            .all(|machine| machine.phase == "Running")
+    async fn machines_run(&self) -> anyhow::Result<bool> {
+        let machines = self.0.machines();
+        Ok(machines.iter().all(|machine| machine.phase == "Running"))
     }
 }

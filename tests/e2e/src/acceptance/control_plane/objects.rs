@@ -16,7 +16,7 @@ const MANAGER: &str = "acceptance";
 
 /// Writes them.
 #[derive(Clone)]
-pub(super) struct Writer {
+pub struct Writer {
     seed: Client,
     /// True if the seed serves `discovery.k8s.io/v1`.
     slices: bool,
@@ -25,7 +25,7 @@ pub(super) struct Writer {
 // === impl Writer ===
 
 impl Writer {
-    pub(super) async fn new(seed: &Client) -> anyhow::Result<Self> {
+    pub async fn new(seed: &Client) -> anyhow::Result<Self> {
         Ok(Self {
             seed: seed.clone(),
             slices: serves_endpoint_slices(seed).await?,
@@ -37,7 +37,7 @@ impl Writer {
     }
 
     /// A pod that runs.
-    pub(super) async fn create(&self, namespace: &str, component: &str, role: &str) -> anyhow::Result<Pod> {
+    pub async fn create(&self, namespace: &str, component: &str, role: &str) -> anyhow::Result<Pod> {
         let labels =
             json!({"gardener.cloud/role": "controlplane", "role": role, "acceptance.test/played": "true"});
         let pod: Pod = serde_json::from_value(json!({
@@ -55,13 +55,13 @@ impl Writer {
     }
 
     /// True if a pod is not there, as far as the seed tells.
-    pub(super) async fn is_gone(&self, namespace: &str, pod: &str) -> bool {
+    pub async fn is_gone(&self, namespace: &str, pod: &str) -> bool {
         let pods = Api::<Pod>::namespaced(self.seed.clone(), namespace);
         matches!(pods.get_opt(pod).await, Ok(None))
     }
 
     /// It waits in CrashLoopBackOff from now on. Somebody may have deleted it meanwhile.
-    pub(super) async fn crash(&self, namespace: &str, pod: &str) -> anyhow::Result<()> {
+    pub async fn crash(&self, namespace: &str, pod: &str) -> anyhow::Result<()> {
         let waiting =
             json!({"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"});
         let status = json!([{
@@ -79,7 +79,7 @@ impl Writer {
 
     /// The pods behind a Service, and which of them are ready: as EndpointSlice if the seed serves it, else as
     /// Endpoints.
-    pub(super) async fn publish(
+    pub async fn publish(
         &self,
         namespace: &str,
         service: &str,

@@ -33,7 +33,7 @@ pub async fn play_all(faults: &[FaultKind]) -> Results {
         .map(|(fault, number)| async move {
             let backend = SandboxBackend::start_behind_proxy().await;
             match backend {
-                Ok(backend) => play(&Arc::new(Backend::Sandbox(backend)), fault, number).await,
+                Ok(backend) => play(Arc::new(backend), fault, number).await,
                 Err(error) => row(fault, number, Instant::now(), Err(error)),
             }
         })
@@ -45,7 +45,7 @@ pub async fn play_all(faults: &[FaultKind]) -> Results {
 }
 
 /// Plays a fault on a back-end with a fault proxy before its seed.
-pub async fn play(backend: &Arc<Backend>, fault: FaultKind, number: u8) -> Row {
+pub async fn play(backend: Arc<dyn Backend>, fault: FaultKind, number: u8) -> Row {
     let begin = Instant::now();
     let played = timeout(BOUND, strike(backend, fault, number)).await;
     let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {BOUND:?}")));
@@ -65,17 +65,16 @@ fn row(fault: FaultKind, number: u8, begin: Instant, played: anyhow::Result<()>)
     row
 }
 
-async fn strike(backend: &Arc<Backend>, fault: FaultKind, number: u8) -> anyhow::Result<()> {
-    let seed = backend.seed().0;
+async fn strike(backend: Arc<dyn Backend>, fault: FaultKind, number: u8) -> anyhow::Result<()> {
+    let seed = backend.seed();
     let (control_planes, _following) = ControlPlanes::start(&seed).await?;
-    let fixture = Fixture::new(backend.clone(), control_planes, &format!("f{number:02}"));
+    let fixture = Fixture::new(backend, control_planes, &format!("f{number:02}"));
     fault.prepare(&fixture).await?;
     fixture.reserve(3).await?;
-    let (seed, place) = fixture.first_seed();
     let mut shoots = Vec::new();
     for _ in 0..3 {
         let plan = Plan::nodes(3).behind_proxy();
-        shoots.push(fixture.shoot_on(seed.clone(), &place, plan).await?);
+        shoots.push(fixture.shoot_on(seed.clone(), plan).await?);
     }
     let [losing, recovering, calm] = shoots.as_slice() else {
         anyhow::bail!("three shoots");

@@ -17,11 +17,8 @@ use watchdog_proto::probe::v1::{Outcome, Verdict};
 use super::ShootUnderTest;
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::history::timeline::Fact;
-use watchdog_test_support::real::{cluster_resource, machine_resource};
+use watchdog_test_support::real::{LEASE_NAMESPACE, cluster_resource, machine_resource};
 use watchdog_test_support::wait;
-
-/// Where kubelets keep their Leases.
-const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 // === impl ShootUnderTest ===
 
@@ -85,22 +82,24 @@ impl ShootUnderTest {
 
     /// Cuts all nodes off, here and at the twin.
     pub async fn cut_all(&self) {
-        self.half.site.cut_all().await;
-        let of = self.plan.nodes;
-        self.fact(Fact::Cut { cut: of, of });
-        if let Some(twin) = &self.twin {
-            twin.site.cut_all().await;
-        }
+        self.cut(None).await;
     }
 
     /// Cuts a zone off, here and at the twin.
     pub async fn cut_zone(&self, zone: &str) {
-        self.half.site.cut_zone(zone).await;
+        self.cut(Some(zone)).await;
+    }
+
+    async fn cut(&self, zone: Option<&str>) {
+        self.half.site.cut(zone).await;
         let nodes = self.half.site.nodes().await;
-        let cut = nodes.iter().filter(|(_, of)| of == zone).count();
+        let cut = nodes
+            .iter()
+            .filter(|(_, of)| zone.is_none_or(|zone| zone == of))
+            .count();
         self.fact(Fact::Cut { cut, of: nodes.len() });
         if let Some(twin) = &self.twin {
-            twin.site.cut_zone(zone).await;
+            twin.site.cut(zone).await;
         }
     }
 
@@ -130,7 +129,7 @@ impl ShootUnderTest {
     /// # Errors
     /// When it does not go away.
     pub async fn stop_api_server(&self) -> anyhow::Result<()> {
-        self.half.site.cut_all().await;
+        self.half.site.cut(None).await;
         self.half.site.stop_api_server().await
     }
 

@@ -2,88 +2,72 @@
 
 use super::*;
 
+/// The places of the user and the cluster that are in use, as pointers and as errors name them.
+const USER: (&str, &str) = ("/users/0/user", "users[0].user");
+const CLUSTER: (&str, &str) = ("/clusters/1/cluster", "clusters[1].cluster");
+
 #[test]
 fn what_would_leave_the_process_is_refused_by_name() {
-    let user = [
+    for ((pointer, path), fields, reason) in [
         (
-            "exec",
-            json!({"command": "hunter2"}),
+            USER,
+            json!({"exec": {"command": "hunter2"}}),
             "programs are not run; use token or client-certificate-data",
         ),
         (
-            "auth-provider",
-            json!({"name": "hunter2"}),
+            USER,
+            json!({"auth-provider": {"name": "hunter2"}}),
             "auth providers are not used; use token or client-certificate-data",
         ),
-        ("tokenFile", json!("/hunter2"), "files are not read; use token"),
         (
-            "client-certificate",
-            json!("/hunter2"),
+            USER,
+            json!({"tokenFile": "/hunter2"}),
+            "files are not read; use token",
+        ),
+        (
+            USER,
+            json!({"client-certificate": "/hunter2"}),
             "files are not read; use client-certificate-data",
         ),
         (
-            "client-key",
-            json!("/hunter2"),
+            USER,
+            json!({"client-key": "/hunter2"}),
             "files are not read; use client-key-data",
         ),
         (
-            "username",
-            json!("hunter2"),
+            USER,
+            json!({"username": "hunter2", "password": "hunter2"}),
             "basic authentication is not used; use token or client-certificate-data",
         ),
         (
-            "password",
-            json!("hunter2"),
-            "basic authentication is not used; use token or client-certificate-data",
-        ),
-        (
-            "as",
-            json!("hunter2"),
+            USER,
+            json!({
+                "as": "hunter2", "as-uid": "hunter2", "as-groups": ["hunter2"], "as-user-extra": {"a": ["hunter2"]},
+            }),
             "impersonation is not used; give the user itself the permissions",
         ),
         (
-            "as-uid",
-            json!("hunter2"),
-            "impersonation is not used; give the user itself the permissions",
-        ),
-        (
-            "as-groups",
-            json!(["hunter2"]),
-            "impersonation is not used; give the user itself the permissions",
-        ),
-        (
-            "as-user-extra",
-            json!({"a": ["hunter2"]}),
-            "impersonation is not used; give the user itself the permissions",
-        ),
-    ];
-    for (field, value, reason) in user {
-        let expected = format!("users[0].user.{field}: is not supported: {reason}");
-        assert_eq!(error(&with(&format!("/users/0/user/{field}"), value)), expected);
-    }
-    let cluster = [
-        (
-            "certificate-authority",
-            json!("/hunter2"),
+            CLUSTER,
+            json!({"certificate-authority": "/hunter2"}),
             "files are not read; put the PEM into certificate-authority-data",
         ),
         (
-            "proxy-url",
-            json!("socks5://hunter2"),
+            CLUSTER,
+            json!({"proxy-url": "socks5://hunter2"}),
             "proxies are not used; name the address of the kube-apiserver itself",
         ),
         (
-            "insecure-skip-tls-verify",
-            json!(true),
+            CLUSTER,
+            json!({"insecure-skip-tls-verify": true}),
             "the server must be verified; set certificate-authority-data and, if need be, tls-server-name",
         ),
-    ];
-    for (field, value, reason) in cluster {
-        let expected = format!("clusters[1].cluster.{field}: is not supported: {reason}");
-        assert_eq!(
-            error(&with(&format!("/clusters/1/cluster/{field}"), value)),
-            expected
-        );
+    ] {
+        for (field, value) in fields.as_object().unwrap() {
+            assert_eq!(
+                error(&with(&format!("{pointer}/{field}"), value.clone())),
+                format!("{path}.{field}: is not supported: {reason}")
+            );
+        }
     }
     // Unset or switched off they do no harm.
     for (pointer, value) in [
@@ -96,37 +80,17 @@ fn what_would_leave_the_process_is_refused_by_name() {
 }
 
 #[test]
-fn malformed_fields_are_refused_by_name() {
-    let rows = [
+fn a_context_must_lead_to_one_cluster_and_user() {
+    for (pointer, value, expected) in [
         (
             "/current-context",
             json!("hunter2"),
             "contexts: no entry has the name that current-context refers to",
         ),
         (
-            "/current-context",
-            json!(["b"]),
-            "current-context: has a value of the wrong type at",
-        ),
-        (
             "/contexts",
             json!([]),
             "contexts: no entry has the name that current-context refers to",
-        ),
-        (
-            "/contexts",
-            json!({}),
-            "contexts: has a value of the wrong type at",
-        ),
-        (
-            "/contexts/1/context",
-            json!("c"),
-            "contexts[1].context: has a value of the wrong type at",
-        ),
-        (
-            "/contexts/1/context/cluster",
-            json!(null),
-            "contexts[1].context.cluster: has a value of the wrong type at",
         ),
         (
             "/contexts/1/context/cluster",
@@ -143,86 +107,102 @@ fn malformed_fields_are_refused_by_name() {
             json!("b"),
             "contexts[1].name: is the same as that of an entry before",
         ),
+    ] {
+        assert_eq!(error(&with(pointer, value)), expected, "{pointer}");
+    }
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_refused_with_its_place() {
+    for (pointer, value, path) in [
+        ("/current-context", json!(["b"]), "current-context"),
+        ("/contexts", json!({}), "contexts"),
+        ("/contexts/1/context", json!("c"), "contexts[1].context"),
         (
-            "/clusters/1/cluster/server",
+            "/contexts/1/context/cluster",
             json!(null),
-            "clusters[1].cluster.server: is required",
+            "contexts[1].context.cluster",
         ),
+    ] {
+        let error = error(&with(pointer, value));
+        let expected = format!("{path}: has a value of the wrong type at line 1, column ");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+}
+
+#[test]
+fn malformed_fields_are_refused_by_name() {
+    let bad_pem = "-----BEGIN CERTIFICATE-----\nhunter2!\n-----END CERTIFICATE-----\n";
+    let authority = "certificate-authority-data";
+    for ((pointer, path), field, value, reason) in [
+        (CLUSTER, "server", json!(null), "is required"),
         (
-            "/clusters/1/cluster/server",
+            CLUSTER,
+            "server",
             json!("http://hunter2"),
-            "clusters[1].cluster.server: must be https: credentials are not sent in the clear",
+            "must be https: credentials are not sent in the clear",
         ),
         (
-            "/clusters/1/cluster/server",
+            CLUSTER,
+            "server",
             json!("hunter2:443"),
-            "clusters[1].cluster.server: must be an address such as https://host:443",
+            "must be an address such as https://host:443",
         ),
         (
-            "/clusters/1/cluster/server",
+            CLUSTER,
+            "server",
             json!("https://a b"),
-            "clusters[1].cluster.server: is not an address such as https://host:443",
+            "is not an address such as https://host:443",
         ),
         (
-            "/clusters/1/cluster/server",
+            CLUSTER,
+            "server",
             json!("https://u:hunter2@host"),
-            "clusters[1].cluster.server: must not hold credentials; put them into the user",
+            "must not hold credentials; put them into the user",
         ),
         (
-            "/clusters/1/cluster/server",
+            CLUSTER,
+            "server",
             json!("https://h/?x=1"),
-            "clusters[1].cluster.server: must not have a query",
+            "must not have a query",
         ),
         (
-            "/clusters/1/cluster/tls-server-name",
+            CLUSTER,
+            "tls-server-name",
             json!("not a name"),
-            "clusters[1].cluster.tls-server-name: must be a DNS name or an IP address",
+            "must be a DNS name or an IP address",
         ),
+        (CLUSTER, authority, json!("hunter2!"), "is not base64"),
         (
-            "/clusters/1/cluster/certificate-authority-data",
-            json!("hunter2!"),
-            "clusters[1].cluster.certificate-authority-data: is not base64",
-        ),
-        (
-            "/clusters/1/cluster/certificate-authority-data",
+            CLUSTER,
+            authority,
             json!(encoded("hunter2")),
-            "clusters[1].cluster.certificate-authority-data: holds no certificate in PEM",
+            "holds no certificate in PEM",
         ),
+        (CLUSTER, authority, json!(encoded(bad_pem)), "is not PEM"),
         (
-            "/clusters/1/cluster/certificate-authority-data",
-            json!(encoded(
-                "-----BEGIN CERTIFICATE-----\nhunter2!\n-----END CERTIFICATE-----\n"
-            )),
-            "clusters[1].cluster.certificate-authority-data: is not PEM",
-        ),
-        (
-            "/users/0/user/token",
+            USER,
+            "token",
             json!("hunter2 with space"),
-            "users[0].user.token: has characters that no HTTP header can carry",
+            "has characters that no HTTP header can carry",
         ),
         (
-            "/users/0/user/client-certificate-data",
+            USER,
+            "client-key-data",
             json!(encoded(&PKI.cert)),
-            "users[0].user.client-key-data: is required beside client-certificate-data",
+            "holds no private key in PEM",
         ),
-        (
-            "/users/0/user/client-key-data",
-            json!(encoded(&PKI.key)),
-            "users[0].user.client-certificate-data: is required beside client-key-data",
-        ),
-        (
-            "/users/0/user/client-key-data",
-            json!(encoded(&PKI.cert)),
-            "users[0].user.client-key-data: holds no private key in PEM",
-        ),
-    ];
-    for (pointer, value, expected) in rows {
-        let error = error(&with(pointer, value.clone()));
-        // What cannot be decoded is shown with its place.
-        let place = error
-            .find(" at line 1, column ")
-            .map_or(error.len(), |at| at + " at".len());
-        assert_eq!(&error[..place], expected, "{pointer} = {value}");
+    ] {
+        let expected = format!("{path}.{field}: {reason}");
+        assert_eq!(error(&with(&format!("{pointer}/{field}"), value)), expected);
+    }
+    for (given, value, missing) in [
+        ("client-certificate-data", &PKI.cert, "client-key-data"),
+        ("client-key-data", &PKI.key, "client-certificate-data"),
+    ] {
+        let expected = format!("users[0].user.{missing}: is required beside {given}");
+        let config = with(&format!("/users/0/user/{given}"), json!(encoded(value)));
+        assert_eq!(error(&config), expected);
     }
 }
 

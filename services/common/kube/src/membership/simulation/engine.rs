@@ -222,14 +222,13 @@ impl Simulation {
                     request,
                     answered: answered && !cut_off,
                 };
-                let message = Message {
+                self.messages.push(Message {
                     due: now + due,
                     replica,
                     process: process.number,
                     request: *numbers,
                     content,
-                };
-                self.messages.push(message);
+                });
             }
         }
         if rng.random_bool(0.3) {
@@ -243,44 +242,31 @@ impl Simulation {
         let split = self.messages.partition_point(|m| m.due <= now);
         let due: Vec<_> = self.messages.drain(..split).collect();
         for message in due {
-            let Message {
-                replica,
-                process: number,
-                request: asked,
-                ..
-            } = message;
             match message.content {
                 Content::Request { request, answered } => {
-                    let answer = self.apply(replica, number, request);
+                    let answer = self.apply(message.replica, message.process, request);
                     if answered {
-                        let due = now + ms(self.rng.random_range(0..40));
-                        let content = Content::Answer(answer);
                         self.messages.push(Message {
-                            due,
-                            replica,
-                            process: number,
-                            request: asked,
-                            content,
+                            due: now + ms(self.rng.random_range(0..40)),
+                            content: Content::Answer(answer),
+                            ..message
                         });
                     }
                 }
                 Content::Answer(answer) => {
-                    let Some(process) = &mut self.replicas[replica].process else {
+                    let Some(process) = &mut self.replicas[message.replica].process else {
                         continue;
                     };
-                    if process.number != number || process.asked.is_none_or(|(n, _)| n != asked) {
+                    let waits = process.asked.is_some_and(|(number, _)| number == message.request);
+                    if process.number != message.process || !waits {
                         continue;
                     }
                     if now < process.paused {
                         // Lies in the socket until the process goes on.
-                        let due = process.paused;
-                        let content = Content::Answer(answer);
                         self.messages.push(Message {
-                            due,
-                            replica,
-                            process: number,
-                            request: asked,
-                            content,
+                            due: process.paused,
+                            content: Content::Answer(answer),
+                            ..message
                         });
                     } else {
                         process.answered(answer);
@@ -319,9 +305,7 @@ impl Simulation {
         let starting = self
             .processes()
             .any(|(i, p)| i == replica && p.number == number && !p.state.has_joined());
-        let holds = |p: &Process| {
-            p.state.valid_until(p.local).is_some() || p.actions.iter().any(|a| self.now < a.ends)
-        };
+        let holds = |p: &Process| p.state.is_valid(p.local) || p.actions.iter().any(|a| self.now < a.ends);
         let holders = self
             .processes()
             .filter(|(i, p)| *i != replica && holds(p))

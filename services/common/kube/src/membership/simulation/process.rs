@@ -54,17 +54,13 @@ impl Process {
         let rate = [0.9, 1.0, 1.1][rng.random_range(0..3)];
         let address = Arc::from(format!("{identity}:9645"));
         let session = Session(rng.random());
+        let me = Arc::clone(identity);
+        let mut state = MembershipState::new(me, address, session, Ownership::Exclusive, timing);
+        state.pod = pod;
         Self {
             number,
             identity: Arc::clone(identity),
-            state: MembershipState::new(
-                Arc::clone(identity),
-                address,
-                session,
-                Ownership::Exclusive,
-                timing,
-            )
-            .in_pod(pod),
+            state,
             rate,
             local: Duration::from_secs(rng.random_range(0..30)),
             asked: None,

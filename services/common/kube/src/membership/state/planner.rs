@@ -4,17 +4,9 @@ use std::sync::Arc;
 
 use super::{MembershipState, OwnLeaseState, PendingRequest, Request, SessionPhase};
 use crate::membership::member_table::Moment;
-use crate::membership::record::{Identity, LeaseVersion, MemberRecord, SeenSessions};
+use crate::membership::record::{MemberRecord, SeenSessions};
 #[cfg(test)]
 use crate::membership::simulation::Rule;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum NextRequest {
-    List,
-    Publish,
-    Release,
-    Collect(Identity, LeaseVersion),
-}
 
 // === impl MembershipState ===
 
@@ -29,8 +21,21 @@ impl MembershipState {
         if self.asked.is_some() || now < self.retry_at {
             return None;
         }
-        let want = self.planner().into_iter().find(|(due, _)| *due <= now)?.1;
-        Some(self.ask(now, want))
+        let (_, request) = self.wanted().into_iter().find(|(due, _)| *due <= now)?;
+        match &request {
+            Request::List => self.list_wanted = false,
+            Request::Write { record, .. } if record.held => {
+                self.wrote = true;
+                self.ends_at.get_or_insert(now + self.timing.lease_ttl);
+            }
+            Request::Write { .. } | Request::Collect { .. } => {}
+        }
+        self.asked = Some(PendingRequest {
+            request: request.clone(),
+            started: now,
+            mark: self.member_table.mark(),
+        });
+        Some(request)
     }
 
     /// When [`Self::next`] should be called again if nothing happens before; none when only an answer can help.
@@ -38,7 +43,7 @@ impl MembershipState {
         let due = match self.asked {
             Some(_) => None,
             None => self
-                .planner()
+                .wanted()
                 .into_iter()
                 .map(|(due, _)| due.max(self.retry_at))
                 .min(),
@@ -47,41 +52,42 @@ impl MembershipState {
     }
 
     /// The wanted requests and their earliest times, the most important first.
-    fn planner(&self) -> Vec<(Moment, NextRequest)> {
-        let mut planner = Vec::with_capacity(3);
+    fn wanted(&self) -> Vec<(Moment, Request)> {
+        let mut wanted = Vec::with_capacity(3);
         if self.leaving {
             match self.base {
-                OwnLeaseState::Unknown if self.wrote => planner.push((Moment::ZERO, NextRequest::List)),
+                OwnLeaseState::Unknown if self.wrote => wanted.push((Moment::ZERO, Request::List)),
                 OwnLeaseState::Own(_) if self.wrote && !self.busy => {
-                    planner.push((Moment::ZERO, NextRequest::Release))
+                    wanted.push((Moment::ZERO, self.write(false)));
                 }
                 _ => {}
             }
-            return planner;
+            return wanted;
         }
         match self.phase {
-            SessionPhase::Left => return planner,
-            SessionPhase::Starting => planner.push((Moment::ZERO, NextRequest::List)),
-            _ if self.base == OwnLeaseState::Unknown => planner.push((Moment::ZERO, NextRequest::List)),
+            SessionPhase::Left => return wanted,
+            SessionPhase::Starting => wanted.push((Moment::ZERO, Request::List)),
+            _ if self.base == OwnLeaseState::Unknown => wanted.push((Moment::ZERO, Request::List)),
             SessionPhase::Waiting if self.busy || matches!(self.base, OwnLeaseState::HeldByOther(..)) => {}
-            SessionPhase::Waiting => planner.push((self.publish_not_before(), NextRequest::Publish)),
+            SessionPhase::Waiting => wanted.push((self.publish_not_before(), self.write(true))),
             SessionPhase::Published => {
-                planner.push((self.renew_at, NextRequest::Publish));
-                planner.push((Moment::ZERO, NextRequest::List));
+                wanted.push((self.renew_at, self.write(true)));
+                wanted.push((Moment::ZERO, Request::List));
             }
             SessionPhase::Joined if self.published.as_ref() == Some(&self.view()) => {
-                planner.push((self.renew_at, NextRequest::Publish));
+                wanted.push((self.renew_at, self.write(true)));
             }
-            SessionPhase::Joined => planner.push((Moment::ZERO, NextRequest::Publish)),
+            SessionPhase::Joined => wanted.push((Moment::ZERO, self.write(true))),
         }
-        planner.push((self.list_at(), NextRequest::List));
+        wanted.push((self.list_at(), Request::List));
         if let Some((since, identity, lease_version)) = self.member_table.longest_gone() {
-            planner.push((
-                since + self.timing.gc_after,
-                NextRequest::Collect(identity, lease_version),
-            ));
+            let collect = Request::Collect {
+                identity,
+                lease_version,
+            };
+            wanted.push((since + self.timing.gc_after, collect));
         }
-        planner
+        wanted
     }
 
     /// When to publish a new session. Not before everybody found has shown that it lives, while somebody certainly
@@ -141,60 +147,20 @@ impl MembershipState {
         view
     }
 
-    fn ask(&mut self, started: Moment, want: NextRequest) -> Request {
+    /// The request that renews the own Lease, or releases it.
+    fn write(&self, held: bool) -> Request {
         let base = match &self.base {
             OwnLeaseState::Own(lease_version) => Some(lease_version.clone()),
             _ => None,
         };
-        let (asked, request) = match want {
-            NextRequest::List => {
-                self.list_wanted = false;
-                (
-                    PendingRequest::List {
-                        started,
-                        mark: self.member_table.mark(),
-                    },
-                    Request::List,
-                )
-            }
-            NextRequest::Publish => {
-                self.wrote = true;
-                self.ends_at.get_or_insert(started + self.timing.lease_ttl);
-                let view = self.view();
-                let record = self.record(view.clone(), true);
-                (
-                    PendingRequest::Write {
-                        started,
-                        session: self.session,
-                        view,
-                    },
-                    Request::Write { base, record },
-                )
-            }
-            NextRequest::Release => {
-                let record = self.record(self.view(), false);
-                (PendingRequest::Release, Request::Write { base, record })
-            }
-            NextRequest::Collect(identity, lease_version) => (
-                PendingRequest::Collect(Arc::clone(&identity)),
-                Request::Collect {
-                    identity,
-                    lease_version,
-                },
-            ),
-        };
-        self.asked = Some(asked);
-        request
-    }
-
-    fn record(&self, view: SeenSessions, held: bool) -> MemberRecord {
-        MemberRecord {
+        let record = MemberRecord {
             identity: Arc::clone(&self.me),
             session: self.session,
             address: Arc::clone(&self.address),
-            view,
+            view: self.view(),
             pod: self.pod.clone(),
             held,
-        }
+        };
+        Request::Write { base, record }
     }
 }

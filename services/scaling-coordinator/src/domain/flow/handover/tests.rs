@@ -1,8 +1,8 @@
 use super::super::op::MAX_TRIES;
-use super::super::tests::bench::{Bench, DOWN, UP, recorded, unknown};
+use super::super::tests::bench::{Bench, DOWN, UP, refused, unknown};
 use super::super::*;
-use crate::domain::observed::{Observed, ResourceState};
-use crate::domain::testing::{S, held, seen};
+use crate::domain::observed::Observed;
+use crate::domain::testing::{S, held, recorded, seen, unread};
 
 /// A shoot that this replica has just taken over.
 fn taken_over(kcm: impl Into<Observed>, mcm: impl Into<Observed>, ca: impl Into<Observed>) -> Bench {
@@ -89,11 +89,7 @@ fn a_read_that_fails_is_tried_again_and_nothing_is_written_before() {
     let mut bench = taken_over(seen(2, 2), held(1), held(1));
     bench.answer(DOWN, "read ca", ActionOutcome::Done);
     for failures in 1..=MAX_TRIES {
-        let refused = ActionOutcome::Refused {
-            why: "500".into(),
-            retry_after: None,
-        };
-        bench.answer(DOWN, "read mcm", refused);
+        bench.answer(DOWN, "read mcm", refused());
         assert_eq!(bench.wanted(DOWN), [""; 0], "after {failures} failures");
         bench.now = bench.next(DOWN).wake.unwrap();
     }
@@ -133,14 +129,7 @@ fn a_conflict_confirms_nothing() {
 
 #[test]
 fn the_initial_delay_runs_after_a_read_all_the_same() {
-    let mut bench = taken_over(
-        seen(2, 2),
-        ResourceState {
-            replicas: None,
-            ..seen(0, 0)
-        },
-        Observed::Absent,
-    );
+    let mut bench = taken_over(seen(2, 2), unread(), Observed::Absent);
     bench.done(UP, "read mcm", "mcm", held(1));
     bench.done(UP, "read kcm", "kcm", seen(2, 2));
     assert_eq!(bench.steps(UP)[1], Step::Delayed);

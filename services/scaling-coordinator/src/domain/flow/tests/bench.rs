@@ -8,7 +8,7 @@ use watchdog_api::prober::DependentResource;
 use super::super::*;
 use crate::domain::next_step::ResourceWrite;
 use crate::domain::observed::{Observed, ResourceState};
-use crate::domain::testing::{dependent_of, gardener, held, start};
+use crate::domain::testing::{dependent_of, gardener, start};
 
 pub(in crate::domain::flow) const DOWN: Option<Direction> = Some(Direction::Down);
 pub(in crate::domain::flow) const UP: Option<Direction> = Some(Direction::Up);
@@ -135,17 +135,16 @@ fn text(action: &Action) -> String {
     }
 }
 
-pub(in crate::domain::flow) fn recorded(replicas: i32) -> ResourceState {
-    ResourceState {
-        replicas: Some(replicas),
-        ready: replicas,
-        ..held(replicas)
-    }
-}
-
 pub(in crate::domain::flow) fn unknown() -> ActionOutcome {
     ActionOutcome::Unknown {
         why: "no answer within 10s".into(),
+        retry_after: None,
+    }
+}
+
+pub(in crate::domain::flow) fn refused() -> ActionOutcome {
+    ActionOutcome::Refused {
+        why: "500".into(),
         retry_after: None,
     }
 }

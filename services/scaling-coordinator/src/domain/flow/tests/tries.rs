@@ -1,14 +1,10 @@
 use super::super::*;
-use super::bench::{Bench, DOWN, MS, recorded, unknown};
+use super::bench::{Bench, DOWN, MS, refused, unknown};
 use crate::domain::observed::{Observed, ResourceState};
-use crate::domain::testing::{S, held, seen};
+use crate::domain::testing::{S, held, recorded, seen};
 
 #[test]
 fn three_tries_then_the_level_has_failed_and_is_tried_again() {
-    let refused = || ActionOutcome::Refused {
-        why: "forbidden".into(),
-        retry_after: None,
-    };
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     for attempt in 1..=3 {
         bench.answer(DOWN, "down mcm 1", refused());
@@ -167,11 +163,7 @@ fn conflicts_are_decided_again_but_not_for_ever() {
 fn tries_and_their_pauses_go_on_after_a_hold() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     for attempt in 1..=3 {
-        let refused = ActionOutcome::Refused {
-            why: "500".into(),
-            retry_after: None,
-        };
-        bench.answer(DOWN, "down mcm 1", refused);
+        bench.answer(DOWN, "down mcm 1", refused());
         let until = bench.next(DOWN).wake.unwrap();
         bench.next(None);
         let steps = bench.next(DOWN);
@@ -234,10 +226,6 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     bench.done(DOWN, "down mcm 1", "mcm", stopping());
     let begun = bench.now;
     let mut read_after = Vec::new();
-    let refused = || ActionOutcome::Refused {
-        why: "500".into(),
-        retry_after: None,
-    };
     for outcome in [ActionOutcome::Done, refused(), unknown()] {
         bench.now = bench.next(DOWN).wake.unwrap();
         bench.answer(DOWN, "read mcm", outcome);

@@ -1,0 +1,199 @@
+//! A coordinator on a real API server, with a shoot whose controllers the test plays, and a lease-probe that says what
+//! the test tells it to say.
+
+mod observe;
+mod restored;
+mod scenarios;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use watchdog_proto::scaling::v1::Direction;
+use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
+use watchdog_test_support::fixtures::{CA, KCM, MCM};
+use watchdog_test_support::real::{
+    ApiServerOptions, KubeApiserver, RealControlPlane, cluster_resource, create_namespace, create_shoot,
+    install_seed_crds,
+};
+use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions, deployments, kind};
+
+use crate::fixture::SHOOT;
+
+/// The dependants and their replicas.
+const COUNTS: [(&str, i32); 3] = [(KCM, 2), (MCM, 3), (CA, 1)];
+
+/// How long the simulated pods take to start and to stop.
+const WORKLOAD_DELAY: Duration = Duration::from_millis(200);
+
+/// The user of the coordinator, by which the audit log tells its writes.
+const USER: &str = "coordinator";
+
+fn stateful_sets() -> ApiResource {
+    kind("apps", "v1", "StatefulSet", "statefulsets")
+}
+
+/// A custom resource with the sub-resource scale.
+fn engines() -> ApiResource {
+    kind("machines.example.com", "v1", "Engine", "engines")
+}
+
+struct Fixture {
+    client: Client,
+    probe: FakeProbe,
+    workloads: WorkloadController,
+    coordinator: Coordinator,
+    config: PathBuf,
+    kubeconfig: String,
+    server: KubeApiserver,
+    // Last, so that it outlives what talks to it.
+    plane: RealControlPlane,
+}
+
+// === impl Fixture ===
+
+impl Fixture {
+    /// A seed, and a coordinator that has seen its shoot healthy.
+    async fn start(name: &str, config: &str) -> anyhow::Result<Self> {
+        let plane = RealControlPlane::start(name).await?;
+        let options = ApiServerOptions::new("seed").audited(&[USER]);
+        let server = plane.api_server_with(options).await?;
+        let client = server.client();
+        install_seed_crds(&client).await?;
+        define_engines(&client).await?;
+        create_namespace(&client, "garden").await?;
+        let kinds = vec![deployments(), stateful_sets(), engines()];
+        let workloads = WorkloadController::start(&client, WorkloadOptions::new(WORKLOAD_DELAY).kinds(kinds));
+        create_shoot(&client, SHOOT, &COUNTS).await?;
+        let probe = FakeProbe::start().await?;
+        probe.say([SHOOT], Outcome::Healthy);
+        let config = plane.scratch().write("prober.yaml", config)?;
+        let kubeconfig = server.kubeconfig_for(USER)?;
+        let coordinator = Coordinator::start(plane.scratch(), &config, &kubeconfig, &probe).await?;
+        let fixture = Self {
+            client,
+            probe,
+            workloads,
+            coordinator,
+            config,
+            kubeconfig,
+            server,
+            plane,
+        };
+        fixture.until_settled(Direction::Up).await?;
+        fixture.until_ready().await?;
+        Ok(fixture)
+    }
+
+    fn say(&self, outcome: Outcome) {
+        self.probe.say([SHOOT], outcome);
+    }
+
+    async fn until_settled(&self, direction: Direction) -> anyhow::Result<()> {
+        self.coordinator.until_settled(SHOOT, direction, BOUND * 2).await
+    }
+
+    /// Waits until the coordinator sees all replicas ready. A shoot that never was counts as settled too.
+    async fn until_ready(&self) -> anyhow::Result<()> {
+        wait::until("the shoot is ready", BOUND, || async {
+            let state = self.coordinator.get(SHOOT).await?;
+            for resource in state.resources {
+                let (wanted, ready) = (resource.spec_replicas, resource.ready_replicas);
+                anyhow::ensure!(wanted.is_some() && wanted == ready, "{resource:?}");
+            }
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    async fn until_replicas(&self, name: &str, wanted: i32) -> anyhow::Result<()> {
+        wait::until_true(&format!("{name} is scaled to {wanted}"), BOUND, || async {
+            Ok(self.replicas(name).await? == wanted)
+        })
+        .await
+    }
+
+    /// The coordinator dies at once, and another process takes its place.
+    async fn crash(&mut self) -> anyhow::Result<()> {
+        self.coordinator.process.kill_9().await?;
+        forget_leases(&self.client).await?;
+        let (config, kubeconfig) = (&self.config, &self.kubeconfig);
+        self.coordinator = Coordinator::start(self.plane.scratch(), config, kubeconfig, &self.probe).await?;
+        Ok(())
+    }
+
+    fn api(&self, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), SHOOT, resource)
+    }
+
+    /// Wanted replicas and our annotations: the recorded count, and whether it is held down.
+    async fn state(&self, resource: &ApiResource, name: &str) -> anyhow::Result<(i32, Option<String>, bool)> {
+        let object = self.api(resource).get(name).await?;
+        let mut fields = ["/spec/replicas", "/spec/size"].into_iter();
+        let replicas = fields.find_map(|field| object.data.pointer(field)?.as_i64());
+        let annotation = |name: &str| {
+            let annotations = object.annotations();
+            annotations.get(&format!("dependency-watchdog.gardener.cloud/{name}"))
+        };
+        Ok((
+            i32::try_from(replicas.unwrap_or_default())?,
+            annotation("replicas").cloned(),
+            annotation("meltdown-protection-active").is_some(),
+        ))
+    }
+
+    /// Wanted replicas of a Deployment.
+    async fn replicas(&self, name: &str) -> anyhow::Result<i32> {
+        Ok(self.state(&deployments(), name).await?.0)
+    }
+
+    async fn patch(&self, name: &str, patch: Value) -> anyhow::Result<()> {
+        let patch = Patch::Merge(patch);
+        self.api(&deployments())
+            .patch(name, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    /// Changes the Shoot in the Cluster.
+    async fn change_shoot(&self, change: Value) -> anyhow::Result<()> {
+        let clusters: Api<DynamicObject> = Api::all_with(self.client.clone(), &cluster_resource());
+        let patch = Patch::Merge(json!({"spec": {"shoot": change}}));
+        clusters.patch(SHOOT, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+}
+
+async fn define_engines(seed: &Client) -> anyhow::Result<()> {
+    let definitions = kind(
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+    );
+    let api: Api<DynamicObject> = Api::all_with(seed.clone(), &definitions);
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = DynamicObject::new("engines.machines.example.com", &definitions).data(json!({"spec": {
+        "group": "machines.example.com",
+        "names": {"kind": "Engine", "plural": "engines", "singular": "engine"},
+        "scope": "Namespaced",
+        "versions": [{
+            "name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open, "status": open}}},
+            "subresources": {
+                "status": {},
+                "scale": {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"},
+            },
+        }],
+    }}));
+    api.create(&PostParams::default(), &definition).await?;
+    let all: Api<DynamicObject> = Api::all_with(seed.clone(), &engines());
+    wait::until("Engines are served", BOUND, || async {
+        all.list(&Default::default()).await?;
+        Ok(Some(()))
+    })
+    .await
+}

@@ -1,0 +1,140 @@
+//! Mode observe on a real API server, whose managedFields tell the coordinator's own writes from those of another
+//! watchdog.
+
+use anyhow::Context;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use watchdog_proto::scaling::v1::shoot_event::Event;
+use watchdog_proto::scaling::v1::{Direction, IncidentEnded, ListShootEventsRequest, Mode};
+use watchdog_test_support::coordinator::Outcome;
+use watchdog_test_support::fixtures;
+use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::workload_controller::deployments;
+
+use super::{COUNTS, Fixture, SHOOT};
+
+/// The name of the other watchdog in managedFields.
+const OTHER: &str = "dependency-watchdog";
+
+async fn settled(fixture: &Fixture, outcome: Outcome, direction: Direction) {
+    fixture.say(outcome);
+    fixture.until_settled(direction).await.unwrap();
+}
+
+async fn replicas(fixture: &Fixture) -> [i32; 3] {
+    let mut found = [0; 3];
+    for (found, (name, _)) in found.iter_mut().zip(COUNTS) {
+        *found = fixture.replicas(name).await.unwrap();
+    }
+    found
+}
+
+/// Scales as the Go program does: the annotations by a patch, the replicas through the scale sub-resource.
+async fn other_scales(fixture: &Fixture, name: &str, recorded: Option<i32>, to: i32) -> anyhow::Result<()> {
+    let api = fixture.api(&deployments());
+    let params = PatchParams {
+        field_manager: Some(OTHER.to_owned()),
+        ..PatchParams::default()
+    };
+    let annotation = |name: &str| format!("dependency-watchdog.gardener.cloud/{name}");
+    let annotate = async |recorded: Value, protected: Value| {
+        let annotations = json!({
+            annotation("replicas"): recorded, annotation("meltdown-protection-active"): protected,
+        });
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+        api.patch(name, &params, &patch).await
+    };
+    if let Some(recorded) = recorded {
+        annotate(json!(recorded.to_string()), json!("")).await?;
+    }
+    let scale = Patch::Merge(json!({"spec": {"replicas": to}}));
+    api.patch_scale(name, &params, &scale).await?;
+    if recorded.is_none() {
+        annotate(Value::Null, Value::Null).await?;
+    }
+    Ok(())
+}
+
+/// The summary of the last incident in mode observe.
+async fn incident(fixture: &Fixture) -> IncidentEnded {
+    wait::until("the incident has ended", BOUND, || async {
+        let request = ListShootEventsRequest {
+            shoot: SHOOT.to_owned(),
+            ..Default::default()
+        };
+        let answer = fixture
+            .coordinator
+            .client
+            .clone()
+            .list_shoot_events(request)
+            .await?;
+        let mut events = answer.into_inner().events.into_iter().rev();
+        let ended = events.find_map(|event| match event.event {
+            Some(Event::IncidentEnded(ended)) if ended.in_mode_observe => Some(ended),
+            _ => None,
+        });
+        ended.context("no such event").map(Some)
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn own_writes_are_told_from_those_of_another_watchdog() {
+    let counts = COUNTS.map(|(_, count)| count);
+    let config = fixtures::prober("probeInterval: 10s", "100ms");
+    let fixture = Fixture::start("observe", &config).await.unwrap();
+    settled(&fixture, Outcome::LeasesExpired, Direction::Down).await;
+    assert_eq!(replicas(&fixture).await, [0; 3]);
+    let observe =
+        json!({"metadata": {"annotations": {"dependency-watchdog.gardener.cloud/mode": "observe"}}});
+    fixture.change_shoot(observe).await.unwrap();
+    wait::until("the shoot is observed", BOUND, || async {
+        let mode = fixture.coordinator.get(SHOOT).await?.mode();
+        anyhow::ensure!(mode == Mode::Observe, "{mode:?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    settled(&fixture, Outcome::Healthy, Direction::Up).await;
+    assert_eq!(
+        replicas(&fixture).await,
+        counts,
+        "what it holds down itself is restored"
+    );
+
+    fixture.until_ready().await.unwrap();
+    settled(&fixture, Outcome::LeasesExpired, Direction::Down).await;
+    assert_eq!(replicas(&fixture).await, counts, "nothing is written");
+    for (name, count) in COUNTS {
+        other_scales(&fixture, name, Some(count), 0).await.unwrap();
+    }
+    wait::until("what is really held down is shown", BOUND, || async {
+        let state = fixture.coordinator.get(SHOOT).await?;
+        anyhow::ensure!(
+            state.resources.iter().all(|resource| !resource.simulated),
+            "{state:?}"
+        );
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    settled(&fixture, Outcome::Healthy, Direction::Up).await;
+    assert_eq!(
+        replicas(&fixture).await,
+        [0; 3],
+        "what the other one holds down is left to it"
+    );
+    for (name, count) in COUNTS {
+        other_scales(&fixture, name, None, count).await.unwrap();
+    }
+    let ended = incident(&fixture).await;
+    assert_eq!(ended.first_to_scale_down, "scaling-coordinator", "{ended:?}");
+    assert!(ended.scale_down_lead_seconds > Some(0.0), "{ended:?}");
+    assert_eq!(ended.scale_times.len(), 6, "{ended:?}");
+    assert!(
+        ended.scale_times.iter().all(|times| times.other == OTHER),
+        "{ended:?}"
+    );
+    assert_eq!(replicas(&fixture).await, counts);
+}

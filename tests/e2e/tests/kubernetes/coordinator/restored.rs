@@ -1,0 +1,170 @@
+//! The seed's etcd goes back to a backup under a running coordinator: what was written is gone, and resource versions
+//! are lower than those that it has seen.
+
+use anyhow::Context;
+use futures::{TryStreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use watchdog_proto::scaling::v1::Direction;
+use watchdog_test_support::coordinator::Outcome;
+use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
+use watchdog_test_support::real::EtcdBackup;
+use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::workload_controller::deployments;
+
+use super::{COUNTS, Fixture, USER};
+
+/// The backup is older by this number of revisions: more than an idle seed makes in the minute after a restore. A
+/// restored etcd whose revisions have overtaken the old ones looks like one that never went back (ADR 0017).
+const REVISIONS: usize = 500;
+
+// === impl Fixture ===
+
+impl Fixture {
+    fn maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    async fn back_up(&self, name: &str) -> anyhow::Result<EtcdBackup> {
+        let backup = self.plane.back_up_etcd(name).await?;
+        wait::until("the API server has its etcd again", BOUND, || async {
+            self.version().await.map(Some)
+        })
+        .await?;
+        Ok(backup)
+    }
+
+    /// Objects change that have nothing to do with the shoot.
+    async fn time_passes(&self) -> anyhow::Result<()> {
+        let maps = self.maps();
+        let map = serde_json::from_value(json!({"metadata": {"generateName": "turns-"}}))?;
+        let map = maps.create(&PostParams::default(), &map).await?;
+        let name = map.metadata.name.context("a ConfigMap without a name")?;
+        stream::iter((0..REVISIONS).map(anyhow::Ok))
+            .try_for_each_concurrent(16, |turn| {
+                let (maps, name) = (&maps, &name);
+                async move {
+                    let data = Patch::Merge(json!({"data": {"turn": turn.to_string()}}));
+                    maps.patch(name, &PatchParams::default(), &data).await?;
+                    Ok(())
+                }
+            })
+            .await
+    }
+
+    /// Goes back to a backup. Returns when: what the coordinator writes afterwards is what it makes of that.
+    async fn restore(&mut self, backup: &EtcdBackup) -> anyhow::Result<Timestamp> {
+        let before = self.version().await?;
+        self.server.stop().await?;
+        self.plane.restore_etcd(backup).await?;
+        let restored_at = Timestamp::now();
+        self.server.start_again().await?;
+        let after = self.version().await?;
+        anyhow::ensure!(after < before, "revision {before} became {after}");
+        eprintln!("etcd went back from revision {before} to {after}");
+        self.workloads.restart();
+        Ok(restored_at)
+    }
+
+    /// The newest revision of etcd.
+    async fn version(&self) -> anyhow::Result<u64> {
+        let list = self.maps().list_metadata(&Default::default()).await?;
+        let version = list.metadata.resource_version;
+        Ok(version.context("a list without a version")?.parse()?)
+    }
+
+    /// The coordinator's writes to Deployments since then, in order.
+    fn writes(&self, since: Timestamp) -> anyhow::Result<Vec<String>> {
+        let mut writes = self.server.audit()?;
+        writes.retain(|write| {
+            let is_scaling = write.author == USER && write.path.contains("/deployments/");
+            is_scaling && write.applied && write.at >= since
+        });
+        writes.sort_by_key(|write| write.at);
+        Ok(writes
+            .iter()
+            .map(|write| described(&write.path, &write.body))
+            .collect())
+    }
+
+    /// Checks that each of the three is scaled down and recorded, or restored.
+    async fn check(&self, direction: Direction) -> anyhow::Result<()> {
+        for (name, count) in COUNTS {
+            let state = self.state(&deployments(), name).await?;
+            let down = direction == Direction::Down;
+            let replicas = if down { 0 } else { count };
+            anyhow::ensure!((state.0, state.2) == (replicas, down), "{name} is {state:?}");
+            anyhow::ensure!(!down || state.1 == Some(count.to_string()), "{name} is {state:?}");
+        }
+        Ok(())
+    }
+}
+
+/// `scale NAME COUNT`, or `clean NAME` where a write only removes meltdown-protection-active.
+fn described(path: &str, body: &Value) -> String {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    match body.pointer("/spec/replicas") {
+        Some(replicas) => format!("scale {name} {replicas}"),
+        None => format!("clean {name}"),
+    }
+}
+
+/// The writes that restore everything, in order.
+fn writes_up() -> Vec<String> {
+    let all = COUNTS.iter();
+    all.flat_map(|(name, count)| [format!("scale {name} {count}"), format!("clean {name}")])
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_goes_back_under_a_running_coordinator() {
+    let config = fixtures::prober("probeInterval: 10s", "100ms");
+    let mut seed = Fixture::start("restored", &config).await.unwrap();
+    let up = seed.back_up("up").await.unwrap();
+    seed.time_passes().await.unwrap();
+
+    // In the middle of a flow down, to before its first write.
+    seed.workloads.hold(MCM);
+    seed.say(Outcome::LeasesExpired);
+    seed.until_replicas(MCM, 0).await.unwrap();
+    let restored_at = seed.restore(&up).await.unwrap();
+    seed.workloads.release();
+    seed.until_replicas(KCM, 0).await.unwrap();
+    seed.until_settled(Direction::Down).await.unwrap();
+    seed.check(Direction::Down).await.unwrap();
+    let mut writes = seed.writes(restored_at).unwrap();
+    assert_eq!(writes.pop(), Some(format!("scale {KCM} 0")), "after {writes:?}");
+    writes.sort_unstable();
+    assert_eq!(
+        writes,
+        [CA, MCM].map(|name| format!("scale {name} 0")),
+        "once each"
+    );
+
+    // In the middle of a flow up, to before its first write.
+    let down = seed.back_up("down").await.unwrap();
+    seed.time_passes().await.unwrap();
+    seed.workloads.hold(KCM);
+    seed.say(Outcome::Healthy);
+    seed.until_replicas(KCM, 2).await.unwrap();
+    let restored_at = seed.restore(&down).await.unwrap();
+    seed.workloads.release();
+    seed.until_replicas(CA, 1).await.unwrap();
+    seed.until_settled(Direction::Up).await.unwrap();
+    seed.check(Direction::Up).await.unwrap();
+    assert_eq!(seed.writes(restored_at).unwrap(), writes_up(), "once each");
+
+    // At rest, to what was held down. No watch brings it, and nothing is waited for.
+    seed.time_passes().await.unwrap();
+    let restored_at = seed.restore(&down).await.unwrap();
+    wait::until("it is restored again", BOUND, || async {
+        seed.check(Direction::Up).await.map(Some)
+    })
+    .await
+    .unwrap();
+    seed.until_settled(Direction::Up).await.unwrap();
+    assert_eq!(seed.writes(restored_at).unwrap(), writes_up(), "once each");
+}
