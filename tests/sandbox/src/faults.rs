@@ -113,7 +113,7 @@ impl Fault {
         self
     }
 
-    /// Only once so many requests have passed.
+    /// Only after this number of requests.
     #[must_use]
     pub fn skip(mut self, requests: u32) -> Self {
         self.skip = requests;

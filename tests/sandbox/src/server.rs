@@ -321,11 +321,10 @@ impl ApiServer {
             .send_modify(|count| *count += 1);
     }
 
-    /// Goes back to a [backup](Store::backup) as an API server does whose etcd was restored: every connection ends, and
-    /// watches that are opened again go on from where they were.
+    /// Goes back to a [backup](Store::backup) as an API server does whose etcd was restored: every connection breaks,
+    /// and watches that are opened again go on from where they were.
     pub fn restore(&self, backup: &Backup) {
         self.store().restore(backup);
-        self.drop_watches();
         self.cut_connections();
     }
 

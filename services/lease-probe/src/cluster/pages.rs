@@ -69,9 +69,9 @@ pub(super) struct Listed<I> {
 pub(super) trait Listable: Sized {
     /// Where it is listed.
     const PATH: &'static str;
-    /// What a page of it is.
+    /// The kind of answer that a page is.
     const ANSWER: AnswerKind;
-    /// What the kubeconfig's user needs for that.
+    /// The permission that the kubeconfig's user needs for that.
     const PERMISSION: ShootPermission;
 
     /// Decodes a page.

@@ -21,7 +21,7 @@ use crate::controller::prober_manager::ProberManager;
 pub struct Watches {
     /// Where they are opened.
     pub seed: kube::Client,
-    /// What they feed.
+    /// Receives their changes.
     pub manager: Arc<ProberManager>,
     /// Blocked by each until its first list is complete.
     pub readiness: Readiness,

@@ -203,8 +203,8 @@ pub(crate) fn after_assessment(
     due
 }
 
-/// When to probe again after the `in_a_row`-th failed probe, which began at `started`. `close` is set while a loss stands
-/// or seconds decide. `random` is in [0, 1).
+/// When to probe again after the `in_a_row`-th failed probe, which began at `started`. `close` is set while a loss
+/// stands or seconds decide. `random` is in [0, 1).
 pub(crate) fn after_failure(
     (started, now): (UnixTime, UnixTime),
     pace: ProbePace,

@@ -9,7 +9,7 @@ use crate::script::History;
 /// Histories of one kind.
 pub(crate) struct HistoryClass {
     pub(crate) name: &'static str,
-    /// What happens in them, one after the other added to a history in which all is well.
+    /// Its events, one after the other added to a history in which all is well.
     steps: &'static [fn(&mut Builder)],
     /// Why kube-controller-manager may be first: what it knows and no observer can. None where it must not be.
     pub(crate) may_be_late: Option<&'static str>,
@@ -58,7 +58,8 @@ impl HistoryClass {
 const LONG_PAUSE: &str =
     "with an interval of 30 s only 10 s between two lists count: etcd may have been away unseen (ADR 0013)";
 const SMALL_SKEW: &str = "a clock that is off by less than a renew interval looks like a list that came late";
-const CANDIDATES: &str = "which leases are eligible changes in the middle of the loss, and kube-controller-manager marks all nodes";
+const CANDIDATES: &str =
+    "eligible leases change in the middle of the loss; kube-controller-manager marks all nodes";
 const SHORT_OUTAGE: &str =
     "an outage of less than 10 s does not reset kube-controller-manager, which counts through it";
 const SHORT_OUTAGES: &str =
@@ -129,7 +130,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("shared limiter, outage of all and loss of some", &[outages::shared_limiter])
             .may_be_late(SHORT_OUTAGE)
             .one_in(20),
-        class("one failed request in a loss", &[failures::one_failure]),
+        class("one failed request in a loss", &[failures::one_failure])
+            .may_be_late("with an interval of 30 s a failure may end an outage of 10 s that no list saw (ADR 0013)"),
         class("one 429 in a loss", &[failures::one_throttled])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s"),
         class("500 for 10 to 50 % of the requests", &[failures::errors_10_to_50]),

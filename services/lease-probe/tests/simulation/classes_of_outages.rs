@@ -207,7 +207,7 @@ pub(crate) fn prober_restarts(history: &mut Builder) {
     history.hand_over(at, after);
 }
 
-/// A prober ends around an outage, and the next one starts so many seconds after.
+/// A prober ends around an outage, and the next one starts `least` to `most` seconds later.
 fn hand_over_around_outage(history: &mut Builder, least: f64, most: f64) {
     let (at, end) = away(history);
     let ends = history.random.between(at - 30 * SECOND, end + 30 * SECOND);

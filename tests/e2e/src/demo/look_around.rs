@@ -1,4 +1,4 @@
-//! What the demo prints for those who go on by hand.
+//! The commands that the demo prints for those who go on by hand.
 
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::TlsFiles;

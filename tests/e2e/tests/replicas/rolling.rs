@@ -1,6 +1,6 @@
 //! A rolling update of all three services at once in the middle of an incident, as a Deployment makes it: the new
-//! replica starts, becomes ready, and then the old one is asked to stop. Nothing healthy is scaled down, nothing that is
-//! cut off is missed, and all is restored in the end.
+//! replica starts, becomes ready, and then the old one is asked to stop. Nothing healthy is scaled down, nothing that
+//! is cut off is missed, and all is restored in the end.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who is let in over TLS: by certificate and by name, and while both sides are given new ones.
+//! Access over TLS: by certificate and by name, and while both sides are given new ones.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Kubeconfigs that a Secret may hold: used over real TLS, or refused with the field named and nothing secret shown. All
-//! fields that are refused stand in the unit tests of `watchdog-api`.
+//! Kubeconfigs that a Secret may hold: used over real TLS, or refused with the field named and nothing secret shown.
+//! All fields that are refused stand in the unit tests of `watchdog-api`.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use watchdog_proto::scaling::v1::Direction;
+use watchdog_proto::scaling::v1::{Direction, Step};
 use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::real::{
@@ -96,11 +96,16 @@ impl Fixture {
         self.coordinator.until_settled(SHOOT, direction, BOUND * 2).await
     }
 
-    /// Waits until the coordinator sees all replicas ready. A shoot that never was counts as settled too.
+    /// Waits until the coordinator sees all replicas of what exists ready. A shoot that never was ready counts as
+    /// settled too.
     async fn until_ready(&self) -> anyhow::Result<()> {
         wait::until("the shoot is ready", BOUND, || async {
             let state = self.coordinator.get(SHOOT).await?;
-            for resource in state.resources {
+            for resource in state
+                .resources
+                .iter()
+                .filter(|resource| resource.step() != Step::Absent)
+            {
                 let (wanted, ready) = (resource.spec_replicas, resource.ready_replicas);
                 anyhow::ensure!(wanted.is_some() && wanted == ready, "{resource:?}");
             }

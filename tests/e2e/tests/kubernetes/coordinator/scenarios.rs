@@ -1,5 +1,6 @@
-//! What only a real API server shows of the flows: other kinds than Deployments, its conflicts, and the order in which
-//! its watches bring what a coordinator that was killed has left behind. Each finds the shoot up and leaves it up.
+//! The parts of a flow that only a real API server shows: other kinds than Deployments, its conflicts, and the order
+//! in which its watches bring what a coordinator that was killed has left behind. Each finds the shoot up and leaves
+//! it up.
 
 use std::time::Duration;
 
