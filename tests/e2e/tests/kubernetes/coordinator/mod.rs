@@ -107,7 +107,8 @@ impl Fixture {
                 .filter(|resource| resource.step() != Step::Absent)
             {
                 let (wanted, ready) = (resource.spec_replicas, resource.ready_replicas);
-                anyhow::ensure!(wanted.is_some() && wanted == ready, "{resource:?}");
+                let is_ready = wanted.is_some() && wanted == ready;
+                anyhow::ensure!(is_ready || resource.step() == Step::Absent, "{resource:?}");
             }
             Ok(Some(()))
         })
