@@ -107,8 +107,7 @@ impl Fixture {
                 .filter(|resource| resource.step() != Step::Absent)
             {
                 let (wanted, ready) = (resource.spec_replicas, resource.ready_replicas);
-                let is_ready = wanted.is_some() && wanted == ready;
-                anyhow::ensure!(is_ready || resource.step() == Step::Absent, "{resource:?}");
+                anyhow::ensure!(wanted.is_some() && wanted == ready, "{resource:?}");
             }
             Ok(Some(()))
         })
