@@ -284,24 +284,27 @@ fn regarding(pod: &Pod) -> ObjectReference {
 fn deletion_notice(deletion: &Deletion, kept_back: bool) -> Notice {
     let Deletion { pod, crash, key, .. } = deletion;
     let (name, service, since) = (&pod.key.name, &key.name, deletion.service_ready_since);
-    let (reason, action, note) = if kept_back {
-        let note = format!(
-            "Would delete pod {name}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {service} \
-             is ready since {since}."
-        );
-        ("DeletionKeptBack", "KeptBack", note)
-    } else {
-        let note = format!(
-            "Deleted pod {name}: {crash} was in CrashLoopBackOff, and service {service} is ready since {since}."
-        );
-        ("WeededCrashLoopingPod", "Deleted", note)
-    };
+    let about = regarding(pod);
+    if kept_back {
+        return Notice {
+            about,
+            warning: false,
+            reason: "DeletionKeptBack",
+            action: "KeptBack",
+            note: format!(
+                "Would delete pod {name}, but the mode is observe: {crash} is in CrashLoopBackOff, and service \
+                 {service} is ready since {since}."
+            ),
+        };
+    }
     Notice {
-        about: regarding(pod),
+        about,
         warning: false,
-        reason,
-        action,
-        note,
+        reason: "WeededCrashLoopingPod",
+        action: "Deleted",
+        note: format!(
+            "Deleted pod {name}: {crash} was in CrashLoopBackOff, and service {service} is ready since {since}."
+        ),
     }
 }
 

@@ -63,6 +63,13 @@ fn an_alias_is_where_it_is_used() {
     }
 }
 
+/// As generators of YAML write a list of equal entries.
+#[test]
+fn an_anchor_may_have_many_aliases() {
+    let node = tree(&format!("- &a {{x: 1}}\n{}", "- *a\n".repeat(1_000)));
+    assert_eq!(node.items().len(), 1_001);
+}
+
 #[test]
 fn empty_files_are_null() {
     for text in ["", "\n\n", "# nothing\n", "---\n", "~", "--- null\n"] {
