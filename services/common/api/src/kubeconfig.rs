@@ -11,6 +11,7 @@ pub use read::parse;
 use http::Uri;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use secrecy::SecretString;
+use secrecy::zeroize::Zeroize as _;
 
 /// How to reach and authenticate at a kube-apiserver.
 #[derive(Debug)]
@@ -40,8 +41,14 @@ pub struct Credentials {
 pub struct ClientCertificate {
     /// The certificate and its chain.
     pub chain: Vec<CertificateDer<'static>>,
-    /// The private key, which its `Debug` does not show.
+    /// The private key, which its `Debug` does not show. It is wiped on drop.
     pub key: PrivateKeyDer<'static>,
+}
+
+impl Drop for ClientCertificate {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
 }
 
 /// Why a kubeconfig cannot be used.

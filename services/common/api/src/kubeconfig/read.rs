@@ -6,6 +6,7 @@ use base64::Engine as _;
 use http::Uri;
 use kube::config::{AuthInfo, Cluster, Context, Kubeconfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_path_to_error::{Path, Segment, Track};
@@ -217,7 +218,7 @@ fn certificates(encoded: Option<&str>, field: &str) -> Result<Option<Vec<Certifi
 
 /// Base64 of PEM with a private key.
 fn private_key(encoded: Option<&str>, field: &str) -> Result<Option<PrivateKeyDer<'static>>> {
-    let Some(pem) = base64(encoded, field)? else {
+    let Some(pem) = base64(encoded, field)?.map(Zeroizing::new) else {
         return Ok(None);
     };
     match PrivateKeyDer::from_pem_slice(&pem) {

@@ -150,9 +150,6 @@ impl MembershipTask {
         MEMBERS.set(service, ring.len() as f64);
         LEASE_VALID.set(service, f64::from(u8::from(self.state.is_valid(now))));
         let shares = self.state.shares();
-        if shares {
-            self.blocker = None;
-        }
         let act_until = self.state.act_until(now).map(|at| self.started + at);
         if self.shared.show(Snapshot {
             ring,
@@ -160,6 +157,10 @@ impl MembershipTask {
             act_until,
         }) {
             CHANGES.inc(service);
+        }
+        // Not before the shares show: who reads that this replica is ready finds that it owns keys.
+        if shares {
+            self.blocker = None;
         }
     }
 
