@@ -223,6 +223,24 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restart_in_the_middle_loses_nothing() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    seed.crashing("shoot", "kube-apiserver-1", "apiserver");
+    let weeder = seed.ready().await;
+    seed.gone("shoot", "kube-apiserver-1").await;
+    weeder.kill().await;
+    seed.crashing("shoot", "kube-apiserver-2", "apiserver");
+    let mut weeder = seed.ready().await;
+    seed.gone("shoot", "kube-apiserver-2").await;
+    weeder
+        .wait("shoot", "etcd", "it is deleted", |w| w.deleted == 1)
+        .await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn replicas_share_the_namespaces() {
     let seed = Seed::new().await;
     let namespaces: Vec<String> = (0..20).map(|i| format!("shoot--{i}")).collect();

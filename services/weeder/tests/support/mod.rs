@@ -416,6 +416,11 @@ impl Weeder {
         assert_eq!((failed, in_time), (vec![], true));
     }
 
+    /// Stops it as SIGKILL does.
+    pub async fn kill(self) {
+        self.bound.tasks.drain(Duration::ZERO).await;
+    }
+
     pub async fn list(&mut self) -> Vec<pb::Weeder> {
         self.list_in(Scope::Unspecified).await
     }
