@@ -122,7 +122,7 @@ pub fn mode_in_force(of_shoot: Option<ShootMode>, of_seed: Mode, now: UnixTime) 
 /// Reads [`names::MODE_ANNOTATION`]: `protect`, `observe` or `off`, and optionally `until=` with an RFC 3339 time.
 ///
 /// # Errors
-/// What the annotation may say.
+/// The values that the annotation may have.
 pub fn parse_mode(text: &str) -> Result<ShootMode, PolicyError> {
     let mut words = text.split_ascii_whitespace();
     let mode = words.next().filter(|_| is_whole(text));
@@ -144,7 +144,7 @@ pub fn parse_mode(text: &str) -> Result<ShootMode, PolicyError> {
 /// Reads the default of a seed: `protect` or `observe`.
 ///
 /// # Errors
-/// What to write instead.
+/// The text to write instead.
 pub fn parse_seed_mode(text: &str) -> Result<Mode, &'static str> {
     match text.parse() {
         Ok(mode @ (Mode::Protect | Mode::Observe)) => Ok(mode),
@@ -156,7 +156,7 @@ pub fn parse_seed_mode(text: &str) -> Result<Mode, &'static str> {
 /// Reads [`names::FAILURE_FRACTION_ANNOTATION`]: a number above 0, at most 1.
 ///
 /// # Errors
-/// What the annotation may say.
+/// The values that the annotation may have.
 pub fn parse_failure_fraction(text: &str) -> Result<f64, PolicyError> {
     let fraction = text.trim().parse::<f64>().ok();
     fraction
