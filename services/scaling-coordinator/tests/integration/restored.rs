@@ -78,8 +78,16 @@ async fn a_level_that_etcd_has_forgotten_comes_first() {
         seed.attempts(SHOOT).contains(&format!("down {KCM} 2: 403"))
     })
     .await;
-    seed.api.restore(&up);
+    let requests = seed.api.audit().last().map_or(0, |entry| entry.id);
     let before = seed.writes(SHOOT).len();
+    seed.api.restore(&up);
+    // A real API server is away for seconds; a write within the milliseconds before the watches break is as old as they
+    // are.
+    eventually("the resources are listed again", || {
+        let mut entries = seed.api.audit_since(requests).into_iter();
+        entries.any(|e| e.user == USER && e.path.ends_with("/deployments") && e.query.contains("limit=500"))
+    })
+    .await;
     seed.api.allow_all();
     coordinator.until_settled(SHOOT, Direction::Down).await;
     let mut writes = seed.writes(SHOOT).split_off(before);
