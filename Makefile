@@ -1,7 +1,7 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fmt build image release chart-package audit bench bench-fleet bench-check \
-  bench-profile pictures acceptance soak safety coverage nightly
+.PHONY: help demo test test-rust test-others fuzz lint fmt build image release chart-package audit bench \
+  bench-fleet bench-check bench-profile pictures acceptance soak safety coverage nightly
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -10,7 +10,7 @@ LOCKED := $(if $(CI),--locked)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Where tests/tools/setup puts the tools; they come before others of the same name.
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dependency-watchdog/bin
-test lint fmt audit acceptance soak coverage nightly: export PATH := $(TOOLS):$(PATH)
+test test-rust test-others lint fmt audit acceptance soak coverage nightly: export PATH := $(TOOLS):$(PATH)
 
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -22,10 +22,16 @@ demo: ## See a meltdown prevented and a crash loop cut short; needs only Rust. K
 test: ## All tests, also against real Kubernetes; brings the tools it needs
 	tests/tools/setup test >/dev/null
 	cargo build $(LOCKED) --workspace --bins --tests
+	@# Side by side: most of each is waiting.
+	@$(MAKE) --no-print-directory --jobs test-rust test-others
+
+test-rust:
 	cargo nextest run $(LOCKED) --workspace
-	cargo test $(LOCKED) --workspace --doc
-	fuzz/run 10 1
-	tests/chart/check
+
+# Shown at its end, so that it does not run into what test-rust prints.
+test-others:
+	@{ cargo test $(LOCKED) --workspace --doc && fuzz/run 10 1 && tests/chart/check; } \
+	  >$(TARGET)/test-others.log 2>&1; result=$$?; cat $(TARGET)/test-others.log; exit $$result
 
 acceptance: ## Play the scenarios and faults on the sandbox and on real Kubernetes; writes docs/acceptance.md
 	tests/tools/setup test >/dev/null

@@ -23,7 +23,7 @@ use watchdog_proto::feed::v1::Completeness;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
-use watchdog_proto::weeder::v1::{ListWeedersRequest, WeederState};
+use watchdog_proto::weeder::v1::{ListEndpointReadinessRequest, ListWeedersRequest, WeederState};
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::{Part, WriteOptions};
@@ -271,8 +271,12 @@ impl Drop for DropIn {
 }
 
 async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    eventually_async(what, async || check()).await;
+}
+
+async fn eventually_async(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while !check() {
+    while !check().await {
         assert!(
             Instant::now() < deadline,
             "{what}: did not happen within {PATIENCE:?}"
@@ -426,7 +430,10 @@ impl Weeded {
             "endpoints": endpoints(false),
         });
         seed.create(&keys::ENDPOINT_SLICES, WEEDED, slice).unwrap();
-        Self { fixture, weeder }
+        let weeded = Self { fixture, weeder };
+        // Were it first seen ready, nothing would prove that a pod crashed because of it.
+        eventually_async("the service is seen", async || weeded.knows_the_service().await).await;
+        weeded
     }
 
     fn crashing(&self, name: &str) {
@@ -484,10 +491,22 @@ impl Weeded {
         audit
     }
 
+    async fn client(&self) -> WeederServiceClient<Channel> {
+        let channel = Channel::from_shared(format!("http://{}", self.weeder.bound.grpc_addr)).unwrap();
+        WeederServiceClient::new(channel.connect().await.unwrap())
+    }
+
+    /// True once the readiness of the service is known.
+    async fn knows_the_service(&self) -> bool {
+        let request = ListEndpointReadinessRequest::default();
+        let answer = self.client().await.list_endpoint_readiness(request).await;
+        let mut services = answer.unwrap().into_inner().services.into_iter();
+        services.any(|service| service.key.is_some_and(|key| key.namespace == WEEDED))
+    }
+
     /// The active weeders of the namespace.
     async fn weeders(&self) -> usize {
-        let channel = Channel::from_shared(format!("http://{}", self.weeder.bound.grpc_addr)).unwrap();
-        let mut client = WeederServiceClient::new(channel.connect().await.unwrap());
+        let mut client = self.client().await;
         let answer = client.list_weeders(ListWeedersRequest::default()).await.unwrap();
         let weeders = answer.into_inner().weeders.into_iter();
         weeders
@@ -534,7 +553,6 @@ async fn a_weeder_that_cannot_renew_its_lease_deletes_nothing_and_goes_on_with_w
     assert_eq!(weeded.requests("delete", "/pods/controller-manager").len(), 0);
     assert_eq!(weeded.weeders().await, 1, "it leads and has all items");
     assert!(seed.clear_fault(fault));
-    // Its service is not first seen ready, or else nothing would prove that the pod crashed because of it.
     eventually("the pod that crashed meanwhile is deleted", || {
         !weeded.exists("controller-manager")
     })

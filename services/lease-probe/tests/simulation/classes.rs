@@ -4,6 +4,7 @@ use crate::builder::Builder;
 use crate::classes_of_failures as failures;
 use crate::classes_of_nodes as nodes;
 use crate::classes_of_outages as outages;
+use crate::random::{Micros, SECOND};
 use crate::script::History;
 
 /// Histories of one kind.
@@ -13,6 +14,8 @@ pub(crate) struct HistoryClass {
     steps: &'static [fn(&mut Builder)],
     /// Why kube-controller-manager may be first: what it knows and no observer can. None where it must not be.
     pub(crate) may_be_late: Option<&'static str>,
+    /// The shortest interval with which that holds.
+    late_from_interval: Micros,
     /// Why a verdict may be false: what nobody can know from outside.
     pub(crate) may_be_false: Option<&'static str>,
     /// One history of this class runs for this many of other classes. Classes that take long are rare.
@@ -24,6 +27,7 @@ pub(crate) const fn class(name: &'static str, steps: &'static [fn(&mut Builder)]
         name,
         steps,
         may_be_late: None,
+        late_from_interval: 0,
         may_be_false: None,
         rarity: 1,
     }
@@ -32,6 +36,11 @@ pub(crate) const fn class(name: &'static str, steps: &'static [fn(&mut Builder)]
 impl HistoryClass {
     const fn may_be_late(mut self, why: &'static str) -> Self {
         self.may_be_late = Some(why);
+        self
+    }
+
+    const fn at_30_s(mut self) -> Self {
+        self.late_from_interval = 30 * SECOND;
         self
     }
 
@@ -44,6 +53,10 @@ impl HistoryClass {
     const fn one_in(mut self, rarity: u64) -> Self {
         self.rarity = rarity;
         self
+    }
+
+    pub(crate) fn excuses_late(&self, history: &History) -> bool {
+        self.may_be_late.is_some() && history.interval >= self.late_from_interval
     }
 
     pub(crate) fn generate(&self, seed: u64) -> History {
@@ -131,7 +144,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             .may_be_late(SHORT_OUTAGE)
             .one_in(20),
         class("one failed request in a loss", &[failures::one_failure])
-            .may_be_late("with an interval of 30 s a failure may end an outage of 10 s that no list saw (ADR 0013)"),
+            .may_be_late("with an interval of 30 s a failure may end an outage of 10 s that no list saw (ADR 0013)")
+            .at_30_s(),
         class("one 429 in a loss", &[failures::one_throttled])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s"),
         class("500 for 10 to 50 % of the requests", &[failures::errors_10_to_50]),

@@ -22,9 +22,9 @@ pub(crate) struct RunResult {
 }
 
 /// A loss verdict that is false or came late where there is no excuse.
-fn is_defect(class: &HistoryClass, judgement: &Judgement) -> bool {
+fn is_defect(class: &HistoryClass, history: &History, judgement: &Judgement) -> bool {
     (judgement.is_false() && class.may_be_false.is_none())
-        || (!judgement.late.is_empty() && class.may_be_late.is_none())
+        || (!judgement.late.is_empty() && !class.excuses_late(history))
         || judgement.stuck
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
                 continue;
             }
             let history = class.generate(seed.wrapping_add(i / count));
-            let (judgements, texts) = play(&history, |judgement| is_defect(class, judgement));
+            let (judgements, texts) = play(&history, |judgement| is_defect(class, &history, judgement));
             let lines = texts.iter().filter_map(|text| text.lines().next());
             defects.lock().extend(lines.map(str::to_owned));
             let worst = judgements.iter().map(severity).max().unwrap_or(0);

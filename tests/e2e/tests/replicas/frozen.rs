@@ -1,5 +1,8 @@
-//! A coordinator is frozen in the middle of a scale-down, and the nodes come back meanwhile. Whatever it had decided,
-//! nothing is scaled down once another replica may act, and everything is restored.
+//! A coordinator is frozen between two levels of a scale-down, and the nodes come back meanwhile. Whatever it had
+//! decided, nothing is scaled down once another replica may act, and everything is restored.
+//!
+//! No write is under way when it is frozen: what is on its way to the API server then goes out when it thaws, and only
+//! the precondition on the resource version is left to refuse it.
 
 use std::time::Duration;
 
@@ -21,15 +24,18 @@ fn scales_down(entry: &AuditEntry) -> bool {
 
 async fn frozen_half_way(name: &str, period: Duration) {
     let fleet = ScriptedShoots::start(name, SHOOTS).await.unwrap();
+    fleet.pause_between_levels("3s").unwrap();
     let [frozen, successor] = fleet.replicas(["frozen", "successor"]).await.unwrap();
+    let first_level = 2 * frozen.owns(&fleet.shoots).await.unwrap().len();
+    let api = fleet.sandbox().unwrap().sandbox.seed();
+    let own = |entry: &AuditEntry| entry.user == "frozen" && scales_down(entry);
     fleet.say_all(Outcome::LeasesExpired);
-    wait::until_true("it begins to scale down", BOUND, || async {
-        Ok(!fleet.acted_on_by("frozen")?.is_empty())
+    wait::until_true("the first level is written", BOUND, || async {
+        Ok(api.audit().iter().filter(|entry| own(entry)).count() >= first_level)
     })
     .await
     .unwrap();
     frozen.process.sigstop().unwrap();
-    let api = fleet.sandbox().unwrap().sandbox.seed();
     wait::holds("it is frozen", period, || async {
         // The share of the other is down, and the rest has no owner yet.
         if !fleet.acted_on_by("successor")?.is_empty() {
@@ -44,7 +50,6 @@ async fn frozen_half_way(name: &str, period: Duration) {
     fleet.until_restored().await.unwrap();
     fleet.until_shared(&[&frozen, &successor]).await.unwrap();
     if period > LEASE_VALIDITY {
-        let own = |entry: &AuditEntry| entry.user == "frozen" && scales_down(entry);
         let late: Vec<_> = api.audit_since(thawed_at).into_iter().filter(own).collect();
         assert!(late.is_empty(), "scaled down after its time: {late:?}");
     }

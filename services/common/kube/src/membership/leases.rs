@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use parking_lot::Mutex;
@@ -20,6 +20,7 @@ use watchdog_runtime::readiness::Readiness;
 
 use super::lease::{self, SERVICE_LABEL};
 use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, SeenSessions, Session};
+use super::stored_lease;
 use super::timing::Timing;
 use crate::client::{RequestError, WATCH_SECONDS, request_within};
 use crate::metrics::{WATCH_ERRORS, WatchName};
@@ -29,6 +30,8 @@ use crate::watch;
 #[derive(Debug)]
 pub(crate) struct Leases {
     api: Api<Lease>,
+    /// The same, read so that none can spoil the list of all.
+    stored: Api<DynamicObject>,
     service: &'static str,
     /// The replica that writes its own; none when all are only read.
     me: Option<Identity>,
@@ -50,6 +53,7 @@ impl Leases {
         timing: &Timing,
     ) -> Self {
         Self {
+            stored: stored_lease::api(client.clone(), namespace),
             api: Api::namespaced(client, namespace),
             service,
             me,
@@ -74,11 +78,11 @@ impl Leases {
         let config = watcher::Config::default()
             .labels(&leases.selector())
             .timeout(WATCH_SECONDS);
-        let events = watcher(leases.api.clone(), config).default_backoff();
+        let events = watcher(leases.stored.clone(), config).default_backoff();
         let (leases, readiness) = (Arc::clone(leases), readiness.clone());
         let changes = events.filter_map(move |event| {
             ready(match event {
-                Ok(Event::Apply(lease) | Event::InitApply(lease)) => Some(leases.read(&lease)),
+                Ok(Event::Apply(lease) | Event::InitApply(lease)) => Some(leases.read(lease)),
                 Ok(Event::Delete(_) | Event::InitDone) => Some(None),
                 Ok(Event::Init) => None,
                 Err(error) => {
@@ -102,8 +106,8 @@ impl Leases {
     /// All Leases that can be read. Without a resourceVersion: what is true now, not what some cache remembers.
     pub(crate) async fn list(&self) -> Result<Vec<ObservedLease>, RequestError> {
         let params = ListParams::default().labels(&self.selector());
-        let leases = request_within(self.deadline, self.api.list(&params)).await?;
-        Ok(leases.items.iter().filter_map(|lease| self.read(lease)).collect())
+        let leases = request_within(self.deadline, self.stored.list(&params)).await?;
+        Ok(leases.into_iter().filter_map(|lease| self.read(lease)).collect())
     }
 
     /// Creates the own Lease, or replaces exactly that version of it.
@@ -145,13 +149,15 @@ impl Leases {
 
     /// Reads a Lease. One that is malformed is reported, once, and has no owner; but the own one cannot be written over
     /// as long as the process that spoiled it may be another one, so it counts as somebody else's.
-    fn read(&self, object: &Lease) -> Option<ObservedLease> {
-        let error = match lease::parse(self.service, object) {
+    fn read(&self, stored: DynamicObject) -> Option<ObservedLease> {
+        let metadata = stored.metadata.clone();
+        let lease = stored_lease::lease(stored).map_err(anyhow::Error::from);
+        let error = match lease.and_then(|lease| lease::parse(self.service, &lease)) {
             Ok(seen) => return Some(seen),
             Err(error) => error,
         };
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let name = metadata.name.clone().unwrap_or_default();
+        let version = metadata.resource_version.clone().unwrap_or_default();
         let mut reported = self.reported.lock();
         if reported.insert(name.clone(), version.clone()).as_ref() != Some(&version) {
             tracing::warn!(service = self.service, lease = name, %error, "ignoring a malformed membership lease");
@@ -175,7 +181,7 @@ impl Leases {
         };
         Some(ObservedLease {
             record,
-            lease_version: lease::lease_version(&object.metadata).ok()?,
+            lease_version: lease::lease_version(&metadata).ok()?,
         })
     }
 
@@ -197,6 +203,10 @@ mod tests {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = kube::Client::try_from(config).unwrap();
         Leases::new(client, "garden", "weeder", Some("a".into()), &Timing::PRODUCTION)
+    }
+
+    fn stored(lease: &Lease) -> DynamicObject {
+        serde_json::from_value(serde_json::to_value(lease).unwrap()).unwrap()
     }
 
     fn record() -> MemberRecord {
@@ -232,7 +242,7 @@ mod tests {
                 Some(if record.held { "a" } else { "" })
             );
             assert_eq!(
-                leases.read(&lease),
+                leases.read(stored(&lease)),
                 Some(ObservedLease {
                     record,
                     lease_version: base.clone()
@@ -289,11 +299,20 @@ mod tests {
                 held_by_another,
             ]
         };
+        let mut untimely = stored(&good("b"));
+        untimely.data["spec"]["renewTime"] = "9999-12-31T23:59:59.000000Z".into();
+        assert!(
+            leases.read(untimely).is_some(),
+            "jiff cannot read that time, and Go can"
+        );
+        let mut of_other_types = stored(&good("b"));
+        of_other_types.data["spec"]["holderIdentity"] = 1.into();
+        assert_eq!(leases.read(of_other_types), None);
         for lease in bad("b") {
-            assert_eq!(leases.read(&lease), None, "{lease:?}");
+            assert_eq!(leases.read(stored(&lease)), None, "{lease:?}");
         }
         for lease in bad("a") {
-            let seen = leases.read(&lease).unwrap();
+            let seen = leases.read(stored(&lease)).unwrap();
             assert!(seen.record.held && seen.record.session == Session(0) && seen.record.view.is_empty());
         }
     }

@@ -23,6 +23,8 @@
 //!   live for 18 s after its last change was seen. Both by the own monotonic clock; wall clock times are written for
 //!   people and never read. See [`Timing::PRODUCTION`] for the margin. A clock that stops while the process goes on
 //!   (a virtual machine that is frozen by its host) is outside of this; preconditions on every write remain.
+//!   So is a write that was handed to its connection right before the process was frozen: it goes out when the process
+//!   thaws.
 //! - Only a list removes a member, see `member_table`: one that was started 18 s after the last change and shows that
 //!   still nothing has changed, or one that shows the Lease released. A watch can only add.
 //! - A replica may act on a key ([`Share::may_act`], [`Share::act`]) when its own lease is valid, when it has

@@ -20,7 +20,7 @@ pub(super) async fn read(leases: &Api<DynamicObject>, name: &str) -> kube::Resul
 }
 
 /// The Lease without the times that cannot be read.
-fn lease(mut stored: DynamicObject) -> serde_json::Result<Lease> {
+pub(super) fn lease(mut stored: DynamicObject) -> serde_json::Result<Lease> {
     let spec = stored.data.get_mut("spec").map(serde_json::Value::take);
     let spec = spec.map(|mut spec| {
         if let Some(fields) = spec.as_object_mut() {

@@ -224,6 +224,15 @@ impl ScriptedShoots {
         }
     }
 
+    /// Waits this long before the second level of a scale-down. For coordinators that are started afterwards.
+    pub(crate) fn pause_between_levels(&self, delay: &str) -> anyhow::Result<()> {
+        let second = format!("scaleDown: {{level: 1, initialDelay: {delay}}}");
+        Ok(std::fs::write(
+            &self.config,
+            prober().replace("scaleDown: {level: 1}", &second),
+        )?)
+    }
+
     pub(crate) fn say_all(&self, outcome: Outcome) {
         self.probe.say(self.shoots.iter().map(String::as_str), outcome);
     }
