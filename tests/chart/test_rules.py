@@ -528,16 +528,16 @@ def test_every_alert_leads_to_its_section_of_the_runbook(name):
     assert re.findall(r"^\*\*(\w+)\.\*\*", section, re.MULTILINE) == ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 
 
-def run(folder, changes, healthy=HEALTHY, **tests):
-    """Has promtool run tests on a healthy seed with changes."""
+def run(folder, changes, healthy=HEALTHY, interval="30s", **tests):
+    """Has promtool run tests on a healthy seed with changes. The samples are that far apart, and the evaluations."""
     series = [{"series": name, "values": values} for name, values in (healthy | changes).items()]
     file = folder / "test.yaml"
     file.write_text(
         yaml.safe_dump(
             {
                 "rule_files": [str(RULES)],
-                "evaluation_interval": "30s",
-                "tests": [{"interval": "30s", "input_series": series, **tests}],
+                "evaluation_interval": interval,
+                "tests": [{"interval": interval, "input_series": series, **tests}],
             }
         )
     )

@@ -6,7 +6,7 @@ use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, ShootLabel};
 
 pub(crate) use self::collector::VerdictCollector;
-use crate::controller::prober::Endpoint;
+use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{Outcome, ShootPermission};
 
 label!("outcome": Outcome);

@@ -6,12 +6,19 @@ use watchdog_api::policy::Mode;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};
 
-use crate::controller::write_counts::WriteResult;
 use crate::domain::decision::HoldReason;
 use crate::domain::status::FlowState;
 use crate::domain::{Direction, direction_name};
 
 label!("direction": Direction = [Direction::Down, Direction::Up, Direction::Release]);
+label!(pub(crate) enum WriteResult: "result" {
+    Applied = "applied",
+    Conflict = "conflict",
+    Refused = "refused",
+    Unknown = "unknown",
+    Cancelled = "cancelled",
+    KeptBack = "kept_back",
+});
 label!(pub(crate) enum ReplicaState: "state" { Known = "known", Synced = "synced" });
 
 /// The state of a shoot.

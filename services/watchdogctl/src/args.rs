@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use watchdog_api::names::is_dns_label;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::Direction;
 
@@ -282,26 +283,31 @@ pub(crate) enum Format {
     Yaml,
 }
 
+/// Why a value is refused; clap shows it after the argument and the value.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum ArgumentError {
+    #[error("write the shoot's namespace in the seed, for example shoot--core--crazy, or core/crazy")]
+    ShootName,
+    /// Holds the known outcomes.
+    #[error("must be one of {0}")]
+    Outcome(String),
+}
+
 /// The namespace of a shoot, also from `project/name`.
-fn shoot_name(text: &str) -> Result<String, String> {
+fn shoot_name(text: &str) -> Result<String, ArgumentError> {
     let name = match text.split_once('/') {
         Some((project, name)) => format!("shoot--{project}--{name}"),
         None => text.to_owned(),
     };
-    let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let good = !name.is_empty() && name.len() <= 63 && name.bytes().all(valid);
-    if good && !name.starts_with('-') && !name.ends_with('-') {
+    if is_dns_label(&name) {
         Ok(name)
     } else {
-        Err(
-            "write the shoot's namespace in the seed, for example shoot--core--crazy, or core/crazy"
-                .to_owned(),
-        )
+        Err(ArgumentError::ShootName)
     }
 }
 
 /// An outcome by its name in the API without the prefix, in any case, with dashes or underscores.
-fn outcome(text: &str) -> Result<Outcome, String> {
+fn outcome(text: &str) -> Result<Outcome, ArgumentError> {
     let name = format!("OUTCOME_{}", text.to_uppercase().replace('-', "_"));
     Outcome::from_str_name(&name)
         .filter(|outcome| *outcome != Outcome::Unspecified)
@@ -314,7 +320,7 @@ fn outcome(text: &str) -> Result<Outcome, String> {
                         .replace('_', "-")
                 })
                 .collect();
-            format!("must be one of {}", known.join(", "))
+            ArgumentError::Outcome(known.join(", "))
         })
 }
 
@@ -375,7 +381,7 @@ mod tests {
         for text in ["leases-expired", "LEASES_EXPIRED"] {
             assert_eq!(outcome(text).unwrap(), Outcome::LeasesExpired);
         }
-        let error = outcome("unspecified").unwrap_err();
+        let error = outcome("unspecified").unwrap_err().to_string();
         assert!(error.contains("api-server-unreachable"), "{error}");
     }
 

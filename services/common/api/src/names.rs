@@ -164,8 +164,8 @@ pub const DEFAULT_WATCH_DURATION: Duration = Duration::from_secs(300);
 
 /// True if this is a DNS label (RFC 1123), as the names of namespaces and Services are.
 #[must_use]
-pub fn is_dns_label(name: &str) -> bool {
-    name.len() <= 63 && is_dns_part(name)
+pub fn is_dns_label(label: &str) -> bool {
+    label.len() <= 63 && is_dns_part(label)
 }
 
 /// True if this is a DNS subdomain (RFC 1123), as the names of most objects are: at most 253 characters, in parts of

@@ -75,13 +75,12 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, ConfigError> {
         let message = format!("the file has {} bytes; the limit is {MAX_BYTES}", bytes.len());
         return Err(ConfigError::new(Pos::START, "", message));
     }
-    let text = std::str::from_utf8(bytes).map_err(|error| {
+    std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default());
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         ConfigError::new(Pos { line, column }, "", "the file is not UTF-8")
-    })?;
-    Ok(text.trim_start_matches('\u{feff}'))
+    })
 }
 
 /// How every file is read.

@@ -46,12 +46,12 @@ impl Validity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::signed;
 
     fn validity(age: i64, valid_for: i64, sent_at: Instant) -> Validity {
+        let of = |seconds| prost_types::Duration { seconds, nanos: 0 };
         let verdict = Verdict {
-            age: Some(signed(age * 1_000_000)),
-            valid_for: Some(signed(valid_for * 1_000_000)),
+            age: Some(of(age)),
+            valid_for: Some(of(valid_for)),
             ..Verdict::default()
         };
         Validity::of_verdict(&verdict, sent_at)
@@ -68,6 +68,10 @@ mod tests {
             (599, 20, 1),
             (600, 20, 0),
             (9_999_999, 9_999_999, 0),
+            (3, i64::MAX, 597),
+            (3, i64::MIN, 0),
+            (i64::MAX, i64::MAX, 0),
+            (i64::MIN, 20, 20),
         ];
         for (age, valid_for, expected) in table {
             let validity = validity(age, valid_for, sent);
@@ -75,7 +79,7 @@ mod tests {
             assert_eq!(validity.valid_until, until, "{age} {valid_for}");
             assert!(!validity.is_valid_at(until));
             assert_eq!(validity.is_valid_at(sent), expected > 0);
-            let seen = Duration::from_secs(age.unsigned_abs().min(600));
+            let seen = Duration::from_secs(age.clamp(0, 600).unsigned_abs());
             assert_eq!(sent - validity.observed, seen);
         }
     }

@@ -220,4 +220,12 @@ mod tests {
             }
         );
     }
+
+    #[test]
+    fn durations_that_do_not_fit_saturate() {
+        for (seconds, nanos, expected) in [(i64::MAX, i32::MAX, i64::MAX), (i64::MIN, i32::MIN, i64::MIN)] {
+            let received = prost_types::Duration { seconds, nanos };
+            assert_eq!(micros(Some(&received)), expected);
+        }
+    }
 }

@@ -2,12 +2,17 @@
 
 #![cfg(test)]
 
+use std::convert::Infallible;
+
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
+use tonic::{Code, Status};
+use watchdog_client::consumer::decoded;
 use watchdog_client::follow::{Update, follow};
 use watchdog_client::message::{COMPLETE, Event, Message, Position};
+use watchdog_proto::probe::v1::WatchVerdictsRequest;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 
 type Sent = Result<Message<String, u32>, Status>;
 
@@ -97,4 +102,40 @@ async fn a_silent_stream_is_lost_and_so_is_one_with_an_incomplete_snapshot() {
         panic!("missing item not noticed")
     };
     assert!(reason.to_string().contains("0 items instead of 1"), "{reason}");
+}
+
+/// A message of a stream of verdicts on the wire: a position, and an event that is the field of this number.
+fn framed(event: u8) -> String {
+    let message = [0x0a, 0, (event << 3) | 2, 0];
+    let frame = [[0, 0, 0, 0].as_slice(), &[4], &message].concat();
+    String::from_utf8(frame).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_only_a_newer_server_knows_ends_a_stream_and_the_next_one_is_followed() {
+    const SNAPSHOT_COMPLETE: u8 = 4;
+    const UNKNOWN: u8 = 15;
+    let mut events = [UNKNOWN, SNAPSHOT_COMPLETE].into_iter();
+    let open = move || {
+        let event = events.next();
+        async move {
+            let Some(event) = event else {
+                return std::future::pending().await;
+            };
+            let answer = move |_| std::future::ready(Ok::<_, Infallible>(http::Response::new(framed(event))));
+            let mut api = LeaseProbeServiceClient::new(tower::service_fn(answer));
+            let request = WatchVerdictsRequest::default();
+            api.watch_verdicts(request).await.map(decoded)
+        }
+    };
+    let (sender, mut updates) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let on_update = |update| drop(sender.send(update));
+        follow(open, &CancellationToken::new(), on_update).await;
+    });
+    let Some(Update::Lost(failure)) = updates.recv().await else {
+        panic!("the unknown event was not noticed")
+    };
+    assert_eq!(failure.code, Some(Code::DataLoss), "{failure}");
+    assert!(matches!(updates.recv().await, Some(Update::Snapshot(items, _)) if items.is_empty()));
 }

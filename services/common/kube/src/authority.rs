@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -29,6 +29,31 @@ const MAX_WRITES: usize = 5;
 
 /// Name of the blocker, and of the loop in the metric of failed tries.
 const NAME: &str = "certificate";
+
+/// Why a turn failed.
+#[derive(Debug, thiserror::Error)]
+enum TurnError {
+    /// The Secret could not be read or written.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error(
+        "the Secret was changed by others at each of {} tries to renew the authority",
+        MAX_WRITES
+    )]
+    Overtaken,
+    /// The authority in the Secret cannot be used, or no certificate can be issued from it.
+    #[error("{0:#}")]
+    Certificate(#[from] anyhow::Error),
+}
+
+impl TurnError {
+    fn failure(&self) -> Failure {
+        match self {
+            Self::Request(error) => error.failure(),
+            Self::Overtaken | Self::Certificate(_) => Failure::new(Reason::Certificate, &self.to_string()),
+        }
+    }
+}
 
 /// Keeps a certificate in use that the authority in a Secret has issued.
 pub struct CertificateIssuer {
@@ -136,7 +161,7 @@ impl CertificateIssuer {
 
     /// Reads the Secret, renews the authority if it is due, and issues a certificate if it is due, even when the Secret
     /// cannot be read, written or used.
-    async fn turn(&self, known: &mut KnownAuthorities) -> anyhow::Result<()> {
+    async fn turn(&self, known: &mut KnownAuthorities) -> Result<(), TurnError> {
         let now = (self.clock)();
         let (read, outcome) = match self.read(now).await {
             Ok(read) => read,
@@ -149,7 +174,7 @@ impl CertificateIssuer {
                     known.authorities = read;
                     known.certificate_in_use = Some(in_use);
                 }
-                Err(error) => used = Err(error),
+                Err(error) => used = Err(error.into()),
             }
         }
         if known.need_certificate(now) && !known.authorities.is_empty() {
@@ -159,7 +184,7 @@ impl CertificateIssuer {
     }
 
     /// Returns the authorities in the Secret, renewed if that was due, and the error if they could not be renewed.
-    async fn read(&self, now: Timestamp) -> anyhow::Result<(Authorities, anyhow::Result<()>)> {
+    async fn read(&self, now: Timestamp) -> Result<(Authorities, Result<(), TurnError>), TurnError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut authorities = Authorities::default();
         for _ in 0..MAX_WRITES {
@@ -185,9 +210,7 @@ impl CertificateIssuer {
                 Err(error) => return Ok((authorities, Err(error.into()))),
             }
         }
-        let beaten =
-            anyhow!("the Secret was changed by others at each of {MAX_WRITES} tries to renew the authority");
-        Ok((authorities, Err(beaten)))
+        Ok((authorities, Err(TurnError::Overtaken)))
     }
 
     fn parse(&self, secret: &Secret) -> anyhow::Result<Authorities> {
@@ -250,18 +273,15 @@ impl CertificateIssuer {
         Ok(issued.in_use)
     }
 
-    fn report(&self, error: &anyhow::Error, blocks: bool) {
-        let failure = error.downcast_ref::<RequestError>().map_or_else(
-            || Failure::new(Reason::Certificate, &format!("{error:#}")),
-            RequestError::failure,
-        );
+    fn report(&self, error: &TurnError, blocks: bool) {
+        let failure = error.failure();
         let reason = failure.reason.as_str();
         tracing::warn!(
             namespace = self.namespace,
             secret = self.secret,
             reason,
             blocks,
-            error = format!("{error:#}"),
+            %error,
             "cannot follow the certificate authority; trying again"
         );
         self.readiness.failing(NAME, failure);

@@ -233,7 +233,8 @@ impl Admission {
                 let permit = acquire(&self.connections, &caller, address)?;
                 Some(Connection::new(io, address, caller, None, permit))
             }
-            Err(why) => {
+            Err(error) => {
+                let why = error.to_string();
                 refuse(address, CloseReason::Identity, &why);
                 Some(Connection::new(io, address, stranger, Some(why.into()), permit))
             }

@@ -13,6 +13,20 @@ use crate::rpc_error::{ErrorReason, error};
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
 
+/// Why a caller is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientNotAllowed {
+    /// It did not authenticate.
+    #[error("the caller showed no certificate")]
+    NoCertificate,
+    /// Its certificate is malformed.
+    #[error("the caller's certificate cannot be read: {0}")]
+    Unreadable(webpki::Error),
+    /// No name in its certificate is allowed. Some of them, for people.
+    #[error("the caller's certificate carries {0}, which --tls-allowed-client does not name")]
+    OtherNames(String),
+}
+
 /// The DNS names that callers may have: of our own services, and of others. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedClients {
@@ -34,11 +48,11 @@ impl AllowedClients {
     /// Checks an authenticated caller by its certificate.
     ///
     /// # Errors
-    /// When it is not allowed: why, and who it is.
-    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, String> {
-        let certificate = certificate.ok_or("the caller showed no certificate")?;
-        let certificate = webpki::EndEntityCert::try_from(certificate)
-            .map_err(|error| format!("the caller's certificate cannot be read: {error}"))?;
+    /// When it is not allowed.
+    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, ClientNotAllowed> {
+        let certificate = certificate.ok_or(ClientNotAllowed::NoCertificate)?;
+        let certificate =
+            webpki::EndEntityCert::try_from(certificate).map_err(ClientNotAllowed::Unreadable)?;
         let names: Vec<&str> = certificate.valid_dns_names().collect();
         let one_of = |allowed: &BTreeSet<String>| {
             let mut names = names.iter().map(|name| name.to_ascii_lowercase());
@@ -61,9 +75,7 @@ impl AllowedClients {
                 .collect::<Vec<_>>()
                 .join(", "),
         };
-        Err(format!(
-            "the caller's certificate carries {shown}, which --tls-allowed-client does not name"
-        ))
+        Err(ClientNotAllowed::OtherNames(shown))
     }
 }
 
@@ -123,7 +135,7 @@ mod tests {
             (None, "showed no certificate"),
             (Some(&broken), "cannot be read"),
         ] {
-            let refused = callers.check(shown).unwrap_err();
+            let refused = callers.check(shown).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
         }
         let nobody = AllowedClients::default();

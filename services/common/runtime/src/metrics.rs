@@ -294,17 +294,9 @@ const BUCKETS: [f64; 16] = [
 /// # Errors
 /// When an exporter is installed already.
 pub fn install() -> anyhow::Result<PrometheusHandle> {
-    let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
-        .install_recorder()?;
-    crate::config_file::CONFIG_VALID.register();
-    crate::tls::TLS_VALID.register();
-    crate::tls::CERTIFICATE_EXPIRY.register();
-    crate::accept::CONNECTIONS_REFUSED.register();
-    crate::rpc_metrics::register();
-    crate::self_check::STALL_SECONDS.register();
-    crate::self_check::LOG_LINES_LOST.register();
-    Ok(handle)
+    let builder =
+        PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?;
+    Ok(builder.install_recorder()?)
 }
 
 /// Values that exist already somewhere and are read only when somebody asks: the series of thousands of shoots cost

@@ -9,10 +9,10 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::CommonArgs;
-use crate::open_files;
 use crate::readiness::Readiness;
 use crate::tasks::Tasks;
 use crate::telemetry::{self, LogLevel};
+use crate::{accept, config_file, metrics, open_files, rpc_metrics, self_check, tls};
 
 /// A drain takes at most this time. Below the 30 s that a Pod has by default.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
@@ -112,10 +112,11 @@ where
         Ok(log_level) => log_level,
         Err(error) => return usage_error(&format!("--log-level: {error:#}")),
     };
-    let metrics = match crate::metrics::install() {
+    let metrics = match metrics::install() {
         Ok(metrics) => Some(metrics),
         Err(error) => return usage_error(&format!("{error:#}")),
     };
+    register_metrics();
     open_files::raise_limit();
     // rustls is built with one provider only, but crates that ask for the default one need it installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -140,6 +141,17 @@ where
             ExitCode::FAILURE
         }
     }
+}
+
+/// Registers the metrics of this crate. Each service registers its own.
+fn register_metrics() {
+    config_file::CONFIG_VALID.register();
+    tls::TLS_VALID.register();
+    tls::CERTIFICATE_EXPIRY.register();
+    accept::CONNECTIONS_REFUSED.register();
+    rpc_metrics::register();
+    self_check::STALL_SECONDS.register();
+    self_check::LOG_LINES_LOST.register();
 }
 
 /// Prints what is wrong with the command line or the configuration, for people, and gives exit code 2.

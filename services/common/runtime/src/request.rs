@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use rapidhash::v3::rapidhash_v3;
 use tonic::Status;
+use watchdog_api::names::is_dns_label;
 
 use crate::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
@@ -24,13 +25,7 @@ const MAX_SHOWN: usize = 80;
 /// # Errors
 /// INVALID_ARGUMENT that names the field.
 pub fn shoot(field: &str, name: &str) -> Result<(), Status> {
-    let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let good = !name.is_empty()
-        && name.len() <= 63
-        && name.bytes().all(valid)
-        && !name.starts_with('-')
-        && !name.ends_with('-');
-    if good {
+    if is_dns_label(name) {
         return Ok(());
     }
     let shown: String = name.chars().take(MAX_SHOWN).collect();

@@ -368,3 +368,18 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
     assert_eq!(body.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
     assert!(body.next().await.is_none());
 }
+
+#[test]
+fn a_stream_that_is_opened_after_the_drain_began_is_refused() {
+    let draining = CancellationToken::new();
+    let streams = Streams::new(draining.clone());
+    let feed: StateStore<u32, u32> = StateStore::new();
+    draining.cancel();
+    let opened = streams.serve(
+        "Watch",
+        &Extensions::default(),
+        feed.subscribe(|_| true),
+        |message| Ok(message.event),
+    );
+    assert_eq!(opened.err().unwrap().code(), Code::Unavailable);
+}

@@ -13,8 +13,8 @@ use watchdog_api::secret::KubeconfigSecret;
 use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
-use crate::controller::prober::Endpoint;
 use crate::controller::prober_manager::ProberManager;
+use crate::domain::endpoint::Endpoint;
 
 /// The watches of one replica.
 #[derive(Clone)]

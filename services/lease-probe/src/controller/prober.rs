@@ -17,6 +17,7 @@ pub use super::probe_context::ProbeContext;
 use super::trace;
 use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
+use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use crate::domain::probe_state::ProbeState;
 use crate::domain::schedule::{self, RecentStarts, ScheduleInputs};
@@ -38,24 +39,6 @@ pub struct ProbeInputs {
 
 /// In a `probeInterval` the ends of connections make at most about this many probes due.
 const MOST_WAKES: u32 = 3;
-
-/// An endpoint of a shoot, as a label of the failure counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Endpoint {
-    /// The one of `kubeConfigSecretName`.
-    Internal,
-    /// The one of `externalKubeConfigSecretName`.
-    External,
-}
-
-impl Endpoint {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Internal => "internal",
-            Self::External => "external",
-        }
-    }
-}
 
 /// Where a probe reports to.
 pub trait ProbeReporter: Send + Sync {

@@ -14,13 +14,14 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_watch_stream::server::StateStore;
 
-use super::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
+use super::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use super::supervisor::supervise;
 use crate::cluster::answer_budget::SharedLimits;
 use crate::cluster::connection::CachedConnection;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
 use crate::cluster::shoot_client::HttpShootClient;
+use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 use crate::metrics::FailureReason;

@@ -93,6 +93,8 @@ mod tests {
         for address in ["::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::127.0.0.1"] {
             assert_eq!(kind(address), Some("loopback"), "{address}");
         }
+        // 0.0.0.2, the smallest compatible one: ::1 is IPv6's own loopback address.
+        assert_eq!(kind("::2"), Some("unspecified"));
         assert_eq!(kind("::ffff:169.254.169.254"), Some("link-local"));
         assert_eq!(kind("64:ff9b::a9fe:a9fe"), Some("link-local"));
         assert_eq!(kind("::ffff:100.100.100.200"), Some("metadata"));

@@ -6,6 +6,7 @@ pub mod answer_ledger;
 pub mod answered;
 pub mod assessment;
 pub mod candidates;
+pub mod endpoint;
 pub mod outcome;
 pub mod probe_state;
 pub mod renewals;

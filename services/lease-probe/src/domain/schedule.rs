@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use watchdog_api::duration::doubled;
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
 
@@ -264,8 +265,11 @@ pub(crate) fn machines_pause(
     pace: ProbePace,
     random: f64,
 ) -> Duration {
-    let doubled = MACHINES_PAUSE.saturating_mul(2_u32.saturating_pow(in_a_row.saturating_sub(1)));
-    let shortest = doubled.min(BACK_OFF_FOR_THROTTLED_REQUESTS);
+    let shortest = doubled(
+        MACHINES_PAUSE,
+        in_a_row.saturating_sub(1),
+        BACK_OFF_FOR_THROTTLED_REQUESTS,
+    );
     jittered(
         wait.unwrap_or_default().clamp(shortest, LONGEST_THROTTLE),
         pace.jitter,
@@ -482,6 +486,11 @@ mod tests {
             pauses,
             [1.0, 1.25, 1.5625, 1.953_125].map(|seconds| UnixTime((seconds * 1e6) as i64))
         );
+        let refused = ProbeFailure::Kubeconfig(String::new());
+        let pauses: Vec<_> = (1..=4)
+            .map(|in_a_row| after_failure((at(0), at(0)), PACE, &refused, in_a_row, false, 0.0))
+            .collect();
+        assert_eq!(pauses, [1, 2, 4, 8].map(at), "not back sooner for asking often");
         for (asked, pause, why) in [
             (None, 10, "10 s is the least"),
             (Some(1), 10, "also if less is asked for"),

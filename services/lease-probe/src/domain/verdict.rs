@@ -315,4 +315,58 @@ mod tests {
         assert_eq!(reported(&[L, L, L, H, H, H, H, H, H], 2, MORE).last(), Some(&H));
         assert_eq!(reported(&[L, H, L, H], 2, ONE), [L, H, L, H]);
     }
+
+    fn said(outcome: Outcome, evidence: Evidence, crossing: Option<i64>) -> String {
+        let assessment = Assessment {
+            by_leases: outcome.clone(),
+            outcome,
+            evidence,
+            judged: UnixTime::default(),
+            crossing: crossing.map(|seconds| UnixTime(seconds * 1_000_000)),
+            next_expiry: None,
+            tense: false,
+            look_ahead: None,
+        };
+        sentence(&assessment, None)
+    }
+
+    #[test]
+    fn the_sentence_says_what_was_found() {
+        let evidence = |candidates| Evidence {
+            candidates,
+            expired: 2,
+            ..Evidence::default()
+        };
+        let external = said(Outcome::ExternalUnreachable, evidence(4), None);
+        assert!(
+            external.starts_with("The external endpoint of the API server does not answer"),
+            "{external}"
+        );
+        assert!(external.contains("none of 4 eligible leases"), "{external}");
+        let pending = said(P, evidence(4), None);
+        assert!(
+            pending.starts_with("2 of 4 eligible leases are overdue."),
+            "{pending}"
+        );
+        let proven = " Their silence is proven in 7s if the API server answers and they stay silent.";
+        assert_eq!(said(P, evidence(4), Some(7)), format!("{pending}{proven}"));
+        assert_eq!(said(P, evidence(4), Some(0)), pending, "not a second from now");
+    }
+
+    #[test]
+    fn the_sentence_says_whether_a_clock_is_behind_or_ahead() {
+        let skewed = |seconds: i64| {
+            let evidence = Evidence {
+                largest_skew: seconds * 1_000_000,
+                ..Evidence::default()
+            };
+            said(H, evidence, None)
+        };
+        let clock = |how| {
+            format!("There are no leases. The clock of a node runs at least {how}; this was corrected.")
+        };
+        assert_eq!(skewed(-100), clock("1m40s behind"));
+        assert_eq!(skewed(60), clock("1m0s ahead"));
+        assert_eq!(skewed(1), "There are no leases.");
+    }
 }

@@ -7,7 +7,7 @@ mod api;
 mod candidates;
 mod changes;
 mod eligible_shoots;
-mod failures;
+mod faults;
 mod fixture;
 mod losses;
 mod replica;

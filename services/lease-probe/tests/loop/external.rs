@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lease_probe::controller::prober::Endpoint;
+use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 
 use crate::shoot::{LASTS, Millis, Observed, RENEW_INTERVAL, TestShoot, run};
@@ -72,6 +72,32 @@ fn an_endpoint_that_was_not_asked_is_not_unreachable() {
         let found = outcomes(&observed);
         assert!(!found.contains(&&Outcome::ExternalUnreachable), "{found:?}");
         assert_eq!(found.last(), Some(&&Outcome::LeasesExpired), "by its leases");
+    }
+}
+
+/// Where many external endpoints fail at once, connection slots are scarce. That must not end a loss.
+#[test]
+fn a_loss_that_could_not_be_checked_is_inconclusive() {
+    use Outcome::{ExternalUnreachable as Lost, Inconclusive};
+
+    for own in [
+        ProbeFailure::QueueTimeout(LIMIT),
+        ProbeFailure::LocalLimit("Too many open files".to_owned()),
+    ] {
+        let answers = (0..60).map(|probe| match probe {
+            0..5 => Ok(()),
+            _ if probe % 2 == 1 => unanswered(),
+            _ => Err(own.clone()),
+        });
+        let observed = probe(47_000, answers);
+        let found = outcomes(&observed);
+        let lost = found.iter().position(|outcome| **outcome == Lost).unwrap();
+        assert_eq!(
+            found[lost..lost + 4],
+            [&Lost, &Inconclusive, &Lost, &Inconclusive],
+            "{:?}",
+            observed.reported
+        );
     }
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use lease_probe::cluster::connection::Observations;
 use lease_probe::cluster::kubeconfig::Access;
 use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
-use lease_probe::controller::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
+use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use lease_probe::domain::assessment::ListedLeases;
+use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::Verdict;
@@ -46,6 +47,9 @@ pub(crate) struct TestShoot {
     pub(crate) leases_take: Millis,
     /// For the list of the nodes and machines.
     pub(crate) nodes_take: Millis,
+    /// Until then the API server answers 429 to the list of the leases, asks to be left alone for 1 s and closes the
+    /// connection.
+    pub(crate) throttles_until: Millis,
     /// Until then the seed answers 429 to that list, and asks to be left alone until then.
     pub(crate) seed_throttles_until: Millis,
     /// The answers of the external endpoint, after which it hangs. There is none if it has no answers.
@@ -59,6 +63,7 @@ impl TestShoot {
             renewals,
             leases_take: 20,
             nodes_take: 20,
+            throttles_until: 0,
             seed_throttles_until: 0,
             external: Vec::new(),
         }
@@ -236,8 +241,11 @@ impl ProbeReporter for ScriptedShoot {
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
-        let is_expected =
-            endpoint == Endpoint::External || matches!(failure, ProbeFailure::MachinesThrottled(_));
+        let is_throttled = matches!(
+            failure,
+            ProbeFailure::Throttled(_) | ProbeFailure::MachinesThrottled(_)
+        );
+        let is_expected = endpoint == Endpoint::External || is_throttled;
         assert!(is_expected, "{failure}");
         self.observed.lock().failures.push((endpoint, failure.as_str()));
     }
@@ -247,6 +255,9 @@ impl ShootClient for ScriptedShoot {
     async fn leases(&mut self, _: &Access, _: Budget) -> Result<(ListedLeases, Instant), ProbeFailure> {
         let (started, sent) = (self.now(), Instant::now());
         self.observed.lock().probes.push((started, Millis::MAX));
+        if started < self.shoot.throttles_until {
+            return Err(ProbeFailure::Throttled(Some(Duration::from_secs(1))));
+        }
         let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
         tokio::time::sleep(half).await;
         let now = self.now();
@@ -281,7 +292,9 @@ impl ShootClient for ScriptedShoot {
     }
 
     async fn disconnected(&self) {
-        std::future::pending().await
+        if self.now() >= self.shoot.throttles_until {
+            std::future::pending().await
+        }
     }
 
     fn take_observations(&mut self) -> Observations {

@@ -311,6 +311,23 @@ fn a_loss_is_reported_by_nodes_and_machines_that_take_15_s() {
     );
 }
 
+/// Also when it asked for less, and when its connections end meanwhile.
+#[test]
+fn an_api_server_that_answers_429_is_left_alone_for_10_s() {
+    let shoot = TestShoot {
+        throttles_until: 30_000,
+        ..TestShoot::new(steady(3, LASTS))
+    };
+    let observed = run(shoot, "10s");
+    let throttled = observed.probes.windows(2).filter(|pair| pair[0].0 < 30_000);
+    let pauses: Vec<_> = throttled.map(|pair| pair[1].0 - pair[0].0).collect();
+    // The pause grows by up to a fifth.
+    assert!(
+        pauses.iter().all(|pause| (10_000..=12_010).contains(pause)) && pauses.len() >= 3,
+        "{pauses:?}"
+    );
+}
+
 /// The lists of leases go on, so silence is proven when the machines can be listed again.
 #[test]
 fn a_429_of_the_seed_pauses_only_the_lists_of_machines() {

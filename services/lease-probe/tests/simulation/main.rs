@@ -18,6 +18,8 @@ mod leadership;
 mod network;
 mod node_lifecycle;
 mod node_lifecycle_input;
+// Not declared in node_lifecycle.rs, which the end-to-end tests include too.
+#[path = "node_lifecycle/tests.rs"]
 mod node_lifecycle_tests;
 mod objects;
 mod random;

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
@@ -89,11 +90,14 @@ pub(crate) async fn resources(
                 reference,
                 readiness: readiness.clone(),
             };
-            tasks.spawn(async move {
+            // A span of a lower level would be left out, with its field, where only warnings are logged.
+            let span = tracing::error_span!("watch", resource = %follow.reference);
+            let run = async move {
                 let ended = follow.run(stop_one).await;
                 follow.readiness.recovered(name(&follow.reference));
                 ended
-            });
+            };
+            tasks.spawn(run.instrument(span));
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -122,8 +126,7 @@ impl ResourceWatch {
             if self.watch(&served, unlisted, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
                 return Ok(());
             }
-            let resource = &self.reference;
-            tracing::warn!(%resource, "the seed no longer serves the kind of a resource; asking again");
+            tracing::warn!("the seed no longer serves the kind of a resource; asking again");
             self.pending("the seed no longer serves its kind", None);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -146,7 +149,7 @@ impl ResourceWatch {
             readiness,
             ..
         } = self;
-        let (name, resource) = (name(reference), reference);
+        let name = name(reference);
         let blocker = readiness.block(name, "not listed yet");
         let mut missing_since = None;
         // A kind that is not served may come with the next component of the seed, at any time.
@@ -166,22 +169,22 @@ impl ResourceWatch {
                         "the seed does not serve {kind}: correct the configuration"
                     ));
                     if missing_for < ABSENT_AFTER {
-                        tracing::warn!(%resource, "the seed does not serve the kind of a resource; asking again");
+                        tracing::warn!("the seed does not serve the kind of a resource; asking again");
                     } else {
-                        tracing::warn!(%resource, "the seed does not serve the kind of a resource; it is absent");
+                        tracing::warn!("the seed does not serve the kind of a resource; it is absent");
                         resources.listing(reference, ListState::NotServed, None);
                     }
                 }
                 Ok(Scalability::NotScalable(why)) => {
                     blocker.because(format!("{why}: correct the configuration"));
-                    tracing::warn!(%resource, %why, "a configured resource cannot be scaled");
+                    tracing::warn!(%why, "a configured resource cannot be scaled");
                     resources.listing(reference, ListState::NotScalable(why), None);
                 }
                 Err(error) => {
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
                     blocker.because("cannot ask the seed for its kind");
-                    tracing::warn!(%resource, reason, %error, "the seed cannot be asked for a kind; trying again");
+                    tracing::warn!(reason, %error, "the seed cannot be asked for a kind; trying again");
                     readiness.failing(name, failure);
                 }
             }

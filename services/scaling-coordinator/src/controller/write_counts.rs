@@ -4,20 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use watchdog_runtime::label;
 
 use crate::domain::Direction;
 use crate::domain::flow::ActionOutcome;
-use crate::metrics::WRITES;
-
-label!(pub(crate) enum WriteResult: "result" {
-    Applied = "applied",
-    Conflict = "conflict",
-    Refused = "refused",
-    Unknown = "unknown",
-    Cancelled = "cancelled",
-    KeptBack = "kept_back",
-});
+use crate::metrics::{WRITES, WriteResult};
 
 pub(crate) const fn result(outcome: &ActionOutcome) -> WriteResult {
     match outcome {

@@ -198,22 +198,15 @@ pub fn decide<'a>(
     verdicts: impl IntoIterator<Item = &'a ReceivedVerdict>,
     streams: StreamCounts,
 ) -> Decision {
-    let (mut newest, mut again_at) = (None::<&ReceivedVerdict>, None::<Instant>);
-    let mut counted: Vec<&ReceivedVerdict> = Vec::new();
-    for verdict in verdicts {
-        if newest.is_none_or(|newest| verdict.observed > newest.observed) {
-            newest = Some(verdict);
-        }
-        if verdict.valid_until <= now || verdict.outcome == Outcome::Pending {
-            continue;
-        }
-        again_at = Some(again_at.map_or(verdict.valid_until, |at| at.min(verdict.valid_until)));
-        counted.push(verdict);
-    }
-    counted.sort_by(|a, b| (b.observed, &b.observer).cmp(&(a.observed, &a.observer)));
+    let mut newest_first: Vec<&ReceivedVerdict> = verdicts.into_iter().collect();
+    newest_first.sort_by(|a, b| (b.observed, &b.observer).cmp(&(a.observed, &a.observer)));
+    let counts =
+        |verdict: &&ReceivedVerdict| verdict.valid_until > now && verdict.outcome != Outcome::Pending;
+    let counted: Vec<&ReceivedVerdict> = newest_first.iter().copied().filter(counts).collect();
     let Some(first) = counted.first() else {
-        return without_verdict(newest, streams);
+        return without_verdict(newest_first.first().copied(), streams);
     };
+    let again_at = counted.iter().map(|verdict| verdict.valid_until).min();
     if let Some((held, reason)) = objection(first, &counted) {
         return Decision {
             again_at,

@@ -15,7 +15,7 @@ use watchdog_watch_stream::client::Received;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration, forward};
 
-use crate::controller::write_counts::{self, WriteResult};
+use crate::controller::write_counts;
 use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
 use crate::domain::history::{ModeChangeReason, ShootEvent, ShootEventKind};
@@ -25,6 +25,7 @@ use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::Planned;
 use crate::domain::status::{FlowState, Progress, Step};
+use crate::metrics::WriteResult;
 
 /// Zones whose counts are kept. A region has a handful.
 const MAX_ZONES: usize = 16;

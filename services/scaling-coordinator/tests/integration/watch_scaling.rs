@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::Code;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::Direction::{Down, Up};
 use watchdog_proto::scaling::v1::FlowState::{self, Failed, Running, Settled};
 use watchdog_proto::scaling::v1::Step;
 use watchdog_proto::scaling::v1::watch_scaling_response::Event;
+use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction};
 
-use crate::coordinator::{Coordinator, resource};
+use crate::coordinator::{Coordinator, one_shoot, resource};
 use crate::probe::{Outcome, Probe};
 use crate::seed::{CONFIG, Seed};
-use crate::{CA, KCM, MCM, SHOOT, eventually};
+use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
 
 /// Every state that the stream has brought, in order.
 #[derive(Clone, Default)]
@@ -267,4 +269,30 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
         of(Up, 2, [absent()]),
     ];
     assert_steps(&story, CA, &ca.concat());
+}
+
+#[tokio::test]
+async fn a_shoot_whose_cluster_is_deleted_is_removed_and_not_found() {
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
+    coordinator.recover(&probe, SHOOT).await;
+    let mut client = coordinator.client.clone();
+    let request = pb::WatchScalingRequest::default();
+    let mut stream = client.watch_scaling(request).await.unwrap().into_inner();
+    let mut removed = async || {
+        loop {
+            match stream.message().await.unwrap().unwrap().event.unwrap() {
+                Event::SnapshotComplete(snapshot) => {
+                    assert_eq!(snapshot.items, 1);
+                    seed.delete(&keys::CLUSTERS, "", SHOOT);
+                }
+                Event::Removed(shoot) => return shoot,
+                Event::Upsert(_) | Event::Heartbeat(_) => {}
+            }
+        }
+    };
+    let removed = tokio::time::timeout(PATIENCE, removed()).await;
+    assert_eq!(removed.expect("it is removed"), SHOOT);
+    let request = pb::GetScalingRequest { shoot: SHOOT.into() };
+    let status = client.get_scaling(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound, "{status}");
 }

@@ -20,11 +20,8 @@ use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use super::trimmed::malformed;
-use super::{ObjectUpdate, reference, update};
+use super::{ObjectUpdate, PAGE_SIZE, reference, update};
 use crate::domain::namespaced_name::NamespacedName;
-
-/// Services in one page of a list: a seed may have tens of thousands.
-const PAGE: u32 = 500;
 
 /// The dependants that a Service declares; none if it declares none.
 type Declaration = (NamespacedName, Option<Vec<Selector>>);
@@ -43,7 +40,7 @@ pub(crate) async fn watch(
     let watch = Watch {
         name: "services",
         api: Api::<PartialObjectMeta<Service>>::all(client),
-        config: Config::default().page_size(PAGE),
+        config: Config::default().page_size(PAGE_SIZE),
     };
     let mut reports = MalformedReports {
         events,

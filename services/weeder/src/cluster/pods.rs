@@ -7,12 +7,9 @@ use watchdog_kube::watch::Watch;
 use watchdog_runtime::readiness::Readiness;
 
 use super::objects::PodObject;
-use super::{ObjectUpdate, update};
+use super::{ObjectUpdate, PAGE_SIZE, update};
 use crate::domain::dependants::PodQuery;
 use crate::domain::pods::Pod;
-
-/// Pods in one page of a list: a page stays below some megabytes.
-const PAGE: u32 = 500;
 
 /// Watches the pods of a query until `stop` is cancelled.
 ///
@@ -25,7 +22,7 @@ pub(crate) async fn watch(
     stop: CancellationToken,
     mut on_update: impl FnMut(ObjectUpdate<Pod>) + Send,
 ) -> anyhow::Result<()> {
-    let mut config = Config::default().page_size(PAGE);
+    let mut config = Config::default().page_size(PAGE_SIZE);
     if let Some(labels) = &query.labels {
         config = config.labels(labels);
     }

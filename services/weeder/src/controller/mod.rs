@@ -13,7 +13,8 @@ pub(crate) mod worker;
 
 /// The span of all that happens to the weeder of a service.
 fn weeder_span(service: &NamespacedName) -> Span {
-    tracing::info_span!(
+    // A span of a lower level would be left out, with its fields, where only warnings are logged.
+    tracing::error_span!(
         "weeder",
         namespace = &*service.namespace,
         service = &*service.name

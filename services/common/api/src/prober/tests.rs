@@ -141,6 +141,14 @@ fn the_same_file_as_json_is_the_same_configuration() {
 }
 
 #[test]
+fn a_byte_order_mark_is_skipped() {
+    for text in [GARDENER, "probIntervall: 30s\n"] {
+        let marked = parse(format!("\u{feff}{text}").as_bytes());
+        assert_eq!(marked, parse(text.as_bytes()));
+    }
+}
+
+#[test]
 fn all_errors_are_reported_at_once_with_their_places() {
     let expected = [
         "1:23: kubeConfigSecretName: must be the name of an object: lower-case letters, digits, - and ., at most 253 \

@@ -136,4 +136,9 @@ async fn replicas_that_may_overlap_share_and_hand_over_too() {
     cluster
         .until("two share again", |c| c.owned_by(&["a", "b"]))
         .await;
+
+    // The share of one that dies goes to the others.
+    cluster.kill("b");
+    cluster.forget("b");
+    cluster.until("a has all", |c| c.owned_by(&["a"])).await;
 }

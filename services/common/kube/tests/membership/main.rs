@@ -9,7 +9,7 @@
 )]
 
 mod cluster;
-mod disturbance;
+mod faults;
 mod handover;
 mod observers;
 #[path = "../support/mod.rs"]

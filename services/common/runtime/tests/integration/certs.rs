@@ -2,6 +2,7 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    date_time_ymd,
 };
 use tempfile::TempDir;
 use watchdog_runtime::tls::{PemFiles, Tls};
@@ -33,7 +34,17 @@ impl Authority {
 
     /// A certificate for both sides of a connection.
     pub fn issue(&self, name: &str) -> CertifiedKey {
+        self.issue_until(name, 4096)
+    }
+
+    /// The same, but it has expired.
+    pub fn issue_expired(&self, name: &str) -> CertifiedKey {
+        self.issue_until(name, 2020)
+    }
+
+    fn issue_until(&self, name: &str, year: i32) -> CertifiedKey {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.not_after = date_time_ymd(year, 1, 1);
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,

@@ -145,6 +145,9 @@ async fn a_call_that_fails_says_why() {
     let server = Server::start(Some(ours.tls(SERVER)), &["client.test"]).await;
     let good = ours.tls("client.test");
     let stranger = Tls::load(&Files::new(&foreign.issue("client.test"), &ours.pem()).paths()).unwrap();
+    let expired = Files::new(&ours.issue_expired(SERVER), &ours.pem());
+    let expired = Server::start(Some(Tls::load(&expired.paths()).unwrap()), &[]).await;
+    let plaintext = Server::start(None, &[]).await;
     // Accepts and says nothing.
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hanging_address = hanging.local_addr().unwrap().to_string();
@@ -168,6 +171,18 @@ async fn a_call_that_fails_says_why() {
             call(at, &foreign.tls("client.test"), SERVER).await,
             Reason::Certificate,
             "invalid peer certificate",
+        ),
+        (
+            "its expiry",
+            call(&expired.address, &good, SERVER).await,
+            Reason::Certificate,
+            "expired",
+        ),
+        (
+            "plaintext",
+            call(&plaintext.address, &good, SERVER).await,
+            Reason::Connection,
+            "",
         ),
         (
             "our certificate",

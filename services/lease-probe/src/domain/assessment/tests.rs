@@ -245,6 +245,11 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
         "one was renewed"
     );
     assert_eq!(
+        outcome(&[13, 23, 24], 13, true),
+        Outcome::Healthy,
+        "one was renewed at the instant from which the endpoint was away"
+    );
+    assert_eq!(
         outcome(&[24], 13, true),
         Outcome::Healthy,
         "one lease is too little"

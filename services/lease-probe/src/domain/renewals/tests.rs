@@ -161,6 +161,23 @@ fn a_slow_api_server_makes_no_lease_older() {
     assert_eq!(renewals.age("n", EXPIRY).unwrap().renewed, at(38));
 }
 
+#[test]
+fn the_largest_skew_is_the_furthest_from_zero() {
+    for (far, near) in [(-110, 60), (110, -60)] {
+        let mut renewals = Renewals::default();
+        for second in (0..50).step_by(10) {
+            let node = |(name, skew): (&str, i64)| ListedLease {
+                name: name.into(),
+                ..lease(second + skew)
+            };
+            renewals.observe(list(second), &[("far", far), ("near", near)].map(node));
+        }
+        let known = renewals.largest_skew() / S;
+        // A clock that is behind is called so by a renew interval less.
+        assert!(known == far || known == far + 10, "{known} instead of {far}");
+    }
+}
+
 /// One probe of a simulation.
 #[derive(Debug)]
 struct Probed {

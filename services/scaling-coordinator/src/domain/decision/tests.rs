@@ -3,6 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::direction_name;
 
 const STREAMS: StreamCounts = StreamCounts { known: 2, synced: 2 };
 const ALL: [Outcome; 11] = [
@@ -116,6 +117,59 @@ fn says_why_there_is_no_verdict() {
         decide(now, [&old], STREAMS).reason,
         "The last verdict, LEASES_EXPIRED by a, is no longer valid and was not renewed."
     );
+}
+
+#[test]
+fn the_newest_of_several_expired_verdicts_is_named() {
+    let now = start();
+    let older = verdict(now, "c", Outcome::Healthy, -60, -20);
+    let newest = verdict(now, "a", Outcome::LeasesExpired, -50, -10);
+    let same_time = verdict(now, "b", Outcome::Throttled, -50, -10);
+    for (given, named) in [
+        ([&older, &newest], "LEASES_EXPIRED by a"),
+        ([&newest, &older], "LEASES_EXPIRED by a"),
+        ([&newest, &same_time], "THROTTLED by b"),
+        ([&same_time, &newest], "THROTTLED by b"),
+    ] {
+        let decision = decide(now, given, STREAMS);
+        assert_eq!(decision.held, Some(HoldReason::Expired));
+        assert!(decision.reason.contains(named), "{}", decision.reason);
+    }
+}
+
+#[test]
+fn a_release_has_its_direction_and_the_cluster_as_its_cause() {
+    let release = Decision::release("The shoot hibernates.");
+    assert_eq!(
+        (release.direction, release.held),
+        (Some(Direction::Release), Some(HoldReason::Cluster))
+    );
+}
+
+#[test]
+fn label_values() {
+    let directions = [
+        (None, "hold"),
+        (Some(Direction::Down), "down"),
+        (Some(Direction::Up), "up"),
+        (Some(Direction::Release), "release"),
+    ];
+    for (direction, label) in directions {
+        assert_eq!(direction_name(direction), label);
+    }
+    let reasons = [
+        (HoldReason::Cluster, "cluster", false),
+        (HoldReason::Ownership, "ownership", false),
+        (HoldReason::Unreported, "unreported", false),
+        (HoldReason::Expired, "expired", false),
+        (HoldReason::Disagreement, "disagreement", true),
+        (HoldReason::Outdated, "outdated", true),
+        (HoldReason::Verdict, "verdict", false),
+        (HoldReason::Mode, "mode", false),
+    ];
+    for (reason, label, is_strange) in reasons {
+        assert_eq!((reason.as_str(), reason.is_strange()), (label, is_strange));
+    }
 }
 
 #[test]

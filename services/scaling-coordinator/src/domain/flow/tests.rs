@@ -174,6 +174,12 @@ fn holding_does_nothing() {
 }
 
 #[test]
+fn while_holding_only_an_optional_resource_is_absent() {
+    let mut bench = Bench::new(Observed::Absent, seen(1, 1), Observed::Absent);
+    assert_eq!(bench.steps(None), [Step::Pending, Step::Pending, Step::Absent]);
+}
+
+#[test]
 fn the_initial_delay_goes_on_while_holding() {
     let mut bench = Bench::new(seen(2, 2), held(1), held(1));
     let due = bench.now + 30 * S;

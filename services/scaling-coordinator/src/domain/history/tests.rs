@@ -100,6 +100,19 @@ async fn a_healthy_start_is_no_history() {
 }
 
 #[tokio::test]
+async fn a_verdict_that_holds_is_history_without_an_incident() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
+    assert_eq!(history.published(t0, &up), []);
+    let held = scaling(None, FlowState::Holding, Step::Pending, false);
+    let events = history.published(t0 + S, &held);
+    let [event] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(event.message, "The direction is hold. Because.");
+}
+
+#[tokio::test]
 async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored() {
     let (mut history, t0) = (ShootHistory::default(), start());
     let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);

@@ -982,6 +982,9 @@ proptest! {
                         prop_assert!(now >= entry.weeder.deletes_from);
                         prop_assert!(entry.weeder.dependants.include(&deletion.pod.labels));
                         prop_assert!(deletion.pod.crash_loop().is_some());
+                        let same =
+                            |task: &Task| matches!(task, Task::Delete(d) if d.pod.uid == deletion.pod.uid);
+                        prop_assert!(!under_way.iter().any(same), "two deletions of one pod at one time");
                     }
                     Task::ReadEndpoints(read) => {
                         let generation = read.generation;

@@ -8,16 +8,15 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::faults::Faults;
-use super::process::{Action, Process};
+use super::process::{Action, Process, RestartingReplica};
 use super::store::Store;
 use super::{Rule, Violation};
 use crate::membership::member_table::Moment;
-use crate::membership::record::Identity;
 use crate::membership::state::{LeaseAnswer, Request};
 use crate::membership::timing::Timing;
 
 /// Enough that every replica owns some.
-pub(super) const KEYS: [&str; 6] = [
+const KEYS: [&str; 6] = [
     "shoot--a--a",
     "shoot--b--b",
     "shoot--c--c",
@@ -29,14 +28,6 @@ pub(super) const KEYS: [&str; 6] = [
 /// Where Pods are known, what a dead process has sent comes to its end within this time: the margin that everybody
 /// else keeps, see [`Timing::PRODUCTION`]. Elsewhere it may take as long as the process itself would have been allowed.
 const IN_FLIGHT: Duration = Duration::from_millis(1_360);
-
-pub(super) struct RestartingReplica {
-    pub(super) identity: Identity,
-    /// UID of its Pod; none where it is not known.
-    pub(super) pod: Option<Arc<str>>,
-    pub(super) process: Option<Process>,
-    pub(super) restart: Duration,
-}
 
 /// A request or an answer under way.
 struct Message {
@@ -57,19 +48,19 @@ enum Content {
 }
 
 pub(super) struct Simulation {
-    pub(super) rng: StdRng,
-    pub(super) now: Duration,
+    rng: StdRng,
+    now: Duration,
     timing: Timing,
     broken: Option<Rule>,
-    pub(super) store: Store,
-    pub(super) replicas: Vec<RestartingReplica>,
+    store: Store,
+    replicas: Vec<RestartingReplica>,
     messages: Vec<Message>,
     /// Actions of processes that died in the middle.
     orphans: Vec<(usize, Action)>,
     numbers: u64,
 }
 
-pub(super) fn ms(ms: u64) -> Duration {
+fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
@@ -95,6 +86,26 @@ impl Simulation {
         }
     }
 
+    /// Every replica lives in a Pod of its own.
+    pub(super) fn give_pods(&mut self) {
+        for replica in &mut self.replicas {
+            replica.pod = Some(self.rng.random::<u64>().to_string().into());
+        }
+    }
+
+    /// All processes live in one Pod.
+    pub(super) fn put_all_in_one_pod(&mut self) {
+        for replica in &mut self.replicas {
+            replica.pod = Some("pod".into());
+        }
+    }
+
+    /// The container of a replica dies and is started again in its Pod.
+    pub(super) fn restart(&mut self, replica: usize) {
+        self.replicas[replica].restart = self.now + ms(100);
+        self.kill(replica);
+    }
+
     /// Lets time pass, with faults.
     pub(super) fn run(&mut self, span: Duration, faults: Faults) -> Result<(), Violation> {
         let end = self.now + span;
@@ -116,6 +127,38 @@ impl Simulation {
             self.deliver()?;
         }
         Ok(())
+    }
+
+    /// Something happens to a replica, or to its Lease.
+    fn fault(&mut self, replica: usize, faults: Faults) {
+        let now = self.now;
+        let Self {
+            rng, replicas, store, ..
+        } = self;
+        let place = &mut replicas[replica];
+        let Some(process) = &mut place.process else { return };
+        let long = ms(rng.random_range(500..40_000));
+        match rng.random_range(0..9) {
+            0 => {
+                let soon = rng.random_bool(0.5);
+                place.restart = now + if soon { ms(100) } else { long };
+                if place.pod.is_some() && rng.random_bool(0.3) {
+                    place.pod = Some(rng.random::<u64>().to_string().into());
+                }
+                self.kill(replica);
+            }
+            1 | 2 => process.paused = now + long,
+            3 => process.cut_off = now + long,
+            4 => process.watch_stalled = now + long,
+            // A watch that starts anew from a cache that lags behind.
+            5 => process.watched = process.watched.saturating_sub(rng.random_range(0..20)),
+            6 if faults.by_hand => store.delete(&Arc::clone(&process.identity), None),
+            7 => process.state.leave(),
+            _ => {
+                process.cut_off = now + long;
+                process.watch_stalled = now + long;
+            }
+        }
     }
 
     /// Ends all faults.
@@ -319,7 +362,7 @@ impl Simulation {
         starting && holders.chain(orphans).any(deleted)
     }
 
-    pub(super) fn kill(&mut self, replica: usize) {
+    fn kill(&mut self, replica: usize) {
         if let Some(process) = self.replicas[replica].process.take() {
             let longest = self.replicas[replica]
                 .pod

@@ -21,6 +21,15 @@ pub(super) struct Action {
     pub(super) ends: Duration,
 }
 
+/// A replica and its process, which is started again when it has ended.
+pub(super) struct RestartingReplica {
+    pub(super) identity: Identity,
+    /// UID of its Pod; none where it is not known.
+    pub(super) pod: Option<Arc<str>>,
+    pub(super) process: Option<Process>,
+    pub(super) restart: Duration,
+}
+
 #[derive(Debug)]
 pub(super) struct Process {
     /// Tells apart the processes that had one identity.

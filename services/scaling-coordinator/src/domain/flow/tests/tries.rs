@@ -10,6 +10,8 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
         bench.answer(DOWN, "down mcm 1", refused());
         let steps = bench.next(DOWN);
         assert_eq!(steps.status.resources[1].attempts, attempt);
+        let message = &steps.status.resources[1].message;
+        assert!(message.contains(refused().error().unwrap()), "{message}");
         assert_eq!(
             steps.alerts.len(),
             usize::from(attempt == 3),
