@@ -28,9 +28,9 @@ test: ## All tests, also against real Kubernetes; brings the tools it needs
 test-rust:
 	cargo nextest run $(LOCKED) --workspace
 
-# Shown at its end, so that it does not run into what test-rust prints.
+# Shown at its end, so that it does not run into what test-rust prints. What waits most comes first.
 test-others:
-	@{ cargo test $(LOCKED) --workspace --doc && fuzz/run 10 1 && tests/chart/check; } \
+	@{ tests/chart/check && cargo test $(LOCKED) --workspace --doc && fuzz/run 10 1; } \
 	  >$(TARGET)/test-others.log 2>&1; result=$$?; cat $(TARGET)/test-others.log; exit $$result
 
 acceptance: ## Play the scenarios and faults on the sandbox and on real Kubernetes; writes docs/acceptance.md
