@@ -300,3 +300,42 @@ fn push<T>(list: &mut VecDeque<T>, item: T, dispensable: usize) {
     }
     list.push_back(item);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::fixtures::{at, crashing, dependants};
+
+    #[test]
+    fn a_deletion_is_useless_for_a_successor_of_the_same_controller_and_container() {
+        let service = NamespacedName::new("shoot", "kube-apiserver");
+        let (of_kcm, life) = (dependants("kube-apiserver"), Duration::from_secs(300));
+        let mut weeder = Weeder::new(service, of_kcm, false, Duration::ZERO, life, at(100.0));
+        let pod = crashing("kcm", "kcm", "u", "7");
+        let crash = pod.crash_loop().unwrap().clone();
+        let gone = RequestFailure::Gone;
+        weeder.record(&pod, &crash, at(100.0), Err(&gone), false, at(101.0));
+        assert!(!weeder.mark_useless(&pod, "main"), "nothing was deleted");
+        weeder.record(&pod, &crash, at(100.0), Ok(()), false, at(102.0));
+        assert!(!weeder.mark_useless(&pod, "other"), "another container");
+        let stranger = crashing("scheduler", "kcm", "s", "8");
+        assert!(!weeder.mark_useless(&stranger, "main"), "another controller");
+        assert!(weeder.mark_useless(&pod, "main"));
+        assert!(!weeder.mark_useless(&pod, "main"), "it is marked once");
+    }
+
+    #[test]
+    fn a_pod_without_a_controller_is_succeeded_by_one_of_its_name() {
+        let service = NamespacedName::new("shoot", "kube-apiserver");
+        let (of_kcm, life) = (dependants("kube-apiserver"), Duration::from_secs(300));
+        let mut weeder = Weeder::new(service, of_kcm, false, Duration::ZERO, life, at(100.0));
+        let alone = |name| Pod {
+            owner: None,
+            ..crashing(name, "kcm", "u", "7")
+        };
+        let crash = alone("a").crash_loop().unwrap().clone();
+        weeder.record(&alone("a"), &crash, at(100.0), Ok(()), false, at(102.0));
+        assert!(!weeder.mark_useless(&alone("b"), "main"));
+        assert!(weeder.mark_useless(&alone("a"), "main"));
+    }
+}
