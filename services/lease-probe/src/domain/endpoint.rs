@@ -1,6 +1,6 @@
 //! The two endpoints of a shoot's API server.
 
-/// An endpoint of a shoot, as a label of the failure counters.
+/// An endpoint of a shoot's API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
     /// The one of `kubeConfigSecretName`.

@@ -306,11 +306,15 @@ mod tests {
     use super::*;
     use crate::domain::fixtures::{at, crashing, dependants};
 
+    fn weeder() -> Weeder {
+        let service = NamespacedName::new("shoot", "kube-apiserver");
+        let (dependants, life) = (dependants("kube-apiserver"), Duration::from_secs(300));
+        Weeder::new(service, dependants, false, Duration::ZERO, life, at(100.0))
+    }
+
     #[test]
     fn a_deletion_is_useless_for_a_successor_of_the_same_controller_and_container() {
-        let service = NamespacedName::new("shoot", "kube-apiserver");
-        let (of_kcm, life) = (dependants("kube-apiserver"), Duration::from_secs(300));
-        let mut weeder = Weeder::new(service, of_kcm, false, Duration::ZERO, life, at(100.0));
+        let mut weeder = weeder();
         let pod = crashing("kcm", "kcm", "u", "7");
         let crash = pod.crash_loop().unwrap().clone();
         let gone = RequestFailure::Gone;
@@ -326,9 +330,7 @@ mod tests {
 
     #[test]
     fn a_pod_without_a_controller_is_succeeded_by_one_of_its_name() {
-        let service = NamespacedName::new("shoot", "kube-apiserver");
-        let (of_kcm, life) = (dependants("kube-apiserver"), Duration::from_secs(300));
-        let mut weeder = Weeder::new(service, of_kcm, false, Duration::ZERO, life, at(100.0));
+        let mut weeder = weeder();
         let alone = |name| Pod {
             owner: None,
             ..crashing(name, "kcm", "u", "7")
