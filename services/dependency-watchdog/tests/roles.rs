@@ -44,7 +44,7 @@ const WEEDED: &str = "shoot--weeded";
 /// The Lease of the weeder.
 const LEASE: &str = "/leases/dwd-weeder-leader-election";
 
-/// Gardener's, with shorter times. DELAY is that between the levels of a scale-down.
+/// Gardener's, with shorter times.
 const PROBER: &str = "
 probeInterval: 1s
 initialDelay: 0s
@@ -52,7 +52,7 @@ dependentResourceInfos:
 - ref: {kind: Deployment, name: kube-controller-manager, apiVersion: apps/v1}
   optional: false
   scaleUp: {level: 0}
-  scaleDown: {level: 1, initialDelay: DELAY}
+  scaleDown: {level: 1}
 - ref: {kind: Deployment, name: machine-controller-manager, apiVersion: apps/v1}
   optional: false
   scaleUp: {level: 1}
@@ -114,7 +114,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn start(delay: &str) -> Self {
+    async fn start() -> Self {
         let config = SandboxConfig {
             timing: SimTiming {
                 ready_delay: Duration::from_millis(100),
@@ -126,10 +126,7 @@ impl Fixture {
         };
         let sandbox = Sandbox::start(config).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let prober = format!(
-            "kubeConfigSecretName: {PROBE_SECRET}\n{}",
-            PROBER.replace("DELAY", delay)
-        );
+        let prober = format!("kubeConfigSecretName: {PROBE_SECRET}\n{PROBER}");
         std::fs::write(dir.path().join("prober.yaml"), prober).unwrap();
         std::fs::write(dir.path().join("weeder.yaml"), WEEDER).unwrap();
         Self { sandbox, dir }
@@ -307,7 +304,7 @@ async fn get(address: SocketAddr, path: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
-    let fixture = Fixture::start("0s").await;
+    let fixture = Fixture::start().await;
     let shoot = fixture.shoot();
     let leader = DropIn::start(&fixture, "prober", "leader-0").await;
     eventually("the first process leads", || !fixture.leader("prober").is_empty()).await;
@@ -350,26 +347,32 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
-    // The leader dies before the second level begins.
-    let fixture = Fixture::start("5s").await;
+    let fixture = Fixture::start().await;
     let shoot = fixture.shoot();
+    // The leader dies before its write of the second level is answered.
+    let second_level = format!("/apis/apps/v1/namespaces/{}/deployments/{KCM}", shoot.namespace());
+    let hangs = Fault::always(FaultAction::Hang).verb("patch").path(&second_level);
+    fixture.seed().inject(hangs.user("leader-0"));
     let leader = DropIn::start(&fixture, "prober", "leader-0").await;
     eventually("the first process leads", || !fixture.leader("prober").is_empty()).await;
     let _standby = DropIn::start(&fixture, "prober", "leader-1").await;
     shoot.cut(Cut::All);
     eventually("the first level is scaled down", || wants(&shoot, MCM) == 0).await;
     leader.kill();
-    let half = wants(&shoot, KCM);
+    assert_eq!(wants(&shoot, KCM), 1, "the leader died in the middle of the flow");
     until_all(&shoot, "the standby scales the second level down", 0).await;
-    assert_eq!(half, 1, "the leader died in the middle of the flow");
-    assert!(fixture.scalers().contains(&"leader-1".to_owned()));
+    assert!(
+        fixture.scalers().contains(&"leader-1".to_owned()),
+        "{:?}",
+        fixture.scalers()
+    );
     shoot.heal();
     until_all(&shoot, "the standby restores what both scaled down", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_rights_are_named() {
-    let fixture = Fixture::start("0s").await;
+    let fixture = Fixture::start().await;
     let without = |resources: &[&str]| {
         let rules = permissions("prober").into_iter();
         rules
@@ -418,7 +421,7 @@ struct Weeded {
 
 impl Weeded {
     async fn start() -> Self {
-        let fixture = Fixture::start("0s").await;
+        let fixture = Fixture::start().await;
         let weeder = DropIn::start(&fixture, "weeder", "leader-0").await;
         eventually("the process leads", || !fixture.leader("weeder").is_empty()).await;
         let seed = fixture.seed();
