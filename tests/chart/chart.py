@@ -180,7 +180,7 @@ def render(values=None, **where) -> list[dict]:
     """Every object."""
     rendered = manifests(merged(values), **where)
     texts = [text for path, text in rendered.items() if not path.endswith("NOTES.txt")]
-    return [parsed for text in texts for parsed in yaml.safe_load_all(text) if parsed]
+    return [parsed for text in texts for parsed in _parsed(text)]
 
 
 def hooks(rendered: list[dict], event: str | None = None) -> list[dict]:
@@ -202,4 +202,10 @@ def of_kind(objects: list[dict], kind: str) -> dict[str, dict]:
 def objects(release) -> list[dict]:
     """Of an installation, also of one that was only tried."""
     # There is no manifest where nothing was rendered.
-    return [parsed for parsed in yaml.safe_load_all(release.get("manifest", "")) if parsed]
+    return _parsed(release.get("manifest", ""))
+
+
+def _parsed(text: str) -> list[dict]:
+    # By libyaml where there is one: PyYAML's own scanner takes longer than all that Helm does.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [parsed for parsed in yaml.load_all(text, loader) if parsed]
