@@ -13,7 +13,7 @@ use crate::output::Output;
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let output = Output::of_process();
     let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(dispatch(cli, output)),
+        Ok(runtime) => runtime.block_on(dispatch(cli, &output)),
         Err(error) => Err(CommandError::unreachable(
             format!("cannot start: {error}"),
             "free memory or processes on this machine",
@@ -30,7 +30,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     }
 }
 
-async fn dispatch(cli: Cli, output: Output) -> Result<ExitCode, CommandError> {
+pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, CommandError> {
     let connect = &cli.connect;
     let open = || ProgramDialer::open(connect);
     let text = match &cli.command {
@@ -69,3 +69,6 @@ fn called_as() -> std::path::PathBuf {
     let first = std::env::args_os().next();
     first.map_or_else(|| Path::new("watchdogctl").to_owned(), Into::into)
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,8 @@ mod error;
 mod fetch;
 mod output;
 mod render;
+#[cfg(test)]
+mod testing;
 
 fn main() -> ExitCode {
     match args::parse(std::env::args_os()) {

@@ -1,17 +1,18 @@
 //! Standard output: plain lines in a pipe, colour and updates in place on a terminal.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
 use crate::render::Frame;
 
 /// Where text goes.
-#[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     /// Columns and rows of the terminal; none in a pipe.
     size: Option<(usize, usize)>,
     color: bool,
+    writer: Mutex<Box<dyn Write + Send>>,
 }
 
 impl Output {
@@ -20,9 +21,20 @@ impl Output {
         let terminal = io::stdout().is_terminal();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let color = terminal && !no_color && !dumb;
+        Self::new(terminal.then(size), color, io::stdout())
+    }
+
+    /// A terminal of that size, or a pipe.
+    pub(crate) fn new(
+        size: Option<(usize, usize)>,
+        color: bool,
+        writer: impl Write + Send + 'static,
+    ) -> Self {
         Self {
-            size: terminal.then(size),
-            color: terminal && !no_color && !dumb,
+            size,
+            color,
+            writer: Mutex::new(Box::new(writer)),
         }
     }
 
@@ -42,8 +54,8 @@ impl Output {
 
     /// Writes a text. A reader that is gone ends nothing but the output.
     pub(crate) fn print(&self, text: &str) {
-        let mut out = io::stdout().lock();
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writer.write_all(text.as_bytes()).and_then(|()| writer.flush());
     }
 }
 
@@ -54,14 +66,13 @@ fn size() -> (usize, usize) {
 }
 
 /// A screen that is drawn again and again. What was on the terminal before comes back when it is dropped.
-#[derive(Debug)]
-pub(crate) struct LiveScreen {
-    output: Output,
+pub(crate) struct LiveScreen<'a> {
+    output: &'a Output,
 }
 
-impl LiveScreen {
+impl<'a> LiveScreen<'a> {
     /// None in a pipe.
-    pub(crate) fn open(output: Output) -> Option<Self> {
+    pub(crate) fn open(output: &'a Output) -> Option<Self> {
         output.size?;
         // The alternate screen, without a cursor.
         output.print("\x1b[?1049h\x1b[?25l");
@@ -81,7 +92,7 @@ impl LiveScreen {
     }
 }
 
-impl Drop for LiveScreen {
+impl Drop for LiveScreen<'_> {
     fn drop(&mut self) {
         self.output.print("\x1b[?25h\x1b[?1049l");
     }

@@ -185,3 +185,6 @@ consumer! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

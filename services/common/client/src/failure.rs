@@ -279,6 +279,49 @@ mod tests {
     }
 
     #[test]
+    fn a_status_of_http_or_grpc_has_one_reason() {
+        use tonic::Code;
+        for (reason, http, grpc) in [
+            (
+                Reason::NotFound,
+                &[404, 410][..],
+                &[Code::NotFound, Code::Unimplemented][..],
+            ),
+            (Reason::Forbidden, &[403], &[Code::PermissionDenied]),
+            (Reason::Unauthorized, &[401], &[Code::Unauthenticated]),
+            (Reason::Conflict, &[409], &[Code::Aborted, Code::AlreadyExists]),
+            (Reason::Throttled, &[429], &[Code::ResourceExhausted]),
+            (Reason::Timeout, &[408, 504], &[Code::DeadlineExceeded]),
+            (
+                Reason::ServerError,
+                &[500, 503],
+                &[Code::Internal, Code::Unknown, Code::DataLoss],
+            ),
+            (
+                Reason::Rejected,
+                &[400, 422],
+                &[Code::InvalidArgument, Code::FailedPrecondition, Code::OutOfRange],
+            ),
+            (Reason::Connection, &[], &[Code::Unavailable, Code::Cancelled]),
+        ] {
+            for code in http {
+                assert_eq!(Reason::of_http_status(*code), reason, "{code}");
+            }
+            for code in grpc {
+                let failure = Failure::of_grpc_status(&tonic::Status::new(*code, "why"));
+                assert_eq!((failure.reason, failure.code), (reason, Some(*code)));
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_of_this_process_is_a_timeout() {
+        let limit = std::time::Duration::from_secs(1);
+        let elapsed = tokio::time::timeout(limit, std::future::pending::<()>()).await;
+        assert_eq!(Reason::of_transport(&elapsed.unwrap_err()), Reason::Timeout);
+    }
+
+    #[test]
     fn texts_are_bounded() {
         let failure = Failure::new(Reason::Other, &"x".repeat(10_000));
         assert_eq!(failure.to_string().len(), LONGEST_TEXT);

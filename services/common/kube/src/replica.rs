@@ -197,3 +197,81 @@ impl Replica<Exclusive> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+    use k8s_openapi::api::core::v1::Namespace;
+    use kube::Api;
+    use kube::api::PostParams;
+    use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+    use serde_json::json;
+    use watchdog_runtime::args::CommonArgs;
+    use watchdog_runtime::process::Process;
+    use watchdog_sandbox::{ApiOptions, ApiServer};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Args {
+        #[command(flatten)]
+        common: CommonArgs,
+    }
+
+    async fn base(args: &[&str]) -> ServiceBuilder {
+        let always = [
+            "weeder",
+            "--config-file=/none",
+            "--grpc-addr=127.0.0.1:0",
+            "--admin-addr=127.0.0.1:0",
+            "--identity=weeder-0",
+        ];
+        let args = Args::try_parse_from(always.iter().chain(args)).unwrap();
+        ServiceBuilder::bind(args.common, Process::for_tests())
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn one_process_of_a_pod_claims_an_identity_and_none_does_without_a_uid() {
+        let uid = format!("{:032x}", rand::random::<u128>());
+        let mut base = base(&["--insecure-plaintext"]).await;
+        base.common.pod_uid = None;
+        assert!(claim(&base, "weeder").is_none());
+        base.common.pod_uid = Some(uid.clone());
+        let (claimed, lock) = claim(&base, "weeder").unwrap();
+        assert_eq!(claimed, uid);
+        assert!(
+            claim(&base, "weeder").is_none(),
+            "another process has the identity"
+        );
+        assert!(claim(&base, "lease-probe").is_some(), "of another service");
+        drop(lock);
+        assert!(claim(&base, "weeder").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_replica_can_be_called_at_once_or_with_its_first_certificate() {
+        let api = ApiServer::start(ApiOptions::default()).await.unwrap();
+        let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("weeder")).unwrap();
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let seed = kube::Client::try_from(config.unwrap()).unwrap();
+        let garden: Namespace = serde_json::from_value(json!({"metadata": {"name": "garden"}})).unwrap();
+        let namespaces: Api<Namespace> = Api::all(seed.clone());
+        namespaces.create(&PostParams::default(), &garden).await.unwrap();
+        let plain = base(&["--insecure-plaintext"]).await;
+        assert!(*issue_certificates(&plain, "weeder", &seed).borrow());
+
+        let secured = base(&["--tls-authority=authority"]).await;
+        let mut callable = issue_certificates(&secured, "weeder", &seed);
+        assert!(!*callable.borrow(), "the Secret has not been read yet");
+        let issued = callable.wait_for(|callable| *callable);
+        tokio::time::timeout(Duration::from_secs(120), issued)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}

@@ -298,6 +298,15 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_has_the_label_outcome_and_evidence_of_its_class() {
+        let failure = ProbeFailure::Unauthorized;
+        assert_eq!(
+            (failure.as_str(), failure.outcome(), failure.evidence()),
+            ("unauthorized", Outcome::Inconclusive, FailureEvidence::None)
+        );
+    }
+
+    #[test]
     fn a_quote_is_short() {
         assert_eq!(quote("as it is"), "as it is");
         assert_eq!(quote(&"ä".repeat(100_000)).chars().count(), LONGEST_QUOTE + 1);

@@ -182,7 +182,15 @@ fn log_incident(shoot: &str, incident: &Incident) {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use watchdog_runtime::args::LogFormat;
+    use watchdog_runtime::telemetry;
+
     use super::*;
+    use crate::domain::history::tests::{action, evidence, scaling};
+    use crate::domain::status::{FlowState, Step};
+    use crate::domain::testing::S;
 
     fn verdict(outcome: Outcome) -> ReceivedVerdict {
         let now = Instant::now();
@@ -203,6 +211,74 @@ mod tests {
             .into_iter()
             .map(|key| key.0.to_string())
             .collect()
+    }
+
+    /// A log in memory.
+    #[derive(Clone, Default)]
+    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for CapturedLog {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
+        let log = CapturedLog::default();
+        let writer = log.clone();
+        let (subscriber, _) = telemetry::subscriber(LogFormat::Json, "info", move || writer.clone()).unwrap();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let limits = HistoryLimits {
+            per_shoot: 100,
+            total: 100,
+        };
+        let history = HistoryStore::new(limits, Clock::start(), "me".into(), |_| true);
+        let publish = |direction, state, step, protected| {
+            history.published("a", &scaling(Some(direction), state, step, protected));
+        };
+        let counts = evidence(3, &[("eu-1a", 2, 2), ("eu-1b", 2, 1)]);
+        let expired = verdict(Outcome::LeasesExpired);
+        history.verdict("a", &expired, Some(counts));
+        publish(Direction::Down, FlowState::Running, Step::Writing, false);
+        for outcome in [ActionOutcome::Conflict, ActionOutcome::Done] {
+            tokio::time::advance(S).await;
+            history.write_ended("a", &action(Direction::Down), &outcome, S);
+        }
+        tokio::time::advance(60 * S).await;
+        history.verdict("a", &verdict(Outcome::Healthy), None);
+        publish(Direction::Up, FlowState::Running, Step::Writing, true);
+        tokio::time::advance(S / 2).await;
+        history.write_ended("a", &action(Direction::Up), &ActionOutcome::Done, S);
+        assert!(log.0.lock().is_empty());
+        publish(Direction::Up, FlowState::Settled, Step::Reached, false);
+
+        let line: serde_json::Value = serde_json::from_slice(&log.0.lock()).unwrap();
+        let mut line = line.as_object().unwrap().clone();
+        line.remove("timestamp");
+        let expected = serde_json::json!({
+            "level": "INFO",
+            "target": "scaling_coordinator::controller::history",
+            "message": "an incident has ended",
+            "shoot": "a",
+            "outcome": "LEASES_EXPIRED",
+            "last_renewal_to_verdict_seconds": 32.0,
+            "verdict_to_first_write_seconds": 2.0,
+            "verdict_to_last_write_seconds": 2.0,
+            "verdict_to_healthy_seconds": 62.0,
+            "verdict_to_restored_seconds": 62.5,
+            "scaled_down": 1,
+            "scaled_up": 1,
+            "failed_writes": 1,
+            "peak_expired_fraction": 0.75,
+            "zones": "eu-1a=2/2,eu-1b=1/2",
+            "in_mode_observe": false,
+        });
+        assert_eq!(serde_json::Value::Object(line), expected);
     }
 
     #[tokio::test]

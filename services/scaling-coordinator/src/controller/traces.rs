@@ -117,3 +117,6 @@ pub(super) fn ended(span: Option<Span>, outcome: &ActionOutcome) {
         span.fail(error.to_owned());
     }
 }
+
+#[cfg(test)]
+mod tests;

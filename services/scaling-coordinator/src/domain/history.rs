@@ -355,4 +355,4 @@ impl ShootHistory {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

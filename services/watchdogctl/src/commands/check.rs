@@ -14,7 +14,7 @@ use crate::render::check::{self, CheckFinding, Severity};
 /// This program's own version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(crate) async fn run(dialer: &ProgramDialer, output: Output) -> Result<ExitCode, CommandError> {
+pub(crate) async fn run(dialer: &ProgramDialer, output: &Output) -> Result<ExitCode, CommandError> {
     let (mut endpoints, mut findings) = (Vec::new(), Vec::new());
     for program in dialer.programs() {
         match dialer.replicas(program).await {

@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) async fn run(
     dialer: &ProgramDialer,
     args: &StatusArgs,
-    output: Output,
+    output: &Output,
 ) -> Result<ExitCode, CommandError> {
     let lease_probe = dialer.lease_probe().await?;
     let coordinator = dialer.coordinator().await?;
@@ -36,7 +36,7 @@ pub(crate) async fn run(
 }
 
 /// Shows the status again and again. A program that cannot be reached is waited for.
-async fn watch(lease_probe: &LeaseProbe, coordinator: &ScalingCoordinator, limit: u16, output: Output) {
+async fn watch(lease_probe: &LeaseProbe, coordinator: &ScalingCoordinator, limit: u16, output: &Output) {
     let screen = LiveScreen::open(output);
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

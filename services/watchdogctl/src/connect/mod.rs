@@ -194,3 +194,6 @@ pub(crate) fn server_name(args: &ConnectArgs, program: Program) -> String {
     let of_chart = || format!("{}-{program}.{}.svc", args.name, args.namespace);
     args.tls_server_name.clone().unwrap_or_else(of_chart)
 }
+
+#[cfg(test)]
+mod tests;

@@ -162,7 +162,7 @@ fn incident(ended: &IncidentEnded) -> String {
 #[cfg(test)]
 mod tests {
     use watchdog_proto::probe::v1::Outcome;
-    use watchdog_proto::scaling::v1::{Mode, VerdictChanged, WriteEnded};
+    use watchdog_proto::scaling::v1::{Direction, DirectionChanged, Mode, Step, StepChanged, VerdictChanged};
 
     use super::*;
     use crate::render::testing;
@@ -238,6 +238,109 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
         assert_eq!(
             mode_change(&ended),
             "observe -> protect: the annotation's mode has ended"
+        );
+    }
+
+    #[test]
+    fn each_kind_of_event_says_what_changed() {
+        let resource = testing::resource("machine-controller-manager", 0, Step::Waiting).resource;
+        let write = |result: WriteResult| WriteEnded {
+            resource: resource.clone(),
+            write: "scale to 0".to_owned(),
+            result: result.into(),
+            ..Default::default()
+        };
+        let direction = DirectionChanged {
+            previous_direction: Direction::Up.into(),
+            direction: Direction::Down.into(),
+            ..Default::default()
+        };
+        let step = StepChanged {
+            resource: resource.clone(),
+            previous_step: Step::Waiting.into(),
+            step: Step::Reached.into(),
+            previous_step_took: testing::seconds(7),
+            ..Default::default()
+        };
+        let mode = ModeChanged {
+            mode: Mode::Off.into(),
+            reason: ModeChangeReason::Withdrawn.into(),
+            ..Default::default()
+        };
+        let ended = IncidentEnded {
+            outcome: Outcome::LeasesExpired.into(),
+            last_renewal_to_verdict: testing::seconds(40),
+            verdict_to_last_write: testing::seconds(3),
+            verdict_to_healthy: testing::seconds(300),
+            verdict_to_restored: testing::seconds(312),
+            scaled_down: 3,
+            scaled_up: 2,
+            failed_writes: 1,
+            ..Default::default()
+        };
+        let frame = Frame {
+            color: true,
+            ..testing::pipe()
+        };
+        let name = "Deployment/machine-controller-manager";
+        for (event, color, parts) in [
+            (
+                Some(Event::DirectionChanged(direction)),
+                "",
+                ["direction", "up -> down"],
+            ),
+            (
+                Some(Event::StepChanged(step)),
+                "",
+                ["step  7s", &format!("{name} WAITING -> REACHED")],
+            ),
+            (
+                Some(Event::WriteEnded(write(WriteResult::Applied))),
+                "",
+                ["write", &format!("{name} scale to 0: APPLIED")],
+            ),
+            (
+                Some(Event::WriteEnded(write(WriteResult::Conflict))),
+                "\x1b[33m",
+                ["write", "CONFLICT"],
+            ),
+            (
+                Some(Event::WriteEnded(write(WriteResult::Refused))),
+                "\x1b[31;1m",
+                ["write", "REFUSED"],
+            ),
+            (
+                Some(Event::ModeChanged(mode)),
+                "\x1b[33m",
+                ["mode", "off: annotation gone or malformed"],
+            ),
+            (
+                Some(Event::IncidentEnded(ended)),
+                "\x1b[32m",
+                [
+                    "incident ended",
+                    "LEASES_EXPIRED after 40s: last write down after 3s, healthy after 5m00s; 3 down, 2 up, 1 writes \
+                     failed  ",
+                ],
+            ),
+            // An event of a newer coordinator keeps its sentence.
+            (None, "", ["-     -     -", "A sentence."]),
+        ] {
+            let event = ShootEvent {
+                at: testing::ago(1),
+                message: "A sentence.".to_owned(),
+                event,
+                ..Default::default()
+            };
+            let shown = render(&[event], &frame);
+            for part in parts.into_iter().chain([color]) {
+                assert!(shown.contains(part), "{part:?} is not in {shown:?}");
+            }
+        }
+        let none = render(&[], &frame);
+        assert!(
+            none.starts_with("Nothing has happened to this shoot since"),
+            "{none}"
         );
     }
 

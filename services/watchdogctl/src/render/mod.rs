@@ -10,7 +10,7 @@ pub(crate) mod shoot;
 pub(crate) mod status;
 pub(crate) mod table;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub(crate) mod text;
 pub(crate) mod verdicts;
 pub(crate) mod weeders;

@@ -205,6 +205,40 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_is_left_alone_shows_how_it_exited() {
+        let pod = watchdog_proto::weeder::v1::LeftAlone {
+            pod: "kube-scheduler-0".to_owned(),
+            container: "main".to_owned(),
+            exit_code: Some(137),
+            exit_reason: "OOMKilled".to_owned(),
+            exit_message: "out of memory".to_owned(),
+            at: testing::ago(5),
+            ..Default::default()
+        };
+        let refused = PodDeletion {
+            pod: "cm-0".to_owned(),
+            result: DeletionResult::Refused.into(),
+            ..Default::default()
+        };
+        let weeder = Weeder {
+            key: key("kube-apiserver"),
+            left_alone: vec![pod],
+            deletions: vec![refused],
+            ..Default::default()
+        };
+        let text = weeders(&[weeder], &testing::pipe());
+        assert!(
+            text.contains(
+                "shoot--a--b  kube-scheduler-0  main       5s (00:39:55Z)  137 OOMKilled  out of memory\n"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("refused"), "{text}");
+        assert!(weeders(&[], &testing::pipe()).starts_with("No weeder is active"));
+        assert!(services(&[], &testing::pipe()).starts_with("No service of the configuration"));
+    }
+
+    #[test]
     fn a_service_that_is_not_ready_comes_first() {
         let service = |name, readiness: Readiness| EndpointReadiness {
             key: key(name),

@@ -10,4 +10,3 @@ mod probe_cost;
 mod release;
 mod traces;
 mod watchdogctl;
-mod watchdogctl_port_forward;

@@ -378,20 +378,11 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
         &services,
         &stranger.issue("stranger", &["stranger.test"]).unwrap(),
     );
-    let only_probe = Watchdogctl::new(&services[..1], files);
-    let bare = |options: &[&str]| Watchdogctl {
-        program: binaries::path(binaries::WATCHDOGCTL).unwrap(),
-        connection: options.iter().map(ToString::to_string).collect(),
-    };
     let free = watchdog_test_support::ports::free_port().unwrap();
-    let closed = format!("127.0.0.1:{free}");
-    let mut closed = bare(&["--lease-probe", &closed]);
-    closed.connection.extend(tls(files));
-    let mut misnamed = Watchdogctl::new(&services, files);
-    *misnamed.connection.last_mut().unwrap() = "other.test".to_owned();
-    let no_certificate = bare(&["--lease-probe", &lease_probe.grpc]);
-    let plaintext = bare(&["--lease-probe", &lease_probe.grpc, "--insecure-plaintext"]);
-    let nowhere = bare(&["--kubeconfig", "/no/such/kubeconfig"]);
+    let mut closed = Watchdogctl::new(&[], files);
+    closed
+        .connection
+        .extend(["--lease-probe".to_owned(), format!("127.0.0.1:{free}")]);
 
     for (watchdogctl, command, code, part) in [
         (
@@ -401,15 +392,8 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
             "watchdogctl verdicts lists the shoots",
         ),
         (&good, "shoot Not_A_Name", 2, "shoot--core--crazy, or core/crazy"),
-        (&good, "plan sandbox/one", 2, "--direction"),
-        (&good, "verdicts --outcome nonsense", 2, "leases-expired"),
-        (&only_probe, "status", 2, "add --scaling-coordinator HOST:PORT"),
         (&closed, "verdicts", 3, "nothing listens there"),
-        (&misnamed, "verdicts", 3, "--tls-server-name"),
         (&stranger, "verdicts", 3, "--tls-ca must have signed"),
-        (&plaintext, "verdicts", 3, "--tls-ca"),
-        (&no_certificate, "verdicts", 2, "add --tls-secret NAME"),
-        (&nowhere, "verdicts", 2, "set --kubeconfig and --context"),
     ] {
         let (found, text) = watchdogctl.failed(command).await;
         assert_eq!((found, text.contains(part)), (code, true), "{command}: {text}");
@@ -424,7 +408,7 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
 }
 
 #[tokio::test]
-async fn kubectl_finds_it_and_shells_and_man_read_what_it_prints() {
+async fn kubectl_finds_it() {
     let scratch = Scratch::new("kubectl-plugin").unwrap();
     let plugin = scratch.join("kubectl-watchdog");
     std::os::unix::fs::symlink(binaries::path(binaries::WATCHDOGCTL).unwrap(), &plugin).unwrap();
@@ -438,14 +422,6 @@ async fn kubectl_finds_it_and_shells_and_man_read_what_it_prints() {
         help.contains("Exit codes:") && help.contains("Examples:"),
         "{help}"
     );
-    for (shell, part) in [
-        ("bash", "complete -F"),
-        ("zsh", "#compdef watchdogctl"),
-        ("fish", "complete -c"),
-    ] {
-        let script = plugin.shown(&format!("completion {shell}")).await;
-        assert!(script.contains(part), "{shell}: {script}");
-    }
     let page = plugin.shown("man").await;
     assert!(page.contains(".TH watchdogctl 1"), "{page}");
 }

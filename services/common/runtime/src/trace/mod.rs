@@ -73,7 +73,8 @@ impl Tracer {
     }
 
     /// Hands ended spans to a processor.
-    fn on(processor: impl SpanProcessor + 'static) -> Self {
+    #[must_use]
+    pub fn on(processor: impl SpanProcessor + 'static) -> Self {
         let provider = SdkTracerProvider::builder()
             .with_sampler(Sampler::ParentBased(Box::new(Sampler::AlwaysOn)))
             .with_span_processor(processor)

@@ -3,6 +3,7 @@
 #![cfg(test)]
 #![allow(unreachable_pub, reason = "shared by the modules of this test")]
 
+mod admin;
 mod args;
 mod certs;
 mod connections;

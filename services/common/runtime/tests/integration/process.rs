@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::RoutesBuilder;
@@ -32,8 +32,17 @@ impl Collector for Files {
 }
 
 async fn ask(admin: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
+    exchange(TcpStream::connect(admin).await.unwrap(), method, path, body).await
+}
+
+/// Sends a request as the only one of a connection, and reads the answer.
+pub async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> (u16, String) {
     let exchange = async {
-        let mut stream = TcpStream::connect(admin).await.unwrap();
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"

@@ -16,7 +16,7 @@ fn verdict(outcome: Outcome, at: Instant) -> ReceivedVerdict {
     }
 }
 
-fn evidence(expired: u32, zones: &[(&str, u32, u32)]) -> EvidenceCounts {
+pub(crate) fn evidence(expired: u32, zones: &[(&str, u32, u32)]) -> EvidenceCounts {
     EvidenceCounts {
         leases: 4,
         candidates: 4,
@@ -30,7 +30,7 @@ fn evidence(expired: u32, zones: &[(&str, u32, u32)]) -> EvidenceCounts {
     }
 }
 
-fn action(direction: Direction) -> Action {
+pub(crate) fn action(direction: Direction) -> Action {
     let (from, to) = if direction == Direction::Down {
         (1, 0)
     } else {
@@ -51,7 +51,12 @@ fn action(direction: Direction) -> Action {
 }
 
 /// The state of a shoot with one resource.
-fn scaling(direction: Option<Direction>, state: FlowState, step: Step, protected: bool) -> ShootScaling {
+pub(crate) fn scaling(
+    direction: Option<Direction>,
+    state: FlowState,
+    step: Step,
+    protected: bool,
+) -> ShootScaling {
     let progress = Progress {
         reference: dependent("kube-controller-manager", 0, 0).reference,
         level: direction.map(|_| 0),
@@ -316,6 +321,16 @@ async fn an_observed_incident_says_who_was_first_and_by_how_much() {
     assert_eq!(directions, [Direction::Down, Direction::Up]);
     let who = "scaling-coordinator would have scaled down 12 s before dependency-watchdog.";
     assert!(message.ends_with(who), "{message}");
+}
+
+#[tokio::test]
+async fn of_two_at_the_same_instant_this_program_counts_as_the_first() {
+    let (incident, _) = observed(1, 4);
+    assert_eq!(incident.lead_seconds(Direction::Down), Some(0.0));
+    assert_eq!(
+        incident.first_to_scale(Direction::Down),
+        Some("scaling-coordinator")
+    );
 }
 
 #[tokio::test]

@@ -104,6 +104,7 @@ fn kinds_with_only_a_scale_sub_resource_take_both_writes() {
             "kube-controller-manager: scale from 3 to 0"
         ]
     );
+    assert!(!overlay.is_empty(), "the seed was not written to");
     run(&mut now, &mut flow, &mut overlay, Direction::Up, &real);
     assert!(overlay.is_empty(), "{overlay:?}");
 }

@@ -1,12 +1,11 @@
-//! The command line through a port-forward. Forwarding to a real pod needs a kubelet, which the real control planes of
-//! these tests do not have: a small API server stands in, which lists pods, has a Secret, and forwards ports as the
-//! Kubernetes API does (WebSocket, `v4.channel.k8s.io`).
+//! An API server that lists pods, has a Secret, and forwards ports as the Kubernetes API does (WebSocket,
+//! `v4.channel.k8s.io`). Forwarding to a real pod needs a kubelet, which the real control planes of the tests do not
+//! have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::{SinkExt as _, StreamExt as _};
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,28 +13,25 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_test_support::certs::TlsFiles;
-use watchdog_test_support::sandboxed::SandboxFixture;
-use watchdog_test_support::{binaries, wait};
 
 const PROTOCOL: &str = "v4.channel.k8s.io";
 
-/// Name of the Secret with the caller's certificate.
-const SECRET: &str = "my-certificate";
+/// Name of the Secret.
+pub(crate) const SECRET: &str = "my-certificate";
 
 /// Port of the gRPC API in a pod.
 const GRPC_PORT: u16 = 9645;
 
 /// An API server that has pods, one Secret and nothing else.
-struct PodApi {
+pub(crate) struct PodApi {
     /// Program to the address of its only pod.
-    pods: BTreeMap<String, String>,
-    secret: Secret,
+    pub(crate) pods: BTreeMap<String, String>,
+    pub(crate) secret: Secret,
 }
 
 impl PodApi {
     /// Serves it; returns a kubeconfig.
-    async fn serve(self) -> (String, AbortOnDropHandle<()>) {
+    pub(crate) async fn serve(self) -> (String, AbortOnDropHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let this = Arc::new(self);
@@ -154,96 +150,4 @@ impl PodApi {
             () = downstream => {}
         }
     }
-}
-
-/// The Secret of a caller.
-fn secret(files: &TlsFiles) -> Secret {
-    let part = |path| ByteString(std::fs::read(path).unwrap());
-    Secret {
-        data: Some(BTreeMap::from([
-            ("ca.crt".to_owned(), part(&files.ca)),
-            ("tls.crt".to_owned(), part(&files.cert)),
-            ("tls.key".to_owned(), part(&files.key)),
-        ])),
-        ..Secret::default()
-    }
-}
-
-async fn run(kubeconfig: &std::path::Path, arguments: &str) -> (i32, String, String) {
-    let output = tokio::process::Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap())
-        .args([
-            "--context",
-            "seed",
-            "--tls-server-name",
-            "localhost",
-            "--kubeconfig",
-        ])
-        .arg(kubeconfig)
-        .args(arguments.split(' '))
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(wait::BOUND, output).await.unwrap().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (
-        output.status.code().unwrap(),
-        text(&output.stdout),
-        text(&output.stderr),
-    )
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_port_is_forwarded_to_a_ready_pod_with_the_certificate_of_a_secret() {
-    let fixture = SandboxFixture::start("port-forward", &["one"]).await.unwrap();
-    let lease_probe = fixture.lease_probe().await.unwrap();
-    let free = watchdog_test_support::ports::free_port().unwrap();
-    let api = PodApi {
-        pods: BTreeMap::from([
-            ("lease-probe".to_owned(), lease_probe.grpc.clone()),
-            ("weeder".to_owned(), format!("127.0.0.1:{free}")),
-        ]),
-        secret: secret(fixture.setup.client_files()),
-    };
-    let (kubeconfig, _server) = api.serve().await;
-    let kubeconfig = fixture.scratch.write("seed.kubeconfig", &kubeconfig).unwrap();
-    let with_secret = format!("--tls-secret {SECRET}");
-
-    let verdicts = wait::until(
-        "the verdict comes through the port-forward",
-        wait::BOUND,
-        || async {
-            let (code, shown, error) = run(&kubeconfig, &format!("{with_secret} verdicts")).await;
-            anyhow::ensure!(code == 0, "{error}");
-            Ok(shown.contains("HEALTHY").then_some(shown))
-        },
-    );
-    assert!(verdicts.await.unwrap().contains("shoot--sandbox--one"));
-
-    for (arguments, code, part) in [
-        (
-            format!("{with_secret} scaling"),
-            3,
-            "no ready pod of scaling-coordinator in namespace garden",
-        ),
-        (
-            format!("{with_secret} weeders"),
-            3,
-            "connection refused in the pod",
-        ),
-        ("--tls-secret other verdicts".to_owned(), 2, "user me cannot get"),
-        (
-            format!("{with_secret} -n kube-system verdicts"),
-            2,
-            "user me cannot get",
-        ),
-    ] {
-        let (found, _, error) = run(&kubeconfig, &arguments).await;
-        assert_eq!(
-            (found, error.contains(part)),
-            (code, true),
-            "{arguments}: {error}"
-        );
-    }
-    let (code, shown, error) = run(&kubeconfig, &format!("{with_secret} check")).await;
-    assert_eq!(code, 1, "{shown} {error}");
-    assert!(shown.contains("lease-probe-0"), "{shown}");
 }

@@ -1,0 +1,136 @@
+//! Access to the admin endpoint with TLS, and its limits for connections.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use watchdog_runtime::admin::{self, Admin};
+use watchdog_runtime::admin_server::AdminTls;
+use watchdog_runtime::allowed_clients::AllowedClients;
+use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::telemetry::LogLevel;
+
+use crate::PATIENCE;
+use crate::certs::Authority;
+use crate::process::exchange;
+
+const SERVER: &str = "server.test";
+
+async fn serve(authority: Option<&Authority>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tls = authority.map(|authority| AdminTls {
+        tls: authority.tls(SERVER),
+        allowed: AllowedClients::named(&[SERVER.to_owned()], &["scraper.test".to_owned()]),
+    });
+    let admin = Admin {
+        readiness: Readiness::default(),
+        metrics: None,
+        collectors: Vec::new(),
+        log_level: LogLevel::fixed(),
+    };
+    tokio::spawn(admin::serve(listener, tls, admin));
+    address
+}
+
+/// A caller with a certificate for this name, or with none.
+fn caller(authority: &Authority, name: Option<&str>) -> TlsConnector {
+    let mut config = (*authority.tls(name.unwrap_or(SERVER)).client().current()).clone();
+    config.alpn_protocols.clear();
+    if name.is_none() {
+        let mut roots = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap();
+        roots.add(authority).unwrap();
+        config = ClientConfig::builder_with_provider(config.crypto_provider().clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+    }
+    TlsConnector::from(Arc::new(config))
+}
+
+#[tokio::test]
+async fn with_tls_only_the_probes_are_answered_to_everybody() {
+    let authority = Authority::new("ours");
+    let address = serve(Some(&authority)).await;
+    let ask = async |name: Option<&str>, method: &str, path: &str| {
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let connect = caller(&authority, name).connect(SERVER.try_into().unwrap(), tcp);
+        let stream = tokio::time::timeout(PATIENCE, connect).await.unwrap().unwrap();
+        exchange(stream, method, path, "debug").await
+    };
+    for (name, why) in [(None, "certificate"), (Some("other.test"), "\"other.test\"")] {
+        for path in ["/healthz", "/readyz"] {
+            assert_eq!(ask(name, "GET", path).await.0, 200, "{name:?} {path}");
+        }
+        for (method, path) in [("GET", "/metrics"), ("PUT", "/log-level"), ("GET", "/healthz/..")] {
+            let (code, answer) = ask(name, method, path).await;
+            assert!(
+                code == 403 && answer.contains(why),
+                "{name:?} {path}: {code} {answer}"
+            );
+        }
+    }
+    let scraper = Some("scraper.test");
+    let (code, metrics) = ask(scraper, "GET", "/metrics").await;
+    assert!(
+        code == 200 && metrics.contains("watchdog_ready 1"),
+        "{code} {metrics}"
+    );
+    assert_eq!(ask(scraper, "POST", "/metrics").await.0, 405);
+    let (code, answer) = ask(scraper, "PUT", "/log-level").await;
+    assert_eq!(
+        (code, &*answer),
+        (400, "the log level of this process is fixed\n")
+    );
+
+    let mut plaintext = TcpStream::connect(address).await.unwrap();
+    plaintext
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, plaintext.read_to_end(&mut answer)).await;
+    let _ = read.expect("it is closed");
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    assert_eq!(
+        ask(None, "GET", "/healthz").await.0,
+        200,
+        "others are served as before"
+    );
+}
+
+#[tokio::test]
+async fn the_oldest_of_64_silent_connections_gives_way_to_a_probe() {
+    let address = serve(None).await;
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    let probe = TcpStream::connect(address).await.unwrap();
+    assert_eq!(exchange(probe, "GET", "/healthz", "").await.0, 200);
+    let closed = tokio::time::timeout(PATIENCE, silent[0].read(&mut [0; 1])).await;
+    assert!(matches!(closed.expect("it is closed"), Ok(0) | Err(_)));
+    // The next one is still served.
+    assert_eq!(
+        exchange(silent.swap_remove(1), "GET", "/healthz", "").await.0,
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_comes_is_closed_with_and_without_tls() {
+    for authority in [None, Some(Authority::new("ours"))] {
+        let address = serve(authority.as_ref()).await;
+        let mut caller = TcpStream::connect(address).await.unwrap();
+        tokio::time::pause();
+        assert_eq!(caller.read(&mut [0; 1]).await.unwrap(), 0);
+        tokio::time::resume();
+    }
+}

@@ -1,0 +1,493 @@
+//! Every command against programs whose answers are set: what it shows, and how it fails.
+
+use std::process::ExitCode;
+
+use tokio::net::TcpSocket;
+use tonic::Status;
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::scaling::v1::{
+    Direction, FlowState, Mode, PlanScalingResponse, ShootEvent, ShootScaling,
+};
+use watchdog_proto::weeder::v1::{EndpointReadiness, Readiness, ServiceKey, Weeder};
+
+use crate::args;
+use crate::render::testing as states;
+use crate::testing::stub_services::{Answers, StubServer, StubServices};
+use crate::testing::{Recording, assert_parts, fails, run, shown};
+
+const CUT_OFF: &str = "shoot--a--cut-off";
+const RETURNING: &str = "shoot--a--returning";
+const SILENT: &str = "shoot--a--silent";
+
+/// One shoot is held down, one is scaled up again, one gives no verdict while it is held, one is healthy.
+fn incident() -> Answers {
+    let scaling = |shoot: &str, direction: Direction, state: FlowState| ShootScaling {
+        shoot: shoot.to_owned(),
+        direction: direction.into(),
+        state: state.into(),
+        mode: Mode::Protect.into(),
+        owner: "scaling-coordinator-0".to_owned(),
+        ..Default::default()
+    };
+    let key = |namespace: &str, service: &str| {
+        Some(ServiceKey {
+            namespace: namespace.to_owned(),
+            service: service.to_owned(),
+        })
+    };
+    let service = |namespace, name| EndpointReadiness {
+        key: key(namespace, name),
+        readiness: Readiness::Ready.into(),
+        observer: "weeder-0".to_owned(),
+        ..Default::default()
+    };
+    let weeder = |namespace| Weeder {
+        key: key(namespace, "kube-apiserver"),
+        ..Default::default()
+    };
+    Answers {
+        verdicts: vec![
+            states::verdict(CUT_OFF, Outcome::LeasesExpired),
+            states::verdict(RETURNING, Outcome::Healthy),
+            states::verdict(SILENT, Outcome::ApiServerUnreachable),
+            states::verdict("shoot--a--well", Outcome::Healthy),
+        ],
+        scalings: vec![
+            ShootScaling {
+                mode: Mode::Protect.into(),
+                ..states::scaling_down(CUT_OFF)
+            },
+            scaling(RETURNING, Direction::Up, FlowState::Running),
+            scaling(SILENT, Direction::Hold, FlowState::Settled),
+            ShootScaling {
+                mode: Mode::Observe.into(),
+                ..scaling("shoot--a--well", Direction::Up, FlowState::Settled)
+            },
+        ],
+        events: (0..12)
+            .map(|number| ShootEvent {
+                message: format!("Event {number}."),
+                ..Default::default()
+            })
+            .collect(),
+        plan: PlanScalingResponse {
+            allowed: true,
+            reason: "The verdict is valid.".to_owned(),
+            ..Default::default()
+        },
+        weeders: [CUT_OFF, RETURNING, SILENT].map(weeder).to_vec(),
+        services: vec![
+            service(CUT_OFF, "kube-apiserver"),
+            service(CUT_OFF, "etcd-main-client"),
+            service(SILENT, "kube-apiserver"),
+        ],
+        metadata: vec![
+            ("watchdog-replica", "replica-0".to_owned()),
+            ("watchdog-version", env!("CARGO_PKG_VERSION").to_owned()),
+        ],
+        ..Answers::default()
+    }
+}
+
+/// The programs, and the options that name them.
+async fn start(answers: Answers) -> (StubServices, StubServer, String) {
+    let services = StubServices::new(answers);
+    let server = services.serve().await;
+    let options = options(&server.address);
+    (services, server, options)
+}
+
+fn options(address: &str) -> String {
+    format!("--insecure-plaintext --lease-probe {address} --scaling-coordinator {address} --weeder {address}")
+}
+
+/// The line about a shoot.
+fn line<'a>(text: &'a str, shoot: &str) -> &'a str {
+    let found = text.lines().find(|line| line.starts_with(shoot));
+    found.unwrap_or_else(|| panic!("{shoot} is not in {text}"))
+}
+
+/// An address where nothing listens as long as the socket is kept.
+fn closed_address() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, address)
+}
+
+#[tokio::test]
+async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
+    let (services, _server, options) = start(incident()).await;
+    let status = shown(&format!("{options} status")).await;
+    let counts = "4 shoots: 1 LEASES_EXPIRED, 1 API_SERVER_UNREACHABLE, 2 HEALTHY\n";
+    assert_parts(&status, &[counts, "Shoots that are not protected: 1\n"]);
+    for (shoot, parts) in [
+        (CUT_OFF, ["LEASES_EXPIRED  ", "  down  "]),
+        // Its verdict is among those of healthy shoots, which are only counted.
+        (RETURNING, ["HEALTHY  ", "  up  "]),
+        // Its scaling is among those that are neither running nor down.
+        (SILENT, ["API_SERVER_UNREACHABLE  ", "  hold  "]),
+        ("shoot--a--well", ["observe  ", "default of the seed"]),
+    ] {
+        assert_parts(line(&status, shoot), &parts);
+    }
+    assert!(!status.contains("INCOMPLETE"), "{status}");
+
+    let limited = shown(&format!("{options} status --limit 1")).await;
+    assert!(line(&limited, CUT_OFF).contains("LEASES_EXPIRED"), "{limited}");
+    assert!(!limited.contains(SILENT), "{limited}");
+    assert_parts(&limited, &["1 more; watchdogctl verdicts --outcome"]);
+
+    // A coordinator that knows no modes, with a replica that is away.
+    for scaling in &mut services.answers().scalings {
+        scaling.mode = 0;
+    }
+    services.answers().missing = vec!["lease-probe-1".to_owned()];
+    let status = shown(&format!("{options} status")).await;
+    assert!(!status.contains("not protected"), "{status}");
+    assert_parts(&status, &["INCOMPLETE: lease-probe-1 not reached"]);
+
+    *services.answers() = Answers::default();
+    let status = shown(&format!("{options} status")).await;
+    assert_parts(
+        &status,
+        &["0 shoots: 0 HEALTHY\n", "Every shoot that is probed is healthy."],
+    );
+}
+
+#[tokio::test]
+async fn status_keeps_the_last_answer_while_a_program_is_away() {
+    let (services, _server, options) = start(incident()).await;
+    for size in [None, Some((200, 40))] {
+        services.answers().refusal = None;
+        let words = format!("watchdogctl {options} status --watch");
+        let cli = args::parse(words.split(' ').map(Into::into)).unwrap();
+        let (output, mut recording) = Recording::new(size);
+        let until_lost = async {
+            recording.until("LEASES_EXPIRED").await;
+            services.answers().refusal = Some(Status::unavailable("draining"));
+            recording.until("The last answer:").await
+        };
+        let text = tokio::select! {
+            ended = super::dispatch(cli, &output) => panic!("{ended:?}"),
+            text = until_lost => text,
+        };
+        let (before, after) = text.split_once("The last answer:").unwrap();
+        assert_parts(before, &["4 shoots: ", "draining"]);
+        if size.is_some() {
+            assert!(text.starts_with("\x1b[?1049h\x1b[?25l\x1b[H"), "{text:?}");
+            // A frame is written at once.
+            assert_parts(after, &[CUT_OFF, "\x1b[31;1m", "\x1b[K\r\n\x1b[J"]);
+        } else {
+            assert_parts(after, &[CUT_OFF]);
+            assert!(!text.contains('\x1b'), "{text:?}");
+        }
+        let given_back = recording.text().ends_with("\x1b[?25h\x1b[?1049l");
+        assert_eq!(given_back, size.is_some(), "the terminal is given back");
+    }
+}
+
+#[tokio::test]
+async fn shoot_explains_a_shoot_from_all_that_is_known() {
+    let (services, _server, options) = start(incident()).await;
+    services.answers().missing = vec!["lease-probe-1".to_owned()];
+    let why = shown(&format!("{options} shoot a/cut-off")).await;
+    assert_parts(
+        &why,
+        &[
+            "INCOMPLETE: lease-probe-1 not reached",
+            "the nodes are cut off. Direction: down.",
+            "dependants are held down",
+            "WHAT WOULD HAPPEN NOW\n  would be scaled down: The verdict is valid.",
+            "Event 2.",
+            "Event 11.",
+        ],
+    );
+    assert!(!why.contains("Event 1."), "only the latest ten: {why}");
+
+    let why = shown(&format!("{options} shoot {SILENT}")).await;
+    assert!(
+        !why.contains("would be scaled"),
+        "a held shoot has no plan: {why}"
+    );
+    assert_parts(&why, &["API_SERVER_UNREACHABLE"]);
+
+    services.answers().events_refusal = Some(Status::unimplemented("unknown method"));
+    let why = shown(&format!("{options} shoot {SILENT}")).await;
+    assert!(!why.contains("LATEST HISTORY"), "{why}");
+    services.answers().events_refusal = Some(Status::unavailable("draining"));
+    fails(&format!("{options} shoot {SILENT}"), 3, "draining").await;
+}
+
+#[tokio::test]
+async fn history_and_plan_are_those_of_the_coordinator() {
+    let (services, _server, options) = start(incident()).await;
+    let history = shown(&format!("{options} history {CUT_OFF}")).await;
+    let all: Vec<usize> = (0..12)
+        .map(|number| history.find(&format!("Event {number}.")).unwrap())
+        .collect();
+    assert!(all.is_sorted(), "all pages, oldest first: {history}");
+    let plan = shown(&format!("{options} plan a/cut-off --direction up")).await;
+    assert!(
+        plan.starts_with("shoot--a--cut-off would be scaled up: The verdict is valid.\n"),
+        "{plan}"
+    );
+    services.answers().events_refusal = Some(Status::unimplemented("unknown method"));
+    fails(
+        &format!("{options} history {CUT_OFF}"),
+        1,
+        "older than this watchdogctl",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn weeders_and_services_are_filtered_by_the_server() {
+    let (services, _server, options) = start(incident()).await;
+    services.answers().missing = vec!["weeder-1".to_owned()];
+    let weeders = shown(&format!("{options} weeders")).await;
+    assert_parts(
+        &weeders,
+        &["INCOMPLETE: weeder-1 not reached", CUT_OFF, RETURNING, SILENT],
+    );
+    let weeders = shown(&format!("{options} weeders --shoot a/silent")).await;
+    assert!(
+        weeders.contains(SILENT) && !weeders.contains(CUT_OFF),
+        "{weeders}"
+    );
+    let services = shown(&format!("{options} services")).await;
+    assert_eq!(services.matches("  READY").count(), 3, "{services}");
+    let services = shown(&format!("{options} services --service etcd-main-client")).await;
+    assert_eq!(services.matches("  READY").count(), 1, "{services}");
+    assert_parts(&services, &["INCOMPLETE: weeder-1 not reached", CUT_OFF]);
+}
+
+#[tokio::test]
+async fn replicas_shows_the_share_of_each_and_who_is_missing() {
+    let (services, _server, options) = start(incident()).await;
+    services.answers().missing = vec!["other-1".to_owned()];
+    services.answers().verdicts[0].observer = "lease-probe-2".to_owned();
+    let replicas = shown(&format!("{options} replicas")).await;
+    for (replica, parts) in [
+        ("lease-probe-0", ["connected", "3 shoots    75 %"]),
+        ("lease-probe-2", ["connected", "1 shoots    25 %"]),
+        ("scaling-coordinator-0", ["connected", "4 shoots    100 %"]),
+        ("weeder-0", ["connected", "3 services  100 %"]),
+        ("other-1", ["missing", "unknown"]),
+    ] {
+        let line = replicas.lines().find(|line| line.contains(replica)).unwrap();
+        assert_parts(line, &parts);
+    }
+    // Without an address, a program is not asked.
+    let (only_probe, _) = options.split_once(" --scaling").unwrap();
+    let replicas = shown(&format!("{only_probe} replicas")).await;
+    assert!(!replicas.contains("weeder"), "{replicas}");
+}
+
+#[tokio::test]
+async fn verdicts_and_scaling_are_tables_or_messages_of_the_api() {
+    let (services, _server, options) = start(incident()).await;
+    services.answers().missing = vec!["replica-1".to_owned()];
+    let json = async |command: &str| -> serde_json::Value {
+        let text = shown(&format!("{options} {command} -o json")).await;
+        serde_json::from_str(&text).unwrap()
+    };
+    let all = json("verdicts").await;
+    assert_eq!(all["verdicts"].as_array().unwrap().len(), 4, "all pages");
+    assert_eq!(all["totalSize"], 4);
+    assert!(all.get("nextPageToken").is_none());
+    assert_eq!(all["completeness"]["missingReplicas"][0], "replica-1");
+    let expired = json("verdicts --outcome leases-expired").await;
+    assert_eq!(expired["totalSize"], 1);
+    assert_eq!(expired["verdicts"][0]["shoot"], CUT_OFF);
+    let named = json("verdicts a/silent a/cut-off").await;
+    assert_eq!(
+        named["verdicts"][0]["shoot"], CUT_OFF,
+        "in the order of their names"
+    );
+    assert_eq!(named["verdicts"][1]["shoot"], SILENT);
+    assert_eq!(
+        named["completeness"]["missingReplicas"],
+        serde_json::json!(["replica-1"])
+    );
+
+    assert_eq!(json("scaling").await["scalings"].as_array().unwrap().len(), 4);
+    let held = json("scaling --direction hold").await;
+    assert_eq!(held["scalings"][0]["shoot"], SILENT);
+    let named = json("scaling a/silent a/cut-off").await;
+    assert_eq!(named["totalSize"], 2);
+    assert_eq!(named["scalings"][0]["meltdownProtectionActive"], true);
+
+    let yaml = shown(&format!("{options} verdicts -o yaml a/silent")).await;
+    assert_parts(&yaml, &["outcome: OUTCOME_API_SERVER_UNREACHABLE"]);
+    for (command, part) in [
+        ("verdicts", "lease-probe-0"),
+        ("scaling", "scaling-coordinator-0"),
+    ] {
+        let table = shown(&format!("{options} {command}")).await;
+        assert!(
+            table.starts_with("INCOMPLETE: replica-1 not reached"),
+            "{command}: {table}"
+        );
+        assert!(!table.contains(part), "{command}: {table}");
+        let wide = shown(&format!("{options} {command} -o wide")).await;
+        assert_parts(line(&wide, CUT_OFF), &[part]);
+    }
+}
+
+#[tokio::test]
+async fn check_finds_what_is_wrong_with_each_replica() {
+    let (services, _server, options) = start(incident()).await;
+    let checked = shown(&format!("{options} check")).await;
+    assert!(checked.ends_with("Nothing is wrong.\n"), "{checked}");
+    assert_parts(
+        &checked,
+        &[
+            "ready, with all permissions",
+            "plaintext: everything that reaches",
+        ],
+    );
+
+    {
+        let mut answers = services.answers();
+        answers.is_not_serving = true;
+        answers.missing = vec!["lease-probe-1".to_owned()];
+        let blocker = "may not list leases".to_owned();
+        answers.metadata.push(("watchdog-blocker", blocker));
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT".to_owned();
+        answers.metadata.push(("date", date));
+    }
+    // Two replicas of lease-probe with this clock, and one that is away.
+    let (_socket, away) = closed_address();
+    let checked = run(&format!("{options} --lease-probe {away} check")).await;
+    assert_eq!(checked.code, ExitCode::from(1), "{}", checked.text);
+    assert_parts(
+        &checked.text,
+        &[
+            "not ready: may not list leases",
+            "lease-probe-1 not reached by the other replicas",
+            &format!("lease-probe {away}"),
+            "nothing listens there",
+            "within 3 s of the other replicas",
+        ],
+    );
+    services.answers().refusal = Some(Status::permission_denied("not an allowed client"));
+    fails(&format!("{options} check"), 1, "not an allowed client").await;
+    fails(
+        "--insecure-plaintext --weeder nonsense check",
+        1,
+        "correct --weeder, of the form HOST:PORT",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_replica_is_replaced_by_the_next_address() {
+    let (_services, server, _) = start(incident()).await;
+    let (_socket, away) = closed_address();
+    let options = format!(
+        "--insecure-plaintext --lease-probe {away} --lease-probe {}",
+        server.address
+    );
+    assert_parts(&shown(&format!("{options} verdicts")).await, &[CUT_OFF]);
+}
+
+#[tokio::test]
+async fn an_error_says_what_to_do_and_has_its_exit_code() {
+    let (services, server, options) = start(incident()).await;
+    let (_socket, away) = closed_address();
+    let away = self::options(&away);
+    let only_probe = format!("--insecure-plaintext --lease-probe {}", server.address);
+    for (line, code, part) in [
+        (
+            format!("{options} shoot a/unknown"),
+            1,
+            "watchdogctl verdicts lists the shoots",
+        ),
+        (
+            format!("{options} verdicts a/unknown a/silent"),
+            1,
+            "watchdogctl verdicts lists the shoots",
+        ),
+        (
+            format!("{options} history a/unknown"),
+            1,
+            "watchdogctl verdicts lists the shoots",
+        ),
+        (format!("{options} plan sandbox/one"), 2, "--direction"),
+        (
+            format!("{options} verdicts --outcome nonsense"),
+            2,
+            "leases-expired",
+        ),
+        (
+            format!("{options} shoot Not_A_Name"),
+            2,
+            "shoot--core--crazy, or core/crazy",
+        ),
+        (
+            format!("{only_probe} status"),
+            2,
+            "add --scaling-coordinator HOST:PORT",
+        ),
+        (
+            format!("{only_probe} --tls-server-name not_a..name verdicts"),
+            2,
+            "correct --tls-server-name",
+        ),
+        (format!("{away} verdicts"), 3, "nothing listens there"),
+        (format!("{away} status"), 3, "nothing listens there"),
+        (
+            format!("--lease-probe {} verdicts", server.address),
+            2,
+            "add --tls-secret NAME",
+        ),
+    ] {
+        fails(&line, code, part).await;
+    }
+    for (refusal, code, part) in [
+        (Status::unauthenticated("who"), 3, "--tls-allowed-client"),
+        (Status::permission_denied("you"), 3, "--tls-allowed-client"),
+        (
+            Status::deadline_exceeded("slow"),
+            3,
+            "check its Pods with kubectl",
+        ),
+        (
+            Status::resource_exhausted("full"),
+            3,
+            "serves too many streams: try again",
+        ),
+        (Status::internal("bug"), 3, "the log of the program may say more"),
+        (
+            Status::invalid_argument("page_token"),
+            1,
+            "correct the option that the message names",
+        ),
+    ] {
+        services.answers().refusal = Some(refusal);
+        for command in [
+            "status",
+            "shoot a/silent",
+            "plan a/silent --direction up",
+            "verdicts",
+            "weeders",
+            "replicas",
+        ] {
+            fails(&format!("{options} {command}"), code, part).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn shells_and_man_read_what_is_printed() {
+    for (shell, part) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef watchdogctl"),
+        ("fish", "complete -c"),
+    ] {
+        let script = shown(&format!("completion {shell}")).await;
+        assert_parts(&script, &[part, "scaling-coordinator"]);
+    }
+    assert_parts(&shown("man").await, &[".TH watchdogctl 1", "Exit codes:"]);
+}

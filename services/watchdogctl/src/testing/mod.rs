@@ -1,0 +1,113 @@
+//! The command line in process, against programs whose answers a test sets.
+
+pub(crate) mod pod_api;
+pub(crate) mod stub_services;
+pub(crate) mod tls;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::output::Output;
+use crate::{app, args};
+
+/// Longer than any command that is answered takes.
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
+
+/// The text that a command has written so far.
+pub(crate) struct Recording(watch::Receiver<String>);
+
+impl Recording {
+    /// An output whose text is recorded: of a terminal of that size, in colour, or of a pipe.
+    pub(crate) fn new(size: Option<(usize, usize)>) -> (Output, Self) {
+        let (sender, text) = watch::channel(String::new());
+        let output = Output::new(size, size.is_some(), RecordingWriter(sender));
+        (output, Self(text))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.0.borrow().clone()
+    }
+
+    /// Waits until all that was written has this in it.
+    pub(crate) async fn until(&mut self, part: &str) -> String {
+        let found = self.0.wait_for(|text| text.contains(part));
+        let found = tokio::time::timeout(BOUND, found).await;
+        found.unwrap().unwrap().clone()
+    }
+}
+
+struct RecordingWriter(watch::Sender<String>);
+
+impl Write for RecordingWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        self.0.send_modify(|all| all.push_str(text));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How a command ended, and its standard output or its error.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: ExitCode,
+    pub(crate) text: String,
+}
+
+/// Runs a command in a pipe; its arguments are separated by spaces.
+pub(crate) async fn run(line: &str) -> Ended {
+    let words = ["watchdogctl"].into_iter().chain(line.split(' '));
+    let cli = match args::parse(words.map(OsString::from)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            return Ended {
+                code: ExitCode::from(u8::try_from(error.exit_code()).unwrap()),
+                text: error.to_string(),
+            };
+        }
+    };
+    let (output, recording) = Recording::new(None);
+    let ended = tokio::time::timeout(BOUND, app::dispatch(cli, &output)).await;
+    match ended.unwrap() {
+        Ok(code) => Ended {
+            code,
+            text: recording.text(),
+        },
+        Err(error) => Ended {
+            code: ExitCode::from(error.code),
+            text: error.to_string(),
+        },
+    }
+}
+
+/// The output of a command that succeeds.
+pub(crate) async fn shown(line: &str) -> String {
+    let ended = run(line).await;
+    assert_eq!(ended.code, ExitCode::SUCCESS, "{line}: {}", ended.text);
+    ended.text
+}
+
+/// Runs a command that fails with this exit code, and with this in its text.
+pub(crate) async fn fails(line: &str, code: u8, part: &str) {
+    let ended = run(line).await;
+    assert_eq!(ended.code, ExitCode::from(code), "{line}: {}", ended.text);
+    assert!(
+        ended.text.contains(part),
+        "{line}: {part:?} is not in {}",
+        ended.text
+    );
+}
+
+/// Asserts that a text has all parts in it.
+pub(crate) fn assert_parts(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}

@@ -1,0 +1,411 @@
+//! All gRPC services on one port. Lists are filtered and cut into pages as the programs do.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use watchdog_proto::feed::v1::{Completeness, Position, SnapshotComplete};
+use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
+use watchdog_proto::probe::v1::*;
+use watchdog_proto::scaling::v1::scaling_service_server::{ScalingService, ScalingServiceServer};
+use watchdog_proto::scaling::v1::*;
+use watchdog_proto::weeder::v1::weeder_service_server::{WeederService, WeederServiceServer};
+use watchdog_proto::weeder::v1::*;
+
+/// Items of a page at most, whatever a request asks for.
+const PAGE: usize = 2;
+
+/// The answers of the services.
+#[derive(Default)]
+pub(crate) struct Answers {
+    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) scalings: Vec<ShootScaling>,
+    pub(crate) events: Vec<ShootEvent>,
+    pub(crate) plan: PlanScalingResponse,
+    pub(crate) weeders: Vec<Weeder>,
+    pub(crate) services: Vec<EndpointReadiness>,
+    /// The replicas that no answer has the items of.
+    pub(crate) missing: Vec<String>,
+    /// Every call but those of health fails with it.
+    pub(crate) refusal: Option<Status>,
+    /// Calls for events fail with it.
+    pub(crate) events_refusal: Option<Status>,
+    pub(crate) is_not_serving: bool,
+    /// The metadata of health.
+    pub(crate) metadata: Vec<(&'static str, String)>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct StubServices(Arc<Mutex<Answers>>);
+
+/// Serves until it is dropped.
+pub(crate) struct StubServer {
+    pub(crate) address: String,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl StubServices {
+    pub(crate) fn new(answers: Answers) -> Self {
+        Self(Arc::new(Mutex::new(answers)))
+    }
+
+    pub(crate) fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.0.lock().unwrap()
+    }
+
+    pub(crate) async fn serve(&self) -> StubServer {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = tonic::transport::Server::builder()
+            .add_service(LeaseProbeServiceServer::new(self.clone()))
+            .add_service(ScalingServiceServer::new(self.clone()))
+            .add_service(WeederServiceServer::new(self.clone()))
+            .add_service(HealthServer::new(self.clone()))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        let task = tokio::spawn(async move { server.await.unwrap() });
+        StubServer {
+            address,
+            _tasks: vec![AbortOnDropHandle::new(task)],
+        }
+    }
+
+    /// Behind TLS, which is relayed to a plaintext server.
+    pub(crate) async fn serve_tls(&self, config: Arc<ServerConfig>) -> StubServer {
+        let mut server = self.serve().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let plaintext = std::mem::replace(&mut server.address, listener.local_addr().unwrap().to_string());
+        let acceptor = TlsAcceptor::from(config);
+        let task = tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let (acceptor, plaintext) = (acceptor.clone(), plaintext.clone());
+                tokio::spawn(async move {
+                    match acceptor.accept(connection).into_fallible().await {
+                        Ok(mut near) => {
+                            let mut far = TcpStream::connect(plaintext).await.unwrap();
+                            let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                        }
+                        // What the client still sends is read, so that no reset overtakes the alert.
+                        Err((_, mut near)) => {
+                            let _ = tokio::io::copy(&mut near, &mut tokio::io::sink()).await;
+                        }
+                    }
+                });
+            }
+        });
+        server._tasks.push(AbortOnDropHandle::new(task));
+        server
+    }
+
+    /// The answers, unless calls are refused.
+    fn allowed(&self) -> Result<MutexGuard<'_, Answers>, Status> {
+        let answers = self.answers();
+        answers.refusal.clone().map_or(Ok(answers), Err)
+    }
+}
+
+impl Answers {
+    fn completeness(&self) -> Option<Completeness> {
+        Some(Completeness {
+            complete: self.missing.is_empty(),
+            missing_replicas: self.missing.clone(),
+        })
+    }
+
+    fn snapshot(&self, items: usize) -> SnapshotComplete {
+        SnapshotComplete {
+            items: items as u64,
+            completeness: self.completeness(),
+        }
+    }
+}
+
+fn position() -> Option<Position> {
+    Some(Position {
+        epoch: "epoch".to_owned(),
+        revision: 1,
+        uptime: Some(prost_types::Duration::default()),
+        item_age: Some(prost_types::Duration::default()),
+    })
+}
+
+/// A page of the items that a filter lets through, the token of the next page, and the number of all.
+fn page<T: Clone>(
+    items: &[T],
+    size: i32,
+    token: &str,
+    filter: impl Fn(&&T) -> bool,
+) -> (Vec<T>, String, i32) {
+    let found: Vec<T> = items.iter().filter(filter).cloned().collect();
+    let start = token.parse().unwrap_or(0);
+    let end = found.len().min(start + PAGE.min(usize::try_from(size).unwrap()));
+    let next = if end < found.len() {
+        end.to_string()
+    } else {
+        String::new()
+    };
+    (
+        found[start..end].to_vec(),
+        next,
+        i32::try_from(found.len()).unwrap(),
+    )
+}
+
+/// True if a filter is empty or names it.
+fn is_among<T: PartialEq>(filter: &[T], value: &T) -> bool {
+    filter.is_empty() || filter.contains(value)
+}
+
+fn not_found() -> Status {
+    Status::not_found("the seed has no such shoot")
+}
+
+/// Messages, and then nothing until the client leaves.
+fn open_stream<M: Send + 'static>(messages: Vec<M>) -> Response<BoxStream<'static, Result<M, Status>>> {
+    let messages = stream::iter(messages.into_iter().map(Ok));
+    Response::new(messages.chain(stream::pending()).boxed())
+}
+
+#[tonic::async_trait]
+impl LeaseProbeService for StubServices {
+    type WatchVerdictsStream = BoxStream<'static, Result<WatchVerdictsResponse, Status>>;
+
+    async fn watch_verdicts(
+        &self,
+        request: Request<WatchVerdictsRequest>,
+    ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
+        use watch_verdicts_response::Event;
+        let answers = self.allowed()?;
+        let shoots = request.into_inner().shoots;
+        let found = answers.verdicts.iter().filter(|one| shoots.contains(&one.shoot));
+        let mut events: Vec<_> = found.cloned().map(Event::Upsert).collect();
+        events.push(Event::SnapshotComplete(answers.snapshot(events.len())));
+        let message = |event| WatchVerdictsResponse {
+            position: position(),
+            event: Some(event),
+        };
+        Ok(open_stream(events.into_iter().map(message).collect()))
+    }
+
+    async fn get_verdict(
+        &self,
+        request: Request<GetVerdictRequest>,
+    ) -> Result<Response<GetVerdictResponse>, Status> {
+        let (answers, shoot) = (self.allowed()?, request.into_inner().shoot);
+        let found = answers.verdicts.iter().find(|one| one.shoot == shoot);
+        Ok(Response::new(GetVerdictResponse {
+            verdict: Some(found.ok_or_else(not_found)?.clone()),
+            completeness: answers.completeness(),
+            ..Default::default()
+        }))
+    }
+
+    async fn list_verdicts(
+        &self,
+        request: Request<ListVerdictsRequest>,
+    ) -> Result<Response<ListVerdictsResponse>, Status> {
+        let (answers, asked) = (self.allowed()?, request.into_inner());
+        let filter = |one: &&Verdict| is_among(&asked.outcomes, &one.outcome);
+        let (verdicts, next_page_token, total_size) =
+            page(&answers.verdicts, asked.page_size, &asked.page_token, filter);
+        Ok(Response::new(ListVerdictsResponse {
+            verdicts,
+            next_page_token,
+            total_size,
+            completeness: answers.completeness(),
+            ..Default::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl ScalingService for StubServices {
+    type WatchScalingStream = BoxStream<'static, Result<WatchScalingResponse, Status>>;
+    type WatchShootEventsStream = BoxStream<'static, Result<WatchShootEventsResponse, Status>>;
+
+    async fn watch_scaling(
+        &self,
+        request: Request<WatchScalingRequest>,
+    ) -> Result<Response<Self::WatchScalingStream>, Status> {
+        use watch_scaling_response::Event;
+        let answers = self.allowed()?;
+        let shoots = request.into_inner().shoots;
+        let found = answers.scalings.iter().filter(|one| shoots.contains(&one.shoot));
+        let mut events: Vec<_> = found.cloned().map(Event::Upsert).collect();
+        events.push(Event::SnapshotComplete(answers.snapshot(events.len())));
+        let message = |event| WatchScalingResponse {
+            position: position(),
+            event: Some(event),
+        };
+        Ok(open_stream(events.into_iter().map(message).collect()))
+    }
+
+    async fn get_scaling(
+        &self,
+        request: Request<GetScalingRequest>,
+    ) -> Result<Response<GetScalingResponse>, Status> {
+        let (answers, shoot) = (self.allowed()?, request.into_inner().shoot);
+        let found = answers.scalings.iter().find(|one| one.shoot == shoot);
+        Ok(Response::new(GetScalingResponse {
+            scaling: Some(found.ok_or_else(not_found)?.clone()),
+            completeness: answers.completeness(),
+            ..Default::default()
+        }))
+    }
+
+    async fn list_scaling(
+        &self,
+        request: Request<ListScalingRequest>,
+    ) -> Result<Response<ListScalingResponse>, Status> {
+        let (answers, asked) = (self.allowed()?, request.into_inner());
+        // A coordinator without modes does not know the filter either.
+        let filter = |one: &&ShootScaling| {
+            is_among(&asked.directions, &one.direction)
+                && is_among(&asked.states, &one.state)
+                && (one.mode == 0 || is_among(&asked.modes, &one.mode))
+        };
+        let (scalings, next_page_token, total_size) =
+            page(&answers.scalings, asked.page_size, &asked.page_token, filter);
+        Ok(Response::new(ListScalingResponse {
+            scalings,
+            next_page_token,
+            total_size,
+            completeness: answers.completeness(),
+            ..Default::default()
+        }))
+    }
+
+    async fn plan_scaling(
+        &self,
+        _: Request<PlanScalingRequest>,
+    ) -> Result<Response<PlanScalingResponse>, Status> {
+        Ok(Response::new(self.allowed()?.plan.clone()))
+    }
+
+    async fn list_shoot_events(
+        &self,
+        request: Request<ListShootEventsRequest>,
+    ) -> Result<Response<ListShootEventsResponse>, Status> {
+        let (answers, asked) = (self.allowed()?, request.into_inner());
+        if let Some(refusal) = &answers.events_refusal {
+            return Err(refusal.clone());
+        }
+        let (events, next_page_token, total_size) =
+            page(&answers.events, asked.page_size, &asked.page_token, |_| true);
+        Ok(Response::new(ListShootEventsResponse {
+            events,
+            next_page_token,
+            total_size,
+            ..Default::default()
+        }))
+    }
+
+    async fn watch_shoot_events(
+        &self,
+        _: Request<WatchShootEventsRequest>,
+    ) -> Result<Response<Self::WatchShootEventsStream>, Status> {
+        Err(Status::unimplemented("no command asks for it"))
+    }
+}
+
+/// True if the key of a service is of this namespace and name, each unless it is empty.
+fn is_service(key: Option<&ServiceKey>, namespace: &str, service: &str) -> bool {
+    let key = key.unwrap();
+    (namespace.is_empty() || key.namespace == namespace) && (service.is_empty() || key.service == service)
+}
+
+#[tonic::async_trait]
+impl WeederService for StubServices {
+    type WatchEndpointReadinessStream = BoxStream<'static, Result<WatchEndpointReadinessResponse, Status>>;
+    type WatchWeedersStream = BoxStream<'static, Result<WatchWeedersResponse, Status>>;
+
+    async fn watch_endpoint_readiness(
+        &self,
+        _: Request<WatchEndpointReadinessRequest>,
+    ) -> Result<Response<Self::WatchEndpointReadinessStream>, Status> {
+        Err(Status::unimplemented("no command asks for it"))
+    }
+
+    async fn list_endpoint_readiness(
+        &self,
+        request: Request<ListEndpointReadinessRequest>,
+    ) -> Result<Response<ListEndpointReadinessResponse>, Status> {
+        let (answers, asked) = (self.allowed()?, request.into_inner());
+        let filter =
+            |one: &&EndpointReadiness| is_service(one.key.as_ref(), &asked.namespace, &asked.service);
+        let (services, next_page_token, total_size) =
+            page(&answers.services, asked.page_size, &asked.page_token, filter);
+        Ok(Response::new(ListEndpointReadinessResponse {
+            services,
+            next_page_token,
+            total_size,
+            completeness: answers.completeness(),
+            ..Default::default()
+        }))
+    }
+
+    async fn watch_weeders(
+        &self,
+        _: Request<WatchWeedersRequest>,
+    ) -> Result<Response<Self::WatchWeedersStream>, Status> {
+        Err(Status::unimplemented("no command asks for it"))
+    }
+
+    async fn get_weeder(&self, _: Request<GetWeederRequest>) -> Result<Response<GetWeederResponse>, Status> {
+        Err(Status::unimplemented("no command asks for it"))
+    }
+
+    async fn list_weeders(
+        &self,
+        request: Request<ListWeedersRequest>,
+    ) -> Result<Response<ListWeedersResponse>, Status> {
+        let (answers, asked) = (self.allowed()?, request.into_inner());
+        let filter = |one: &&Weeder| is_service(one.key.as_ref(), &asked.namespace, &asked.service);
+        let (weeders, next_page_token, total_size) =
+            page(&answers.weeders, asked.page_size, &asked.page_token, filter);
+        Ok(Response::new(ListWeedersResponse {
+            weeders,
+            next_page_token,
+            total_size,
+            completeness: answers.completeness(),
+            ..Default::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Health for StubServices {
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        assert!(request.get_ref().service.starts_with("gardener.watchdog."));
+        let answers = self.answers();
+        let status = if answers.is_not_serving {
+            ServingStatus::NotServing
+        } else {
+            ServingStatus::Serving
+        };
+        let mut response = Response::new(HealthCheckResponse {
+            status: status.into(),
+        });
+        for (name, value) in &answers.metadata {
+            response.metadata_mut().append(*name, value.parse().unwrap());
+        }
+        Ok(response)
+    }
+
+    async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("no command asks for it"))
+    }
+}
