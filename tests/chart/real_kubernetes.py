@@ -52,8 +52,6 @@ class Kubernetes:
     def __init__(self, assets: Path, folder: Path):
         self._folder = folder
         self._processes = []
-        # One connection per thread: a TLS handshake costs more than most requests.
-        self._kept = threading.local()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self._start(assets)
@@ -63,6 +61,8 @@ class Kubernetes:
                     raise
 
     def _start(self, assets: Path) -> None:
+        # One connection per thread: a TLS handshake costs more than most requests.
+        self._kept = threading.local()
         etcd, self.port = free_port(), free_port()
         certs = self._folder / "certs"
         self.ca = certs / "apiserver.crt"
@@ -136,10 +136,19 @@ class Kubernetes:
         if user:
             headers["Impersonate-User"] = f"system:serviceaccount:{NAMESPACE}:{user}"
         data = None if body is None else json.dumps(body)
+        is_kept = hasattr(self._kept, "connection")
         connection = self._connection()
         try:
-            connection.request(method, path, data, headers)
-            answer = connection.getresponse()
+            try:
+                connection.request(method, path, data, headers)
+                answer = connection.getresponse()
+            except ConnectionError:
+                if not is_kept:
+                    raise
+                # The server has closed it because nothing was asked for long.
+                connection.close()
+                connection.request(method, path, data, headers)
+                answer = connection.getresponse()
             return answer.status, _decode(answer.read())
         except BaseException:
             # The next request opens another.

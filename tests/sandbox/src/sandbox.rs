@@ -156,6 +156,8 @@ async fn follow(store: Arc<Store>, resource: ResourceKey, shoots: Arc<Shoots>) {
         let Ok(mut watch) = store.watch(&resource, ListQuery::default(), Some(store.revision())) else {
             return;
         };
+        // Anything may have changed before: this task began late, or the history was compacted.
+        shoots.read().values().for_each(SimulatedShoot::poke);
         loop {
             match watch.step() {
                 WatchStep::Events(events) => {
@@ -174,7 +176,5 @@ async fn follow(store: Arc<Store>, resource: ResourceKey, shoots: Arc<Shoots>) {
                 WatchStep::Gone(_) => break,
             }
         }
-        // The history was compacted: anything may have changed.
-        shoots.read().values().for_each(SimulatedShoot::poke);
     }
 }

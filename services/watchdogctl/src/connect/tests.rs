@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -197,6 +198,7 @@ async fn a_port_is_forwarded_to_a_ready_pod_with_the_certificate_of_a_secret() {
         let direct = format!("{options} --lease-probe {}", server.address);
         assert_parts(&shown(&format!("{direct} verdicts")).await, &[SHOOT]);
         let checked = run(&format!("{options} check")).await;
+        assert_eq!(checked.code, ExitCode::from(1), "{}", checked.text);
         assert_parts(
             &checked.text,
             &[

@@ -130,7 +130,10 @@ async fn a_connection_on_which_nothing_comes_is_closed_with_and_without_tls() {
         let address = serve(authority.as_ref()).await;
         let mut caller = TcpStream::connect(address).await.unwrap();
         tokio::time::pause();
+        let began = tokio::time::Instant::now();
         assert_eq!(caller.read(&mut [0; 1]).await.unwrap(), 0);
+        let open = began.elapsed();
+        assert!(open <= std::time::Duration::from_secs(11), "{open:?}");
         tokio::time::resume();
     }
 }
