@@ -182,7 +182,7 @@ fn log_incident(shoot: &str, incident: &Incident) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::io::Seek as _;
 
     use watchdog_runtime::args::LogFormat;
     use watchdog_runtime::telemetry;
@@ -213,25 +213,10 @@ mod tests {
             .collect()
     }
 
-    /// A log in memory.
-    #[derive(Clone, Default)]
-    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for CapturedLog {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
-        let log = CapturedLog::default();
-        let writer = log.clone();
-        let (subscriber, _) = telemetry::subscriber(LogFormat::Json, "info", move || writer.clone()).unwrap();
+        let log = Arc::new(tempfile::tempfile().unwrap());
+        let (subscriber, _) = telemetry::subscriber(LogFormat::Json, "info", log.clone()).unwrap();
         let _guard = tracing::subscriber::set_default(subscriber);
         let limits = HistoryLimits {
             per_shoot: 100,
@@ -254,10 +239,11 @@ mod tests {
         publish(Direction::Up, FlowState::Running, Step::Writing, true);
         tokio::time::advance(S / 2).await;
         history.write_ended("a", &action(Direction::Up), &ActionOutcome::Done, S);
-        assert!(log.0.lock().is_empty());
+        assert_eq!(log.metadata().unwrap().len(), 0);
         publish(Direction::Up, FlowState::Settled, Step::Reached, false);
 
-        let line: serde_json::Value = serde_json::from_slice(&log.0.lock()).unwrap();
+        (&*log).rewind().unwrap();
+        let line: serde_json::Value = serde_json::from_reader(&*log).unwrap();
         let mut line = line.as_object().unwrap().clone();
         line.remove("timestamp");
         let expected = serde_json::json!({

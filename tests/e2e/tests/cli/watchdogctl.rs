@@ -408,7 +408,7 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
 }
 
 #[tokio::test]
-async fn kubectl_finds_it() {
+async fn kubectl_finds_it_and_a_shell_and_man_read_what_it_prints() {
     let scratch = Scratch::new("kubectl-plugin").unwrap();
     let plugin = scratch.join("kubectl-watchdog");
     std::os::unix::fs::symlink(binaries::path(binaries::WATCHDOGCTL).unwrap(), &plugin).unwrap();
@@ -422,6 +422,8 @@ async fn kubectl_finds_it() {
         help.contains("Exit codes:") && help.contains("Examples:"),
         "{help}"
     );
+    let script = plugin.shown("completion bash").await;
+    assert!(script.contains("complete -F"), "{script}");
     let page = plugin.shown("man").await;
     assert!(page.contains(".TH watchdogctl 1"), "{page}");
 }
