@@ -64,6 +64,7 @@ retry() {
 # --- apt with package lists of our own: needs no root, leaves the machine's /etc/apt and lists alone, and
 # --- knows Debian's sources and its packages for arm64, which most machines leave out.
 
+# Debian's images for containers keep no package cache; without one every question takes a second.
 apt_private() {
   local command="$1"
   shift
@@ -73,6 +74,8 @@ apt_private() {
     -o Dir::State="$CACHE/apt/state" \
     -o Dir::State::Status=/var/lib/dpkg/status \
     -o Dir::Cache="$CACHE/apt/cache" \
+    -o Dir::Cache::pkgcache=pkgcache.bin \
+    -o Dir::Cache::srcpkgcache=srcpkgcache.bin \
     -o APT::Architectures::="$(dpkg --print-architecture)" \
     -o APT::Architectures::=arm64 \
     -o Debug::NoLocking=1 \
