@@ -131,7 +131,7 @@ fn spawn_watches(
 ) {
     let watches = Watches {
         seed: replica.seed.clone(),
-        manager: manager.clone(),
+        handler: manager.clone(),
         readiness: base.readiness.clone(),
         stop: base.draining.clone(),
     };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::permissions;
-use lease_probe::cluster::watches::Watches;
+use lease_probe::cluster::watches::{SeedHandler, Watches};
 use lease_probe::controller::prober::ProbeContext;
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
 use lease_probe::domain::endpoint::Endpoint;
@@ -109,7 +109,7 @@ async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready(
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let watches = Watches {
         seed,
-        manager,
+        handler: manager,
         readiness: readiness.clone(),
         stop: stop.clone(),
     };
@@ -259,7 +259,7 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
     let stop = CancellationToken::new();
     let watches = Watches {
         seed: client(&server).await,
-        manager: manager.clone(),
+        handler: manager.clone(),
         readiness: Readiness::default(),
         stop: stop.clone(),
     };

@@ -29,13 +29,12 @@ use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
 use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
-use crate::config::{Config, HistoryLimits};
+use crate::config::Config;
 use crate::controller::Controller;
-use crate::controller::history::HistoryStore;
+use crate::controller::history::{HistoryLimits, HistoryStore};
 use crate::controller::inputs::{DecisionInputs, ModeSource};
 use crate::controller::traces::Traces;
 use crate::controller::verdicts::VerdictTable;
-use crate::controller::work_queue::WorkQueue;
 use crate::domain::history::ShootEvent;
 use crate::domain::overview::{Overview as _, ShootScaling};
 use crate::grpc::convert;
@@ -43,6 +42,7 @@ use crate::grpc::observers::Observers;
 use crate::grpc::service::ScalingApi;
 use crate::metrics;
 use crate::metrics::collector::Scrape;
+use watchdog_runtime::work_queue::WorkQueue;
 
 pub mod release;
 

@@ -14,6 +14,8 @@ use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
 use watchdog_runtime::trace::OtlpEndpoint;
 
+use crate::controller::history::HistoryLimits;
+
 /// Scales the dependants of shoots down when their nodes are cut off, and up again, level by level.
 #[derive(Debug, Clone, Parser)]
 #[command(version, about)]
@@ -115,15 +117,6 @@ pub struct Config {
     pub file: ConfigFile<ProberConfig>,
     /// Set when the process only restores what is held down, and ends.
     pub release: Option<Release>,
-}
-
-/// How many events of the history are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HistoryLimits {
-    /// Of one shoot.
-    pub per_shoot: usize,
-    /// Of all shoots.
-    pub total: usize,
 }
 
 /// How everything that is held down is restored.

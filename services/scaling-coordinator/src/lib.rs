@@ -2,7 +2,8 @@
 //! level.
 //!
 //! `domain` holds the rules, `controller` runs them, `cluster` talks to the seed, `grpc` serves and follows
-//! streams, and only `app` joins them.
+//! streams, and only `app` joins them. The indexes of `cluster` add changed shoots to a work queue, from which
+//! `controller` takes them, so `cluster` does not depend on `controller`.
 
 pub mod app;
 mod cluster;

@@ -7,18 +7,11 @@ use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};
 
 use crate::domain::decision::HoldReason;
-use crate::domain::status::FlowState;
+use crate::domain::status::{FlowState, WriteResult};
 use crate::domain::{Direction, direction_name};
 
 label!("direction": Direction = [Direction::Down, Direction::Up, Direction::Release]);
-label!(pub(crate) enum WriteResult: "result" {
-    Applied = "applied",
-    Conflict = "conflict",
-    Refused = "refused",
-    Unknown = "unknown",
-    Cancelled = "cancelled",
-    KeptBack = "kept_back",
-});
+label!("result": WriteResult = WriteResult::ALL);
 label!(pub(crate) enum ReplicaState: "state" { Known = "known", Synced = "synced" });
 
 /// The state of a shoot.

@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use watchdog_api::names::is_dns_label;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::Direction;
 
-use crate::connect::Program;
+use crate::program::Program;
 
 /// The help after the options.
 const AFTER_HELP: &str = "\
@@ -82,7 +83,7 @@ pub(crate) struct ConnectArgs {
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Context of the kubeconfig. Default: the current one.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", env = "WATCHDOG_CONTEXT")]
     pub(crate) context: Option<String>,
 
     /// Namespace in the seed where the programs run.
@@ -137,7 +138,8 @@ pub(crate) struct ConnectArgs {
     pub(crate) tls_server_name: Option<String>,
 
     /// Speak plaintext, for programs that were started with the same option.
-    #[arg(long, conflicts_with_all = ["tls_ca", "tls_secret"])]
+    // clap would take false in the environment for a conflict with --tls-ca, so ConnectArgs::conflict decides.
+    #[arg(long, env = "WATCHDOG_INSECURE_PLAINTEXT", value_parser = BoolishValueParser::new())]
     pub(crate) insecure_plaintext: bool,
 }
 
@@ -149,6 +151,15 @@ impl ConnectArgs {
             Program::ScalingCoordinator => &self.scaling_coordinator,
             Program::Weeder => &self.weeder,
         }
+    }
+
+    /// The option that --insecure-plaintext, if it is set, contradicts.
+    fn conflict(&self) -> Option<&'static str> {
+        if !self.insecure_plaintext {
+            return None;
+        }
+        let tls_ca = self.tls_ca.as_ref().map(|_| "--tls-ca");
+        tls_ca.or(self.tls_secret.as_ref().map(|_| "--tls-secret"))
     }
 }
 
@@ -341,7 +352,14 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli
     let called_as = arguments.peek().map(PathBuf::from).unwrap_or_default();
     let mut command = command(&called_as);
     let matches = command.try_get_matches_from_mut(arguments)?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    match cli.connect.conflict() {
+        None => Ok(cli),
+        Some(other) => {
+            let why = format!("the argument '--insecure-plaintext' cannot be used with '{other}'");
+            Err(command.error(ErrorKind::ArgumentConflict, why))
+        }
+    }
 }
 
 /// The command line of a program whose file is `called_as`: kubectl finds `kubectl-watchdog`.
@@ -365,6 +383,24 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command(Path::new("watchdogctl")).debug_assert();
+    }
+
+    #[test]
+    fn every_option_of_the_connection_can_stand_in_the_environment() {
+        let mut options = 0;
+        for option in command(Path::new("watchdogctl")).get_arguments() {
+            if option.get_help_heading() != Some("Connection") {
+                continue;
+            }
+            options += 1;
+            let name = option.get_long().unwrap().to_uppercase().replace('-', "_");
+            let expected = format!("WATCHDOG_{name}");
+            let variable = option.get_env().and_then(|variable| variable.to_str());
+            // kube reads KUBECONFIG.
+            let expected = (name != "KUBECONFIG").then_some(expected.as_str());
+            assert_eq!(variable, expected, "--{name}");
+        }
+        assert!(options > 10, "{options}");
     }
 
     #[test]
@@ -402,6 +438,7 @@ mod tests {
             ),
             ("x --tls-cert a --tls-key b status", "--tls-ca"),
             ("x --insecure-plaintext --tls-secret a status", "--tls-secret"),
+            ("x --insecure-plaintext --tls-ca a status", "--tls-ca"),
             ("x plan shoot--a--b", "--direction"),
             ("x status --limit 0", "1..=1000"),
         ] {

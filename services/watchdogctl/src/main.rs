@@ -9,6 +9,7 @@ mod connect;
 mod error;
 mod fetch;
 mod output;
+mod program;
 mod render;
 #[cfg(test)]
 mod testing;

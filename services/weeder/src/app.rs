@@ -28,10 +28,10 @@ use watchdog_watch_stream::stream::Streams;
 use crate::cluster::discovery::discover;
 use crate::cluster::pace::Pace;
 use crate::cluster::permissions;
+use crate::cluster::watches::{SeedHandler, SeedWatches};
 use crate::config::Config;
 use crate::controller::shared::SharedState;
 use crate::controller::state::WeederState;
-use crate::controller::watches::SeedWatches;
 use crate::controller::worker::{MAX_REQUESTS, RequestWorker};
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::readiness::ServiceState;
@@ -107,14 +107,19 @@ pub fn start(
         max_requests: MAX_REQUESTS.min(config.request_rate.into()),
     };
     base.tasks.critical("requests", worker.run(base.draining.clone()));
+    base.tasks.critical(
+        "configuration",
+        watch_configuration(rules.clone(), state.clone(), base.draining.clone()),
+    );
     let watches = SeedWatches {
         client: seed,
-        state: state.clone(),
+        handler: state.clone(),
         readiness: base.readiness.clone(),
         stop: base.draining.clone(),
     };
     let annotations = config.dependants_annotation.then_some(events);
-    spawn_watches(base, replica, watches, rules, annotations);
+    let current = rules.borrow().clone();
+    spawn_watches(base, replica, watches, current, annotations);
     let (readiness, weeders) = merge(base, replica, &state);
     let api = WeederApi {
         readiness,
@@ -130,15 +135,14 @@ pub fn start(
 fn spawn_watches(
     base: &ServiceBuilder,
     replica: &Replica<Share>,
-    watches: SeedWatches,
-    rules: watch::Receiver<Arc<WeederConfig>>,
+    watches: SeedWatches<impl SeedHandler>,
+    current: Arc<WeederConfig>,
     annotations: Option<EventSink>,
 ) {
     let undiscovered = base.readiness.block("discovery", "not asked yet");
-    let (current, annotated) = (rules.borrow().clone(), annotations.is_some());
+    let annotated = annotations.is_some();
     let (mut needed, granted_by) = (replica.permissions.clone(), replica.granted_by);
     let tasks = &base.tasks;
-    tasks.critical("configuration", watches.clone().configuration(rules));
     tasks.critical("pods", watches.clone().pods());
     if granted_by == PermissionGrantor::Chart {
         tasks.critical("namespaces", watches.clone().namespaces());
@@ -217,6 +221,25 @@ fn is_filled<V: Send + Sync + 'static>(
     move |has| {
         let is_current = readiness.blockers().is_empty() && state.read(WeederState::follows_ownership);
         is_current && store.keys().iter().map(convert::name_pair).all(|key| has(&key))
+    }
+}
+
+/// Takes up the configuration whenever it changes.
+async fn watch_configuration(
+    mut rules: watch::Receiver<Arc<WeederConfig>>,
+    state: Arc<SharedState>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        let current = rules.borrow_and_update().clone();
+        state.update(|state, now| state.reconfigure(&current, now));
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            changed = rules.changed() => if changed.is_err() {
+                // The process is stopping.
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use support::Seed;
 use tonic::Code;
@@ -210,27 +209,4 @@ async fn bad_requests_name_the_field() {
         );
     }
     weeder.stop().await;
-}
-
-#[test]
-fn check_config_says_what_is_wrong() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("weeder.yaml");
-    let check = |content: &str| {
-        std::fs::write(&file, content).unwrap();
-        let weeder = Command::new(env!("CARGO_BIN_EXE_weeder"))
-            .args(["--check-config", "--config-file"])
-            .arg(&file)
-            .output()
-            .unwrap();
-        (weeder.status.code(), String::from_utf8(weeder.stderr).unwrap())
-    };
-    assert_eq!(check(support::CONFIG), (Some(0), String::new()));
-    let (code, errors) = check("watchDuration: 0s\nservicesAndDependentSelectors: {}\n");
-    assert_eq!(code, Some(2));
-    assert!(errors.contains("weeder.yaml:1:16: watchDuration: "), "{errors}");
-    assert!(
-        errors.contains("did you mean \"servicesAndDependantSelectors\"?"),
-        "{errors}"
-    );
 }

@@ -9,6 +9,7 @@
 pub mod binaries;
 pub mod certs;
 pub mod coordinator;
+pub mod fake_probe;
 pub mod fault_proxy;
 pub mod fixtures;
 pub mod history;

@@ -2,24 +2,11 @@
 
 mod reader;
 
+pub use crate::config_error::ConfigError;
 pub(crate) use reader::{Field, Section, Value, read};
 pub use reader::{Parsed, UnknownFields};
 
-use crate::yaml::Pos;
 use std::fmt;
-
-/// One thing that is wrong in a configuration file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    /// Line, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
-    /// Where in the structure, such as `dependentResourceInfos[1].scaleUp.level`; empty for the file as a whole.
-    pub path: String,
-    /// The error and, where it is not plain, what to write instead.
-    pub message: String,
-}
 
 /// Everything that is wrong in a configuration file, in the file's order, at least one error.
 ///
@@ -28,29 +15,6 @@ pub struct ConfigError {
 pub struct ConfigErrors {
     file: String,
     errors: Vec<ConfigError>,
-}
-
-// === impl ConfigError ===
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.line, self.column)?;
-        if !self.path.is_empty() {
-            write!(f, "{}: ", self.path)?;
-        }
-        f.write_str(&self.message)
-    }
-}
-
-impl ConfigError {
-    pub(crate) fn new(pos: Pos, path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            line: pos.line,
-            column: pos.column,
-            path: path.into(),
-            message: message.into(),
-        }
-    }
 }
 
 // === impl ConfigErrors ===

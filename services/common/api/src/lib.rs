@@ -37,6 +37,7 @@
 mod bounded;
 pub mod cluster;
 pub mod config;
+mod config_error;
 pub mod duration;
 pub mod eligibility;
 pub mod kubeconfig;

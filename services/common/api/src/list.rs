@@ -3,7 +3,7 @@
 
 use crate::bounded::Bounded;
 use crate::lenient::{Keep, Pruned, describe};
-use crate::{keep, protobuf, text};
+use crate::{keep, text};
 use serde::de::{DeserializeSeed, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, value::RawValue};
@@ -73,15 +73,6 @@ struct Page<T, const MOST: usize> {
 impl ListError {
     pub(crate) const fn new(reason: String) -> Self {
         Self { reason }
-    }
-}
-
-impl From<protobuf::ListMeta> for PageMeta {
-    fn from(metadata: protobuf::ListMeta) -> Self {
-        Self {
-            resource_version: metadata.resource_version,
-            continue_token: metadata.continue_token,
-        }
     }
 }
 

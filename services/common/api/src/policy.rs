@@ -177,7 +177,7 @@ fn is_whole(text: &str) -> bool {
 
 fn end(word: &str) -> Option<UnixTime> {
     let time = word.strip_prefix("until=")?.parse::<jiff::Timestamp>().ok()?;
-    Some(UnixTime(time.as_microsecond()))
+    Some(time.into())
 }
 
 fn malformed(annotation: &'static str, text: &str, expected: &'static str) -> PolicyError {

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 
 use prost::Message;
 
-use crate::list::ListError;
+use crate::list::{ListError, PageMeta};
 
 /// The media types for a request whose answer may be in Protobuf, in the order of preference.
 pub const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json";
@@ -102,6 +102,15 @@ struct Skipped {}
 struct Status {
     #[prost(string, optional, tag = "3")]
     message: Option<String>,
+}
+
+impl From<ListMeta> for PageMeta {
+    fn from(metadata: ListMeta) -> Self {
+        Self {
+            resource_version: metadata.resource_version,
+            continue_token: metadata.continue_token,
+        }
+    }
 }
 
 /// Returns true for a document in Protobuf.

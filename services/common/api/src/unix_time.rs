@@ -42,6 +42,13 @@ impl UnixTime {
     }
 }
 
+impl From<jiff::Timestamp> for UnixTime {
+    /// Leaves out what is below a microsecond.
+    fn from(time: jiff::Timestamp) -> Self {
+        Self(time.as_microsecond())
+    }
+}
+
 impl fmt::Display for UnixTime {
     /// RFC 3339 in whole seconds, as Kubernetes writes times.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! YAML (and so JSON) as a tree whose every key and value knows its place, and the limits within which serde-saphyr
 //! reads every file.
 
-use crate::config::ConfigError;
+use crate::config_error::{ConfigError, Pos};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
@@ -17,13 +17,6 @@ const MAX_BYTES: usize = 1 << 20;
 const MAX_DEPTH: usize = 32;
 /// Most values in a file, and most that its aliases may add.
 const MAX_NODES: usize = 100_000;
-
-/// A place in a file; both numbers start at 1, columns count characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pos {
-    pub(crate) line: usize,
-    pub(crate) column: usize,
-}
 
 /// A key or a value.
 #[derive(Debug, Deserialize)]
@@ -135,10 +128,6 @@ fn fault(error: &Error) -> ConfigError {
 }
 
 // === impl Pos ===
-
-impl Pos {
-    pub(crate) const START: Self = Self { line: 1, column: 1 };
-}
 
 impl From<Location> for Pos {
     fn from(location: Location) -> Self {

@@ -24,6 +24,9 @@ use crate::client::{RequestError, found, request};
 /// The Secret is read this often: one small request a minute and process, and nothing that can be half open.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
+/// The longest pause before another try while there is no certificate: the process waits for it with all that it does.
+const LONGEST_FIRST_PAUSE: Duration = Duration::from_secs(5);
+
 /// Writes of one turn at most. Each is refused only because another replica was faster.
 const MAX_WRITES: usize = 5;
 
@@ -149,7 +152,7 @@ impl CertificateIssuer {
                 }
                 Err(error) => {
                     self.report(&error, blocker.is_some());
-                    backoff.next_delay()
+                    pause(&mut backoff, blocker.is_some())
                 }
             };
             tokio::select! {
@@ -285,5 +288,29 @@ impl CertificateIssuer {
             "cannot follow the certificate authority; trying again"
         );
         self.readiness.failing(NAME, failure);
+    }
+}
+
+/// The pause after an error. `waits`: the process waits for its first certificate.
+fn pause(backoff: &mut Backoff, waits: bool) -> Duration {
+    let pause = backoff.next_delay();
+    if waits {
+        pause.min(LONGEST_FIRST_PAUSE)
+    } else {
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_a_certificate_is_not_kept_waiting_after_an_outage() {
+        for (waits, bound) in [(true, LONGEST_FIRST_PAUSE), (false, LOOK_EVERY)] {
+            let mut backoff = Backoff::new(Duration::from_secs(1), LOOK_EVERY);
+            let longest = (0..20).map(|_| pause(&mut backoff, waits)).max().unwrap();
+            assert!(longest > bound / 2 && longest <= bound, "{longest:?}");
+        }
     }
 }

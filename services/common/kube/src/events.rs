@@ -140,7 +140,6 @@ pub fn recorder(
     EventSink,
     impl Future<Output = anyhow::Result<()>> + Send + 'static,
 ) {
-    EVENTS.register();
     let (warnings, waiting_warnings) = mpsc::channel(WARNINGS);
     let (ordinary, waiting_ordinary) = mpsc::channel(QUEUE);
     let mut waiting = Waiting {

@@ -80,6 +80,7 @@ pub fn register() {
     WATCH_ERRORS.register();
     WATCHED_OBJECTS.register();
     PERMISSION_MISSING.register();
+    EVENTS.register();
     MEMBERS.register();
     LEASE_VALID.register();
     RENEWALS.register();

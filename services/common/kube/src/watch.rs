@@ -192,7 +192,7 @@ where
         let name = self.name;
         let errors = WATCH_ERRORS.handle(WatchName(name));
         watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS))
-            .backoff(WatchBackoff(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)))
+            .backoff(WatchBackoff::new())
             .inspect_err(move |error| {
                 errors.increment(1);
                 let failure = failure(error);
@@ -211,23 +211,28 @@ where
             field_selector: self.config.field_selector.clone(),
             ..ListParams::default().limit(1)
         };
-        stream::unfold(params, move |params| async move {
+        let state = (params, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+        stream::unfold(state, move |(params, mut pauses)| async move {
             loop {
+                let mut pause = RESTORE_CHECK;
                 // Events that come while the list is under way may be newer than it.
                 let before = newest.load(Ordering::Relaxed);
                 match request(self.api.list_metadata(&params)).await {
                     Ok(list) => {
+                        pauses.reset();
                         let version = list.metadata.resource_version;
                         if let Some(version) = version.and_then(|version| version.parse::<u64>().ok()) {
                             // A relist that began meanwhile starts over.
                             if version < before.min(newest.load(Ordering::Relaxed)) {
                                 newest.store(version, Ordering::Relaxed);
-                                return Some(((), params));
+                                return Some(((), (params, pauses)));
                             }
                             newest.fetch_max(version, Ordering::Relaxed);
                         }
                     }
                     Err(error) => {
+                        // A restore is most likely behind an API server that does not answer.
+                        pause = pauses.next_delay();
                         let (watch, reason) = (self.name, error.failure().reason.as_str());
                         tracing::warn!(
                             watch,
@@ -238,7 +243,7 @@ where
                     }
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(RESTORE_CHECK) => {}
+                    () = tokio::time::sleep(pause) => {}
                     () = check_now.notified() => {}
                 }
             }
@@ -367,7 +372,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_RELIST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The one retry schedule, as kube's watcher takes it.
-struct WatchBackoff(Backoff);
+pub(crate) struct WatchBackoff(Backoff);
+
+impl WatchBackoff {
+    pub(crate) const fn new() -> Self {
+        Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
+    }
+}
 
 impl Iterator for WatchBackoff {
     type Item = Duration;

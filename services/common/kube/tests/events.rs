@@ -151,6 +151,13 @@ async fn a_server_that_does_not_answer_does_not_hold_up_the_end_and_what_is_lost
     let metrics = PrometheusBuilder::new().build_recorder();
     // The runtime of this test has one thread.
     let _recording = metrics::set_default_local_recorder(&metrics);
+    watchdog_kube::metrics::register();
+    let text = metrics.handle().render();
+    let line = "watchdog_kubernetes_events_total{result=\"dropped\"} 0";
+    assert!(
+        text.contains(line),
+        "it is shown before there is an Event: {text}"
+    );
     let stop = CancellationToken::new();
     let (api, sink, publish) = start(stop.clone()).await;
     api.inject(Fault::always(FaultAction::Hang).verb("create"));

@@ -1,4 +1,4 @@
-//! A watch against an API server that takes a permission away and gives it back.
+//! A watch against an API server that takes a permission away and gives it back, or fails.
 
 #![cfg(test)]
 
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
-use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
+use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction, Rule};
 
 use self::support::client;
 
@@ -69,6 +69,41 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
     until(&readiness, true).await;
     assert!(readiness.failures().is_empty(), "{:?}", readiness.lines());
     assert!(*listed.lock() > 1, "a complete list says that it works again");
+    stop.cancel();
+    run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn whether_etcd_was_restored_is_asked_again_soon_after_a_failure() {
+    let api = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let fault = Fault::always(FaultAction::InternalError).query("limit=1");
+    api.inject(fault.times(1));
+    let watch = Watch {
+        name: "leases",
+        api: Api::<Lease>::all(client(&api, "watcher").await),
+        config: watcher::Config::default(),
+    };
+    let stop = CancellationToken::new();
+    let run = tokio::spawn(watch.run(Readiness::default(), stop.clone(), |_| {}));
+    let checks = || {
+        let mut audit = api.audit();
+        audit.retain(|entry| entry.query.split('&').any(|part| part == "limit=1"));
+        audit
+    };
+    let begun = std::time::Instant::now();
+    while checks().len() < 2 {
+        assert!(begun.elapsed() < PATIENCE, "it was not asked again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let [failed, again] = &checks()[..2] else {
+        unreachable!("there are two")
+    };
+    assert_eq!((failed.code, again.code), (500, 200));
+    let after = again.time.duration_since(failed.time).as_secs_f64();
+    assert!(
+        after < 10.0,
+        "{after} s; a check that succeeds is repeated after 20 s"
+    );
     stop.cancel();
     run.await.unwrap().unwrap();
 }

@@ -17,12 +17,14 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
+use tonic::{Request, Status};
 
 use crate::allowed_clients::AllowedClients;
 use crate::backoff::Backoff;
 use crate::caller_quota::{Caller, CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
 use crate::label;
 use crate::metrics::Counter;
+use crate::rpc_error::{ErrorReason, error};
 use crate::tls::Tls;
 
 label!(pub(crate) enum CloseReason: "reason" {
@@ -273,6 +275,22 @@ async fn handshake(tls: &Tls, tcp: TcpStream, address: SocketAddr) -> Option<Tls
 fn refuse(address: SocketAddr, reason: CloseReason, error: &str) {
     CONNECTIONS_REFUSED.inc(reason);
     tracing::warn!(peer = %address, reason = reason.as_str(), %error, "gRPC connection refused");
+}
+
+/// Refuses the calls of a caller who is not allowed. The connection was accepted, so that the caller gets the reason.
+///
+/// # Errors
+/// PERMISSION_DENIED.
+#[allow(clippy::result_large_err, reason = "the signature of an interceptor")]
+pub(crate) fn intercept(request: Request<()>) -> Result<Request<()>, Status> {
+    match request
+        .extensions()
+        .get::<Peer>()
+        .and_then(|peer| peer.refused.as_deref())
+    {
+        Some(why) => Err(error(ErrorReason::ClientNotAllowed, why)),
+        None => Ok(request),
+    }
 }
 
 impl AsyncRead for Connection {

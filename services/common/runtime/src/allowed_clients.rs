@@ -4,11 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
-use tonic::{Request, Status};
 
-use crate::accept::Peer;
 use crate::caller_quota::Caller;
-use crate::rpc_error::{ErrorReason, error};
 
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
@@ -76,22 +73,6 @@ impl AllowedClients {
                 .join(", "),
         };
         Err(ClientNotAllowed::OtherNames(shown))
-    }
-}
-
-/// Refuses the calls of a caller who is not allowed. The connection was accepted, so that the caller gets the reason.
-///
-/// # Errors
-/// PERMISSION_DENIED.
-#[allow(clippy::result_large_err, reason = "the signature of an interceptor")]
-pub fn intercept(request: Request<()>) -> Result<Request<()>, Status> {
-    match request
-        .extensions()
-        .get::<Peer>()
-        .and_then(|peer| peer.refused.as_deref())
-    {
-        Some(why) => Err(error(ErrorReason::ClientNotAllowed, why)),
-        None => Ok(request),
     }
 }
 

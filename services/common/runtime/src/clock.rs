@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
+use watchdog_api::unix_time::micros;
 
 /// Wall time read once at the start and carried on by the monotonic clock. Somebody setting the host's clock while
 /// the process runs changes nothing; a slow drift against other hosts is the business of the skew correction.
@@ -19,7 +20,7 @@ impl Clock {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or(Duration::ZERO);
-        Self::starting_at(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))
+        Self::starting_at(micros(since_epoch))
     }
 
     /// A clock that shows `unix_micros` now: for tests.
@@ -34,7 +35,6 @@ impl Clock {
     /// Microseconds since the Unix epoch at `instant`.
     #[must_use]
     pub fn micros_at(&self, instant: Instant) -> i64 {
-        let micros = |d: Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
         match instant.checked_duration_since(self.started) {
             Some(since) => self.started_micros.saturating_add(micros(since)),
             None => self

@@ -11,7 +11,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::accept;
-use crate::allowed_clients::{self, AllowedClients};
+use crate::allowed_clients::AllowedClients;
 use crate::readiness::Readiness;
 use crate::replica_metadata;
 use crate::rpc_metrics::RpcMetrics;
@@ -83,7 +83,7 @@ pub async fn serve(
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .http2_max_header_list_size(16 * 1024)
         .layer(measured)
-        .layer(InterceptorLayer::new(allowed_clients::intercept))
+        .layer(InterceptorLayer::new(accept::intercept))
         .layer(tower::util::MapResponseLayer::new(described))
         .add_routes(routes.routes())
         .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());

@@ -34,6 +34,7 @@ pub mod telemetry;
 pub mod tls;
 pub mod token_bucket;
 pub mod trace;
+pub mod work_queue;
 
 pub use watchdog_client::{backoff, failure, grpc_client};
 

@@ -1,7 +1,8 @@
 //! The one way to declare and export a metric.
 //!
-//! A crate lists its metrics as constants in its `metrics.rs`; nothing else names a metric. A metric takes labels of
-//! its own type only, so a label cannot be misspelt, forgotten or given a value outside its set.
+//! A metric is a constant, and nothing else names it. Each crate has its metrics in its `metrics.rs`, except this one,
+//! which has those of one module in that module. A metric takes labels of its own type only, so a label cannot be
+//! misspelt, forgotten or given a value outside its set.
 
 use std::fmt::Write as _;
 use std::marker::PhantomData;

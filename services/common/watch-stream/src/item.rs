@@ -17,7 +17,7 @@ use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::rpc_metrics::Measured;
 
-use crate::wire::{forward, micros, signed};
+use crate::wire::{duration, forward, micros, signed};
 
 pub use watchdog_client::item::{Keyed, NamePair};
 
@@ -104,7 +104,7 @@ impl FeedItem for probe::Verdict {
     const FEED: &'static str = "lease-probe";
 
     fn age(&mut self, later: Duration) {
-        let later = i64::try_from(later.as_micros()).unwrap_or(i64::MAX);
+        let later = micros(Some(&duration(later)));
         self.age = Some(signed(micros(self.age.as_ref()).saturating_add(later)));
         self.valid_for = Some(signed(micros(self.valid_for.as_ref()).saturating_sub(later)));
     }
@@ -188,7 +188,7 @@ impl FeedItem for weeder::Weeder {
 
     fn age(&mut self, later: Duration) {
         let remaining = forward(self.remaining.as_ref()).saturating_sub(later);
-        self.remaining = Some(crate::wire::duration(remaining));
+        self.remaining = Some(duration(remaining));
     }
 
     watch_local!(WeederServiceClient::watch_weeders, weeder::WatchWeedersRequest);

@@ -84,6 +84,16 @@ impl ReplicaEndpoints {
     }
 }
 
+/// The replicas that are followed, and what following one takes.
+struct FollowedReplicas<M: FeedItem> {
+    endpoints: ReplicaEndpoints,
+    handler: Arc<dyn ReplicaHandler<M>>,
+    readiness: Readiness,
+    stop: CancellationToken,
+    // By identity: the address, and the task.
+    tasks: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)>,
+}
+
 /// Receives what the replicas report.
 pub trait ReplicaHandler<M: FeedItem>: Send + Sync + 'static {
     /// The replicas have been listed for the first time; those that were found have joined.
@@ -107,9 +117,14 @@ pub async fn follow_replicas<M: FeedItem>(
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let handler = Arc::new(handler);
     let mut addresses = endpoints.addresses.clone();
-    let mut followed: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
+    let mut replicas = FollowedReplicas {
+        endpoints,
+        handler: Arc::new(handler),
+        readiness,
+        stop: stop.clone(),
+        tasks: BTreeMap::new(),
+    };
     // The first list counts as a change.
     let mut listed = addresses.has_changed().unwrap_or(true);
     loop {
@@ -118,35 +133,10 @@ pub async fn follow_replicas<M: FeedItem>(
             current.remove(me);
         }
         let current = at_most::<M>(current);
-        let gone: Vec<Arc<str>> = followed
-            .iter()
-            .filter(|(replica, (address, _))| current.get(*replica) != Some(address))
-            .map(|(replica, _)| replica.clone())
-            .collect();
-        for replica in gone {
-            tracing::info!(feed = M::FEED, %replica, "a replica is gone");
-            followed.remove(&replica);
-            readiness.part(&replica).recovered(M::FEED);
-            handler.on_leave(&replica);
-        }
-        for (replica, address) in current {
-            if followed.contains_key(&replica) {
-                continue;
-            }
-            tracing::info!(feed = M::FEED, %replica, %address, "following a replica");
-            handler.on_join(&replica);
-            let task = follow_one(
-                replica.clone(),
-                address.clone(),
-                endpoints.clone(),
-                handler.clone(),
-                readiness.part(&replica),
-                stop.clone(),
-            );
-            followed.insert(replica, (address, AbortOnDropHandle::new(tokio::spawn(task))));
-        }
+        replicas.unfollow_gone(&current);
+        replicas.follow_new(current);
         if std::mem::take(&mut listed) {
-            handler.on_listed();
+            replicas.handler.on_listed();
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -158,6 +148,45 @@ pub async fn follow_replicas<M: FeedItem>(
                 }
                 listed = true;
             }
+        }
+    }
+}
+
+impl<M: FeedItem> FollowedReplicas<M> {
+    /// Ends with the replicas that are no longer there, or are at another address.
+    fn unfollow_gone(&mut self, current: &BTreeMap<Arc<str>, Arc<str>>) {
+        let gone: Vec<Arc<str>> = self
+            .tasks
+            .iter()
+            .filter(|(replica, (address, _))| current.get(*replica) != Some(address))
+            .map(|(replica, _)| replica.clone())
+            .collect();
+        for replica in gone {
+            tracing::info!(feed = M::FEED, %replica, "a replica is gone");
+            self.tasks.remove(&replica);
+            self.readiness.part(&replica).recovered(M::FEED);
+            self.handler.on_leave(&replica);
+        }
+    }
+
+    /// Begins with the replicas that are not followed yet.
+    fn follow_new(&mut self, current: BTreeMap<Arc<str>, Arc<str>>) {
+        for (replica, address) in current {
+            if self.tasks.contains_key(&replica) {
+                continue;
+            }
+            tracing::info!(feed = M::FEED, %replica, %address, "following a replica");
+            self.handler.on_join(&replica);
+            let task = follow_one(
+                replica.clone(),
+                address.clone(),
+                self.endpoints.clone(),
+                self.handler.clone(),
+                self.readiness.part(&replica),
+                self.stop.clone(),
+            );
+            self.tasks
+                .insert(replica, (address, AbortOnDropHandle::new(tokio::spawn(task))));
         }
     }
 }
@@ -179,7 +208,7 @@ async fn follow_one<M: FeedItem>(
     replica: Arc<str>,
     address: Arc<str>,
     endpoints: ReplicaEndpoints,
-    handler: Arc<impl ReplicaHandler<M>>,
+    handler: Arc<dyn ReplicaHandler<M>>,
     readiness: Readiness,
     stop: CancellationToken,
 ) {

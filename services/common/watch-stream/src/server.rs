@@ -5,12 +5,10 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::message::{COMPLETE, Position};
-use crate::subscription::Subscription;
+use crate::message::Position;
 use crate::wire::duration;
 
 /// At least this many removals are remembered, or as many as there are live keys if that is more, and at most twice as
@@ -223,13 +221,6 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
             }
         }
         page
-    }
-
-    /// Subscribes to the keys that match: a snapshot, each item as it is when it is read, then every later change.
-    #[must_use]
-    pub fn subscribe(&self, matches: impl Fn(&K) -> bool + Send + 'static) -> Subscription<K, V> {
-        let complete = stream::iter([COMPLETE]).chain(stream::pending());
-        Subscription::new(self, matches, Box::pin(complete))
     }
 
     pub(crate) fn position_at(&self, revision: u64, item_age: Option<Duration>) -> Position {

@@ -4,9 +4,9 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures::stream::{self, Stream, StreamExt as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_stream::{Stream, StreamExt as _};
 
 use crate::message::{COMPLETE, Completeness, Event, HEARTBEAT_INTERVAL, Message};
 use crate::server::{State, StateStore};
@@ -54,6 +54,15 @@ struct SnapshotCursor<K> {
     // The last key that was read.
     after: Option<K>,
     items: u64,
+}
+
+impl<K: Ord + Clone, V> StateStore<K, V> {
+    /// Subscribes to the keys that match: a snapshot, each item as it is when it is read, then every later change.
+    #[must_use]
+    pub fn subscribe(&self, matches: impl Fn(&K) -> bool + Send + 'static) -> Subscription<K, V> {
+        let complete = stream::iter([COMPLETE]).chain(stream::pending());
+        Subscription::new(self, matches, Box::pin(complete))
+    }
 }
 
 impl<K: Ord + Clone, V> Subscription<K, V> {

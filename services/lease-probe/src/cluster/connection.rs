@@ -138,42 +138,45 @@ impl<C: Connector> CachedConnection<C> {
     /// When the API server cannot be reached or its answer breaks off.
     pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
         (self.queueing, self.waits_for_memory) = (false, false);
-        let Some(mut link) = self.take_open() else {
-            self.queueing = true;
-            return self.request_fresh(request).await;
-        };
-        let sent = Instant::now();
-        let early = {
-            let mut head = pin!(link.send(request));
-            match tokio::time::timeout(SLOW.max(2 * self.latency), &mut head).await {
-                Ok(head) => head,
-                Err(_) => {
-                    self.suspect(Suspicion::SilentAt(sent));
-                    let mut fresh = pin!(self.request_fresh(request));
-                    tokio::select! {
-                        biased;
-                        head = &mut head => match head {
-                            Ok(response) => Ok(response),
-                            Err(_) => return fresh.await,
-                        },
-                        answer = &mut fresh => match answer {
-                            Ok(answer) => return Ok(answer),
-                            // The cached connection may still bring the answer.
-                            Err(failure) => Ok(head.await.map_err(|_| failure)?),
-                        },
+        let limits = self.limits.clone();
+        if let Some(mut link) = self.take_open() {
+            let sent = Instant::now();
+            let response = {
+                let mut head = pin!(link.send(request));
+                match tokio::time::timeout(SLOW.max(2 * self.latency), &mut head).await {
+                    Ok(head) => head.ok(),
+                    Err(_) => {
+                        self.suspect(Suspicion::SilentAt(sent));
+                        // This is not queueing: the server may have the request.
+                        let mut fresh = pin!(async {
+                            let permit = limits.connect.acquire().await;
+                            Box::pin(self.request_fresh(permit, request)).await
+                        });
+                        tokio::select! {
+                            biased;
+                            head = &mut head => match head {
+                                Ok(response) => Some(response),
+                                Err(_) => return fresh.await,
+                            },
+                            answer = &mut fresh => match answer {
+                                Ok(answer) => return Ok(answer),
+                                // The cached connection may still bring the answer.
+                                Err(failure) => Some(head.await.map_err(|_| failure)?),
+                            },
+                        }
                     }
                 }
+            };
+            if let Some(response) = response {
+                return self.read(link, sent, response, request.answer).await;
             }
-        };
-        match early {
-            Ok(response) => self.read(link, sent, response, request.answer).await,
             // The server may have closed it while it was idle; a new one shows whether it lives.
-            Err(_) => {
-                self.note_end(&link);
-                self.queueing = true;
-                self.request_fresh(request).await
-            }
+            self.note_end(&link);
         }
+        self.queueing = true;
+        let permit = limits.connect.acquire().await;
+        self.queueing = false;
+        Box::pin(self.request_fresh(permit, request)).await
     }
 
     /// Like [`request`](Self::request), but sends a GET by which a server is judged. The server has `limit` to answer
@@ -185,9 +188,13 @@ impl<C: Connector> CachedConnection<C> {
     pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
         let request = ApiRequest::get(path, AnswerKind::Small);
         self.queueing = false;
-        if let Some(link) = self.take_open() {
+        if let Some(mut link) = self.take_open() {
             let sent = Instant::now();
-            match tokio::time::timeout(SLOW.min(limit), self.exchange(link, &request)).await {
+            let exchange = async {
+                let response = link.send(&request).await?;
+                self.read(link, sent, response, request.answer).await
+            };
+            match tokio::time::timeout(SLOW.min(limit), exchange).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure)) if failure.evidence() == FailureEvidence::None => return Err(failure),
                 _ => self.suspect(Suspicion::NoticedAt(sent)),
@@ -196,7 +203,7 @@ impl<C: Connector> CachedConnection<C> {
         let limits = self.limits.clone();
         let permit = tokio::time::timeout(limit, limits.connect.acquire()).await;
         let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(limit))?;
-        let answer = tokio::time::timeout(limit, Box::pin(self.on_fresh(permit, &request))).await;
+        let answer = tokio::time::timeout(limit, Box::pin(self.request_fresh(permit, &request))).await;
         answer.unwrap_or(Err(ProbeFailure::Timeout(limit)))
     }
 
@@ -279,15 +286,8 @@ impl<C: Connector> CachedConnection<C> {
                 .is_some_and(|answered| at.saturating_duration_since(answered) < HABITUAL)
     }
 
-    async fn request_fresh(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
-        let limits = self.limits.clone();
-        let permit = limits.connect.acquire().await;
-        self.queueing = false;
-        // On the heap: it is rare, and every probe would have room for it.
-        Box::pin(self.on_fresh(permit, request)).await
-    }
-
-    async fn on_fresh(
+    /// Sends a request over a new connection. To be kept on the heap: it is rare, and every probe would have room for it.
+    async fn request_fresh(
         &mut self,
         permit: StartPermit<'_>,
         request: &ApiRequest,
@@ -307,16 +307,8 @@ impl<C: Connector> CachedConnection<C> {
         if began.elapsed() > SLOW {
             self.suspect(Suspicion::SilentAt(began));
         }
-        let link = link?;
+        let mut link = link?;
         self.answers = 0;
-        self.exchange(link, request).await
-    }
-
-    async fn exchange(
-        &mut self,
-        mut link: C::Link,
-        request: &ApiRequest,
-    ) -> Result<ApiResponse, ProbeFailure> {
         let sent = Instant::now();
         let response = link.send(request).await?;
         self.read(link, sent, response, request.answer).await

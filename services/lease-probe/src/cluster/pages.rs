@@ -40,11 +40,19 @@ impl Default for PageSize {
 }
 
 impl PageSize {
-    /// After an answer that was too large, or too large for the memory that was left. Returns false if it is the
-    /// smallest already.
-    fn shrink(&mut self) -> bool {
+    /// After a list of this kind that failed because an answer was too large, or too large for the memory that was left.
+    /// Returns false after any other failure, and if it is the smallest already.
+    pub(super) fn shrink_after(&mut self, failure: &ProbeFailure, kind: AnswerKind) -> bool {
+        let is_too_large = match failure {
+            // Smaller pages do not make the whole list smaller.
+            ProbeFailure::AnswerTooLarge(limit) => *limit == kind.limit(),
+            ProbeFailure::NoAnswerMemory(_) => true,
+            _ => false,
+        };
         let before = self.0;
-        self.0 = (before / 4).max(SMALLEST_PAGE);
+        if is_too_large {
+            self.0 = (before / 4).max(SMALLEST_PAGE);
+        }
         self.0 < before
     }
 
@@ -119,23 +127,8 @@ fn heap_size<I: Listable>(item: &Item<I>) -> usize {
     }
 }
 
-/// Lists once, in smaller pages if they are too large, or too large for the memory that is left.
-pub(super) async fn pages<C: Connector, I: Listable>(
-    connection: &mut CachedConnection<C>,
-    size: &mut PageSize,
-) -> Result<Listed<I>, ProbeFailure> {
-    loop {
-        match pages_of(connection, size).await {
-            // Smaller pages do not make the whole list smaller.
-            Err(ProbeFailure::AnswerTooLarge(limit)) if limit == I::ANSWER.limit() && size.shrink() => {}
-            Err(ProbeFailure::NoAnswerMemory(_)) if size.shrink() => {}
-            result => return result,
-        }
-    }
-}
-
 /// Lists once, page by page.
-async fn pages_of<C: Connector, I: Listable>(
+pub(super) async fn pages<C: Connector, I: Listable>(
     connection: &mut CachedConnection<C>,
     size: &mut PageSize,
 ) -> Result<Listed<I>, ProbeFailure> {

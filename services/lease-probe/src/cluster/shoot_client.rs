@@ -118,9 +118,10 @@ impl<C: Connector> HttpShootClient<C> {
         }
     }
 
-    /// Lists within the budget. A failed list is retried once, immediately, as a kubelet retries a renewal. A timeout
-    /// proves only that the list did not arrive, so GET /version then checks that the API server is alive. That takes
-    /// up to [`VERSION_TIMEOUT`] more, and up to the same time again to get a permit.
+    /// Lists within the budget. A failed list is retried once, immediately, as a kubelet retries a renewal. One whose
+    /// pages were too large is asked for again in smaller pages. A timeout proves only that the list did not arrive, so
+    /// GET /version then checks that the API server is alive. That takes up to [`VERSION_TIMEOUT`] more, and up to the
+    /// same time again to get a permit.
     async fn list<I: Listable>(
         &mut self,
         access: &Access,
@@ -134,16 +135,20 @@ impl<C: Connector> HttpShootClient<C> {
             ShootPermission::ListNodes => of_nodes,
         };
         let began = Instant::now();
-        let twice = async {
-            match pages(connection, page).await {
-                Err(ProbeFailure::ListFailed(_)) => {
-                    connection.suspect(Suspicion::NoticedAt(began));
-                    pages(connection, page).await
+        let mut failed = false;
+        let retried = async {
+            loop {
+                match pages(connection, page).await {
+                    Err(ProbeFailure::ListFailed(_)) if !failed => {
+                        connection.suspect(Suspicion::NoticedAt(began));
+                        failed = true;
+                    }
+                    Err(failure) if page.shrink_after(&failure, I::ANSWER) => {}
+                    result => return result,
                 }
-                result => result,
             }
         };
-        let failure = match timeout_at(budget.deadline, twice).await {
+        let failure = match timeout_at(budget.deadline, retried).await {
             Ok(Ok(listed)) => {
                 self.missing = None;
                 return Ok(listed);
@@ -160,20 +165,7 @@ impl<C: Connector> HttpShootClient<C> {
                 ProbeFailure::NoAnswerMemory(connection.limits.answers.capacity())
             }
             Err(_) if connection.queueing => ProbeFailure::QueueTimeout(budget.limit),
-            Err(_) => {
-                // It may be dead, and no ping has found out yet.
-                connection.close();
-                match version(connection, VERSION_TIMEOUT).await {
-                    Ok(()) => ProbeFailure::ListTimeout(budget.limit),
-                    Err(
-                        failure @ (ProbeFailure::Throttled(_)
-                        | ProbeFailure::QueueTimeout(_)
-                        | ProbeFailure::LocalLimit(_)
-                        | ProbeFailure::NoAnswerMemory(_)),
-                    ) => failure,
-                    Err(_) => ProbeFailure::Timeout(budget.limit),
-                }
-            }
+            Err(_) => check_after_timeout(connection, budget.limit).await,
         };
         Err(failure)
     }
@@ -258,7 +250,7 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
                     lease_duration_seconds,
                 }) => listed.leases.push(ListedLease {
                     name,
-                    renew_time: renew_time.map(|time| UnixTime(time.as_microsecond())),
+                    renew_time: renew_time.map(UnixTime::from),
                     duration_seconds: lease_duration_seconds,
                 }),
                 Item::Malformed { name, reason } => {
@@ -316,6 +308,25 @@ async fn version<C: Connector>(
         status => Err(ProbeFailure::VersionFailed(format!(
             "GET /version answered {status}"
         ))),
+    }
+}
+
+/// Finds out if the API server is alive after a list has taken longer than `limit`.
+async fn check_after_timeout<C: Connector>(
+    connection: &mut CachedConnection<C>,
+    limit: Duration,
+) -> ProbeFailure {
+    // It may be dead, and no ping has found out yet.
+    connection.close();
+    match version(connection, VERSION_TIMEOUT).await {
+        Ok(()) => ProbeFailure::ListTimeout(limit),
+        Err(
+            failure @ (ProbeFailure::Throttled(_)
+            | ProbeFailure::QueueTimeout(_)
+            | ProbeFailure::LocalLimit(_)
+            | ProbeFailure::NoAnswerMemory(_)),
+        ) => failure,
+        Err(_) => ProbeFailure::Timeout(limit),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The watches on the seed that feed the manager.
+//! The watches on the seed: what they bring goes to a [`SeedHandler`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,23 +13,47 @@ use watchdog_api::secret::KubeconfigSecret;
 use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
-use crate::controller::prober_manager::ProberManager;
 use crate::domain::endpoint::Endpoint;
+
+/// Receives the changes that the watches bring.
+pub trait SeedHandler: Clone + Send + Sync + 'static {
+    /// A Cluster is there, new or changed.
+    fn cluster_applied(&self, cluster: &Cluster);
+
+    /// A Cluster is gone.
+    fn cluster_deleted(&self, shoot: &str);
+
+    /// These Clusters exist and no others.
+    fn clusters_synced(&self, exist: &BTreeSet<String>);
+
+    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one, or why it cannot
+    /// be read.
+    fn kubeconfig_applied(&self, endpoint: Endpoint, namespace: &str, data: Result<Option<&[u8]>, &str>);
+
+    /// A Secret with a kubeconfig is gone.
+    fn kubeconfig_deleted(&self, endpoint: Endpoint, namespace: &str);
+
+    /// Secrets with a kubeconfig exist in these namespaces and in no others.
+    fn kubeconfigs_synced(&self, endpoint: Endpoint, exist: &BTreeSet<String>);
+
+    /// Secrets of another name are watched from now on: nothing is known of them yet.
+    fn kubeconfigs_renamed(&self, endpoint: Endpoint);
+}
 
 /// The watches of one replica.
 #[derive(Clone)]
-pub struct Watches {
+pub struct Watches<H> {
     /// Where they are opened.
     pub seed: kube::Client,
     /// Receives their changes.
-    pub manager: Arc<ProberManager>,
+    pub handler: H,
     /// Blocked by each until its first list is complete.
     pub readiness: Readiness,
     /// Ends them.
     pub stop: CancellationToken,
 }
 
-impl Watches {
+impl<H: SeedHandler> Watches<H> {
     /// Follows the Clusters.
     ///
     /// # Errors
@@ -40,14 +64,14 @@ impl Watches {
             api: Api::<Cluster>::all(self.seed),
             config: Config::default().page_size(CLUSTER_PAGE),
         };
-        let manager = self.manager;
+        let handler = self.handler;
         watch
             .run(self.readiness, self.stop, move |change| match change {
                 Change::ListBegins | Change::Failed | Change::Restored => {}
-                Change::Applied(cluster) => manager.cluster_applied(&cluster),
-                Change::Deleted(cluster) => manager.cluster_deleted(cluster.name()),
+                Change::Applied(cluster) => handler.cluster_applied(&cluster),
+                Change::Deleted(cluster) => handler.cluster_deleted(cluster.name()),
                 Change::Synced(keys) => {
-                    manager.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
+                    handler.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
                 }
             })
             .await
@@ -74,7 +98,7 @@ impl Watches {
                 result = follow => return result,
                 Ok(()) = renamed => {
                     stop_watch.cancel();
-                    self.manager.kubeconfigs_renamed(endpoint);
+                    self.handler.kubeconfigs_renamed(endpoint);
                 }
             }
         }
@@ -98,21 +122,21 @@ impl Watches {
             api: Api::<KubeconfigSecret>::all(self.seed.clone()),
             config: Config::default().fields(&format!("metadata.name={secret}")),
         };
-        let manager = &self.manager;
+        let handler = &self.handler;
         watch
             .run(self.readiness.clone(), stop, |change| match change {
                 Change::ListBegins | Change::Failed | Change::Restored => {}
                 Change::Applied(secret) => {
                     let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
-                    manager.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());
+                    handler.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());
                 }
                 Change::Deleted(secret) => {
                     let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
-                    manager.kubeconfig_deleted(endpoint, namespace);
+                    handler.kubeconfig_deleted(endpoint, namespace);
                 }
                 Change::Synced(keys) => {
                     let exist = keys.into_iter().map(|key| key.namespace).collect();
-                    manager.kubeconfigs_synced(endpoint, &exist);
+                    handler.kubeconfigs_synced(endpoint, &exist);
                 }
             })
             .await

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-use super::prober::{ProbeContext, ProbeInputs, failure_fraction};
+use super::probe_context::ProbeContext;
+use super::probe_inputs::ProbeInputs;
 use crate::cluster::connection::{Observations, Suspicion};
 use crate::cluster::shoot_client::{Budget, ShootClient};
 use crate::domain::answered::ListTimes;
@@ -139,6 +140,8 @@ fn rule(inputs: &ProbeInputs, renew_interval: Duration) -> ExpiryRule {
         .unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
     ExpiryRule {
         expiry_age: expiry_age(grace, renew_interval),
-        threshold: failure_fraction(inputs).unwrap_or(inputs.config.node_lease_failure_fraction),
+        threshold: inputs
+            .failure_fraction()
+            .unwrap_or(inputs.config.node_lease_failure_fraction),
     }
 }

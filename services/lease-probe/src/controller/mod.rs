@@ -2,6 +2,7 @@
 
 mod internal_probe;
 mod probe_context;
+mod probe_inputs;
 pub mod prober;
 pub mod prober_manager;
 mod supervisor;

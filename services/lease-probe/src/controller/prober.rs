@@ -6,14 +6,12 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::eligibility::ShootSettings;
-use watchdog_api::policy::{PolicyError, parse_failure_fraction};
-use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 
 use super::internal_probe::{ProbeResult, ask_internal, note_observations};
 use super::probe_context::CloseProbing;
 pub use super::probe_context::ProbeContext;
+pub use super::probe_inputs::ProbeInputs;
 use super::trace;
 use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
@@ -23,19 +21,6 @@ use crate::domain::probe_state::ProbeState;
 use crate::domain::schedule::{self, RecentStarts, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
-
-/// The inputs of a probe. A change takes effect on the running probe.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProbeInputs {
-    /// From the Cluster.
-    pub settings: Arc<ShootSettings>,
-    /// From the configuration file.
-    pub config: Arc<ProberConfig>,
-    /// The kubeconfig for the internal endpoint, or why there is none.
-    pub internal: Access,
-    /// The same for the external endpoint, where the configuration names a Secret for it.
-    pub external: Option<Access>,
-}
 
 /// In a `probeInterval` the ends of connections make at most about this many probes due.
 const MOST_WAKES: u32 = 3;
@@ -179,7 +164,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             self.traceparent = span.map(|span| span.traceparent().into());
         }
         verdict.traceparent.clone_from(&self.traceparent);
-        if let Err(malformed) = failure_fraction(inputs) {
+        if let Err(malformed) = inputs.failure_fraction() {
             verdict.message.push_str(&format!(" {malformed}"));
         }
         self.report.verdict(verdict);
@@ -370,14 +355,4 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         };
         Ok((found, Some(answer)))
     }
-}
-
-/// The share of expired leases at which the shoot counts as cut off: that of its annotation, or else that of the
-/// configuration. The error says what is wrong with the annotation.
-pub(super) fn failure_fraction(inputs: &ProbeInputs) -> Result<f64, PolicyError> {
-    let own = inputs.settings.failure_fraction.as_deref();
-    own.map_or(
-        Ok(inputs.config.node_lease_failure_fraction),
-        parse_failure_fraction,
-    )
 }

@@ -14,13 +14,16 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_watch_stream::server::StateStore;
 
-use super::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
+use super::probe_context::ProbeContext;
+use super::probe_inputs::ProbeInputs;
+use super::prober::{ProbeReporter, Prober};
 use super::supervisor::supervise;
 use crate::cluster::answer_budget::SharedLimits;
 use crate::cluster::connection::CachedConnection;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
 use crate::cluster::shoot_client::HttpShootClient;
+use crate::cluster::watches::SeedHandler;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
@@ -105,90 +108,6 @@ impl ProberManager {
             limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
         })
-    }
-
-    /// A Cluster is there, new or changed.
-    pub fn cluster_applied(self: &Arc<Self>, cluster: &Cluster) {
-        let Some(shoot) = cluster.metadata.name.clone() else {
-            return;
-        };
-        let start = may_start(cluster).map(Arc::new);
-        if let Err(SkipReason::Malformed(reason)) = &start {
-            tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is skipped");
-        }
-        let facts = ClusterFacts {
-            start,
-            go_on: may_continue(cluster).map(Arc::new),
-        };
-        let mut inner = self.inner.lock();
-        inner.clusters.insert(shoot.clone(), facts);
-        self.reconcile(&mut inner, &shoot);
-    }
-
-    /// A Cluster is gone.
-    pub fn cluster_deleted(self: &Arc<Self>, shoot: &str) {
-        let mut inner = self.inner.lock();
-        inner.clusters.remove(shoot);
-        self.reconcile(&mut inner, shoot);
-    }
-
-    /// These Clusters exist and no others.
-    pub fn clusters_synced(self: &Arc<Self>, exist: &BTreeSet<String>) {
-        let mut inner = self.inner.lock();
-        inner.clusters_listed = true;
-        let gone: Vec<String> = inner
-            .clusters
-            .keys()
-            .filter(|shoot| !exist.contains(*shoot))
-            .cloned()
-            .collect();
-        for shoot in gone {
-            inner.clusters.remove(&shoot);
-            self.reconcile(&mut inner, &shoot);
-        }
-    }
-
-    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one, or why it cannot
-    /// be read.
-    pub fn kubeconfig_applied(
-        self: &Arc<Self>,
-        endpoint: Endpoint,
-        namespace: &str,
-        data: Result<Option<&[u8]>, &str>,
-    ) {
-        let access = kubeconfig::access(data);
-        if let Err(failure) = &access {
-            tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
-        }
-        let mut inner = self.inner.lock();
-        inner.kubeconfigs.insert((endpoint, namespace.to_owned()), access);
-        self.reconcile(&mut inner, namespace);
-    }
-
-    /// A Secret with a kubeconfig is gone.
-    pub fn kubeconfig_deleted(self: &Arc<Self>, endpoint: Endpoint, namespace: &str) {
-        let mut inner = self.inner.lock();
-        inner.kubeconfigs.remove(&(endpoint, namespace.to_owned()));
-        self.reconcile(&mut inner, namespace);
-    }
-
-    /// Secrets with a kubeconfig exist in these namespaces and in no others.
-    pub fn kubeconfigs_synced(self: &Arc<Self>, endpoint: Endpoint, exist: &BTreeSet<String>) {
-        let mut inner = self.inner.lock();
-        let gone = |of: &Endpoint, namespace: &String| *of == endpoint && !exist.contains(namespace);
-        inner
-            .kubeconfigs
-            .retain(|(of, namespace), _| !gone(of, namespace));
-        inner.listed.insert(endpoint);
-        self.reconcile_all(&mut inner);
-    }
-
-    /// Secrets of another name are watched from now on: nothing is known of them yet. Running probes keep what they
-    /// have.
-    pub fn kubeconfigs_renamed(&self, endpoint: Endpoint) {
-        let mut inner = self.inner.lock();
-        inner.kubeconfigs.retain(|(of, _), _| *of != endpoint);
-        inner.listed.remove(&endpoint);
     }
 
     /// Follows changes of the configuration and of the ownership of shoots until `stop` is cancelled; then stops all
@@ -345,6 +264,80 @@ impl ProberManager {
             supervise(&stop, probe).await;
         };
         tokio::spawn(run.instrument(span));
+    }
+}
+
+/// Each change reconciles the shoots that it may concern.
+impl SeedHandler for Arc<ProberManager> {
+    fn cluster_applied(&self, cluster: &Cluster) {
+        let Some(shoot) = cluster.metadata.name.clone() else {
+            return;
+        };
+        let start = may_start(cluster).map(Arc::new);
+        if let Err(SkipReason::Malformed(reason)) = &start {
+            tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is skipped");
+        }
+        let facts = ClusterFacts {
+            start,
+            go_on: may_continue(cluster).map(Arc::new),
+        };
+        let mut inner = self.inner.lock();
+        inner.clusters.insert(shoot.clone(), facts);
+        self.reconcile(&mut inner, &shoot);
+    }
+
+    fn cluster_deleted(&self, shoot: &str) {
+        let mut inner = self.inner.lock();
+        inner.clusters.remove(shoot);
+        self.reconcile(&mut inner, shoot);
+    }
+
+    fn clusters_synced(&self, exist: &BTreeSet<String>) {
+        let mut inner = self.inner.lock();
+        inner.clusters_listed = true;
+        let gone: Vec<String> = inner
+            .clusters
+            .keys()
+            .filter(|shoot| !exist.contains(*shoot))
+            .cloned()
+            .collect();
+        for shoot in gone {
+            inner.clusters.remove(&shoot);
+            self.reconcile(&mut inner, &shoot);
+        }
+    }
+
+    fn kubeconfig_applied(&self, endpoint: Endpoint, namespace: &str, data: Result<Option<&[u8]>, &str>) {
+        let access = kubeconfig::access(data);
+        if let Err(failure) = &access {
+            tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
+        }
+        let mut inner = self.inner.lock();
+        inner.kubeconfigs.insert((endpoint, namespace.to_owned()), access);
+        self.reconcile(&mut inner, namespace);
+    }
+
+    fn kubeconfig_deleted(&self, endpoint: Endpoint, namespace: &str) {
+        let mut inner = self.inner.lock();
+        inner.kubeconfigs.remove(&(endpoint, namespace.to_owned()));
+        self.reconcile(&mut inner, namespace);
+    }
+
+    fn kubeconfigs_synced(&self, endpoint: Endpoint, exist: &BTreeSet<String>) {
+        let mut inner = self.inner.lock();
+        let gone = |of: &Endpoint, namespace: &String| *of == endpoint && !exist.contains(namespace);
+        inner
+            .kubeconfigs
+            .retain(|(of, namespace), _| !gone(of, namespace));
+        inner.listed.insert(endpoint);
+        self.reconcile_all(&mut inner);
+    }
+
+    // Running probes keep what they have.
+    fn kubeconfigs_renamed(&self, endpoint: Endpoint) {
+        let mut inner = self.inner.lock();
+        inner.kubeconfigs.retain(|(of, _), _| *of != endpoint);
+        inner.listed.remove(&endpoint);
     }
 }
 

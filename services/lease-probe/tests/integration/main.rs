@@ -7,7 +7,7 @@ mod api;
 mod candidates;
 mod changes;
 mod eligible_shoots;
-mod faults;
+mod failures;
 mod fixture;
 mod losses;
 mod replica;

@@ -1,7 +1,7 @@
 //! The classes of histories.
 
 use crate::builder::Builder;
-use crate::classes_of_failures as failures;
+use crate::classes_of_faults as faults;
 use crate::classes_of_nodes as nodes;
 use crate::classes_of_outages as outages;
 use crate::random::{Micros, SECOND};
@@ -143,59 +143,59 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("shared limiter, outage of all and loss of some", &[outages::shared_limiter])
             .may_be_late(SHORT_OUTAGE)
             .one_in(20),
-        class("one failed request in a loss", &[failures::one_failure])
+        class("one failed request in a loss", &[faults::one_failure])
             .may_be_late("with an interval of 30 s a failure may end an outage of 10 s that no list saw (ADR 0013)")
             .at_30_s(),
-        class("one 429 in a loss", &[failures::one_throttled])
+        class("one 429 in a loss", &[faults::one_throttled])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s"),
-        class("500 for 10 to 50 % of the requests", &[failures::errors_10_to_50]),
-        class("500 for 50 to 90 % of the requests", &[failures::errors_50_to_90]).may_be_late(FAILED_RENEWALS),
+        class("500 for 10 to 50 % of the requests", &[faults::errors_10_to_50]),
+        class("500 for 50 to 90 % of the requests", &[faults::errors_50_to_90]).may_be_late(FAILED_RENEWALS),
         class(
             "500 for 10 to 50 % of the requests, loss",
-            &[failures::errors_10_to_50, failures::loss_between_60_and_140_s],
+            &[faults::errors_10_to_50, faults::loss_between_60_and_140_s],
         )
         .may_be_late("most probes of a while happen to fail; kube-controller-manager has a watch"),
         class(
             "500 for 50 to 90 % of the requests, loss",
-            &[failures::errors_50_to_90, failures::loss_between_60_and_140_s],
+            &[faults::errors_50_to_90, faults::loss_between_60_and_140_s],
         )
         .may_be_late("the API server answers less than every second request of lease-probe"),
-        class("429", &[failures::throttled]),
-        class("429, loss", &[failures::throttled, failures::loss_between_60_and_140_s])
+        class("429", &[faults::throttled]),
+        class("429, loss", &[faults::throttled, faults::loss_between_60_and_140_s])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s each time"),
-        class("401 for lease-probe", &[failures::unauthorized]),
+        class("401 for lease-probe", &[faults::unauthorized]),
         class(
             "401 for lease-probe, loss",
-            &[failures::unauthorized, failures::loss_between_60_and_140_s],
+            &[faults::unauthorized, faults::loss_between_60_and_140_s],
         )
         .may_be_late(
             "the API server refuses lease-probe's credentials and not those of kube-controller-manager",
         ),
-        class("401 or 403 for everybody", &[failures::refused_to_everybody]).may_be_late(FAILED_RENEWALS),
-        class("slow answers", &[failures::slow]),
-        class("slow answers, loss", &[failures::slow, failures::loss_between_60_and_140_s])
+        class("401 or 403 for everybody", &[faults::refused_to_everybody]).may_be_late(FAILED_RENEWALS),
+        class("slow answers", &[faults::slow]),
+        class("slow answers, loss", &[faults::slow, faults::loss_between_60_and_140_s])
             .may_be_late("lists take up to 8 s; kube-controller-manager has a watch"),
-        class("connections closed after each answer", &[failures::closes]),
+        class("connections closed after each answer", &[faults::closes]),
         class(
             "connections closed after each answer, loss",
-            &[failures::closes, failures::loss_between_60_and_140_s],
+            &[faults::closes, faults::loss_between_60_and_140_s],
         )
         .may_be_late(SHORT_OUTAGE),
-        class("idle connections closed", &[failures::closes_idle, outages::up_to_40_s]),
+        class("idle connections closed", &[faults::closes_idle, outages::up_to_40_s]),
         class(
             "idle connections closed, loss",
-            &[failures::closes_idle, failures::loss_between_60_and_140_s],
+            &[faults::closes_idle, faults::loss_between_60_and_140_s],
         )
         .may_be_late(
             "time after the end of a connection does not count until the next list, and that may be 5 s later",
         ),
-        class("stale lists", &[failures::stale]),
-        class("stale lists, loss", &[failures::stale, failures::loss_between_60_and_140_s])
+        class("stale lists", &[faults::stale]),
+        class("stale lists, loss", &[faults::stale, faults::loss_between_60_and_140_s])
             .may_be_late("lists are up to 8 s old; kube-controller-manager has a watch"),
-        class("external endpoint away", &[failures::external_away, failures::perhaps_outage]),
+        class("external endpoint away", &[faults::external_away, faults::perhaps_outage]),
         class(
             "external endpoint away, loss",
-            &[failures::external_away, failures::nodes_cut_off_with_external],
+            &[faults::external_away, faults::nodes_cut_off_with_external],
         )
         .may_be_late(LONG_PAUSE),
         class(
@@ -211,9 +211,9 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         ),
         class(
             "2 or 3 nodes: external endpoint away around an outage",
-            &[nodes::two_or_three_nodes, failures::external_away_around_outage],
+            &[nodes::two_or_three_nodes, faults::external_away_around_outage],
         ),
-        class("anything", &[failures::anything]).may_be_late("any of the above"),
+        class("anything", &[faults::anything]).may_be_late("any of the above"),
     ]
 }
 
@@ -275,7 +275,7 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
         .may_be_false(UNSEEN),
         class(
             "2 or 3 nodes: 500 for 10 to 90 % of the requests",
-            &[nodes::two_or_three_nodes, failures::errors_10_to_90],
+            &[nodes::two_or_three_nodes, faults::errors_10_to_90],
         )
         .may_be_false(ERRORS),
         class("outages in the rhythm of the probes", &[outages::periodic]).may_be_false(MANY),
@@ -296,7 +296,7 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
         .may_be_false(MANY),
         class(
             "2 or 3 nodes: anything",
-            &[nodes::two_or_three_nodes, failures::anything],
+            &[nodes::two_or_three_nodes, faults::anything],
         )
         .may_be_false(MANY),
     ]

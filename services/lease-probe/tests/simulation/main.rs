@@ -7,7 +7,7 @@
 
 mod builder;
 mod classes;
-mod classes_of_failures;
+mod classes_of_faults;
 mod classes_of_nodes;
 mod classes_of_outages;
 mod describe;

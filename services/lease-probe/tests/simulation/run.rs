@@ -117,7 +117,7 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
 mod tests {
     use super::*;
     use crate::classes::class;
-    use crate::classes_of_failures::anything;
+    use crate::classes_of_faults::anything;
 
     /// A printed seed is worth nothing otherwise.
     #[test]

@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::resources::ListState;
-    use crate::controller::work_queue::WorkQueue;
+    use watchdog_runtime::work_queue::WorkQueue;
 
     /// The verbs asked for on a resource and its scale sub-resource.
     fn verbs(group: &str, kind: &str, plural: &str) -> (Vec<&'static str>, Vec<&'static str>) {

@@ -24,8 +24,8 @@ use watchdog_api::workload::Workload;
 pub(crate) use self::entry::ObservedScale;
 use self::entry::ResourceEntry;
 use super::object_index::{IndexMark, ObjectIndex, Origin, is_newer, version_of};
-use crate::controller::work_queue::WorkQueue;
 use crate::domain::observed::{Dependent, Observed};
+use watchdog_runtime::work_queue::WorkQueue;
 
 /// Why nothing is known of a configured resource, or that its objects are.
 #[derive(Debug, Clone)]

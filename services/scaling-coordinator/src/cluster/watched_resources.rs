@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::object_index::{IndexMark, Origin};
-    use crate::controller::work_queue::WorkQueue;
+    use watchdog_runtime::work_queue::WorkQueue;
 
     const FILE: &str = "
 kubeConfigSecretName: probe

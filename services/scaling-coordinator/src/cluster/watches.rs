@@ -36,6 +36,12 @@ const LOOK_AT_DROPPED: Duration = Duration::from_secs(5);
 /// the next level (S3).
 const ABSENT_AFTER: Duration = Duration::from_secs(10);
 
+/// The longest pause before the seed is asked again for a kind that it does not serve.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The longest pause before a seed is asked again that did not answer.
+const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
+
 /// Follows the Clusters. Where these went back in time because etcd was restored, the resources did, too.
 pub(crate) async fn clusters(
     seed: kube::Client,
@@ -108,6 +114,18 @@ pub(crate) async fn resources(
     }
 }
 
+/// The pause before the seed is asked for a kind again. A seed that does not answer may be back at any moment, and until
+/// the kind is known every flow waits. A kind that is not served, or cannot be scaled, changes when somebody installs
+/// something.
+fn pause(backoff: &mut Backoff, failed: bool) -> Duration {
+    let pause = backoff.next_delay();
+    if failed {
+        pause.min(LONGEST_OUTAGE_PAUSE)
+    } else {
+        pause
+    }
+}
+
 struct ResourceWatch {
     seed: kube::Client,
     resources: Arc<Resources>,
@@ -117,7 +135,7 @@ struct ResourceWatch {
 
 impl ResourceWatch {
     async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        let mut backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         loop {
             let Some((served, unlisted)) = self.resolve(&mut backoff, &stop).await else {
                 return Ok(());
@@ -155,6 +173,7 @@ impl ResourceWatch {
         // A kind that is not served may come with the next component of the seed, at any time.
         loop {
             let found = kinds::resolve(seed, reference).await;
+            let pause = pause(backoff, found.is_err());
             let mut missing_for = Duration::ZERO;
             if matches!(found, Ok(Scalability::NotServed)) {
                 missing_for = missing_since.get_or_insert_with(Instant::now).elapsed();
@@ -190,7 +209,7 @@ impl ResourceWatch {
             }
             tokio::select! {
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -262,6 +281,15 @@ fn name(reference: &ResourceRef) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_seed_that_does_not_answer_is_asked_again_soon() {
+        for (failed, bound) in [(true, LONGEST_OUTAGE_PAUSE), (false, LONGEST_PAUSE)] {
+            let mut backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
+            let longest = (0..20).map(|_| pause(&mut backoff, failed)).max().unwrap();
+            assert!(longest > bound / 2 && longest <= bound, "{longest:?}");
+        }
+    }
 
     #[test]
     fn watches_are_named_once() {

@@ -48,7 +48,9 @@ impl ResourceWriter {
     pub(crate) async fn confirm(&self, shoot: &str) -> Result<(), ActionOutcome> {
         match self.clusters.confirm(shoot).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ActionOutcome::Cancelled),
+            Ok(false) => Err(ActionOutcome::Cancelled {
+                why: "the Cluster does not allow it any more",
+            }),
             Err(error) => Err(read_failed("reading the Cluster before the write", &error)),
         }
     }
@@ -62,7 +64,7 @@ impl ResourceWriter {
         action: &Action,
         within: Duration,
         confirmed: impl Future<Output = Result<(), ActionOutcome>>,
-        authorize: impl FnOnce() -> Option<(Permit, WriteDisposition)>,
+        authorize: impl FnOnce() -> Result<(Permit, WriteDisposition), &'static str>,
     ) -> ActionOutcome {
         let reference = &action.reference;
         if action.kind == ActionKind::Read && self.resources.is_not_served(reference) {
@@ -82,8 +84,9 @@ impl ResourceWriter {
         {
             return outcome;
         }
-        let Some((permit, disposition)) = authorize() else {
-            return ActionOutcome::Cancelled;
+        let (permit, disposition) = match authorize() {
+            Ok(authorized) => authorized,
+            Err(why) => return ActionOutcome::Cancelled { why },
         };
         let covered = permit.until().saturating_duration_since(Instant::now());
         if covered < LEAST_DEADLINE {
@@ -250,7 +253,8 @@ fn classify(
     match error {
         // Gone, or another one of the same name: what was seen is too old, as with a conflict.
         error if error.is_conflict() || error.is_not_found() => ActionOutcome::Conflict,
-        error if error.is_forbidden() => {
+        // Admission refuses with 403, too. Only authorization says who cannot do what.
+        error if error.is_forbidden() && error.to_string().contains(" cannot ") => {
             let (verb, sub) = match write {
                 ResourceWrite::Scale { .. } if !has_spec_replicas(reference) => ("update", "/scale"),
                 _ => ("patch", ""),

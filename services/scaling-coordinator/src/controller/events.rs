@@ -4,7 +4,6 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use watchdog_api::names::{CLUSTER_GROUP, V1ALPHA1};
 use watchdog_kube::events::Notice;
 
-use super::write_counts;
 use crate::domain::Direction;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::next_step::ResourceWrite;
@@ -37,11 +36,11 @@ pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
         ActionOutcome::Conflict => {
             tracing::info!("a write met a newer version of its resource; deciding again");
         }
-        ActionOutcome::Cancelled => {
-            tracing::info!("a write was cancelled because it is no longer allowed");
+        ActionOutcome::Cancelled { why } => {
+            tracing::info!(why, "a write was cancelled because it is no longer allowed");
         }
         ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => {
-            let result = write_counts::result(outcome).as_str();
+            let result = outcome.write_result().as_str();
             tracing::warn!(result, error = why, "a write failed");
         }
     }

@@ -11,7 +11,6 @@ use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::server::StateStore;
 
-use crate::config::HistoryLimits;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::flow::{Action, ActionOutcome};
@@ -19,6 +18,15 @@ use crate::domain::history::{ShootEvent, ShootEventKind, ShootHistory};
 use crate::domain::incident::{EvidenceCounts, Incident};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::ShootScaling;
+
+/// How many events of the history are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Of one shoot.
+    pub per_shoot: usize,
+    /// Of all shoots.
+    pub total: usize,
+}
 
 /// The history of all shoots.
 pub(crate) struct HistoryStore {

@@ -33,6 +33,9 @@ pub(crate) struct OwnershipEpoch {
     interruptions: u64,
 }
 
+/// Why a write is cancelled whose shoot has another mode by now.
+pub(super) const MODE_CHANGED: &str = "the mode of the shoot has changed";
+
 pub(crate) struct DecisionInputs {
     /// The configuration, completed by what was dropped from it and may still be held down.
     pub(crate) config: watch::Receiver<Arc<ProberConfig>>,
@@ -117,26 +120,36 @@ impl DecisionInputs {
         }
     }
 
-    /// The permit to send a write, if all that it was decided on still holds (S1 to S5). The last thing that is asked
-    /// before it is sent. `epoch` and `mode` are those in which the decision was made.
+    /// The permit to send a write, if all that it was decided on still holds (S1 to S5), or what has changed. The last
+    /// thing that is asked before it is sent. `epoch` and `mode` are those in which the decision was made.
     pub(crate) fn authorize(
         &self,
         shoot: &str,
         action: &Action,
         epoch: OwnershipEpoch,
         mode: Mode,
-    ) -> Option<Permit> {
+    ) -> Result<Permit, &'static str> {
         let now = Instant::now();
-        let direction = self.decide(shoot, now).direction;
-        let wanted = direction == Some(action.direction)
-            && self.mode(shoot, now).mode == mode
-            && self.is_configured(action);
-        if !wanted || self.draining.is_cancelled() {
-            return None;
+        if self.decide(shoot, now).direction != Some(action.direction) {
+            return Err("the direction of the shoot has changed");
         }
-        let permit = self.membership.act(shoot)?;
+        if self.mode(shoot, now).mode != mode {
+            return Err(MODE_CHANGED);
+        }
+        if !self.is_configured(action) {
+            return Err("the resource has left the configuration");
+        }
+        if self.draining.is_cancelled() {
+            return Err("this process stops");
+        }
+        let permit = self.membership.act(shoot);
+        let permit = permit.ok_or("this replica must not act on the shoot now")?;
         // After the permit, under which the shoot stays ours.
-        (self.ownership_epoch() == epoch).then_some(permit)
+        if self.ownership_epoch() == epoch {
+            Ok(permit)
+        } else {
+            Err("a watch on the seed has failed, or the shoot was another replica's for a while")
+        }
     }
 
     /// Checks everything except the verdict that must hold before the coordinator acts on a shoot.

@@ -13,7 +13,6 @@ mod requests;
 mod shoot;
 pub(crate) mod traces;
 pub(crate) mod verdicts;
-pub(crate) mod work_queue;
 pub(crate) mod write_counts;
 
 use std::collections::HashMap;
@@ -39,11 +38,11 @@ use self::shoot::{Reconciled, ShootRecord};
 use self::traces::Traces;
 use self::write_counts::WriteCounts;
 use crate::cluster::writer::ResourceWriter;
-use crate::controller::work_queue::{WorkItem, WorkQueue};
 use crate::domain::flow::{Action, ActionKind, ActionOutcome, earliest};
 use crate::domain::overview::ShootScaling;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::FAILURES;
+use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
 /// The time that requests under way get when the process stops. Below the grace period of the drain, above the deadline
 /// of one request. No request begins in that time.
@@ -237,7 +236,7 @@ impl Controller {
                 };
                 self.queue.push(shoot, batch);
             }
-            _ => self.queue.remove(shoot),
+            _ => drop(self.queue.remove(shoot)),
         }
         self.warn_of_policy(shoot, mode.mode);
         self.report(shoot, decision.direction, mode.mode, &reconciled);

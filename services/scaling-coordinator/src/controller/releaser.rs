@@ -11,7 +11,6 @@ use watchdog_kube::membership::Share;
 use watchdog_watch_stream::server::StateStore;
 
 use super::verdicts::{TracedVerdict, VerdictTable};
-use super::work_queue::WorkQueue;
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::other_replicas::others;
 use crate::cluster::resources::Resources;
@@ -21,6 +20,7 @@ use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::next_step::NextStep;
 use crate::domain::overview::ShootScaling;
 use crate::domain::plan::{self, Planned};
+use watchdog_runtime::work_queue::WorkQueue;
 
 /// The interval at which the indexes are checked, without a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -50,10 +50,11 @@ impl RequestQueue {
         self.row(direction).push_back(shoot.clone());
     }
 
-    pub(super) fn remove(&mut self, shoot: &str) {
-        if let Some(batch) = self.batches.remove(shoot) {
-            self.row(batch.direction).retain(|waiting| **waiting != *shoot);
-        }
+    /// Takes the turn of a shoot away, if it has one.
+    pub(super) fn remove(&mut self, shoot: &str) -> Option<RequestBatch> {
+        let batch = self.batches.remove(shoot)?;
+        self.row(batch.direction).retain(|waiting| **waiting != *shoot);
+        Some(batch)
     }
 
     /// Takes the next turn.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 use watchdog_runtime::trace::Span;
 
+use super::inputs::MODE_CHANGED;
 use super::request_queue::RequestBatch;
 use super::{Controller, events, traces};
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
@@ -40,12 +41,24 @@ impl Controller {
             let Some((shoot, batch)) = self.queue.pop() else {
                 break;
             };
-            self.send(&shoot, batch);
+            if let Some(batch) = self.of_this_epoch(&shoot, batch) {
+                self.send(&shoot, batch);
+            }
         }
         // Counts below 2^52.
         WAITING.set((), self.queue.len() as f64);
         UNDER_WAY.set((), self.requests.len() as f64);
         next_token
+    }
+
+    /// The batch, or what takes its place now if the epoch has changed since it was queued: its writes would be cancelled
+    /// (S3). The shoot keeps its turn, because one watch that fails in a mass loss concerns all that wait.
+    fn of_this_epoch(&mut self, shoot: &Arc<str>, batch: RequestBatch) -> Option<RequestBatch> {
+        if batch.epoch == self.inputs.ownership_epoch() {
+            return Some(batch);
+        }
+        self.reconcile(shoot);
+        self.queue.remove(shoot)
     }
 
     /// Sends the requests of a turn. Each write is checked once more right before it is sent.
@@ -66,7 +79,7 @@ impl Controller {
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
             let (of_shoot, to_make, confirmed) = (shoot.clone(), action.clone(), confirmed.clone());
             let request = async move {
-                let authorize = || Some((inputs.authorize(&of_shoot, &to_make, epoch, mode)?, disposition));
+                let authorize = || Ok((inputs.authorize(&of_shoot, &to_make, epoch, mode)?, disposition));
                 writer
                     .run(&of_shoot, &to_make, within, confirmed, authorize)
                     .await
@@ -139,7 +152,7 @@ impl Controller {
         let known = self.shoots.get_mut(shoot);
         match known.filter(|known| known.generation == generation) {
             Some(known) => known.keep_back(action, &observed),
-            None => ActionOutcome::Cancelled,
+            None => ActionOutcome::Cancelled { why: MODE_CHANGED },
         }
     }
 }

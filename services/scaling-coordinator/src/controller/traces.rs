@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use watchdog_runtime::trace::{KeyValue, Span, Tracer};
 
 use super::verdicts::VerdictTable;
-use super::write_counts;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
@@ -112,7 +111,7 @@ pub(super) fn ended(span: Option<Span>, outcome: &ActionOutcome) {
     let Some(mut span) = span else {
         return;
     };
-    span.set("result", write_counts::result(outcome).as_str());
+    span.set("result", outcome.write_result().as_str());
     if let Some(error) = outcome.error() {
         span.fail(error.to_owned());
     }

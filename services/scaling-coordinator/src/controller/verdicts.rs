@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::controller::work_queue::WorkQueue;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict, StreamCounts};
+use watchdog_runtime::work_queue::WorkQueue;
 
 /// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);

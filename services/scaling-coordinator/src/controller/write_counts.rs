@@ -7,18 +7,8 @@ use parking_lot::Mutex;
 
 use crate::domain::Direction;
 use crate::domain::flow::ActionOutcome;
-use crate::metrics::{WRITES, WriteResult};
-
-pub(crate) const fn result(outcome: &ActionOutcome) -> WriteResult {
-    match outcome {
-        ActionOutcome::Done => WriteResult::Applied,
-        ActionOutcome::Conflict => WriteResult::Conflict,
-        ActionOutcome::Refused { .. } => WriteResult::Refused,
-        ActionOutcome::Unknown { .. } => WriteResult::Unknown,
-        ActionOutcome::Cancelled => WriteResult::Cancelled,
-        ActionOutcome::KeptBack => WriteResult::KeptBack,
-    }
-}
+use crate::domain::status::WriteResult;
+use crate::metrics::WRITES;
 
 /// Writes of one shoot by direction and result.
 pub(crate) type WritesByResult = BTreeMap<(Direction, WriteResult), u64>;
@@ -30,7 +20,7 @@ pub(crate) struct WriteCounts {
 
 impl WriteCounts {
     pub(crate) fn count(&self, shoot: &Arc<str>, direction: Direction, outcome: &ActionOutcome) {
-        let labels = (direction, result(outcome));
+        let labels = (direction, outcome.write_result());
         WRITES.inc(labels);
         let mut by_shoot = self.by_shoot.lock();
         *by_shoot

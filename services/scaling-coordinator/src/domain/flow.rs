@@ -319,7 +319,7 @@ impl Flow {
         }
         op.broken_reported = false;
         if planned.next_step != NextStep::Wait {
-            op.wait = None;
+            op.end_wait();
         }
         if planned.next_step == NextStep::NotObserved {
             // That nothing is known of a resource is no failure of it.

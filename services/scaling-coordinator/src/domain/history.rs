@@ -337,7 +337,7 @@ impl ShootHistory {
             ActionOutcome::Conflict => "the resource had changed".to_owned(),
             ActionOutcome::Refused { why, .. } => format!("refused: {why}"),
             ActionOutcome::Unknown { why, .. } => format!("no answer: {why}"),
-            ActionOutcome::Cancelled => "no longer allowed".to_owned(),
+            ActionOutcome::Cancelled { why } => format!("no longer allowed: {why}"),
             ActionOutcome::KeptBack => "not sent, because the mode is observe".to_owned(),
         };
         Some(ShootEvent {

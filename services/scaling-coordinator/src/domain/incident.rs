@@ -200,7 +200,7 @@ impl Incident {
             ActionOutcome::KeptBack => {
                 note_first(&mut self.kept_back, &action.reference, action.direction, now);
             }
-            ActionOutcome::Cancelled => return,
+            ActionOutcome::Cancelled { .. } => return,
             ActionOutcome::Conflict | ActionOutcome::Refused { .. } | ActionOutcome::Unknown { .. } => {
                 self.failed_writes += 1;
                 return;

@@ -24,6 +24,39 @@ impl FlowState {
     }
 }
 
+/// The result of a write, without the details of its [`ActionOutcome`](super::flow::ActionOutcome).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum WriteResult {
+    Applied,
+    Conflict,
+    Refused,
+    Unknown,
+    Cancelled,
+    KeptBack,
+}
+
+impl WriteResult {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Applied,
+        Self::Conflict,
+        Self::Refused,
+        Self::Unknown,
+        Self::Cancelled,
+        Self::KeptBack,
+    ];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Conflict => "conflict",
+            Self::Refused => "refused",
+            Self::Unknown => "unknown",
+            Self::Cancelled => "cancelled",
+            Self::KeptBack => "kept_back",
+        }
+    }
+}
+
 /// The step of the flow for one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Step {

@@ -15,7 +15,6 @@ use watchdog_watch_stream::client::Received;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration, forward};
 
-use crate::controller::write_counts;
 use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
 use crate::domain::history::{ModeChangeReason, ShootEvent, ShootEventKind};
@@ -24,8 +23,7 @@ use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::Planned;
-use crate::domain::status::{FlowState, Progress, Step};
-use crate::metrics::WriteResult;
+use crate::domain::status::{FlowState, Progress, Step, WriteResult};
 
 /// Zones whose counts are kept. A region has a handful.
 const MAX_ZONES: usize = 16;
@@ -267,7 +265,7 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             resource: Some(resource_ref(resource)),
             direction: direction(Some(*of)).into(),
             write: write.clone(),
-            result: write_result(write_counts::result(outcome)).into(),
+            result: write_result(outcome.write_result()).into(),
             error: outcome.error().unwrap_or_default().to_owned(),
             took: Some(duration(*took)),
         }),

@@ -2,15 +2,15 @@
 
 use tonic::Code;
 use watchdog_proto::scaling::v1 as pb;
+use watchdog_test_support::fake_probe::FakeProbe;
 
 use crate::coordinator::{Coordinator, one_shoot};
-use crate::probe::Probe;
 use crate::seed::{IGNORE, Seed};
 use crate::{MCM, SHOOT};
 
 #[tokio::test]
 async fn states_are_listed_in_pages_and_found_by_name() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     for i in 0..5 {
         seed.shoot(&format!("shoot--{i}"), 1, false).await;
     }
@@ -104,7 +104,7 @@ async fn bad_requests_name_the_field() {
 
 #[tokio::test]
 async fn a_plan_tells_and_touches_nothing() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 2, false).await;
     seed.annotate(SHOOT, MCM, IGNORE, "true");
     let coordinator = Coordinator::start(&seed, &[&probe]).await;

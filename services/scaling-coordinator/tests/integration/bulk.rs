@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::{Direction, FlowState};
-use watchdog_sandbox::AuditEntry;
+use watchdog_sandbox::{AuditEntry, Fault, FaultAction};
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::Coordinator;
 use crate::eventually_async;
-use crate::probe::{Outcome, Probe};
 use crate::seed::{Seed, USER};
 
 const SHOOTS: usize = 60;
@@ -54,22 +54,18 @@ fn requests(seed: &Seed, since: u64) -> Vec<AuditEntry> {
 
 #[tokio::test]
 async fn many_shoots_at_once_keep_the_rate_and_take_turns_and_rest_costs_nothing() {
-    let (seed, mut probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, mut probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     for name in names() {
         seed.shoot(&name, 1, false).await;
     }
     let rate = format!("--request-rate={RATE}");
     let coordinator = Coordinator::start_with(&seed, &[&probe], &[&rate]).await;
-    for name in names() {
-        probe.say(&name, Outcome::Healthy);
-    }
+    probe.say(names(), Outcome::Healthy);
     until_all(&coordinator, Direction::Up).await;
 
     let last = |seed: &Seed| seed.api.audit().last().map_or(0, |entry| entry.id);
     let rested = last(&seed);
-    for name in names() {
-        probe.say(&name, Outcome::Healthy);
-    }
+    probe.say(names(), Outcome::Healthy);
     let renewals = |seed: &Seed| {
         let leases = seed.api.audit_since(rested).into_iter();
         leases
@@ -81,7 +77,10 @@ async fn many_shoots_at_once_keep_the_rate_and_take_turns_and_rest_costs_nothing
 
     let begun = last(&seed);
     // At one instant: a shoot whose loss is known later rightly writes later.
-    probe.restart_saying(names(), Outcome::LeasesExpired).await;
+    probe
+        .restart_saying(names(), Outcome::LeasesExpired)
+        .await
+        .unwrap();
     until_all(&coordinator, Direction::Down).await;
     let requests = requests(&seed, begun);
     let took = requests
@@ -113,5 +112,42 @@ async fn many_shoots_at_once_keep_the_rate_and_take_turns_and_rest_costs_nothing
     assert!(
         all_begun.is_some_and(|position| position < SHOOTS * 3 / 2),
         "the shoots take turns: {all_begun:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_watch_that_fails_in_a_mass_loss_costs_no_shoot_its_turn() {
+    let (seed, mut probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
+    for name in names() {
+        seed.shoot(&name, 1, false).await;
+    }
+    let coordinator = Coordinator::start_with(&seed, &[&probe], &["--request-rate=40"]).await;
+    probe.say(names(), Outcome::Healthy);
+    until_all(&coordinator, Direction::Up).await;
+    probe
+        .restart_saying(names(), Outcome::LeasesExpired)
+        .await
+        .unwrap();
+    let scaled = |write: &AuditEntry| write.verb == "patch" && write.path.contains("/deployments/");
+    crate::eventually("the first shoots are scaled down", || {
+        seed.api.audit().iter().any(scaled)
+    })
+    .await;
+    let fault = Fault::always(FaultAction::InternalError).verb("watch");
+    let fault = seed.api.inject(fault.times(4));
+    seed.api.drop_watches();
+    until_all(&coordinator, Direction::Down).await;
+    assert!(!seed.api.clear_fault(fault), "watches have failed");
+    let metrics = coordinator.metrics().await;
+    let cancelled = metrics
+        .lines()
+        .filter(|line| line.starts_with("watchdog_scaling_operations_total{"))
+        .filter(|line| line.contains("result=\"cancelled\""))
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+        .sum::<f64>();
+    // At most those that were under way.
+    assert!(
+        cancelled < SHOOTS as f64 / 4.0,
+        "{cancelled} writes were cancelled"
     );
 }

@@ -13,8 +13,8 @@ use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
-use crate::probe::{Outcome, Probe};
 use crate::seed::Seed;
 use crate::{PATIENCE, SHOOT, eventually};
 
@@ -27,19 +27,19 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// Starts a replica and waits until it is ready.
-    pub async fn start(seed: &Seed, probes: &[&Probe]) -> Self {
+    pub async fn start(seed: &Seed, probes: &[&FakeProbe]) -> Self {
         Self::start_with(seed, probes, &[]).await
     }
 
     /// The same with more options.
-    pub async fn start_with(seed: &Seed, probes: &[&Probe], options: &[&str]) -> Self {
+    pub async fn start_with(seed: &Seed, probes: &[&FakeProbe], options: &[&str]) -> Self {
         let coordinator = Self::launch(seed, "coordinator-0", probes, options).await;
         coordinator.until_ready().await;
         coordinator
     }
 
     /// Starts a replica.
-    pub async fn launch(seed: &Seed, identity: &str, probes: &[&Probe], options: &[&str]) -> Self {
+    pub async fn launch(seed: &Seed, identity: &str, probes: &[&FakeProbe], options: &[&str]) -> Self {
         let file = |name: &str| seed.dir.path().join(name).display().to_string();
         let mut args = vec![
             "scaling-coordinator".to_owned(),
@@ -54,7 +54,7 @@ impl Coordinator {
         args.extend(
             probes
                 .iter()
-                .map(|probe| format!("--lease-probe={}", probe.address)),
+                .map(|probe| format!("--lease-probe={}", probe.address())),
         );
         let mut config = Args::parse_from(args).check().unwrap();
         config.timing = Timing::PRODUCTION.faster(5);
@@ -187,14 +187,14 @@ impl Coordinator {
     }
 
     /// Reports a loss and waits until all is down.
-    pub async fn lose(&self, probe: &Probe, shoot: &str) -> pb::ShootScaling {
-        probe.say(shoot, Outcome::LeasesExpired);
+    pub async fn lose(&self, probe: &FakeProbe, shoot: &str) -> pb::ShootScaling {
+        probe.say([shoot], Outcome::LeasesExpired);
         self.until_settled(shoot, pb::Direction::Down).await
     }
 
     /// Reports that the shoot is healthy and waits until all is up.
-    pub async fn recover(&self, probe: &Probe, shoot: &str) -> pb::ShootScaling {
-        probe.say(shoot, Outcome::Healthy);
+    pub async fn recover(&self, probe: &FakeProbe, shoot: &str) -> pb::ShootScaling {
+        probe.say([shoot], Outcome::Healthy);
         self.until_settled(shoot, pb::Direction::Up).await
     }
 
@@ -232,13 +232,13 @@ impl Drop for Coordinator {
 
 /// A seed with a shoot that has this many replicas of kube-controller-manager, a lease-probe that has not reported it
 /// yet, and a coordinator.
-pub async fn one_shoot(kcm: i32, with_ca: bool) -> (Seed, Probe, Coordinator) {
+pub async fn one_shoot(kcm: i32, with_ca: bool) -> (Seed, FakeProbe, Coordinator) {
     one_shoot_with(kcm, with_ca, &[]).await
 }
 
 /// The same with options of the coordinator.
-pub async fn one_shoot_with(kcm: i32, with_ca: bool, options: &[&str]) -> (Seed, Probe, Coordinator) {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+pub async fn one_shoot_with(kcm: i32, with_ca: bool, options: &[&str]) -> (Seed, FakeProbe, Coordinator) {
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, kcm, with_ca).await;
     let coordinator = Coordinator::start_with(&seed, &[&probe], options).await;
     (seed, probe, coordinator)

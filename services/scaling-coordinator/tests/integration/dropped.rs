@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
 use watchdog_sandbox::Rule;
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot, resource};
-use crate::probe::{Outcome, Probe};
 use crate::seed::{CONFIG, PROTECTED, Seed};
 use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
 
@@ -61,7 +61,7 @@ async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
     let (seed, probe, coordinator) = one_shoot(2, false).await;
     // The level before waits.
     seed.freeze(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     eventually("level 0 is worked on", || seed.replicas(SHOOT, MCM) == 0).await;
     seed.configure(&without(KCM));
     coordinator
@@ -83,7 +83,7 @@ async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
 
 #[tokio::test]
 async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.api.deny(Rule {
         verbs: vec!["patch".into()],
         resources: vec!["statefulsets".into()],

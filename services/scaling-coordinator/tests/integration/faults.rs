@@ -4,9 +4,9 @@ use serde_json::json;
 use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction, Rule};
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot, resource, until_written};
-use crate::probe::{Outcome, Probe};
 use crate::seed::{PROTECTED, RECORDED, Seed, USER};
 use crate::{KCM, MCM, SHOOT, eventually};
 
@@ -28,7 +28,7 @@ async fn a_crash_in_the_middle_of_a_write_loses_nothing() {
     ] {
         let (seed, probe, coordinator) = one_shoot(3, false).await;
         let fault = seed.api.inject(on_patch(fate, KCM));
-        probe.say(SHOOT, Outcome::LeasesExpired);
+        probe.say([SHOOT], Outcome::LeasesExpired);
         // What a request without an answer asked for is not recorded.
         eventually("a write on kcm is not answered", || {
             let attempts = seed.attempts(SHOOT);
@@ -39,13 +39,13 @@ async fn a_crash_in_the_middle_of_a_write_loses_nothing() {
         .await;
         coordinator.kill();
         seed.api.clear_fault(fault);
-        probe.say(SHOOT, turn);
+        probe.say([SHOOT], turn);
         let coordinator = Coordinator::start(&seed, &[&probe]).await;
         if turn == Outcome::LeasesExpired {
             coordinator.until_settled(SHOOT, Direction::Down).await;
             assert_eq!(seed.all(SHOOT), [0, 0, -1]);
             assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("3"));
-            probe.say(SHOOT, Outcome::Healthy);
+            probe.say([SHOOT], Outcome::Healthy);
         }
         coordinator.until_settled(SHOOT, Direction::Up).await;
         assert_eq!(seed.all(SHOOT), [3, 1, -1]);
@@ -58,7 +58,7 @@ async fn a_crash_between_scaling_up_and_cleaning_up_leaves_no_protection() {
     let (seed, probe, coordinator) = one_shoot(2, false).await;
     coordinator.lose(&probe, SHOOT).await;
     seed.freeze(SHOOT, KCM);
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     until_written(&seed, SHOOT, &format!("scale {KCM} 2")).await;
     coordinator.kill();
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
@@ -88,7 +88,7 @@ async fn a_shoot_that_hibernates_or_goes_away_is_released_and_not_scaled_again()
     for (gone, stop) in [false, true, false, false].into_iter().zip(stop) {
         let (seed, probe, coordinator) = one_shoot(1, false).await;
         seed.freeze(SHOOT, MCM);
-        probe.say(SHOOT, Outcome::LeasesExpired);
+        probe.say([SHOOT], Outcome::LeasesExpired);
         coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
         let mut expected = seed.writes(SHOOT);
         stop(&seed);
@@ -143,7 +143,7 @@ async fn the_cluster_is_asked_for_right_before_a_write() {
     })
     .await;
     seed.hibernate(SHOOT);
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     // The Cluster that the confirmation finds changed is taken in at once.
     coordinator.until_holding(SHOOT, "hibernat").await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);
@@ -158,7 +158,7 @@ async fn somebody_else_writes_in_between() {
     // The write is under way, late; somebody scales to 4 meanwhile.
     seed.api
         .inject(on_patch(FaultAction::Delay { millis: 1000 }, KCM).times(1));
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     coordinator
         .until(SHOOT, "kcm is being scaled", |s| {
             resource(s, KCM).message.contains("being scaled")
@@ -206,7 +206,7 @@ async fn a_write_that_was_applied_without_an_answer_is_not_doubled() {
     seed.api.inject(on_patch(FaultAction::ApplyAndHang, KCM).times(1));
     // Nobody else writes: a conflict would take the fault.
     seed.freeze(SHOOT, KCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     eventually("it is applied", || seed.replicas(SHOOT, KCM) == 0).await;
     seed.thaw(SHOOT, KCM);
     coordinator.until_settled(SHOOT, Direction::Down).await;
@@ -226,11 +226,14 @@ async fn a_write_that_was_applied_without_an_answer_is_not_doubled() {
 #[tokio::test]
 async fn the_timeout_covers_the_wait_and_the_level_is_tried_again_while_the_verdict_stands() {
     let config = crate::seed::CONFIG.replace("timeout: 5s", "timeout: 500ms");
-    let (seed, probe) = (Seed::with_config(&config).await, Probe::start("p").await);
+    let (seed, probe) = (
+        Seed::with_config(&config).await,
+        FakeProbe::start().await.unwrap(),
+    );
     seed.shoot(SHOOT, 1, false).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     seed.freeze(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     let failed = coordinator
         .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
         .await;
@@ -252,7 +255,7 @@ async fn the_timeout_covers_the_wait_and_the_level_is_tried_again_while_the_verd
 
 #[tokio::test]
 async fn a_missing_permission_fails_the_level_and_is_named() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 1, false).await;
     seed.api.deny(Rule {
         verbs: vec!["patch".into()],
@@ -265,7 +268,7 @@ async fn a_missing_permission_fails_the_level_and_is_named() {
         coordinator.blockers().iter().any(|line| line.contains(&missing))
     })
     .await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     let failed = coordinator
         .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
         .await;
@@ -286,13 +289,13 @@ async fn a_missing_permission_fails_the_level_and_is_named() {
 
 #[tokio::test]
 async fn a_malformed_cluster_concerns_only_its_shoot() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 1, false).await;
     seed.shoot("shoot--broken", 1, false).await;
     seed.change_shoot("shoot--broken", |shoot| shoot["spec"] = "nonsense".into());
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     for shoot in [SHOOT, "shoot--broken"] {
-        probe.say(shoot, Outcome::LeasesExpired);
+        probe.say([shoot], Outcome::LeasesExpired);
     }
     coordinator.until_settled(SHOOT, Direction::Down).await;
     coordinator.until_holding("shoot--broken", "cannot be used").await;
@@ -303,7 +306,7 @@ async fn a_malformed_cluster_concerns_only_its_shoot() {
 async fn an_api_server_that_goes_away_and_comes_back() {
     let (seed, probe, coordinator) = one_shoot(2, false).await;
     seed.api.stop().await.unwrap();
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     // Without the API server the lease of the replica runs out: it must not act, and says so.
     coordinator.until_holding(SHOOT, "must not act").await;
     seed.api.resume().await.unwrap();

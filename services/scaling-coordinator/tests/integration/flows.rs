@@ -2,9 +2,9 @@
 
 use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 use watchdog_sandbox::resource::keys;
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot, resource, step, until_written};
-use crate::probe::{Outcome, Probe};
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{CA, KCM, MCM, SHOOT, eventually};
 
@@ -68,9 +68,9 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
 async fn a_contrary_verdict_turns_the_flow_round() {
     let (seed, probe, coordinator) = one_shoot(3, true).await;
     seed.freeze(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::ExternalUnreachable);
+    probe.say([SHOOT], Outcome::ExternalUnreachable);
     coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     coordinator
         .until(SHOOT, "it has turned", |s| s.direction() == Direction::Up)
         .await;
@@ -83,7 +83,7 @@ async fn a_contrary_verdict_turns_the_flow_round() {
     );
     // And on the way up.
     coordinator.lose(&probe, SHOOT).await;
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     coordinator.until_step(SHOOT, MCM, Step::Delayed).await;
     coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("3"));
@@ -93,7 +93,7 @@ async fn a_contrary_verdict_turns_the_flow_round() {
 
 #[tokio::test]
 async fn ignored_resources_are_left_alone_and_cleaned_up() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 1, false).await;
     seed.annotate(SHOOT, MCM, IGNORE, "true");
     seed.annotate(SHOOT, MCM, PROTECTED, "");
@@ -111,7 +111,7 @@ async fn ignored_resources_are_left_alone_and_cleaned_up() {
 #[tokio::test]
 async fn a_text_that_is_neither_true_nor_false_is_named() {
     const REASON: &str = "IgnoreScalingInvalid";
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 2, true).await;
     seed.annotate(SHOOT, KCM, IGNORE, "yes");
     seed.annotate(SHOOT, MCM, IGNORE, "False");
@@ -143,11 +143,11 @@ async fn a_text_that_is_neither_true_nor_false_is_named() {
 
 #[tokio::test]
 async fn what_is_absent_and_not_optional_fails_visibly_until_it_is_there() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 1, true).await;
     seed.delete(&keys::DEPLOYMENTS, SHOOT, MCM);
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     let failed = coordinator
         .until(SHOOT, "the level has failed and the autoscaler is down", |s| {
             s.state() == FlowState::Failed && step(s, CA) == Step::Reached

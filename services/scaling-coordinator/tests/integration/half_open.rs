@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use watchdog_proto::scaling::v1::Direction;
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot, resource};
-use crate::probe::{Outcome, Probe};
 use crate::seed::Seed;
 use crate::{KCM, MCM, SHOOT, eventually};
 
@@ -16,7 +16,7 @@ async fn a_flow_goes_on_without_its_watches() {
         (Outcome::Healthy, Direction::Up, [2, 1, 1]),
     ] {
         seed.api.silence_watches();
-        probe.say(SHOOT, outcome);
+        probe.say([SHOOT], outcome);
         coordinator.until_settled(SHOOT, direction).await;
         assert_eq!(seed.all(SHOOT), counts);
     }
@@ -29,7 +29,7 @@ async fn a_flow_goes_on_without_its_watches() {
 
 #[tokio::test]
 async fn a_cluster_that_changed_unseen_is_taken_in_before_the_first_write() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     for shoot in [SHOOT, "shoot--hibernated"] {
         seed.shoot(shoot, 1, false).await;
     }
@@ -38,7 +38,7 @@ async fn a_cluster_that_changed_unseen_is_taken_in_before_the_first_write() {
     seed.change_shoot(SHOOT, |shoot| shoot["metadata"] = json!({ "generation": 2 }));
     seed.hibernate("shoot--hibernated");
     for shoot in [SHOOT, "shoot--hibernated"] {
-        probe.say(shoot, Outcome::LeasesExpired);
+        probe.say([shoot], Outcome::LeasesExpired);
     }
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
     assert_eq!(resource(&down, MCM).attempts, 0, "no write had to be tried again");

@@ -5,9 +5,9 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::{ResourceKey, ResourceType, ScalePaths, keys};
 use watchdog_sandbox::store::{Part, WriteOptions};
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, resource, step};
-use crate::probe::{Outcome, Probe};
 use crate::seed::{PROTECTED, RECORDED, Seed};
 use crate::{SHOOT, eventually};
 
@@ -56,7 +56,7 @@ fn number(seed: &Seed, key: &ResourceKey, name: &str, pointer: &str) -> i64 {
 
 #[tokio::test]
 async fn any_kind_with_a_scale_sub_resource_works() {
-    let (seed, probe) = (Seed::with_config(CONFIG).await, Probe::start("p").await);
+    let (seed, probe) = (Seed::with_config(CONFIG).await, FakeProbe::start().await.unwrap());
     seed.api.register(engines());
     // The chart does not grant it either.
     seed.api.deny(Rule {
@@ -99,7 +99,7 @@ async fn any_kind_with_a_scale_sub_resource_works() {
         coordinator.blockers() == [ghost]
     })
     .await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     eventually("the engine is scaled down", || {
         number(&seed, &ENGINES, "engine", "/spec/size") == 0
     })
@@ -133,7 +133,7 @@ async fn any_kind_with_a_scale_sub_resource_works() {
     assert_eq!(step(&down, "ghost"), Step::Absent);
     assert_eq!(resource(&down, "engine").spec_replicas, Some(0));
 
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     eventually("the set is scaled up", || {
         number(&seed, &keys::STATEFUL_SETS, "etcd-events", "/spec/replicas") == 3
     })
@@ -158,7 +158,10 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
     let config = CONFIG
         .replace("kind: Engine", "kind: Rock")
         .replace("name: ghost", "name: nothing");
-    let (seed, probe) = (Seed::with_config(&config).await, Probe::start("p").await);
+    let (seed, probe) = (
+        Seed::with_config(&config).await,
+        FakeProbe::start().await.unwrap(),
+    );
     seed.api.register(ResourceType::custom(
         "machines.example.com",
         "v1",
@@ -168,7 +171,7 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
     ));
     seed.cluster(SHOOT, json!({}));
     let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     let failed = coordinator
         .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
         .await;
@@ -184,7 +187,7 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
 
 #[tokio::test]
 async fn a_kind_that_comes_back_is_followed_again() {
-    let (seed, probe) = (Seed::with_config(CONFIG).await, Probe::start("p").await);
+    let (seed, probe) = (Seed::with_config(CONFIG).await, FakeProbe::start().await.unwrap());
     seed.api.register(engines());
     seed.cluster(SHOOT, json!({}));
     let engine = |size: i64| json!({ "metadata": { "name": "engine" }, "spec": { "size": size } });
@@ -204,7 +207,7 @@ async fn a_kind_that_comes_back_is_followed_again() {
         coordinator.blockers().iter().any(not_served)
     })
     .await;
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     coordinator
         .until(SHOOT, "the level waits for the kind", |s| {
             resource(s, "engine")

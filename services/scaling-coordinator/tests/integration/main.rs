@@ -19,7 +19,6 @@ mod half_open;
 mod kinds;
 mod observe;
 mod ownership;
-mod probe;
 mod release;
 mod restored;
 mod seed;

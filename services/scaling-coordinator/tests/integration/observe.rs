@@ -11,16 +11,16 @@ use watchdog_proto::scaling::v1::{
     ShootScaling, Step, WriteResult,
 };
 use watchdog_sandbox::resource::keys;
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot_with, resource, step, until_written};
-use crate::probe::{Outcome, Probe};
 use crate::seed::{PROTECTED, Seed};
 use crate::{CA, KCM, MCM, SHOOT, eventually, eventually_async};
 
 const OBSERVE: &[&str] = &["--mode=observe"];
 
 /// A seed with one healthy shoot, and a coordinator with these options.
-async fn start(options: &[&str]) -> (Seed, Probe, Coordinator) {
+async fn start(options: &[&str]) -> (Seed, FakeProbe, Coordinator) {
     let (seed, probe, coordinator) = one_shoot_with(2, true, options).await;
     coordinator.recover(&probe, SHOOT).await;
     (seed, probe, coordinator)
@@ -215,7 +215,7 @@ async fn beside_another_watchdog_it_says_who_was_first() {
 async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     let (seed, probe, coordinator) = start(&[]).await;
     seed.freeze(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     until_mcm_is_waited_for(&coordinator).await;
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("observe until=2126-12-01T06:00:00Z"));
     until_mode(&coordinator, Mode::Observe).await;
@@ -271,13 +271,13 @@ async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order()
 async fn off_leaves_everything_as_it_is_until_it_is_removed() {
     let (seed, probe, coordinator) = start(&[]).await;
     seed.freeze(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     until_mcm_is_waited_for(&coordinator).await;
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("off"));
     let off = coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
     assert_eq!((off.mode(), off.hold_reason()), (Mode::Off, HoldReason::Mode));
     seed.thaw(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     // Another shoot shows that the verdict has arrived.
     seed.shoot("shoot--other", 1, false).await;
     coordinator.recover(&probe, "shoot--other").await;
@@ -305,7 +305,7 @@ async fn the_default_of_the_seed_holds_again_after_the_end() {
         .after(Duration::from_secs(5))
         .at_multiple_of(Duration::from_secs(1));
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(&format!("observe until={until}")));
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     eventually("it is scaled down after the end", || seed.all(SHOOT) == [0, 0, 0]).await;
     until_mode(&coordinator, Mode::Protect).await;
     // Also if the annotation came later than the verdict: the Cluster is read before a write.
@@ -355,7 +355,7 @@ async fn a_crash_in_observe_costs_nothing_but_the_memory() {
     coordinator.lose(&probe, SHOOT).await;
     coordinator.kill();
     let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     let restored = || {
         let is_free = |name: &&str| seed.annotation(SHOOT, name, PROTECTED).is_none();
         seed.all(SHOOT) == [2, 1, 1] && [KCM, MCM, CA].iter().all(is_free)
@@ -378,7 +378,7 @@ async fn what_another_watchdog_takes_down_again_is_left_to_it() {
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("observe"));
     until_mode(&coordinator, Mode::Observe).await;
     seed.freeze(SHOOT, KCM);
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     until_written(&seed, SHOOT, &format!("scale {KCM} 2")).await;
     // The other one sees it otherwise, before the annotation is removed.
     seed.scale_as_dwd(SHOOT, KCM, Some(2), 0);
@@ -414,7 +414,7 @@ async fn a_mode_that_changes_all_the_time_breaks_no_order() {
         (Outcome::LeasesExpired, Direction::Down, [0, 0, 0]),
         (Outcome::Healthy, Direction::Up, [2, 1, 1]),
     ] {
-        probe.say(SHOOT, outcome);
+        probe.say([SHOOT], outcome);
         for (text, mode) in changes.iter().cycle().take(30) {
             seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(text));
             until_mode(&coordinator, *mode).await;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use watchdog_proto::scaling::v1::{Action, Direction};
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction};
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::Coordinator;
-use crate::probe::{Outcome, Probe};
 use crate::seed::{RECORDED, Seed, USER};
 use crate::{KCM, MCM, SHOOT, eventually, eventually_async};
 
@@ -16,7 +16,7 @@ fn names() -> Vec<String> {
 
 #[tokio::test]
 async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     for name in names() {
         seed.shoot(&name, 1, false).await;
     }
@@ -37,7 +37,7 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
     })
     .await;
     for name in names() {
-        probe.say(&name, Outcome::LeasesExpired);
+        probe.say([&name], Outcome::LeasesExpired);
     }
     for (owner, shoots) in &owners {
         let (owner, other) = if owner == "coordinator-0" {
@@ -66,7 +66,7 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
     // The other one goes on when its owner dies, after its lease has run out.
     first.kill();
     for name in names() {
-        probe.say(&name, Outcome::Healthy);
+        probe.say([&name], Outcome::Healthy);
     }
     for name in names() {
         second.until_settled(&name, Direction::Up).await;
@@ -79,7 +79,7 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
 /// kube-controller-manager as it is now (S3).
 #[tokio::test]
 async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 1, false).await;
     let mut replicas = Vec::new();
     for identity in ["coordinator-0", "coordinator-1"] {
@@ -87,7 +87,7 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
         replica.until_ready().await;
         replicas.push((identity, replica));
     }
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     eventually("all are down", || seed.all(SHOOT) == [0, 0, -1]).await;
     // Not before it acted: the owner of a moment ago may be another one.
     let agreed = "they agree on who owns the shoot";
@@ -126,7 +126,7 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
         entries.iter().filter(|entry| of_mcm(entry)).count() >= 2
     })
     .await;
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     eventually("all are up", || seed.all(SHOOT) == [1, 1, -1]).await;
     let (dying, mut left): (Vec<_>, Vec<_>) =
         replicas.into_iter().partition(|(identity, _)| *identity == owner);
@@ -143,7 +143,7 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
     }
 
     let up = seed.writes(SHOOT).len();
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     eventually("something is scaled down", || {
         seed.replicas(SHOOT, MCM) == 0 || seed.replicas(SHOOT, KCM) == 0
     })
@@ -164,7 +164,7 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
 async fn replicas_of_lease_probe_are_found_by_their_leases() {
     use tokio_util::sync::CancellationToken;
     use watchdog_kube::membership::{Membership as _, MembershipConfig, Share, Timing};
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot("shoot--0", 1, false).await;
     let stop = CancellationToken::new();
     let kubeconfig = seed.dir.path().join("kubeconfig");
@@ -175,7 +175,7 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
         namespace: "garden".into(),
         service: "lease-probe",
         identity: "lease-probe-0".into(),
-        address: probe.address.to_string(),
+        address: probe.address().to_string(),
         readiness: watchdog_runtime::readiness::Readiness::default(),
         timing: Timing::PRODUCTION.faster(5),
     };

@@ -10,9 +10,9 @@ use watchdog_kube::membership::Timing;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
+use watchdog_test_support::fake_probe::FakeProbe;
 
 use crate::coordinator::{Coordinator, one_shoot};
-use crate::probe::Probe;
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
 
@@ -229,7 +229,7 @@ async fn the_coordinator_is_stopped_where_its_deployment_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_says_what_would_be_done_and_writes_nothing() {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 2, true).await;
     seed.shoot(OTHER, 1, true).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;

@@ -2,9 +2,9 @@
 
 use watchdog_proto::scaling::v1::{Direction, Step};
 use watchdog_sandbox::Rule;
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::Coordinator;
-use crate::probe::{Outcome, Probe};
 use crate::seed::{PROTECTED, RECORDED, Seed, USER};
 use crate::{KCM, MCM, SHOOT, eventually};
 
@@ -15,8 +15,8 @@ fn time_passes(seed: &Seed) {
     }
 }
 
-async fn start() -> (Seed, Probe, Coordinator) {
-    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+async fn start() -> (Seed, FakeProbe, Coordinator) {
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     for shoot in [SHOOT, "shoot--other"] {
         seed.shoot(shoot, 2, false).await;
     }
@@ -31,7 +31,7 @@ async fn in_the_middle_of_a_flow_down() {
     let up = seed.api.store().backup();
     time_passes(&seed);
     seed.freeze(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
     seed.api.restore(&up);
     seed.thaw(SHOOT, MCM);
@@ -49,7 +49,7 @@ async fn in_the_middle_of_a_flow_up() {
     let down = seed.api.store().backup();
     time_passes(&seed);
     seed.freeze(SHOOT, KCM);
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     coordinator.until_step(SHOOT, KCM, Step::Waiting).await;
     seed.api.restore(&down);
     assert_eq!(seed.all(SHOOT), [0, 0, -1]);
@@ -73,7 +73,7 @@ async fn a_level_that_etcd_has_forgotten_comes_first() {
         names: vec![KCM.to_owned()],
         ..Rule::default()
     });
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     eventually("the write of the second level is refused", || {
         seed.attempts(SHOOT).contains(&format!("down {KCM} 2: 403"))
     })

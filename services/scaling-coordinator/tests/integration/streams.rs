@@ -3,21 +3,23 @@
 use std::time::Duration;
 
 use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot};
-use crate::probe::{Outcome, Probe};
 use crate::seed::Seed;
 use crate::{KCM, MCM, SHOOT};
 
 #[tokio::test]
 async fn a_coordinator_that_starts_before_lease_probe_waits_for_it() {
-    let (seed, mut probe) = (Seed::new().await, Probe::planned("p").await);
+    let (seed, mut probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
+    // Its address is known, but it does not run.
+    probe.kill();
     seed.shoot(SHOOT, 1, false).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     coordinator
         .until_holding(SHOOT, "No stream from lease-probe is connected")
         .await;
-    probe.restart().await;
+    probe.restart().await.unwrap();
     coordinator
         .until_holding(SHOOT, "No replica of lease-probe reports this shoot")
         .await;
@@ -35,7 +37,7 @@ async fn outcomes_that_say_nothing_about_the_nodes_hold() {
         (Outcome::Skipped, "SKIPPED"),
         (Outcome::Pending, "PENDING"),
     ] {
-        probe.say(SHOOT, outcome);
+        probe.say([SHOOT], outcome);
         coordinator.until_holding(SHOOT, reason).await;
     }
     assert_eq!(seed.writes(SHOOT), [""; 0]);
@@ -71,11 +73,11 @@ async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
 
 #[tokio::test]
 async fn a_lost_stream_holds_and_a_restarted_one_goes_on() {
-    let (seed, mut probe) = (Seed::new().await, Probe::start("p").await);
+    let (seed, mut probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 1, false).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     seed.freeze(SHOOT, MCM);
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
     probe.kill();
     coordinator
@@ -88,7 +90,7 @@ async fn a_lost_stream_holds_and_a_restarted_one_goes_on() {
         })
         .await;
     assert_eq!(seed.replicas(SHOOT, KCM), 1);
-    probe.restart().await;
+    probe.restart().await.unwrap();
     coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.replicas(SHOOT, MCM), 1);
 }
@@ -106,12 +108,12 @@ async fn until_counted(coordinator: &Coordinator, held: &str) {
 async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_something_new() {
     let (seed, one, two) = (
         Seed::new().await,
-        Probe::start("one").await,
-        Probe::start("two").await,
+        FakeProbe::start_as("one").await.unwrap(),
+        FakeProbe::start_as("two").await.unwrap(),
     );
     seed.shoot(SHOOT, 1, false).await;
     let coordinator = Coordinator::start(&seed, &[&one, &two]).await;
-    one.say(SHOOT, Outcome::Healthy);
+    one.say([SHOOT], Outcome::Healthy);
     coordinator.until_settled(SHOOT, Direction::Up).await;
     // What it saw a minute ago, as if it were still valid: before it reported that all is well.
     let (minute, long) = (Duration::from_secs(60), Duration::from_secs(300));
@@ -121,13 +123,13 @@ async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_someth
         .await;
     until_counted(&coordinator, "outdated").await;
     // Neither can it be outvoted, nor does what it says against the other count.
-    two.say(SHOOT, Outcome::LeasesExpired);
+    two.say([SHOOT], Outcome::LeasesExpired);
     one.say_of(SHOOT, Outcome::LeasesExpired, minute, long);
     coordinator
         .until_holding(SHOOT, "one reports something older than before")
         .await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);
-    one.say(SHOOT, Outcome::LeasesExpired);
+    one.say([SHOOT], Outcome::LeasesExpired);
     coordinator.until_settled(SHOOT, Direction::Down).await;
 }
 
@@ -145,15 +147,15 @@ async fn an_observation_that_is_too_old_is_none_whatever_validity_it_claims() {
 async fn what_holds_is_counted_by_its_reason() {
     let (seed, one, mut two) = (
         Seed::new().await,
-        Probe::start("one").await,
-        Probe::start("two").await,
+        FakeProbe::start_as("one").await.unwrap(),
+        FakeProbe::start_as("two").await.unwrap(),
     );
     seed.shoot(SHOOT, 1, false).await;
     let coordinator = Coordinator::start(&seed, &[&one, &two]).await;
     until_counted(&coordinator, "unreported").await;
-    one.say(SHOOT, Outcome::Inconclusive);
+    one.say([SHOOT], Outcome::Inconclusive);
     until_counted(&coordinator, "verdict").await;
-    two.say(SHOOT, Outcome::LeasesExpired);
+    two.say([SHOOT], Outcome::LeasesExpired);
     until_counted(&coordinator, "disagreement").await;
     coordinator.until_holding(SHOOT, "The observers disagree").await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);

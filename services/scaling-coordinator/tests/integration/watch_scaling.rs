@@ -13,9 +13,9 @@ use watchdog_proto::scaling::v1::Step;
 use watchdog_proto::scaling::v1::watch_scaling_response::Event;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction};
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot, resource};
-use crate::probe::{Outcome, Probe};
 use crate::seed::{CONFIG, Seed};
 use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
 
@@ -143,7 +143,10 @@ fn of(
 #[tokio::test]
 async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     let config = CONFIG.replace("initialDelay: 300ms", "initialDelay: 2s");
-    let (seed, probe) = (Seed::with_config(&config).await, Probe::start("p").await);
+    let (seed, probe) = (
+        Seed::with_config(&config).await,
+        FakeProbe::start().await.unwrap(),
+    );
     seed.shoot(SHOOT, 2, false).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     coordinator.recover(&probe, SHOOT).await;
@@ -159,7 +162,7 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     for name in [KCM, MCM] {
         seed.freeze(SHOOT, name);
     }
-    probe.say(SHOOT, Outcome::LeasesExpired);
+    probe.say([SHOOT], Outcome::LeasesExpired);
     story.until(MCM, Step::Waiting, "1 are still ready").await;
     story.until(CA, Step::Absent, "absent").await;
     seed.thaw(SHOOT, MCM);
@@ -174,7 +177,7 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     for name in [KCM, MCM] {
         seed.freeze(SHOOT, name);
     }
-    probe.say(SHOOT, Outcome::Healthy);
+    probe.say([SHOOT], Outcome::Healthy);
     story
         .until(KCM, Step::Waiting, "does not speak of that yet")
         .await;

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use crate::args::ConnectArgs;
-use crate::connect::{Program, server_name, tls};
+use crate::connect::{server_name, tls};
 use crate::error::CommandError;
+use crate::program::Program;
 
 pub(crate) async fn run(
     connect: &ConnectArgs,

@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use futures::future::join_all;
 
+use crate::connect::ProgramDialer;
 use crate::connect::inspect::inspect;
-use crate::connect::{Program, ProgramDialer};
 use crate::error::{CommandError, WRONG};
 use crate::fetch;
 use crate::output::Output;
+use crate::program::Program;
 use crate::render::check::{self, CheckFinding, Severity};
 
 /// This program's own version.

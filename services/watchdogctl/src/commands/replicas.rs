@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::args::ServiceFilterArgs;
-use crate::connect::{Program, ProgramDialer};
+use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::fetch::{self, Missing};
+use crate::program::Program;
 use crate::render::Frame;
 use crate::render::replicas::{self, Shares};
 

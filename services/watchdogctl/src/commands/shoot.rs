@@ -5,9 +5,10 @@ use watchdog_proto::scaling::v1::{
     Direction, ListShootEventsRequest, PlanScalingResponse, ShootEvent, ShootScaling,
 };
 
-use crate::connect::{Program, ProgramDialer};
+use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::fetch::{self, Missing};
+use crate::program::Program;
 use crate::render::Frame;
 use crate::render::shoot::{self, ShootExplanation};
 

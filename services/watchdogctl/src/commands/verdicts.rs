@@ -2,9 +2,10 @@
 
 use super::machine_readable;
 use crate::args::{Format, VerdictsArgs};
-use crate::connect::{Program, ProgramDialer};
+use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::fetch;
+use crate::program::Program;
 use crate::render::{self, Frame};
 
 pub(crate) async fn run(

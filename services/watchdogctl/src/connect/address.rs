@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
 
-use super::{Program, Transport};
+use super::Transport;
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
+use crate::program::Program;
 
 /// A name is resolved within this time.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,9 +14,10 @@ use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
 use watchdog_client::failure::chain;
 
-use super::{GRPC_PORT, Program, Transport};
+use super::{GRPC_PORT, Transport};
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
+use crate::program::Program;
 
 /// A request to the API server of the seed takes at most this time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -15,9 +15,10 @@ use watchdog_client::setup_error::SetupError;
 use watchdog_client::tls::{ClientTls, certificates, client_config, read};
 
 use super::port_forward::PortForward;
-use super::{Program, server_name};
+use super::server_name;
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
+use crate::program::Program;
 
 /// TLS, and the validity of the own certificate if it can be read.
 type Certificates = (ClientTls, Option<ValidityPeriod>);

@@ -21,8 +21,9 @@ use watchdog_proto::weeder::v1::{
 };
 
 use crate::args::ServiceFilterArgs;
-use crate::connect::{Program, ProgramDialer};
+use crate::connect::ProgramDialer;
 use crate::error::CommandError;
+use crate::program::Program;
 
 /// Items of a page where all are read.
 const PAGE: i32 = 1_000;

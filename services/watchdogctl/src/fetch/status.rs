@@ -13,8 +13,8 @@ use watchdog_proto::scaling::v1::{
 };
 
 use super::{Missing, count, failed, scaling_page, verdict_page};
-use crate::connect::Program;
 use crate::error::CommandError;
+use crate::program::Program;
 use crate::render::status::{SeedStatus, StatusRow};
 use crate::render::text::OUTCOMES;
 

@@ -147,8 +147,13 @@ fn incident(ended: &IncidentEnded) -> String {
     } else {
         String::new()
     };
+    let writes = if ended.failed_writes == 1 {
+        "write"
+    } else {
+        "writes"
+    };
     format!(
-        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} writes failed{comparison}",
+        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} {writes} failed{comparison}",
         text::outcome(ended.outcome()),
         text::sent_duration(ended.last_renewal_to_verdict.as_ref()),
         text::sent_duration(ended.verdict_to_last_write.as_ref()),
@@ -319,7 +324,7 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
                 "\x1b[32m",
                 [
                     "incident ended",
-                    "LEASES_EXPIRED after 40s: last write down after 3s, healthy after 5m00s; 3 down, 2 up, 1 writes \
+                    "LEASES_EXPIRED after 40s: last write down after 3s, healthy after 5m00s; 3 down, 2 up, 1 write \
                      failed  ",
                 ],
             ),
@@ -342,6 +347,21 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
             none.starts_with("Nothing has happened to this shoot since"),
             "{none}"
         );
+    }
+
+    #[test]
+    fn one_failed_write_is_a_write_and_any_other_number_are_writes() {
+        for (failed_writes, expected) in [
+            (0, "0 writes failed"),
+            (1, "1 write failed"),
+            (2, "2 writes failed"),
+        ] {
+            let shown = incident(&IncidentEnded {
+                failed_writes,
+                ..Default::default()
+            });
+            assert!(shown.contains(expected), "{shown}");
+        }
     }
 
     #[test]

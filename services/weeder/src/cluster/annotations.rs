@@ -19,12 +19,11 @@ use watchdog_kube::events::{EventSink, Notice};
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
-use super::trimmed::malformed;
-use super::{ObjectUpdate, PAGE_SIZE, reference, update};
+use super::{ObjectUpdate, PAGE_SIZE, malformed, reference, update};
 use crate::domain::namespaced_name::NamespacedName;
 
 /// The dependants that a Service declares; none if it declares none.
-type Declaration = (NamespacedName, Option<Vec<Selector>>);
+pub(crate) type Declaration = (NamespacedName, Option<Vec<Selector>>);
 
 /// Watches the Services of all namespaces until `stop` is cancelled.
 ///

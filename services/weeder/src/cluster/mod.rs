@@ -8,17 +8,19 @@ use watchdog_kube::key::ObjectKey;
 use watchdog_kube::watch::Change;
 
 use crate::domain::namespaced_name::NamespacedName;
+use crate::metrics::{MALFORMED, ObjectKind};
 
 pub(crate) mod annotations;
 pub(crate) mod discovery;
-pub(crate) mod endpoints;
-pub(crate) mod namespaces;
+mod endpoints;
+mod namespaces;
 mod objects;
 pub(crate) mod pace;
 pub(crate) mod permissions;
 pub(crate) mod pod_requests;
-pub(crate) mod pods;
+mod pods;
 mod trimmed;
+pub(crate) mod watches;
 
 pub(crate) use self::objects::{EndpointsObject, PodObject, SliceObject};
 
@@ -43,6 +45,12 @@ fn update<K: Resource, T>(change: Change<K>, read: impl FnOnce(K) -> Option<T>) 
         Change::Deleted(object) => Some(ObjectUpdate::Removed(name_of(ObjectKey::of(&object)))),
         Change::Synced(keys) => Some(ObjectUpdate::Synced(keys.into_iter().map(name_of).collect())),
     }
+}
+
+/// Says that an object cannot be read.
+fn malformed(kind: &'static str, namespace: &str, name: &str, reason: &str) {
+    MALFORMED.inc(ObjectKind(kind));
+    tracing::warn!(kind, namespace, name, error = reason, "object cannot be read");
 }
 
 /// An object, as an Event names it.

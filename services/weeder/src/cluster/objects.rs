@@ -10,7 +10,8 @@ use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::SERVICE_NAME_LABEL;
 use watchdog_api::{keep, trimmed};
 
-use super::trimmed::{malformed, meta};
+use super::malformed;
+use super::trimmed::meta;
 use crate::domain::evidence::{ContainerStop, EndpointPod};
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::namespaces::Namespace;
@@ -152,7 +153,7 @@ fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
 }
 
 fn moment(time: Option<&Time>) -> Option<UnixTime> {
-    time.map(|Time(time)| UnixTime(time.as_microsecond()))
+    time.map(|Time(time)| UnixTime::from(*time))
 }
 
 /// When a container failed last: a moment ago, or before its present run.

@@ -168,13 +168,13 @@ fn deletion_time(body: &Bytes) -> Option<UnixTime> {
     let PartialObjectMeta::<v1::Pod> { metadata, .. } = serde_json::from_slice(body).ok()?;
     let Time(at) = metadata.deletion_timestamp?;
     let grace = metadata.deletion_grace_period_seconds?.checked_mul(1_000_000)?;
-    at.as_microsecond().checked_sub(grace).map(UnixTime)
+    UnixTime::from(at).0.checked_sub(grace).map(UnixTime)
 }
 
 /// The time of an answer, in whole seconds.
 fn server_time(date: &HeaderValue) -> Option<UnixTime> {
     let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?;
-    Some(UnixTime(date.timestamp().as_microsecond()))
+    Some(date.timestamp().into())
 }
 
 fn server_message(status: Option<&Status>, body: &Bytes) -> String {

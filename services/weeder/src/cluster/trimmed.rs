@@ -8,13 +8,7 @@ use serde::{Deserialize, Deserializer};
 use watchdog_api::keep;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 
-use crate::metrics::{MALFORMED, ObjectKind};
-
-/// Says that an object cannot be read.
-pub(super) fn malformed(kind: &'static str, namespace: &str, name: &str, reason: &str) {
-    MALFORMED.inc(ObjectKind(kind));
-    tracing::warn!(kind, namespace, name, error = reason, "object cannot be read");
-}
+use super::malformed;
 
 /// The metadata that the weeder needs, without managedFields, which are often half of the object.
 #[derive(Default, Deserialize)]
@@ -37,7 +31,8 @@ impl Subset for Meta {
     };
 }
 
-/// Reads metadata. An object with broken metadata has no name.
+/// Reads metadata. Other than for `watchdog_api`, an object with broken metadata has no name: the weeder deletes by
+/// labels and owners, and must not act on what it only half understands.
 pub(super) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let meta = match Lenient::<Meta>::deserialize(deserializer)? {
         Lenient::Ok(meta) => meta,

@@ -5,10 +5,10 @@ use tracing::Span;
 use crate::domain::namespaced_name::NamespacedName;
 
 pub(crate) mod manager;
+mod seed_updates;
 pub(crate) mod shared;
 pub(crate) mod state;
 pub(crate) mod task;
-pub(crate) mod watches;
 pub(crate) mod worker;
 
 /// The span of all that happens to the weeder of a service.

@@ -161,11 +161,13 @@ impl WeederState {
                 moved.push((namespace.clone(), owns));
             }
         }
-        for (namespace, owned) in moved {
-            if !owned {
-                self.manager
-                    .cancel_namespace(&namespace, StopReason::NotOwned, now);
+        // Not by `moved`: a paused weeder's namespace may have lost all its services.
+        for key in self.manager.live() {
+            if !(self.owns)(&key.namespace) {
+                self.manager.cancel(&key, StopReason::NotOwned, now);
             }
+        }
+        for (namespace, owned) in moved {
             let services = self.index.services_in(&namespace);
             let services = services.filter(|(key, _)| self.declared.has(key));
             let services: Vec<_> = services.map(|(key, state)| (key.clone(), *state)).collect();

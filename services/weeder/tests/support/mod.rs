@@ -315,18 +315,6 @@ impl Seed {
             .unwrap();
     }
 
-    pub fn label(&self, resource: &ResourceKey, namespace: &str, name: &str, label: &str, value: &str) {
-        let change = |object: &mut Value| {
-            object["metadata"]["labels"][label] = value.into();
-            Ok(())
-        };
-        let options = WriteOptions::default();
-        let store = self.api.store();
-        store
-            .modify(resource, namespace, name, Part::All, &options, change)
-            .unwrap();
-    }
-
     pub fn delete(&self, resource: &ResourceKey, namespace: &str, name: &str) {
         self.api
             .store()

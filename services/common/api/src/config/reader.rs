@@ -1,9 +1,10 @@
 //! Typed access to a located tree. Reading goes on after an error, so that all of them are reported.
 
-use super::{ConfigError, ConfigErrors};
+use super::ConfigErrors;
 use crate::{
+    config_error::{ConfigError, Pos},
     duration,
-    yaml::{self, Node, NodeKind, Pos, cut},
+    yaml::{self, Node, NodeKind, cut},
 };
 use std::{
     cell::RefCell,

@@ -24,7 +24,7 @@ use super::stored_lease;
 use super::timing::Timing;
 use crate::client::{RequestError, WATCH_SECONDS, request_within};
 use crate::metrics::{WATCH_ERRORS, WatchName};
-use crate::watch;
+use crate::watch::{self, WatchBackoff};
 
 /// The Leases of one service in one namespace.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Leases {
         let config = watcher::Config::default()
             .labels(&leases.selector())
             .timeout(WATCH_SECONDS);
-        let events = watcher(leases.stored.clone(), config).default_backoff();
+        let events = watcher(leases.stored.clone(), config).backoff(WatchBackoff::new());
         let (leases, readiness) = (Arc::clone(leases), readiness.clone());
         let changes = events.filter_map(move |event| {
             ready(match event {

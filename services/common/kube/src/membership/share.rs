@@ -3,7 +3,9 @@
 //!
 //! The guarantee is a division, and no proof: replicas that see the same members agree on one owner for each key, and
 //! a replica that comes or goes moves only its own share. While a key changes hands two replicas may own it for a
-//! moment, or none. What must never happen twice at one time needs [`Exclusive`](super::Exclusive).
+//! moment, or none. What two replicas must never do at one time takes a [`Permit`](super::Permit), as each deletion of
+//! the weeder does ([`Share::act`], ADR 0004). Only where two processes with the same identity must not do it at one
+//! time either, the share must be [`Exclusive`](super::Exclusive).
 
 use std::sync::Arc;
 

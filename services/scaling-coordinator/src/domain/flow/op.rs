@@ -10,7 +10,7 @@ use watchdog_api::prober::ResourceRef;
 
 use crate::domain::Direction;
 use crate::domain::next_step::{NextStep, ResourceWrite};
-use crate::domain::status::Step;
+use crate::domain::status::{Step, WriteResult};
 
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
 pub(super) const MAX_TRIES: u32 = 3;
@@ -104,7 +104,10 @@ pub enum ActionOutcome {
         retry_after: Option<Duration>,
     },
     /// Nothing was sent, because the write was no longer allowed when its turn came.
-    Cancelled,
+    Cancelled {
+        /// What has changed.
+        why: &'static str,
+    },
     /// Nothing was sent, because the mode of the shoot is observe. The write counts as applied.
     KeptBack,
 }
@@ -115,7 +118,18 @@ impl ActionOutcome {
     pub fn error(&self) -> Option<&str> {
         match self {
             Self::Refused { why, .. } | Self::Unknown { why, .. } => Some(why),
-            Self::Done | Self::Conflict | Self::Cancelled | Self::KeptBack => None,
+            Self::Done | Self::Conflict | Self::Cancelled { .. } | Self::KeptBack => None,
+        }
+    }
+
+    pub(crate) const fn write_result(&self) -> WriteResult {
+        match self {
+            Self::Done => WriteResult::Applied,
+            Self::Conflict => WriteResult::Conflict,
+            Self::Refused { .. } => WriteResult::Refused,
+            Self::Unknown { .. } => WriteResult::Unknown,
+            Self::Cancelled { .. } => WriteResult::Cancelled,
+            Self::KeptBack => WriteResult::KeptBack,
         }
     }
 }
@@ -206,6 +220,15 @@ impl Operation {
                 });
                 read_at
             }
+        }
+    }
+
+    /// The resource is not waited for any more. If the wait had timed out, it has ended well after all, and the write
+    /// that follows is a new operation. (A pause after anything else ends before a wait begins.)
+    pub(super) fn end_wait(&mut self) {
+        if self.wait.take().is_some() {
+            self.not_before = None;
+            self.tries = 0;
         }
     }
 
@@ -312,7 +335,7 @@ impl Operation {
         stale: bool,
     ) {
         let (read_at, failure) = match outcome {
-            ActionOutcome::Cancelled => (None, None),
+            ActionOutcome::Cancelled { .. } => (None, None),
             ActionOutcome::Done | ActionOutcome::KeptBack => {
                 self.conflicts = 0;
                 self.error.clear();

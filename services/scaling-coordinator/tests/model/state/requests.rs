@@ -41,9 +41,11 @@ impl ModelState {
         }
         if rules.cluster && action.kind.needs_cluster() && !self.allowed {
             self.coordinators[c].cluster = false;
-            self.coordinators[c]
-                .flow
-                .finish(self.now, &action, ActionOutcome::Cancelled);
+            self.coordinators[c].flow.finish(
+                self.now,
+                &action,
+                ActionOutcome::Cancelled { why: "the Cluster" },
+            );
             return Ok(false);
         }
         self.check_sending(c, &action, rules)?;

@@ -160,9 +160,10 @@ fn endpoint_slices() {
         // publishNotReadyAddresses
         {"addresses": ["::6"], "conditions": {"ready": true, "serving": false}},
         {"addresses": ["::7"], "conditions": {"ready": false, "serving": true, "terminating": true}},
+        {"addresses": ["::8"], "conditions": null},
     ]);
     let whole = slice(endpoints);
-    assert_eq!(whole.endpoints, Endpoints { ready: 4, total: 7 });
+    assert_eq!(whole.endpoints, Endpoints { ready: 5, total: 8 });
     assert_eq!(whole.pods, None, "no pod is named");
     assert_eq!(whole.service.as_deref(), Some("etcd"));
     for none in [

@@ -153,6 +153,20 @@ fn namespaces_come_and_go_between_replicas() {
 }
 
 #[test]
+fn a_paused_weeder_without_slices_is_cancelled_when_its_namespace_moves() {
+    let mut state = WeederState::new(&config(), |_| true);
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
+    state.slice_removed(&slice("etcd", 1).key, at(1.0));
+    assert_eq!(
+        changes(&mut state).1,
+        [shown("etcd", Some(Phase::Active))],
+        "paused"
+    );
+    owned(&mut state, false, 2.0);
+    assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Cancelled))]);
+}
+
+#[test]
 fn a_namespace_that_ends_takes_its_weeders_along() {
     let mut state = WeederState::new(&config(), |_| true);
     state.namespace_applied("shoot", namespace("1", false), at(0.0));

@@ -1,5 +1,5 @@
 use super::super::*;
-use super::bench::{Bench, DOWN, MS, refused, unknown};
+use super::bench::{Bench, DOWN, MS, UP, refused, unknown};
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, recorded, seen};
 
@@ -88,6 +88,24 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
     );
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
+}
+
+#[test]
+fn what_is_ready_after_its_level_failed_is_cleaned_up_at_once() {
+    let mut bench = Bench::new(held(1), held(1), Observed::Absent);
+    let starting = ResourceState {
+        ready: 0,
+        ..recorded(1)
+    };
+    bench.done(UP, "scale kcm 1", "kcm", starting);
+    while bench.state(UP) != FlowState::Failed {
+        bench.now = bench.next(UP).wake.unwrap();
+        if !bench.wanted(UP).is_empty() {
+            bench.answer(UP, "read kcm", ActionOutcome::Done);
+        }
+    }
+    bench.see("kcm", recorded(1));
+    assert_eq!(bench.wanted(UP), ["clean kcm"]);
 }
 
 #[test]
@@ -217,7 +235,11 @@ fn the_end_of_a_request_counts_while_holding() {
 #[test]
 fn a_withdrawn_write_costs_nothing() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", ActionOutcome::Cancelled);
+    bench.answer(
+        DOWN,
+        "down mcm 1",
+        ActionOutcome::Cancelled { why: "the Cluster" },
+    );
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
 }
 

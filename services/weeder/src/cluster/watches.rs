@@ -1,57 +1,61 @@
-//! Keeps the watches open that the rules need, and hands to the state what they bring.
+//! The watches on the seed that the rules need: what they bring goes to a [`SeedHandler`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::events::EventSink;
 use watchdog_runtime::readiness::Readiness;
 
-use super::shared::SharedState;
-use crate::cluster::discovery::EndpointsApi;
-use crate::cluster::{ObjectUpdate, annotations, endpoints, namespaces, pods};
+use super::annotations::Declaration;
+use super::discovery::EndpointsApi;
+use super::{ObjectUpdate, annotations, endpoints, namespaces, pods};
 use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::{MAX_WATCHES, PodQuery};
 use crate::domain::namespaces::Namespace;
+use crate::domain::pods::Pod;
+use crate::domain::readiness::{ReceivedBy, Slice};
 
 /// How long changes of the names are gathered: each change takes a list of all slices, and extensions annotate one
 /// Service after the other.
 const GATHER: Duration = Duration::from_secs(1);
 
+/// Says what must be watched, and receives the changes that the watches bring.
+pub(crate) trait SeedHandler: Clone + Send + Sync + 'static {
+    /// The services whose endpoints must be watched. Its sender lives as long as this handler.
+    fn watched_services(&self) -> watch::Receiver<WatchedServices>;
+
+    /// The pods that must be watched. Its sender lives as long as this handler.
+    fn pod_queries(&self) -> watch::Receiver<BTreeSet<PodQuery>>;
+
+    /// The endpoints of these services are watched from now on, and of no others.
+    fn services_watched(&self, services: &WatchedServices);
+
+    /// The watch on this service brought an update; none stands for a watch on all services.
+    fn slice_updated(&self, service: Option<&str>, update: ObjectUpdate<(Slice, ReceivedBy)>);
+
+    /// The watch on these pods brought an update.
+    fn pod_updated(&self, query: &Arc<PodQuery>, update: ObjectUpdate<Pod>);
+
+    /// An update of a namespace, with its name.
+    fn namespace_updated(&self, update: ObjectUpdate<(String, Namespace)>);
+
+    /// An update of the dependants that a Service declares.
+    fn declaration_updated(&self, update: ObjectUpdate<Declaration>);
+}
+
 #[derive(Clone)]
-pub(crate) struct SeedWatches {
+pub(crate) struct SeedWatches<H> {
     pub(crate) client: kube::Client,
-    pub(crate) state: Arc<SharedState>,
+    pub(crate) handler: H,
     pub(crate) readiness: Readiness,
     pub(crate) stop: CancellationToken,
 }
 
-impl SeedWatches {
-    /// Takes up the configuration whenever it changes, until `stop` is cancelled.
-    ///
-    /// # Errors
-    /// Never; the type is that of a critical task.
-    pub(crate) async fn configuration(
-        self,
-        mut config: watch::Receiver<Arc<WeederConfig>>,
-    ) -> anyhow::Result<()> {
-        loop {
-            let current = config.borrow_and_update().clone();
-            self.state.update(|state, now| state.reconfigure(&current, now));
-            tokio::select! {
-                () = self.stop.cancelled() => return Ok(()),
-                changed = config.changed() => if changed.is_err() {
-                    // The process is stopping.
-                    return Ok(());
-                }
-            }
-        }
-    }
-
+impl<H: SeedHandler> SeedWatches<H> {
     /// Watches the endpoints of the services that have dependants. All of them are listed again when the services
     /// change.
     ///
@@ -60,23 +64,15 @@ impl SeedWatches {
     pub(crate) async fn endpoints(self, served: EndpointsApi) -> anyhow::Result<()> {
         let Self {
             client,
-            state,
+            handler,
             readiness,
             stop,
         } = self;
-        let mut watched = state.read(|state| state.watched_services.subscribe());
+        let mut watched = handler.watched_services();
         loop {
             let services = watched.borrow_and_update().clone();
-            state.update(|state, now| state.keep_services(|service| services.includes(service), now));
-            let on_update = |service: Option<&str>, update| {
-                state.update(|state, now| match update {
-                    ObjectUpdate::Applied((slice, received_by)) => {
-                        state.slice_applied(slice, received_by, now);
-                    }
-                    ObjectUpdate::Removed(slice) => state.slice_removed(&slice, now),
-                    ObjectUpdate::Synced(live) => state.slices_synced(service, &live, now),
-                });
-            };
+            handler.services_watched(&services);
+            let on_update = |service: Option<&str>, update| handler.slice_updated(service, update);
             let stop_watch = stop.child_token();
             let watch = endpoints::watch(
                 client.clone(),
@@ -104,18 +100,18 @@ impl SeedWatches {
     /// # Errors
     /// When a watch ends or panics.
     pub(crate) async fn pods(self) -> anyhow::Result<()> {
-        let mut needed = self.state.read(|state| state.pod_queries.subscribe());
-        let mut open: BTreeMap<PodQuery, CancellationToken> = BTreeMap::new();
+        let mut needed = self.handler.pod_queries();
+        let mut open: BTreeMap<Arc<PodQuery>, CancellationToken> = BTreeMap::new();
         let mut tasks = JoinSet::new();
         loop {
             let queries = needed.borrow_and_update().clone();
             open.retain(|query, watch| {
-                let keep = queries.contains(query);
+                let keep = queries.contains(&**query);
                 if !keep {
                     watch.cancel();
                     // What it saw, and no other watch, is no longer updated.
-                    self.state
-                        .update(|state, _| state.manager.pods_synced(query, &Default::default()));
+                    self.handler
+                        .pod_updated(query, ObjectUpdate::Synced(BTreeSet::new()));
                 }
                 keep
             });
@@ -127,7 +123,7 @@ impl SeedWatches {
                 );
             }
             for query in queries {
-                open.entry(query).or_insert_with_key(|query| {
+                open.entry(Arc::new(query)).or_insert_with_key(|query| {
                     let stop = self.stop.child_token();
                     tasks.spawn(self.clone().pods_of(query.clone(), stop.clone()));
                     stop
@@ -135,24 +131,17 @@ impl SeedWatches {
             }
             tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                // The state holds the sender.
+                // The handler holds the sender.
                 _ = needed.changed() => {}
                 Some(ended) = tasks.join_next() => ended??,
             }
         }
     }
 
-    async fn pods_of(self, query: PodQuery, stop: CancellationToken) -> anyhow::Result<()> {
+    async fn pods_of(self, query: Arc<PodQuery>, stop: CancellationToken) -> anyhow::Result<()> {
         let readiness = self.readiness.part(&query.to_string());
-        let (state, known) = (self.state, Arc::new(query.clone()));
-        let on_update = move |update| {
-            state.update(|state, now| match update {
-                ObjectUpdate::Applied(pod) => state.manager.pod_applied(pod, &known, now),
-                ObjectUpdate::Removed(pod) => state.manager.pod_gone(&pod, &known),
-                ObjectUpdate::Synced(live) => state.manager.pods_synced(&known, &live),
-            });
-        };
-        pods::watch(self.client, &query, readiness, stop, on_update).await
+        let on_update = |update| self.handler.pod_updated(&query, update);
+        pods::watch(self.client.clone(), &query, readiness, stop, on_update).await
     }
 
     /// Watches the namespaces.
@@ -160,19 +149,8 @@ impl SeedWatches {
     /// # Errors
     /// When the watch ends.
     pub(crate) async fn namespaces(self) -> anyhow::Result<()> {
-        let state = self.state;
-        let on_update = move |update: ObjectUpdate<(String, Namespace)>| {
-            state.update(|state, now| match update {
-                ObjectUpdate::Applied((name, namespace)) => {
-                    state.namespace_applied(&name, namespace, now);
-                }
-                ObjectUpdate::Removed(key) => state.namespace_removed(&key.name, now),
-                ObjectUpdate::Synced(live) => {
-                    let live = live.into_iter().map(|key| key.name).collect();
-                    state.namespaces_synced(&live, now);
-                }
-            });
-        };
+        let handler = self.handler;
+        let on_update = move |update| handler.namespace_updated(update);
         namespaces::watch(self.client, self.readiness, self.stop, on_update).await
     }
 
@@ -181,14 +159,8 @@ impl SeedWatches {
     /// # Errors
     /// When the watch ends.
     pub(crate) async fn annotations(self, events: EventSink) -> anyhow::Result<()> {
-        let state = self.state;
-        let on_update = move |update| {
-            state.update(|state, now| match update {
-                ObjectUpdate::Applied((service, own)) => state.set_dependants(&service, own, now),
-                ObjectUpdate::Removed(service) => state.set_dependants(&service, None, now),
-                ObjectUpdate::Synced(live) => state.annotations_synced(&live, now),
-            });
-        };
+        let handler = self.handler;
+        let on_update = move |update| handler.declaration_updated(update);
         annotations::watch(self.client, events, self.readiness, self.stop, on_update).await
     }
 }
@@ -196,7 +168,7 @@ impl SeedWatches {
 /// Ends when other services must be watched, and have had to for [`GATHER`].
 async fn replaced(services: &WatchedServices, watched: &mut watch::Receiver<WatchedServices>) {
     loop {
-        // The state holds the sender.
+        // The handler holds the sender.
         let _ = watched.wait_for(|now| now != services).await;
         tokio::time::sleep(GATHER).await;
         if *watched.borrow() != *services {
@@ -207,8 +179,6 @@ async fn replaced(services: &WatchedServices, watched: &mut watch::Receiver<Watc
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use tokio::time::Instant;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! The shoots that the controller must reconcile. Every watch and stream adds to this queue.
+//! A queue of the keys that a controller must reconcile. Every watch and stream adds to it.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -6,47 +6,50 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// A queue of shoots without duplicates: several additions of a shoot lead to one reconciliation. Bounded by the number
-/// of shoots.
+/// A queue of keys without duplicates: several additions of a key lead to one reconciliation. Bounded by the number of
+/// keys.
 #[derive(Debug, Default)]
-pub(crate) struct WorkQueue {
-    queue: Mutex<PendingShoots>,
+pub struct WorkQueue {
+    queue: Mutex<PendingKeys>,
     notify: Notify,
 }
 
 #[derive(Debug, Default)]
-struct PendingShoots {
+struct PendingKeys {
     order: VecDeque<Arc<str>>,
     queued: HashSet<Arc<str>>,
     all: bool,
 }
 
+/// What must be reconciled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum WorkItem {
+pub enum WorkItem {
+    /// This key.
     One(Arc<str>),
+    /// All that the controller knows.
     All,
 }
 
 impl WorkQueue {
-    /// Something about this shoot may have changed.
-    pub(crate) fn add(&self, shoot: &str) {
+    /// Something about this key may have changed.
+    pub fn add(&self, key: &str) {
         let mut queue = self.queue.lock();
-        if !queue.queued.contains(shoot) {
-            let shoot: Arc<str> = shoot.into();
-            queue.queued.insert(shoot.clone());
-            queue.order.push_back(shoot);
+        if !queue.queued.contains(key) {
+            let key: Arc<str> = key.into();
+            queue.queued.insert(key.clone());
+            queue.order.push_back(key);
             self.notify.notify_one();
         }
     }
 
-    /// Something about all shoots may have changed.
-    pub(crate) fn add_all(&self) {
+    /// Something about all keys may have changed.
+    pub fn add_all(&self) {
         self.queue.lock().all = true;
         self.notify.notify_one();
     }
 
     /// Waits for the next item. Cancel-safe. Only one caller may wait at a time.
-    pub(crate) async fn next(&self) -> WorkItem {
+    pub async fn next(&self) -> WorkItem {
         loop {
             if let Some(wake) = self.take() {
                 return wake;
@@ -60,9 +63,9 @@ impl WorkQueue {
         if std::mem::take(&mut queue.all) {
             return Some(WorkItem::All);
         }
-        let shoot = queue.order.pop_front()?;
-        queue.queued.remove(&shoot);
-        Some(WorkItem::One(shoot))
+        let key = queue.order.pop_front()?;
+        queue.queued.remove(&key);
+        Some(WorkItem::One(key))
     }
 }
 
@@ -71,10 +74,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_shoot_waits_once_however_often_it_is_woken() {
+    async fn a_key_waits_once_however_often_it_is_woken() {
         let work_queue = WorkQueue::default();
-        for shoot in ["a", "b", "a"] {
-            work_queue.add(shoot);
+        for key in ["a", "b", "a"] {
+            work_queue.add(key);
         }
         assert_eq!(work_queue.next().await, WorkItem::One("a".into()));
         work_queue.add("a");

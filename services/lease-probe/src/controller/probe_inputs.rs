@@ -1,0 +1,34 @@
+//! The inputs of the probes of one shoot.
+
+use std::sync::Arc;
+
+use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::policy::{PolicyError, parse_failure_fraction};
+use watchdog_api::prober::ProberConfig;
+
+use crate::cluster::kubeconfig::Access;
+
+/// The inputs of a probe. A change takes effect on the running probe.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbeInputs {
+    /// From the Cluster.
+    pub settings: Arc<ShootSettings>,
+    /// From the configuration file.
+    pub config: Arc<ProberConfig>,
+    /// The kubeconfig for the internal endpoint, or why there is none.
+    pub internal: Access,
+    /// The same for the external endpoint, where the configuration names a Secret for it.
+    pub external: Option<Access>,
+}
+
+impl ProbeInputs {
+    /// The share of expired leases at which the shoot counts as cut off: that of its annotation, or else that of the
+    /// configuration. The error says what is wrong with the annotation.
+    pub(super) fn failure_fraction(&self) -> Result<f64, PolicyError> {
+        let own = self.settings.failure_fraction.as_deref();
+        own.map_or(
+            Ok(self.config.node_lease_failure_fraction),
+            parse_failure_fraction,
+        )
+    }
+}

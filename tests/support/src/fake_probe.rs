@@ -1,0 +1,242 @@
+//! A replica of lease-probe whose verdicts the test sets, over the real wire contract.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::time::Instant;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::{Extensions, Request, Response, Status};
+use watchdog_client::validity::LONGEST_VALIDITY;
+use watchdog_proto::feed::v1::Scope;
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
+use watchdog_watch_stream::message::Message;
+use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::stream::{Responses, Streams};
+use watchdog_watch_stream::wire::{WatchResponse as _, duration};
+
+pub use watchdog_proto::probe::v1::Outcome;
+
+use crate::wait::BOUND;
+
+/// One replica, in a runtime of its own, so that its death cuts its connections.
+#[derive(Debug)]
+pub struct FakeProbe {
+    address: SocketAddr,
+    name: String,
+    verdicts: StateStore<String, FakeVerdict>,
+    runtime: Option<Runtime>,
+}
+
+/// A verdict, and how old and how long valid it was when it was said.
+#[derive(Debug)]
+struct FakeVerdict {
+    verdict: pb::Verdict,
+    said_at: Instant,
+    age: Duration,
+    valid_for: Duration,
+}
+
+// === impl FakeProbe ===
+
+impl FakeProbe {
+    /// Starts one with nothing to say.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub async fn start() -> anyhow::Result<Self> {
+        Self::start_as("fake-probe").await
+    }
+
+    /// The same, with its name as an observer.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub async fn start_as(name: &str) -> anyhow::Result<Self> {
+        let mut probe = Self {
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            name: name.to_owned(),
+            verdicts: StateStore::new(),
+            runtime: None,
+        };
+        probe.serve().await?;
+        Ok(probe)
+    }
+
+    /// Where it listens, without TLS; the same after a restart.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Says the same about all these shoots at one instant.
+    pub fn say<S: Into<String>>(&self, shoots: impl IntoIterator<Item = S>, outcome: Outcome) {
+        for shoot in shoots {
+            self.say_of(shoot, outcome, Duration::ZERO, LONGEST_VALIDITY);
+        }
+    }
+
+    pub fn say_for(&self, shoot: &str, outcome: Outcome, valid_for: Duration) {
+        self.say_of(shoot, outcome, Duration::ZERO, valid_for);
+    }
+
+    /// Sends an observation of this age as a new verdict.
+    pub fn say_of(&self, shoot: impl Into<String>, outcome: Outcome, age: Duration, valid_for: Duration) {
+        let shoot = shoot.into();
+        let verdict = pb::Verdict {
+            shoot: shoot.clone(),
+            outcome: outcome.into(),
+            message: "The test says so.".into(),
+            observer: self.name.clone(),
+            ..Default::default()
+        };
+        let verdict = FakeVerdict {
+            verdict,
+            said_at: Instant::now(),
+            age,
+            valid_for,
+        };
+        self.verdicts.upsert(shoot, verdict);
+    }
+
+    pub fn take_back(&self, shoot: &str) {
+        self.verdicts.remove(&shoot.to_owned());
+    }
+
+    /// The process dies.
+    pub fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// The process is there again, on the same address, with nothing to say yet.
+    ///
+    /// # Errors
+    /// When the address is taken.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.kill();
+        self.verdicts = StateStore::new();
+        self.serve().await
+    }
+
+    /// The process is there again, and its first snapshot says the same of all these shoots: the coordinator learns of
+    /// all of them at one instant.
+    ///
+    /// # Errors
+    /// When the address is taken.
+    pub async fn restart_saying<S: Into<String>>(
+        &mut self,
+        shoots: impl IntoIterator<Item = S>,
+        outcome: Outcome,
+    ) -> anyhow::Result<()> {
+        self.kill();
+        self.verdicts = StateStore::new();
+        self.say(shoots, outcome);
+        self.serve().await
+    }
+
+    async fn serve(&mut self) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let listener = runtime.spawn(listen(self.address)).await??;
+        self.address = listener.local_addr()?;
+        let service = VerdictService {
+            verdicts: self.verdicts.clone(),
+            streams: Streams::new(CancellationToken::new()),
+        };
+        let server = Server::builder()
+            .add_service(LeaseProbeServiceServer::new(service))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        runtime.spawn(async move {
+            if let Err(error) = server.await {
+                eprintln!("the fake lease-probe failed: {error}");
+            }
+        });
+        self.runtime = Some(runtime);
+        Ok(())
+    }
+}
+
+impl Drop for FakeProbe {
+    fn drop(&mut self) {
+        // A runtime that is dropped waits for its tasks, which an async test must not.
+        self.kill();
+    }
+}
+
+/// The runtime of the one before ends in the background: its listener may hold the address a moment longer.
+async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let end = Instant::now() + BOUND;
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            bound => return bound,
+        }
+    }
+}
+
+struct VerdictService {
+    verdicts: StateStore<String, FakeVerdict>,
+    streams: Streams,
+}
+
+/// With the ages of the moment at which it is sent.
+fn encode(message: Message<String, Arc<FakeVerdict>>) -> pb::WatchVerdictsResponse {
+    let event = message.event.map(|said| {
+        let passed = said.said_at.elapsed();
+        pb::Verdict {
+            age: Some(duration(said.age + passed)),
+            valid_for: Some(duration(said.valid_for.saturating_sub(passed))),
+            ..said.verdict.clone()
+        }
+    });
+    let position = message.position;
+    pb::WatchVerdictsResponse::encode(Message { position, event })
+}
+
+#[tonic::async_trait]
+impl LeaseProbeService for VerdictService {
+    type WatchVerdictsStream = Responses<pb::WatchVerdictsResponse>;
+
+    async fn watch_verdicts(
+        &self,
+        request: Request<pb::WatchVerdictsRequest>,
+    ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
+        assert_eq!(
+            request.get_ref().scope(),
+            Scope::Local,
+            "every replica is asked for its own shoots"
+        );
+        let responses = self.streams.serve(
+            "WatchVerdicts",
+            &Extensions::default(),
+            self.verdicts.subscribe(|_| true),
+            |message| Ok(encode(message)),
+        );
+        responses.map(Response::new)
+    }
+
+    async fn get_verdict(
+        &self,
+        _: Request<pb::GetVerdictRequest>,
+    ) -> Result<Response<pb::GetVerdictResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn list_verdicts(
+        &self,
+        _: Request<pb::ListVerdictsRequest>,
+    ) -> Result<Response<pb::ListVerdictsResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+}
