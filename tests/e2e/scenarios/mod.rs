@@ -74,7 +74,7 @@ macro_rules! scenario {
 }
 
 /// All of them, by number.
-pub const ALL: [Scenario; 26] = [
+pub const ALL: &[Scenario] = &[
     scenario!("01_no_workers.rs", no_workers),
     scenario!("02_one_node.rs", one_node),
     scenario!("03_last_lease_deleted.rs", last_lease_deleted),

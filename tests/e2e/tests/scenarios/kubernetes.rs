@@ -11,7 +11,7 @@ use watchdog_e2e::acceptance::scenarios;
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scenarios() {
     let backend = Arc::new(RealBackend::start().await.unwrap());
-    let results = play_all(backend, &scenarios::ALL).await.unwrap();
+    let results = play_all(backend, scenarios::ALL).await.unwrap();
     results.save("real").unwrap();
     assert_eq!(results.failures(), Vec::<String>::new());
 }

@@ -20,7 +20,7 @@ fn every_scenario_is_played_and_has_a_row() {
     files.sort();
     let played: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.file).collect();
     assert_eq!(files, played);
-    for scenario in &scenarios::ALL {
+    for scenario in scenarios::ALL {
         let row = format!(
             "| {} | [{}](../tests/e2e/scenarios/{}). {} |",
             scenario.number(),
@@ -33,8 +33,13 @@ fn every_scenario_is_played_and_has_a_row() {
             "make acceptance: docs/acceptance.md lacks {row}"
         );
     }
-    let numbers: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.number()).collect();
-    assert_eq!(numbers, (1..=26).collect::<Vec<_>>());
+    let numbers = scenarios::ALL
+        .iter()
+        .map(|scenario| usize::from(scenario.number()));
+    assert!(
+        numbers.eq(1..=scenarios::ALL.len()),
+        "the numbers of the files have a gap"
+    );
 }
 
 #[test]

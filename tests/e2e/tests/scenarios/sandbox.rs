@@ -10,7 +10,7 @@ use watchdog_e2e::acceptance::scenarios;
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scenarios() {
     let backend = Arc::new(SandboxBackend::start().await.unwrap());
-    let results = play_all(backend, &scenarios::ALL).await.unwrap();
+    let results = play_all(backend, scenarios::ALL).await.unwrap();
     results.save("sandbox").unwrap();
     assert_eq!(results.failures(), Vec::<String>::new());
 }
