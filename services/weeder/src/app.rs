@@ -28,7 +28,7 @@ use watchdog_watch_stream::stream::Streams;
 use crate::cluster::discovery::discover;
 use crate::cluster::pace::Pace;
 use crate::cluster::permissions;
-use crate::cluster::watches::{SeedHandler, SeedWatches};
+use crate::cluster::watches::{SeedUpdates, SeedWatches};
 use crate::config::Config;
 use crate::controller::shared::SharedState;
 use crate::controller::state::WeederState;
@@ -135,7 +135,7 @@ pub fn start(
 fn spawn_watches(
     base: &ServiceBuilder,
     replica: &Replica<Share>,
-    watches: SeedWatches<impl SeedHandler>,
+    watches: SeedWatches<impl SeedUpdates>,
     current: Arc<WeederConfig>,
     annotations: Option<EventSink>,
 ) {

@@ -34,7 +34,7 @@ pub struct FakeProbe {
     runtime: Option<Runtime>,
 }
 
-/// A verdict, and how old and how long valid it was when it was said.
+/// A verdict, with its age and validity at the time when it was set.
 #[derive(Debug)]
 struct FakeVerdict {
     verdict: pb::Verdict,

@@ -21,7 +21,7 @@ struct PendingKeys {
     all: bool,
 }
 
-/// What must be reconciled.
+/// One key, or all, to reconcile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkItem {
     /// This key.

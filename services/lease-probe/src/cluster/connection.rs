@@ -286,7 +286,8 @@ impl<C: Connector> CachedConnection<C> {
                 .is_some_and(|answered| at.saturating_duration_since(answered) < HABITUAL)
     }
 
-    /// Sends a request over a new connection. To be kept on the heap: it is rare, and every probe would have room for it.
+    /// Sends a request over a new connection. Callers keep it on the heap: it is rare, and every probe would have room
+    /// for it.
     async fn request_fresh(
         &mut self,
         permit: StartPermit<'_>,

@@ -40,8 +40,8 @@ impl Default for PageSize {
 }
 
 impl PageSize {
-    /// After a list of this kind that failed because an answer was too large, or too large for the memory that was left.
-    /// Returns false after any other failure, and if it is the smallest already.
+    /// Shrinks after a list of this kind that failed because an answer was too large, or too large for the memory that
+    /// was left. Returns false after any other failure, and if it is the smallest already.
     pub(super) fn shrink_after(&mut self, failure: &ProbeFailure, kind: AnswerKind) -> bool {
         let is_too_large = match failure {
             // Smaller pages do not make the whole list smaller.

@@ -114,9 +114,9 @@ pub(crate) async fn resources(
     }
 }
 
-/// The pause before the seed is asked for a kind again. A seed that does not answer may be back at any moment, and until
-/// the kind is known every flow waits. A kind that is not served, or cannot be scaled, changes when somebody installs
-/// something.
+/// The pause before the seed is asked for a kind again. A seed that does not answer may be back at any moment, and
+/// every flow waits until the kind is known. A kind that is not served, or cannot be scaled, changes when somebody
+/// installs something.
 fn pause(backoff: &mut Backoff, failed: bool) -> Duration {
     let pause = backoff.next_delay();
     if failed {

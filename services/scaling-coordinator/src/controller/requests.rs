@@ -51,8 +51,8 @@ impl Controller {
         next_token
     }
 
-    /// The batch, or what takes its place now if the epoch has changed since it was queued: its writes would be cancelled
-    /// (S3). The shoot keeps its turn, because one watch that fails in a mass loss concerns all that wait.
+    /// The batch, or the one that takes its place if the epoch has changed since it was queued: its writes would be
+    /// cancelled (S3). The shoot keeps its turn, because one watch that fails in a mass loss concerns all that wait.
     fn of_this_epoch(&mut self, shoot: &Arc<str>, batch: RequestBatch) -> Option<RequestBatch> {
         if batch.epoch == self.inputs.ownership_epoch() {
             return Some(batch);

@@ -1,4 +1,4 @@
-//! The watches on the seed that the rules need: what they bring goes to a [`SeedHandler`].
+//! The watches on the seed that the rules need: what they bring goes to a [`SeedUpdates`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::domain::readiness::{ReceivedBy, Slice};
 const GATHER: Duration = Duration::from_secs(1);
 
 /// Says what must be watched, and receives the changes that the watches bring.
-pub(crate) trait SeedHandler: Clone + Send + Sync + 'static {
+pub(crate) trait SeedUpdates: Clone + Send + Sync + 'static {
     /// The services whose endpoints must be watched. Its sender lives as long as this handler.
     fn watched_services(&self) -> watch::Receiver<WatchedServices>;
 
@@ -55,7 +55,7 @@ pub(crate) struct SeedWatches<H> {
     pub(crate) stop: CancellationToken,
 }
 
-impl<H: SeedHandler> SeedWatches<H> {
+impl<H: SeedUpdates> SeedWatches<H> {
     /// Watches the endpoints of the services that have dependants. All of them are listed again when the services
     /// change.
     ///

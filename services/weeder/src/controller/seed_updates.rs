@@ -1,4 +1,4 @@
-//! What the watches bring, handed to the state.
+//! Hands the updates of the watches to the state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use tokio::sync::watch;
 use super::shared::SharedState;
 use crate::cluster::ObjectUpdate;
 use crate::cluster::annotations::Declaration;
-use crate::cluster::watches::SeedHandler;
+use crate::cluster::watches::SeedUpdates;
 use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::PodQuery;
 use crate::domain::namespaces::Namespace;
 use crate::domain::pods::Pod;
 use crate::domain::readiness::{ReceivedBy, Slice};
 
-impl SeedHandler for Arc<SharedState> {
+impl SeedUpdates for Arc<SharedState> {
     fn watched_services(&self) -> watch::Receiver<WatchedServices> {
         self.read(|state| state.watched_services.subscribe())
     }

@@ -27,8 +27,8 @@ in-memory sandbox and on real kube-apiservers with etcd, with the three services
 
 Each scenario is a file under [tests/e2e/scenarios](../tests/e2e/scenarios) that says in a few lines what happens and
 what must be. After each of them, and after each fault, the recorded history of the shoot is judged by the safety
-invariants S1 to S4 and S6 ([tests/support/src/history](../tests/support/src/history)). S5 is about several coordinators,
-which the tests of [replicas](../tests/e2e/tests/replicas) and chaos have.
+invariants S1 to S4 and S6 ([tests/support/src/history](../tests/support/src/history)). S5 is about several
+coordinators, which the tests of [replicas](../tests/e2e/tests/replicas) and chaos have.
 
 Time is scaled: a grace period of 40 s is 10 s on the sandbox and 16 s on real API servers. Durations below are those of
 the run, on a machine with two cores, preparation included; many scenarios are played at once.

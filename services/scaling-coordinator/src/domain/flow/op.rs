@@ -105,7 +105,7 @@ pub enum ActionOutcome {
     },
     /// Nothing was sent, because the write was no longer allowed when its turn came.
     Cancelled {
-        /// What has changed.
+        /// The change that forbids it.
         why: &'static str,
     },
     /// Nothing was sent, because the mode of the shoot is observe. The write counts as applied.
