@@ -29,7 +29,7 @@ pub use op::{Action, ActionKind, ActionOutcome};
 use show::{idle, in_flight, progress, rest};
 
 use super::Direction;
-use super::next_step::{NextStep, PlannedStep, plan_step};
+use super::next_step::{NextStep, PlannedStep, ResourceWrite, plan_step};
 use super::observed::Dependent;
 use super::status::{FlowState, FlowStatus, Progress, Step};
 
@@ -319,7 +319,7 @@ impl Flow {
         }
         op.broken_reported = false;
         if planned.next_step != NextStep::Wait {
-            op.end_wait();
+            op.end_wait(planned.next_step == NextStep::Write(ResourceWrite::CleanUp));
         }
         if planned.next_step == NextStep::NotObserved {
             // That nothing is known of a resource is no failure of it.

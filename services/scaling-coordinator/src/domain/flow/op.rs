@@ -223,10 +223,11 @@ impl Operation {
         }
     }
 
-    /// The resource is not waited for any more. If the wait had timed out, it has ended well after all, and the write
-    /// that follows is a new operation. (A pause after anything else ends before a wait begins.)
-    pub(super) fn end_wait(&mut self) {
-        if self.wait.take().is_some() {
+    /// The resource is not waited for any more. If it `is_ready`, its wait has not failed, even if it had timed out:
+    /// the write that follows begins a new round of tries. A pause for another reason is over before a wait begins, so
+    /// none is cut short here.
+    pub(super) fn end_wait(&mut self, is_ready: bool) {
+        if self.wait.take().is_some() && is_ready {
             self.not_before = None;
             self.tries = 0;
         }

@@ -110,6 +110,12 @@ impl Bench {
         self.observed.insert(name, seen.into());
     }
 
+    /// The watch lists again: nothing is known of this resource.
+    pub(in crate::domain::flow) fn forget(&mut self, name: &'static str) {
+        self.observed
+            .insert(name, Observed::Unknown("not listed yet".into()));
+    }
+
     pub(in crate::domain::flow) fn done(
         &mut self,
         direction: Option<Direction>,

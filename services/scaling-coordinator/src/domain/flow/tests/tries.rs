@@ -90,22 +90,37 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
 }
 
-#[test]
-fn what_is_ready_after_its_level_failed_is_cleaned_up_at_once() {
+/// kcm is scaled up and its level has failed, because it did not become ready.
+fn failed_to_start() -> (Bench, ResourceState) {
     let mut bench = Bench::new(held(1), held(1), Observed::Absent);
     let starting = ResourceState {
         ready: 0,
         ..recorded(1)
     };
-    bench.done(UP, "scale kcm 1", "kcm", starting);
+    bench.done(UP, "scale kcm 1", "kcm", starting.clone());
     while bench.state(UP) != FlowState::Failed {
         bench.now = bench.next(UP).wake.unwrap();
         if !bench.wanted(UP).is_empty() {
             bench.answer(UP, "read kcm", ActionOutcome::Done);
         }
     }
+    (bench, starting)
+}
+
+#[test]
+fn what_is_ready_after_its_level_failed_is_cleaned_up_at_once() {
+    let (mut bench, _) = failed_to_start();
     bench.see("kcm", recorded(1));
     assert_eq!(bench.wanted(UP), ["clean kcm"]);
+}
+
+#[test]
+fn a_watch_that_lists_again_ends_no_failure() {
+    let (mut bench, starting) = failed_to_start();
+    bench.forget("kcm");
+    bench.next(UP);
+    bench.see("kcm", starting);
+    assert_eq!(bench.state(UP), FlowState::Failed);
 }
 
 #[test]
