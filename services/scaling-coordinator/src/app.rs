@@ -19,6 +19,7 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
 use watchdog_runtime::tls::Tls;
+use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
@@ -42,7 +43,6 @@ use crate::grpc::observers::Observers;
 use crate::grpc::service::ScalingApi;
 use crate::metrics;
 use crate::metrics::collector::Scrape;
-use watchdog_runtime::work_queue::WorkQueue;
 
 pub mod release;
 

@@ -1,7 +1,7 @@
 //! The one way to declare and export a metric.
 //!
-//! A metric is a constant, and nothing else names it. Each crate has its metrics in its `metrics.rs`, except this one,
-//! which has those of one module in that module. A metric takes labels of its own type only, so a label cannot be
+//! A metric is a constant, and nothing else names it. Other crates declare theirs in `metrics.rs`; a module of this
+//! crate declares the metrics that it records. A metric takes labels of its own type only, so a label cannot be
 //! misspelt, forgotten or given a value outside its set.
 
 use std::fmt::Write as _;

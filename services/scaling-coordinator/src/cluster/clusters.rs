@@ -10,9 +10,9 @@ use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{SkipReason, may_continue};
 use watchdog_api::policy::{PolicyError, ShootMode, parse_failure_fraction, parse_mode};
 use watchdog_kube::client::{RequestError, found, request_within};
+use watchdog_runtime::work_queue::WorkQueue;
 
 use super::object_index::{IndexMark, ObjectIndex, Origin, version_of};
-use watchdog_runtime::work_queue::WorkQueue;
 
 /// Deadline of one request for a Cluster. A write waits for it, and is tried again when the request fails.
 const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);

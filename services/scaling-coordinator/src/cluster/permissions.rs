@@ -62,10 +62,10 @@ pub(crate) async fn check(
 mod tests {
     use kube::core::{ApiResource, GroupVersionKind};
     use watchdog_api::prober::ResourceRef;
+    use watchdog_runtime::work_queue::WorkQueue;
 
     use super::*;
     use crate::cluster::resources::ListState;
-    use watchdog_runtime::work_queue::WorkQueue;
 
     /// The verbs asked for on a resource and its scale sub-resource.
     fn verbs(group: &str, kind: &str, plural: &str) -> (Vec<&'static str>, Vec<&'static str>) {

@@ -20,12 +20,12 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
+use watchdog_runtime::work_queue::WorkQueue;
 
 pub(crate) use self::entry::ObservedScale;
 use self::entry::ResourceEntry;
 use super::object_index::{IndexMark, ObjectIndex, Origin, is_newer, version_of};
 use crate::domain::observed::{Dependent, Observed};
-use watchdog_runtime::work_queue::WorkQueue;
 
 /// Why nothing is known of a configured resource, or that its objects are.
 #[derive(Debug, Clone)]

@@ -127,10 +127,10 @@ impl WatchedResource {
 mod tests {
     use serde_json::json;
     use watchdog_api::config::UnknownFields;
+    use watchdog_runtime::work_queue::WorkQueue;
 
     use super::*;
     use crate::cluster::object_index::{IndexMark, Origin};
-    use watchdog_runtime::work_queue::WorkQueue;
 
     const FILE: &str = "
 kubeConfigSecretName: probe

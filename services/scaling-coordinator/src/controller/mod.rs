@@ -28,6 +28,7 @@ use watchdog_api::policy::{Mode, ModeInForce};
 use watchdog_kube::events::{EventSink, Notice};
 use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::Tracer;
+use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 use watchdog_watch_stream::server::StateStore;
 
 use self::history::HistoryStore;
@@ -42,7 +43,6 @@ use crate::domain::flow::{Action, ActionKind, ActionOutcome, earliest};
 use crate::domain::overview::ShootScaling;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::FAILURES;
-use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
 /// The time that requests under way get when the process stops. Below the grace period of the drain, above the deadline
 /// of one request. No request begins in that time.

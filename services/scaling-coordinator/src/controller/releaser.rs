@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_kube::membership::Share;
+use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::server::StateStore;
 
 use super::verdicts::{TracedVerdict, VerdictTable};
@@ -20,7 +21,6 @@ use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::next_step::NextStep;
 use crate::domain::overview::ShootScaling;
 use crate::domain::plan::{self, Planned};
-use watchdog_runtime::work_queue::WorkQueue;
 
 /// The interval at which the indexes are checked, without a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use watchdog_runtime::work_queue::WorkQueue;
 
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict, StreamCounts};
-use watchdog_runtime::work_queue::WorkQueue;
 
 /// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);

@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
 use watchdog_api::workload::RecordedReplicas;
+use watchdog_runtime::work_queue::WorkItem;
 
 use super::*;
 use crate::domain::observed::ResourceState;
-use watchdog_runtime::work_queue::WorkItem;
 
 /// After everything that was taken in.
 const LATEST: IndexMark = IndexMark(u64::MAX);
