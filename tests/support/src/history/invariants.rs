@@ -95,7 +95,7 @@ impl<'a> Checker<'a> {
         if down {
             self.loss_was_known(now, at);
             if now.name == KCM {
-                self.others_are((now, at), "down after the others", &[MCM, CA], |other| {
+                self.others_are((before, now, at), "down after the others", &[MCM, CA], |other| {
                     other.wanted == 0 && other.ready == 0
                 });
             }
@@ -115,7 +115,9 @@ impl<'a> Checker<'a> {
                 CA => &[KCM, MCM],
                 _ => &[],
             };
-            self.others_are((now, at), "up before the others", first, |other| other.ready > 0);
+            self.others_are((before, now, at), "up before the others", first, |other| {
+                other.ready > 0
+            });
             let count = self.count(&now.name);
             if count.is_some_and(|count| count != now.wanted) {
                 self.add(
@@ -196,24 +198,49 @@ impl<'a> Checker<'a> {
         loss || in_force.is_some_and(is_loss)
     }
 
-    /// S3.
+    /// S3. A write that has come in cannot be taken back, and one that came in after it may show before it: the others
+    /// count as they were when the write came in, where that is known.
     fn others_are(
         &mut self,
-        (now, at): (&Dependant, Timestamp),
+        (before, now, at): (&Dependant, &Dependant, Timestamp),
         what: &str,
         others: &[&str],
         good: impl Fn(&Dependant) -> bool,
     ) {
+        let arrival = self.arrival(before);
+        let was_good = |name: &str| {
+            let seen = arrival.and_then(|arrival| self.seen(name, arrival));
+            seen.is_some_and(&good)
+        };
         let late: Vec<_> = others
             .iter()
             .filter_map(|name| self.state.get(name).copied())
-            .filter(|other| !other.ignored && !good(other))
+            .filter(|other| !other.ignored && !good(other) && !was_good(&other.name))
             .map(|other| format!("{} wants {} and has {}", other.name, other.wanted, other.ready))
             .collect();
         if !late.is_empty() {
             let what = format!("went {what}, but {}", late.join(", "));
             self.add(Invariant::S3, now, at, &what);
         }
+    }
+
+    /// When the write that replaced this version came in.
+    fn arrival(&self, replaced: &Dependant) -> Option<Timestamp> {
+        let arrives = |entry: &&TimelineEntry| match &entry.fact {
+            Fact::Arrival { name, against } => *name == replaced.name && *against == replaced.version,
+            _ => false,
+        };
+        self.entries.iter().find(arrives).map(|entry| entry.at)
+    }
+
+    /// A dependant as it was at a moment.
+    fn seen(&self, name: &str, at: Timestamp) -> Option<&'a Dependant> {
+        let seen = self.entries.iter().filter(|entry| entry.at <= at);
+        let versions = seen.filter_map(|entry| match &entry.fact {
+            Fact::Dependant(dependant) if dependant.name == name => Some(dependant),
+            _ => None,
+        });
+        versions.max_by_key(|dependant| dependant.version)
     }
 
     /// S4.

@@ -46,6 +46,7 @@ use serde_json::Value;
 
 use self::claims::Claims;
 pub use self::sources::{from_audit_log, from_sandbox};
+use self::timeline::{Fact, TimelineEntry};
 
 /// For so long, at the least, others count a membership Lease as live that is not renewed: 18 s
 /// (`Timing::PRODUCTION.peer_ttl`) by a clock that runs 10 % fast. A holder whose clock is as slow stops after 15 s.
@@ -174,6 +175,16 @@ impl History {
             .map(|write| write.author.as_str())
     }
 
+    /// When the writes to the dependants of a shoot came in.
+    #[must_use]
+    pub fn arrivals(&self, shoot: &str) -> Vec<TimelineEntry> {
+        let on_shoot = self
+            .writes
+            .iter()
+            .filter(|write| write.applied && shoot_of(&write.path) == Some(shoot));
+        on_shoot.filter_map(arrival).collect()
+    }
+
     /// Judges everything in it by S5.
     #[must_use]
     pub fn check(&self) -> HistoryReport {
@@ -261,6 +272,18 @@ fn overlaps(shoot: &str, actions: &[ShootAction<'_>], report: &mut HistoryReport
 }
 
 /// The shoot whose resource a path names; none for anything else. Kubernetes Events are no actions.
+fn arrival(write: &Write) -> Option<TimelineEntry> {
+    let (_, rest) = write.path.split_once("/deployments/")?;
+    let against = write.body.pointer("/metadata/resourceVersion")?.as_str()?;
+    Some(TimelineEntry {
+        at: write.at,
+        fact: Fact::Arrival {
+            name: rest.split('/').next()?.to_owned(),
+            against: against.parse().ok()?,
+        },
+    })
+}
+
 fn shoot_of(path: &str) -> Option<&str> {
     let (_, rest) = path.strip_prefix("/apis/apps/v1")?.split_once("/namespaces/")?;
     rest.split('/').next()

@@ -58,6 +58,13 @@ pub enum Fact {
         /// All nodes.
         of: usize,
     },
+    /// A request to change a dependant came in at the API server; its effect may show later.
+    Arrival {
+        /// Name of the dependant.
+        name: String,
+        /// The `resourceVersion` that it replaces.
+        against: u64,
+    },
 }
 
 /// A Deployment as it was at a version.

@@ -358,10 +358,12 @@ impl ScriptedShoots {
             restored: false,
             verdicts: false,
         };
-        let mut report = self.history()?.check();
+        let history = self.history()?;
+        let mut report = history.check();
         for shoot in &self.shoots {
-            let of_shoot = violations(shoot, &self.timeline.of(shoot), &expected);
-            report.violations.extend(of_shoot);
+            let mut entries = self.timeline.of(shoot);
+            entries.extend(history.arrivals(shoot));
+            report.violations.extend(violations(shoot, &entries, &expected));
         }
         Ok(report)
     }
