@@ -15,6 +15,7 @@ mod requests;
 use objects::{annotations, endpoints, membership, pods};
 use requests::{page_token, requests};
 
+use lease_probe::cluster::LARGEST_PAGE;
 use serde::Deserialize;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{ShootSettings, SkipReason, may_continue, may_start};
@@ -92,14 +93,14 @@ fn cluster(data: &[u8]) {
 
 /// A page of leases: one that is malformed is reported with a reason and hides no other.
 fn leases(data: &[u8]) {
-    let protobuf = match LeaseItem::page::<MOST>(&[b"k8s\0", data].concat()) {
+    let protobuf = match LeaseItem::page::<LARGEST_PAGE>(&[b"k8s\0", data].concat()) {
         Ok(page) => page.items,
         Err(error) => {
             check_reason(&error.to_string());
             Vec::new()
         }
     };
-    assert!(protobuf.len() <= MOST);
+    assert!(protobuf.len() <= LARGEST_PAGE);
     for item in page::<LeaseItem>(data).iter().chain(&protobuf) {
         match item {
             // Times are carried on in microseconds.
@@ -123,23 +124,20 @@ fn nodes(data: &[u8]) {
     }
 }
 
-/// The items that lease-probe asks for.
-const MOST: usize = 500;
-
 /// A page as lease-probe decodes it: with at most as many items as it asked for.
 fn page<'a, I: Deserialize<'a> + PartialEq + std::fmt::Debug>(data: &'a [u8]) -> Vec<Item<I>> {
     let (all, asked) = (
         ItemList::<I>::from_slice(data),
-        ItemList::<I>::at_most::<MOST>(data),
+        ItemList::<I>::at_most::<LARGEST_PAGE>(data),
     );
     match (all, asked) {
         (Ok(all), Ok(asked)) => {
-            assert!(asked.items.len() <= MOST);
+            assert!(asked.items.len() <= LARGEST_PAGE);
             assert_eq!(asked, all);
             asked.items
         }
         (Ok(all), Err(error)) => {
-            assert!(all.items.len() > MOST, "{error}");
+            assert!(all.items.len() > LARGEST_PAGE, "{error}");
             check_reason(&error.to_string());
             Vec::new()
         }

@@ -4,7 +4,9 @@ use std::future::Future;
 use std::sync::LazyLock;
 
 use futures::FutureExt as _;
+use lease_probe::LeaseProbeApi;
 use prost::Message;
+use scaling_coordinator::ScalingApi;
 use tokio::runtime::Runtime;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
@@ -14,6 +16,7 @@ use watchdog_proto::weeder::v1::weeder_service_server::WeederService as _;
 use watchdog_runtime::grpc_server::MAX_REQUEST_BYTES;
 use watchdog_runtime::request::PageRequest;
 use watchdog_watch_stream::item::NamePair;
+use weeder::WeederApi;
 
 use crate::check_reason;
 
@@ -32,11 +35,7 @@ pub(crate) fn requests(data: &[u8]) {
         return;
     };
     let data = data.get(..MAX_REQUEST_BYTES).unwrap_or(data);
-    let (probe, scaling, weeder) = (
-        lease_probe::fuzz::api(),
-        scaling_coordinator::fuzz::api(),
-        weeder::fuzz::api(),
-    );
+    let (probe, scaling, weeder) = (LeaseProbeApi::empty(), ScalingApi::empty(), WeederApi::empty());
     RUNTIME.block_on(async {
         match method {
             b'a' => call(data, |request| probe.watch_verdicts(request)),

@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod config;
 pub mod controller;
 pub mod domain;
-pub mod fuzz;
 mod grpc;
 mod metrics;
+
+pub use grpc::service::LeaseProbeApi;

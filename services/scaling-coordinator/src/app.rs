@@ -26,6 +26,7 @@ use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
+use self::observers::Observers;
 use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
 use crate::cluster::writer::ResourceWriter;
@@ -39,11 +40,11 @@ use crate::controller::verdicts::VerdictTable;
 use crate::domain::history::ShootEvent;
 use crate::domain::overview::{Overview as _, ShootScaling};
 use crate::grpc::convert;
-use crate::grpc::observers::Observers;
 use crate::grpc::service::ScalingApi;
 use crate::metrics;
 use crate::metrics::collector::Scrape;
 
+mod observers;
 pub mod release;
 
 /// Name of the service in membership Leases, in Kubernetes Events and in its requests.

@@ -8,6 +8,40 @@ mod cluster;
 pub mod config;
 mod controller;
 pub mod domain;
-pub mod fuzz;
 mod grpc;
 mod metrics;
+
+use std::collections::BTreeMap;
+
+use self::cluster::{EndpointsObject, PodObject, SliceObject};
+use self::domain::pods::CrashLoop;
+use self::domain::readiness::Slice;
+pub use self::grpc::service::WeederApi;
+
+/// Labels of a pod, true if it is being deleted, and its containers in a crash loop.
+pub type PodFacts = (BTreeMap<String, String>, bool, Vec<CrashLoop>);
+
+/// Reads an `EndpointSlice`; none if it has no name.
+///
+/// # Errors
+/// When it is no JSON object.
+pub fn read_slice(json: &[u8]) -> serde_json::Result<Option<Slice>> {
+    serde_json::from_slice(json).map(SliceObject::into_slice)
+}
+
+/// Reads an Endpoints; none if it has no name.
+///
+/// # Errors
+/// When it is no JSON object.
+pub fn read_endpoints(json: &[u8]) -> serde_json::Result<Option<Slice>> {
+    serde_json::from_slice(json).map(EndpointsObject::into_slice)
+}
+
+/// Reads a Pod; none if it has no name or UID.
+///
+/// # Errors
+/// When it is no JSON object.
+pub fn read_pod(json: &[u8]) -> serde_json::Result<Option<PodFacts>> {
+    let pod = serde_json::from_slice(json).map(PodObject::into_pod)?;
+    Ok(pod.map(|pod| (pod.labels, pod.deleting, pod.crashes)))
+}

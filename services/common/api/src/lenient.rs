@@ -135,7 +135,8 @@ fn closing_quote(text: &str) -> Option<usize> {
 
 // === impl Pruned ===
 
-/// Reads the wanted part of a document into a [`Value`]. Works with any deserializer and fails on broken syntax only.
+/// Reads the wanted part of a document into a [`Value`]. Works with JSON and every other format that describes itself,
+/// and fails on broken syntax only.
 pub(crate) struct Pruned<'k>(pub(crate) &'k Keep);
 
 impl<'de> DeserializeSeed<'de> for Pruned<'_> {
@@ -178,14 +179,6 @@ impl<'de> Visitor<'de> for Pruned<'_> {
 
     fn visit_unit<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
-    }
-
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        self.deserialize(deserializer)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {

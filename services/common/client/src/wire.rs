@@ -9,6 +9,13 @@ use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as w
 use crate::item::Keyed;
 use crate::message::{Event, Message};
 
+/// Items in a page at most; a request for more gets this many. A verdict with its evidence stays below 2 KiB, so a page
+/// stays below 2 MiB.
+pub const MAX_PAGE_SIZE: i32 = 1_000;
+
+/// Shoots that one request may name.
+pub const MAX_SHOOTS: usize = 1_000;
+
 /// The message of a Watch stream.
 pub trait WatchResponse: Sized + Send + 'static {
     /// The items of the stream.
@@ -99,6 +106,56 @@ watch_response!(
     weeder::watch_endpoint_readiness_response::Event,
     weeder::EndpointReadiness
 );
+
+/// A part of the items of all replicas, in the order of their keys.
+#[derive(Debug)]
+pub struct ItemPage<M> {
+    /// The items in the order of their keys.
+    pub items: Vec<M>,
+    /// Token of the next page; empty on the last one.
+    pub next_page_token: String,
+    /// Number of items over all pages.
+    pub total_size: i32,
+    /// When the answer was sent.
+    pub position: Option<pb::Position>,
+    /// Lists what the answer lacks.
+    pub completeness: Option<pb::Completeness>,
+}
+
+/// All answers of List RPCs are alike; only the items and their name differ.
+macro_rules! list_response {
+    ($response:ty, $items:ident: $item:ty) => {
+        impl From<ItemPage<$item>> for $response {
+            fn from(page: ItemPage<$item>) -> Self {
+                Self {
+                    $items: page.items,
+                    next_page_token: page.next_page_token,
+                    total_size: page.total_size,
+                    position: page.position,
+                    completeness: page.completeness,
+                }
+            }
+        }
+
+        impl From<$response> for ItemPage<$item> {
+            fn from(response: $response) -> Self {
+                Self {
+                    items: response.$items,
+                    next_page_token: response.next_page_token,
+                    total_size: response.total_size,
+                    position: response.position,
+                    completeness: response.completeness,
+                }
+            }
+        }
+    };
+}
+
+list_response!(probe::ListVerdictsResponse, verdicts: probe::Verdict);
+list_response!(scaling::ListScalingResponse, scalings: scaling::ShootScaling);
+list_response!(scaling::ListShootEventsResponse, events: scaling::ShootEvent);
+list_response!(weeder::ListWeedersResponse, weeders: weeder::Weeder);
+list_response!(weeder::ListEndpointReadinessResponse, services: weeder::EndpointReadiness);
 
 /// A moment in microseconds since the Unix epoch.
 #[must_use]

@@ -158,7 +158,7 @@ mod tests {
     use tracing::field::Empty;
 
     use super::*;
-    use crate::telemetry::tests::{CapturedLog, logged};
+    use crate::telemetry::tests::logged;
 
     /// The lines of a span for a shoot, one for a resource in it, and events in them.
     fn lines(format: LogFormat) -> Vec<String> {
@@ -263,11 +263,7 @@ mod tests {
 
     #[test]
     fn records_of_the_log_crate_keep_their_target() {
-        let kept = CapturedLog::default();
-        let writer = kept.clone();
-        let (subscriber, _) =
-            crate::telemetry::subscriber(LogFormat::Json, "info", move || writer.clone()).unwrap();
-        tracing::subscriber::with_default(subscriber, || {
+        let lines = logged(LogFormat::Json, |_| {
             let record = tracing_log::log::Record::builder()
                 .level(tracing_log::log::Level::Warn)
                 .target("rustls::check")
@@ -275,7 +271,7 @@ mod tests {
                 .build();
             tracing_log::format_trace(&record).unwrap();
         });
-        let line: Value = serde_json::from_str(&kept.text()).unwrap();
+        let line: Value = serde_json::from_str(&lines.join("\n")).unwrap();
         assert_eq!(
             (&line["target"], &line["message"]),
             (&json!("rustls::check"), &json!("unexpected end"))

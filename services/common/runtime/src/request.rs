@@ -5,17 +5,12 @@ use std::collections::BTreeSet;
 use rapidhash::v3::rapidhash_v3;
 use tonic::Status;
 use watchdog_api::names::is_dns_label;
+use watchdog_client::wire::{MAX_PAGE_SIZE, MAX_SHOOTS};
 
 use crate::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
-/// Shoots that one request may name.
-const MAX_SHOOTS: usize = 1_000;
-
 /// Page size where a request names none.
 const DEFAULT_PAGE: usize = 100;
-
-/// Largest page. A verdict with its evidence stays below 2 KiB, so a page stays below 2 MiB.
-const MAX_PAGE: usize = 1_000;
 
 /// Characters of a wrong value that an error shows.
 const MAX_SHOWN: usize = 80;
@@ -97,9 +92,9 @@ impl PageRequest {
     /// # Errors
     /// INVALID_ARGUMENT when the size is negative, or the token was not given out for such a request.
     pub fn read(size: i32, token: &str, filter: &[&str]) -> Result<Self, Status> {
-        let size = match usize::try_from(size) {
+        let size = match usize::try_from(size.min(MAX_PAGE_SIZE)) {
             Ok(0) => DEFAULT_PAGE,
-            Ok(size) => size.min(MAX_PAGE),
+            Ok(size) => size,
             Err(_) => return Err(invalid_field("page_size", "is negative: use 0 for the default")),
         };
         // No filter contains the separator.

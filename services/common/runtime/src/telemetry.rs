@@ -107,40 +107,18 @@ fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::Arc;
-
-    use parking_lot::Mutex;
+    use std::io::Seek as _;
 
     use super::*;
 
-    /// Keeps what is written to it.
-    #[derive(Clone, Default)]
-    pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
-
-    impl CapturedLog {
-        pub(crate) fn text(&self) -> String {
-            String::from_utf8(self.0.lock().clone()).unwrap()
-        }
-    }
-
-    impl std::io::Write for CapturedLog {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     /// The lines that are written while something runs, with the filter `info` at first.
     pub(crate) fn logged(format: LogFormat, run: impl FnOnce(&LogLevel)) -> Vec<String> {
-        let kept = CapturedLog::default();
-        let writer = kept.clone();
-        let (subscriber, level) = subscriber(format, "info", move || writer.clone()).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        let (subscriber, level) = subscriber(format, "info", file.try_clone().unwrap()).unwrap();
         tracing::subscriber::with_default(subscriber, || run(&level));
-        kept.text().lines().map(str::to_owned).collect()
+        file.rewind().unwrap();
+        let text = io::read_to_string(file).unwrap();
+        text.lines().map(str::to_owned).collect()
     }
 
     #[test]

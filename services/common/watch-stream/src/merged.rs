@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use watchdog_runtime::service_builder::ServiceBuilder;
 
-pub use self::answers::{ItemAnswer, ItemPage, scope};
+pub use self::answers::{ItemAnswer, scope};
 use self::known_replicas::{KnownReplicas, Leadership, PeerState};
 use self::peers::PeerHandler;
 use crate::item::FeedItem;

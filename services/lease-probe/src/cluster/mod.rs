@@ -15,3 +15,5 @@ pub mod start_limiter;
 mod tls;
 pub mod transport;
 pub mod watches;
+
+pub use pages::LARGEST_PAGE;

@@ -18,7 +18,7 @@ use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::outcome::{ProbeFailure, ShootPermission, quote};
 
 /// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
-const PAGE: usize = 500;
+pub const LARGEST_PAGE: usize = 500;
 
 /// And the fewest, after pages that were too large: 16 nodes are about 250 kB.
 const SMALLEST_PAGE: usize = 16;
@@ -35,7 +35,7 @@ pub(super) struct PageSize(usize);
 
 impl Default for PageSize {
     fn default() -> Self {
-        Self(PAGE)
+        Self(LARGEST_PAGE)
     }
 }
 
@@ -59,7 +59,7 @@ impl PageSize {
     /// After a list whose largest page had this many bytes. Grows only if twice as much is far from the limit.
     fn grow(&mut self, largest: usize, limit: usize) {
         if largest < limit / 8 {
-            self.0 = (2 * self.0).min(PAGE);
+            self.0 = (2 * self.0).min(LARGEST_PAGE);
         }
     }
 }
@@ -95,7 +95,7 @@ impl Listable for LeaseItem {
     const PERMISSION: ShootPermission = ShootPermission::ListLeases;
 
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
-        Self::page::<PAGE>(bytes)
+        Self::page::<LARGEST_PAGE>(bytes)
     }
 
     fn heap_size(&self) -> usize {
@@ -109,7 +109,7 @@ impl Listable for NodeItem {
     const PERMISSION: ShootPermission = ShootPermission::ListNodes;
 
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
-        ItemList::at_most::<PAGE>(bytes)
+        ItemList::at_most::<LARGEST_PAGE>(bytes)
     }
 
     fn heap_size(&self) -> usize {

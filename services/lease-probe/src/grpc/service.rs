@@ -1,5 +1,6 @@
 //! `gardener.watchdog.probe.v1.LeaseProbeService`.
 
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
@@ -11,7 +12,8 @@ use watchdog_watch_stream::stream::{Responses, Streams};
 /// Returns true if it is certain that the seed has no Cluster of a name.
 pub(crate) type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-pub(crate) struct LeaseProbeApi {
+/// The gRPC service of a replica.
+pub struct LeaseProbeApi {
     pub(crate) verdicts: MergedView<pb::Verdict>,
     /// Distinguishes a shoot that does not exist from one without a verdict.
     pub(crate) is_unknown: IsUnknown,
@@ -19,6 +21,16 @@ pub(crate) struct LeaseProbeApi {
 }
 
 impl LeaseProbeApi {
+    /// Without verdicts, for the fuzz targets and tests.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            verdicts: MergedView::new("empty".into()),
+            is_unknown: Box::new(|_| false),
+            streams: Streams::new(CancellationToken::new()),
+        }
+    }
+
     /// The answer for a shoot on which there is no verdict.
     fn without_verdict(&self, shoot: &str) -> Status {
         if (self.is_unknown)(shoot) {
@@ -80,19 +92,12 @@ impl LeaseProbeService for LeaseProbeApi {
         let asked =
             |_: &String, verdict: &pb::Verdict| outcomes.is_empty() || outcomes.contains(&verdict.outcome);
         let page = self.verdicts.list(scope, &page, asked).await?;
-        Ok(Response::new(pb::ListVerdictsResponse {
-            verdicts: page.items,
-            next_page_token: page.next_page_token,
-            total_size: page.total_size,
-            position: page.position,
-            completeness: page.completeness,
-        }))
+        Ok(Response::new(page.into()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio_util::sync::CancellationToken;
     use tonic::Code;
 
     use super::*;
@@ -101,9 +106,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_shoot_is_not_found_only_when_it_is_certain_that_there_is_none() {
         let service = LeaseProbeApi {
-            verdicts: MergedView::new("me".into()),
             is_unknown: Box::new(|shoot| shoot == "none"),
-            streams: Streams::new(CancellationToken::new()),
+            ..LeaseProbeApi::empty()
         };
         let get = async |shoot: &str| {
             let request = pb::GetVerdictRequest {

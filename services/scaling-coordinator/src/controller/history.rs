@@ -111,13 +111,8 @@ impl HistoryStore {
         change: impl FnOnce(&mut ShootHistory) -> E,
     ) {
         let mut state = self.state.lock();
-        if !state.shoots.contains_key(shoot) {
-            state.shoots.insert(shoot.into(), ShootHistory::default());
-        }
-        let Some(history) = state.shoots.get_mut(shoot) else {
-            return;
-        };
-        for event in change(history) {
+        let events = change(state.shoots.entry(shoot.into()).or_default());
+        for event in events {
             if let ShootEventKind::IncidentEnded(incident) = &event.kind {
                 log_incident(shoot, incident);
             }

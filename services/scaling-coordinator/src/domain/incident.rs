@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
 use watchdog_api::prober::ResourceRef;
+use watchdog_api::unix_time::micros;
 
 use super::Direction;
 use super::decision::Outcome;
@@ -222,7 +223,6 @@ impl Incident {
 
 /// Microseconds from one instant to another; negative if that is earlier.
 pub(crate) fn signed_micros(from: Instant, to: Instant) -> i64 {
-    let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
     match to.checked_duration_since(from) {
         Some(later) => micros(later),
         None => -micros(from.saturating_duration_since(to)),

@@ -1,5 +1,4 @@
-//! The gRPC side: the streams from lease-probe, request checks, domain <-> proto. No kube types.
+//! The gRPC side: request checks, domain <-> proto. No kube types.
 
 pub(crate) mod convert;
-pub(crate) mod observers;
 pub(crate) mod service;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
@@ -12,9 +13,11 @@ use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
-use crate::domain::overview::Overview;
+use crate::domain::Direction;
+use crate::domain::overview::{Overview, ShootPlan};
 
-pub(crate) struct ScalingApi {
+/// The gRPC service of a replica.
+pub struct ScalingApi {
     pub(crate) scaling: MergedView<pb::ShootScaling>,
     pub(crate) events: MergedView<pb::ShootEvent>,
     /// This replica's own knowledge of every shoot, and plans.
@@ -22,7 +25,35 @@ pub(crate) struct ScalingApi {
     pub(crate) streams: Streams,
 }
 
+/// The overview of a replica without shoots.
+struct NoShoots;
+
+impl Overview for NoShoots {
+    fn is_unknown(&self, _: &str) -> bool {
+        false
+    }
+
+    fn owner(&self, _: &str) -> Option<Arc<str>> {
+        None
+    }
+
+    fn plan(&self, _: &str, _: Direction) -> Option<ShootPlan> {
+        None
+    }
+}
+
 impl ScalingApi {
+    /// Without shoots, for the fuzz targets.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            scaling: MergedView::new("empty".into()),
+            events: MergedView::new("empty".into()),
+            overview: Arc::new(NoShoots),
+            streams: Streams::new(CancellationToken::new()),
+        }
+    }
+
     /// The answer for a shoot that no replica has reported.
     fn not_reported(&self, shoot: &str) -> Status {
         if self.overview.is_unknown(shoot) {
@@ -95,13 +126,7 @@ impl ScalingService for ScalingApi {
                 && (modes.is_empty() || modes.contains(&scaling.mode))
         };
         let page = self.scaling.list(scope, &page, asked).await?;
-        Ok(Response::new(pb::ListScalingResponse {
-            scalings: page.items,
-            next_page_token: page.next_page_token,
-            total_size: page.total_size,
-            position: page.position,
-            completeness: page.completeness,
-        }))
+        Ok(Response::new(page.into()))
     }
 
     async fn plan_scaling(
@@ -148,12 +173,6 @@ impl ScalingService for ScalingApi {
         let page = PageRequest::read(request.page_size, &request.page_token, &filter)?;
         let asked = |key: &NamePair, _: &pb::ShootEvent| request.shoot.is_empty() || *key.0 == *request.shoot;
         let page = self.events.list(scope, &page, asked).await?;
-        Ok(Response::new(pb::ListShootEventsResponse {
-            events: page.items,
-            next_page_token: page.next_page_token,
-            total_size: page.total_size,
-            position: page.position,
-            completeness: page.completeness,
-        }))
+        Ok(Response::new(page.into()))
     }
 }

@@ -8,12 +8,13 @@ use std::mem::take;
 use futures::future::try_join_all;
 use tonic::{Code, Status};
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
+use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
 use watchdog_proto::feed::v1::Completeness;
 use watchdog_proto::probe::v1::{
     GetVerdictRequest, ListVerdictsRequest, ListVerdictsResponse, Outcome, Verdict,
 };
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, GetScalingRequest, ListScalingRequest, ListScalingResponse, ListShootEventsRequest,
+    Direction, GetScalingRequest, ListScalingRequest, ListScalingResponse, ListShootEventsRequest,
     PlanScalingRequest, PlanScalingResponse, ShootEvent, ShootScaling,
 };
 use watchdog_proto::weeder::v1::{
@@ -24,9 +25,6 @@ use crate::args::ServiceFilterArgs;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::program::Program;
-
-/// Items of a page where all are read.
-const PAGE: i32 = 1_000;
 
 /// Pages at most: a server that sends more than any seed can have is broken.
 const MAX_PAGES: usize = 1_000;
@@ -71,20 +69,44 @@ impl ProgramDialer {
     }
 }
 
-/// The items of all pages. `read` takes the token of a page, and gives its items and the token of the next one.
-async fn all_pages<T>(
-    mut read: impl AsyncFnMut(String) -> Result<(Vec<T>, String), CommandError>,
-) -> Result<Vec<T>, CommandError> {
-    let (mut all, mut token) = (Vec::new(), String::new());
-    for _ in 0..MAX_PAGES {
-        let (items, next) = read(token).await?;
-        all.extend(items);
-        if next.is_empty() {
-            break;
+/// All pages as one answer, which is the last of them with the items of all.
+async fn all_pages<T, R: From<ItemPage<T>> + Into<ItemPage<T>>>(
+    mut read: impl AsyncFnMut(String) -> Result<R, CommandError>,
+) -> Result<R, CommandError> {
+    let (mut items, mut pages, mut page_token) = (Vec::new(), 0, String::new());
+    loop {
+        let mut page: ItemPage<T> = read(page_token).await?.into();
+        items.append(&mut page.items);
+        page_token = take(&mut page.next_page_token);
+        pages += 1;
+        if page_token.is_empty() || pages == MAX_PAGES {
+            return Ok(ItemPage { items, ..page }.into());
         }
-        token = next;
     }
-    Ok(all)
+}
+
+/// The items of these shoots as one answer, in the order of their names. A shoot that the seed does not have is an
+/// error.
+async fn of_shoots<T, R: From<ItemPage<T>>>(
+    shoots: &[String],
+    get: impl AsyncFn(&str) -> Result<(Option<T>, Option<Completeness>), CommandError>,
+) -> Result<R, CommandError> {
+    let mut shoots = shoots.to_vec();
+    shoots.sort();
+    let answers = try_join_all(shoots.iter().map(|shoot| get(shoot))).await?;
+    let (mut items, mut completeness) = (Vec::new(), None);
+    for (item, of_item) in answers {
+        items.extend(item);
+        completeness = worse(completeness, of_item);
+    }
+    let page = ItemPage {
+        total_size: count(items.len()),
+        items,
+        next_page_token: String::new(),
+        position: None,
+        completeness,
+    };
+    Ok(page.into())
 }
 
 // === lease-probe ===
@@ -105,35 +127,20 @@ async fn verdict_page(
     Ok(answer.map_err(failed(Program::LeaseProbe))?.value)
 }
 
-/// All verdicts with these outcomes, or all; as one answer.
+/// All verdicts with these outcomes, or all.
 pub(crate) async fn verdicts(
     lease_probe: &LeaseProbe,
     outcomes: &[Outcome],
 ) -> Result<ListVerdictsResponse, CommandError> {
-    let mut last = ListVerdictsResponse::default();
-    let verdicts = all_pages(async |token| {
-        last = verdict_page(lease_probe, outcomes, PAGE, token).await?;
-        Ok((take(&mut last.verdicts), take(&mut last.next_page_token)))
-    });
-    let verdicts = verdicts.await?;
-    Ok(ListVerdictsResponse { verdicts, ..last })
+    all_pages(async |token| verdict_page(lease_probe, outcomes, MAX_PAGE_SIZE, token).await).await
 }
 
-/// The verdicts on these shoots, in the order of their names. A shoot that the seed does not have is an error.
+/// The verdicts on these shoots.
 pub(crate) async fn verdicts_on(
     lease_probe: &LeaseProbe,
     shoots: &[String],
 ) -> Result<ListVerdictsResponse, CommandError> {
-    let get = async |shoot: &String| verdict(lease_probe, shoot).await;
-    let answers = try_join_all(shoots.iter().map(get)).await?;
-    let mut all = ListVerdictsResponse::default();
-    for (verdict, completeness) in answers {
-        all.verdicts.extend(verdict);
-        all.completeness = worse(all.completeness, completeness);
-    }
-    all.verdicts.sort_by(|a, b| a.shoot.cmp(&b.shoot));
-    all.total_size = count(all.verdicts.len());
-    Ok(all)
+    of_shoots(shoots, async |shoot| verdict(lease_probe, shoot).await).await
 }
 
 pub(crate) async fn verdict(
@@ -150,54 +157,37 @@ pub(crate) async fn verdict(
 
 // === scaling-coordinator ===
 
-/// One page of states with these directions and states, or all.
 async fn scaling_page(
     coordinator: &ScalingCoordinator,
-    directions: &[Direction],
-    states: &[FlowState],
-    page_size: i32,
-    page_token: String,
+    request: ListScalingRequest,
 ) -> Result<ListScalingResponse, CommandError> {
-    let request = ListScalingRequest {
-        page_size,
-        page_token,
-        directions: directions.iter().map(|direction| (*direction).into()).collect(),
-        states: states.iter().map(|state| (*state).into()).collect(),
-        ..ListScalingRequest::default()
-    };
     let answer = coordinator.list_scaling(request).await;
     Ok(answer.map_err(failed(Program::ScalingCoordinator))?.value)
 }
 
-/// All states with these directions, or all; as one answer.
+/// All states with these directions, or all.
 pub(crate) async fn scalings(
     coordinator: &ScalingCoordinator,
     directions: &[Direction],
 ) -> Result<ListScalingResponse, CommandError> {
-    let mut last = ListScalingResponse::default();
-    let scalings = all_pages(async |token| {
-        last = scaling_page(coordinator, directions, &[], PAGE, token).await?;
-        Ok((take(&mut last.scalings), take(&mut last.next_page_token)))
-    });
-    let scalings = scalings.await?;
-    Ok(ListScalingResponse { scalings, ..last })
+    all_pages(async |page_token| {
+        let request = ListScalingRequest {
+            page_size: MAX_PAGE_SIZE,
+            page_token,
+            directions: directions.iter().map(|direction| (*direction).into()).collect(),
+            ..ListScalingRequest::default()
+        };
+        scaling_page(coordinator, request).await
+    })
+    .await
 }
 
-/// The states of these shoots, in the order of their names. A shoot that the seed does not have is an error.
+/// The states of these shoots.
 pub(crate) async fn scalings_of(
     coordinator: &ScalingCoordinator,
     shoots: &[String],
 ) -> Result<ListScalingResponse, CommandError> {
-    let get = async |shoot: &String| scaling(coordinator, shoot).await;
-    let answers = try_join_all(shoots.iter().map(get)).await?;
-    let mut all = ListScalingResponse::default();
-    for (scaling, completeness) in answers {
-        all.scalings.extend(scaling);
-        all.completeness = worse(all.completeness, completeness);
-    }
-    all.scalings.sort_by(|a, b| a.shoot.cmp(&b.shoot));
-    all.total_size = count(all.scalings.len());
-    Ok(all)
+    of_shoots(shoots, async |shoot| scaling(coordinator, shoot).await).await
 }
 
 pub(crate) async fn scaling(
@@ -230,18 +220,17 @@ pub(crate) async fn events(
     coordinator: &ScalingCoordinator,
     shoot: &str,
 ) -> Result<Vec<ShootEvent>, CommandError> {
-    all_pages(async |page_token| {
+    let all = all_pages(async |page_token| {
         let request = ListShootEventsRequest {
-            page_size: PAGE,
+            page_size: MAX_PAGE_SIZE,
             page_token,
             shoot: shoot.to_owned(),
             ..ListShootEventsRequest::default()
         };
         let answer = coordinator.list_shoot_events(request).await;
-        let answer = answer.map_err(failed(Program::ScalingCoordinator))?.value;
-        Ok((answer.events, answer.next_page_token))
-    })
-    .await
+        Ok(answer.map_err(failed(Program::ScalingCoordinator))?.value)
+    });
+    Ok(all.await?.events)
 }
 
 // === weeder ===
@@ -251,9 +240,9 @@ pub(crate) async fn weeders(
     filter: &ServiceFilterArgs,
     missing: &mut Missing,
 ) -> Result<Vec<Weeder>, CommandError> {
-    all_pages(async |page_token| {
+    let all = all_pages(async |page_token| {
         let request = ListWeedersRequest {
-            page_size: PAGE,
+            page_size: MAX_PAGE_SIZE,
             page_token,
             namespace: filter.shoot.clone().unwrap_or_default(),
             service: filter.service.clone().unwrap_or_default(),
@@ -262,9 +251,9 @@ pub(crate) async fn weeders(
         let answer = weeder.list_weeders(request).await;
         let answer = answer.map_err(failed(Program::Weeder))?.value;
         missing.add(Program::Weeder, answer.completeness.as_ref());
-        Ok((answer.weeders, answer.next_page_token))
-    })
-    .await
+        Ok(answer)
+    });
+    Ok(all.await?.weeders)
 }
 
 pub(crate) async fn services(
@@ -272,9 +261,9 @@ pub(crate) async fn services(
     filter: &ServiceFilterArgs,
     missing: &mut Missing,
 ) -> Result<Vec<EndpointReadiness>, CommandError> {
-    all_pages(async |page_token| {
+    let all = all_pages(async |page_token| {
         let request = ListEndpointReadinessRequest {
-            page_size: PAGE,
+            page_size: MAX_PAGE_SIZE,
             page_token,
             namespace: filter.shoot.clone().unwrap_or_default(),
             service: filter.service.clone().unwrap_or_default(),
@@ -283,9 +272,9 @@ pub(crate) async fn services(
         let answer = weeder.list_endpoint_readiness(request).await;
         let answer = answer.map_err(failed(Program::Weeder))?.value;
         missing.add(Program::Weeder, answer.completeness.as_ref());
-        Ok((answer.services, answer.next_page_token))
-    })
-    .await
+        Ok(answer)
+    });
+    Ok(all.await?.services)
 }
 
 fn count(items: usize) -> i32 {
@@ -327,8 +316,13 @@ pub(crate) async fn missing_of(
             page.completeness
         }
         Program::ScalingCoordinator => {
-            let page = scaling_page(&dialer.coordinator().await?, &[], &[], 1, String::new()).await?;
-            page.completeness
+            let request = ListScalingRequest {
+                page_size: 1,
+                ..ListScalingRequest::default()
+            };
+            scaling_page(&dialer.coordinator().await?, request)
+                .await?
+                .completeness
         }
         Program::Weeder => {
             let request = ListWeedersRequest {

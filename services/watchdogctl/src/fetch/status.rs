@@ -5,21 +5,18 @@ use std::collections::BTreeMap;
 use futures::future::try_join_all;
 use tokio_util::sync::CancellationToken;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator};
-use watchdog_client::failure::Failure;
 use watchdog_client::follow::{Received, Update};
+use watchdog_client::wire::MAX_SHOOTS;
 use watchdog_proto::probe::v1::{Outcome, WatchVerdictsRequest};
 use watchdog_proto::scaling::v1::{
     Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, WatchScalingRequest,
 };
 
-use super::{Missing, count, failed, scaling_page, verdict_page};
+use super::{Missing, count, scaling_page, verdict_page};
 use crate::error::CommandError;
 use crate::program::Program;
 use crate::render::status::{SeedStatus, StatusRow};
 use crate::render::text::OUTCOMES;
-
-/// Shoots that one request may name.
-const MAX_NAMES: usize = 1_000;
 
 /// The screen of a seed: one page of each outcome, and the shoots whose dependants are on their way.
 pub(crate) async fn status(
@@ -35,12 +32,21 @@ pub(crate) async fn status(
         let page = verdict_page(lease_probe, &[*outcome], size, String::new()).await?;
         Ok::<_, CommandError>((*outcome, is_calm, page))
     });
-    let moving = [FlowState::Running, FlowState::Failed];
+    let moving = ListScalingRequest {
+        page_size: limit,
+        states: vec![FlowState::Running.into(), FlowState::Failed.into()],
+        ..ListScalingRequest::default()
+    };
+    let down = ListScalingRequest {
+        page_size: limit,
+        directions: vec![Direction::Down.into()],
+        ..ListScalingRequest::default()
+    };
     let (pages, unprotected, moving, down) = futures::try_join!(
         try_join_all(verdict_pages),
         unprotected_page(coordinator, limit),
-        scaling_page(coordinator, &[], &moving, limit, String::new()),
-        scaling_page(coordinator, &[Direction::Down], &[], limit, String::new()),
+        scaling_page(coordinator, moving),
+        scaling_page(coordinator, down),
     )?;
     let (mut status, mut missing) = (SeedStatus::default(), Missing::default());
     let mut rows: BTreeMap<String, StatusRow> = BTreeMap::new();
@@ -82,8 +88,7 @@ async fn unprotected_page(
         modes: vec![Mode::Observe.into(), Mode::Off.into()],
         ..ListScalingRequest::default()
     };
-    let answer = coordinator.list_scaling(request).await;
-    let mut page = answer.map_err(failed(Program::ScalingCoordinator))?.value;
+    let mut page = scaling_page(coordinator, request).await?;
     // An older coordinator knows no modes, and lists all shoots.
     if page
         .scalings
@@ -110,72 +115,57 @@ async fn complete_rows(
 ) -> Result<(), CommandError> {
     let without = |absent: fn(&StatusRow) -> bool| -> Vec<String> {
         let rows = rows.values().filter(|row| absent(row));
-        rows.map(|row| row.shoot.clone()).take(MAX_NAMES).collect()
+        rows.map(|row| row.shoot.clone()).take(MAX_SHOOTS).collect()
     };
-    let shoots = without(|row| row.scaling.is_none());
-    let request = WatchScalingRequest {
-        shoots: shoots.clone(),
-        ..WatchScalingRequest::default()
-    };
-    let stop = CancellationToken::new();
-    let mut scalings = FirstSnapshot::new(&stop);
-    let others = without(|row| row.verdict.is_none());
-    let verdict_request = WatchVerdictsRequest {
-        shoots: others.clone(),
-        ..WatchVerdictsRequest::default()
-    };
-    let verdict_stop = CancellationToken::new();
-    let mut verdicts = FirstSnapshot::new(&verdict_stop);
-    tokio::join!(
-        async {
-            if !shoots.is_empty() {
-                coordinator
-                    .follow(request, &stop, |update| scalings.apply(update))
-                    .await;
-            }
-        },
-        async {
-            if !others.is_empty() {
-                let on_update = |update| verdicts.apply(update);
-                lease_probe
-                    .follow(verdict_request, &verdict_stop, on_update)
-                    .await;
-            }
-        },
+    let (shoots, others) = (
+        without(|row| row.scaling.is_none()),
+        without(|row| row.verdict.is_none()),
     );
-    for (shoot, scaling) in scalings.into_items(Program::ScalingCoordinator)? {
+    let scalings = first_snapshot(Program::ScalingCoordinator, async |stop, on_update| {
+        if !shoots.is_empty() {
+            let request = WatchScalingRequest {
+                shoots,
+                ..WatchScalingRequest::default()
+            };
+            coordinator.follow(request, stop, on_update).await;
+        }
+    });
+    let verdicts = first_snapshot(Program::LeaseProbe, async |stop, on_update| {
+        if !others.is_empty() {
+            let request = WatchVerdictsRequest {
+                shoots: others,
+                ..WatchVerdictsRequest::default()
+            };
+            lease_probe.follow(request, stop, on_update).await;
+        }
+    });
+    let (scalings, verdicts) = tokio::join!(scalings, verdicts);
+    for (shoot, scaling) in scalings? {
         row(rows, &shoot).scaling = Some(scaling.value);
     }
-    for (shoot, verdict) in verdicts.into_items(Program::LeaseProbe)? {
+    for (shoot, verdict) in verdicts? {
         row(rows, &shoot).verdict = Some(verdict.value);
     }
     Ok(())
 }
 
-/// The first snapshot of a stream, or why it did not come.
-struct FirstSnapshot<'a, V> {
-    found: Option<Result<BTreeMap<String, Received<V>>, Failure>>,
-    stop: &'a CancellationToken,
-}
-
-impl<'a, V> FirstSnapshot<'a, V> {
-    fn new(stop: &'a CancellationToken) -> Self {
-        Self { found: None, stop }
-    }
-
-    fn apply(&mut self, update: Update<String, V>) {
-        if self.found.is_none() {
-            self.found = match update {
+/// The first snapshot of the stream that `follow` opens; empty if it opens none.
+async fn first_snapshot<V>(
+    program: Program,
+    follow: impl AsyncFnOnce(&CancellationToken, &mut dyn FnMut(Update<String, V>)),
+) -> Result<BTreeMap<String, Received<V>>, CommandError> {
+    let (stop, mut found) = (CancellationToken::new(), None);
+    let mut on_update = |update| {
+        if found.is_none() {
+            found = match update {
                 Update::Snapshot(items, _) => Some(Ok(items)),
                 Update::Lost(failure) => Some(Err(failure)),
                 Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => None,
             };
-            self.stop.cancel();
+            stop.cancel();
         }
-    }
-
-    fn into_items(self, program: Program) -> Result<BTreeMap<String, Received<V>>, CommandError> {
-        let found = self.found.unwrap_or_else(|| Ok(BTreeMap::new()));
-        found.map_err(|failure| CommandError::of_failure(program.as_str(), &failure))
-    }
+    };
+    follow(&stop, &mut on_update).await;
+    let found = found.unwrap_or_else(|| Ok(BTreeMap::new()));
+    found.map_err(|failure| CommandError::of_failure(program.as_str(), &failure))
 }

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use watchdog_client::wire::ItemPage;
 use watchdog_proto::feed::v1::{Completeness, Position, SnapshotComplete};
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
 use watchdog_proto::probe::v1::*;
@@ -126,6 +127,31 @@ impl Answers {
             completeness: self.completeness(),
         }
     }
+
+    /// A page of the items that a filter lets through.
+    fn page<T: Clone>(
+        &self,
+        items: &[T],
+        size: i32,
+        token: &str,
+        filter: impl Fn(&&T) -> bool,
+    ) -> ItemPage<T> {
+        let found: Vec<T> = items.iter().filter(filter).cloned().collect();
+        let start = token.parse().unwrap_or(0);
+        let end = found.len().min(start + PAGE.min(usize::try_from(size).unwrap()));
+        let next_page_token = if end < found.len() {
+            end.to_string()
+        } else {
+            String::new()
+        };
+        ItemPage {
+            items: found[start..end].to_vec(),
+            next_page_token,
+            total_size: i32::try_from(found.len()).unwrap(),
+            position: position(),
+            completeness: self.completeness(),
+        }
+    }
 }
 
 fn position() -> Option<Position> {
@@ -135,28 +161,6 @@ fn position() -> Option<Position> {
         uptime: Some(prost_types::Duration::default()),
         item_age: Some(prost_types::Duration::default()),
     })
-}
-
-/// A page of the items that a filter lets through, the token of the next page, and the number of all.
-fn page<T: Clone>(
-    items: &[T],
-    size: i32,
-    token: &str,
-    filter: impl Fn(&&T) -> bool,
-) -> (Vec<T>, String, i32) {
-    let found: Vec<T> = items.iter().filter(filter).cloned().collect();
-    let start = token.parse().unwrap_or(0);
-    let end = found.len().min(start + PAGE.min(usize::try_from(size).unwrap()));
-    let next = if end < found.len() {
-        end.to_string()
-    } else {
-        String::new()
-    };
-    (
-        found[start..end].to_vec(),
-        next,
-        i32::try_from(found.len()).unwrap(),
-    )
 }
 
 /// True if a filter is empty or names it.
@@ -214,15 +218,8 @@ impl LeaseProbeService for StubServices {
     ) -> Result<Response<ListVerdictsResponse>, Status> {
         let (answers, asked) = (self.allowed()?, request.into_inner());
         let filter = |one: &&Verdict| is_among(&asked.outcomes, &one.outcome);
-        let (verdicts, next_page_token, total_size) =
-            page(&answers.verdicts, asked.page_size, &asked.page_token, filter);
-        Ok(Response::new(ListVerdictsResponse {
-            verdicts,
-            next_page_token,
-            total_size,
-            completeness: answers.completeness(),
-            ..Default::default()
-        }))
+        let page = answers.page(&answers.verdicts, asked.page_size, &asked.page_token, filter);
+        Ok(Response::new(page.into()))
     }
 }
 
@@ -272,15 +269,8 @@ impl ScalingService for StubServices {
                 && is_among(&asked.states, &one.state)
                 && (one.mode == 0 || is_among(&asked.modes, &one.mode))
         };
-        let (scalings, next_page_token, total_size) =
-            page(&answers.scalings, asked.page_size, &asked.page_token, filter);
-        Ok(Response::new(ListScalingResponse {
-            scalings,
-            next_page_token,
-            total_size,
-            completeness: answers.completeness(),
-            ..Default::default()
-        }))
+        let page = answers.page(&answers.scalings, asked.page_size, &asked.page_token, filter);
+        Ok(Response::new(page.into()))
     }
 
     async fn plan_scaling(
@@ -298,14 +288,8 @@ impl ScalingService for StubServices {
         if let Some(refusal) = &answers.events_refusal {
             return Err(refusal.clone());
         }
-        let (events, next_page_token, total_size) =
-            page(&answers.events, asked.page_size, &asked.page_token, |_| true);
-        Ok(Response::new(ListShootEventsResponse {
-            events,
-            next_page_token,
-            total_size,
-            ..Default::default()
-        }))
+        let page = answers.page(&answers.events, asked.page_size, &asked.page_token, |_| true);
+        Ok(Response::new(page.into()))
     }
 
     async fn watch_shoot_events(
@@ -341,15 +325,8 @@ impl WeederService for StubServices {
         let (answers, asked) = (self.allowed()?, request.into_inner());
         let filter =
             |one: &&EndpointReadiness| is_service(one.key.as_ref(), &asked.namespace, &asked.service);
-        let (services, next_page_token, total_size) =
-            page(&answers.services, asked.page_size, &asked.page_token, filter);
-        Ok(Response::new(ListEndpointReadinessResponse {
-            services,
-            next_page_token,
-            total_size,
-            completeness: answers.completeness(),
-            ..Default::default()
-        }))
+        let page = answers.page(&answers.services, asked.page_size, &asked.page_token, filter);
+        Ok(Response::new(page.into()))
     }
 
     async fn watch_weeders(
@@ -369,15 +346,8 @@ impl WeederService for StubServices {
     ) -> Result<Response<ListWeedersResponse>, Status> {
         let (answers, asked) = (self.allowed()?, request.into_inner());
         let filter = |one: &&Weeder| is_service(one.key.as_ref(), &asked.namespace, &asked.service);
-        let (weeders, next_page_token, total_size) =
-            page(&answers.weeders, asked.page_size, &asked.page_token, filter);
-        Ok(Response::new(ListWeedersResponse {
-            weeders,
-            next_page_token,
-            total_size,
-            completeness: answers.completeness(),
-            ..Default::default()
-        }))
+        let page = answers.page(&answers.weeders, asked.page_size, &asked.page_token, filter);
+        Ok(Response::new(page.into()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `gardener.watchdog.weeder.v1.WeederService`.
 
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_api::names::is_dns_label;
 use watchdog_proto::feed::v1::Scope;
@@ -11,11 +12,24 @@ use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
+/// The gRPC service of a replica.
 #[derive(Debug)]
-pub(crate) struct WeederApi {
+pub struct WeederApi {
     pub(crate) readiness: MergedView<pb::EndpointReadiness>,
     pub(crate) weeders: MergedView<pb::Weeder>,
     pub(crate) streams: Streams,
+}
+
+impl WeederApi {
+    /// Without services and weeders, for the fuzz targets.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            readiness: MergedView::new("empty".into()),
+            weeders: MergedView::new("empty".into()),
+            streams: Streams::new(CancellationToken::new()),
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -57,13 +71,7 @@ impl WeederService for WeederApi {
             .readiness
             .list(scope, &page, |key, _| filter.matches(key))
             .await?;
-        Ok(Response::new(pb::ListEndpointReadinessResponse {
-            services: page.items,
-            next_page_token: page.next_page_token,
-            total_size: page.total_size,
-            position: page.position,
-            completeness: page.completeness,
-        }))
+        Ok(Response::new(page.into()))
     }
 
     async fn watch_weeders(
@@ -119,13 +127,7 @@ impl WeederService for WeederApi {
             .weeders
             .list(scope, &page, |key, _| filter.matches(key))
             .await?;
-        Ok(Response::new(pb::ListWeedersResponse {
-            weeders: page.items,
-            next_page_token: page.next_page_token,
-            total_size: page.total_size,
-            position: page.position,
-            completeness: page.completeness,
-        }))
+        Ok(Response::new(page.into()))
     }
 }
 

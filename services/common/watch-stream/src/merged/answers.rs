@@ -18,26 +18,11 @@ use crate::reports::ReplicaReport;
 use crate::server::StateStore;
 use crate::stream::{Responses, Streams};
 use crate::subscription::{CompletenessChanges, Subscription};
-use crate::wire::WatchResponse;
+use crate::wire::{ItemPage, WatchResponse};
 
 /// A page ends before it grows larger than this: clients take messages of 4 MiB by default, and a weeder that was
 /// refused often may fill 20 KiB.
 const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
-
-/// A part of the items of all replicas, in the order of their keys.
-#[derive(Debug)]
-pub struct ItemPage<M> {
-    /// The items in the order of their keys.
-    pub items: Vec<M>,
-    /// Token of the next page; empty on the last one.
-    pub next_page_token: String,
-    /// Number of items over all pages.
-    pub total_size: i32,
-    /// When the answer was sent.
-    pub position: Option<pb::Position>,
-    /// Lists what the answer lacks.
-    pub completeness: Option<pb::Completeness>,
-}
 
 /// An answer about one item.
 #[derive(Debug)]

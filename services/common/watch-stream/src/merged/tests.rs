@@ -13,7 +13,7 @@ use crate::client::{Received, Update};
 use crate::message::{COMPLETE, Completeness};
 use crate::replicas::ReplicaHandler as _;
 use crate::stream::{Responses, Streams};
-use crate::wire;
+use crate::wire::{self, ItemPage};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -7,9 +7,9 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::client::{Received, Update};
 use watchdog_watch_stream::replicas::ReplicaHandler;
 
-use super::convert;
 use crate::controller::history::HistoryStore;
 use crate::controller::verdicts::{TracedVerdict, VerdictTable};
+use crate::grpc::convert;
 
 /// Lengths of the trace contexts that are kept. That of lease-probe has 55 characters.
 const TRACEPARENT: RangeInclusive<usize> = 1..=128;
