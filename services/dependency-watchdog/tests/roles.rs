@@ -1,22 +1,14 @@
 //! Both roles in process, against a seed in memory that grants what gardenlet grants.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test that fails says where"
-)]
+#![cfg(test)]
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::ops::Deref;
 use std::time::Duration;
 
 use dependency_watchdog::args::DropInOptions;
 use dependency_watchdog::roles;
 use serde_json::json;
-use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::runtime::Runtime;
-use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Channel;
 use watchdog_proto::feed::v1::Completeness;
@@ -24,19 +16,14 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_proto::weeder::v1::{ListEndpointReadinessRequest, ListWeedersRequest, WeederState};
-use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::process::Process;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::store::{Part, WriteOptions};
 use watchdog_sandbox::{
-    ApiServer, AuditEntry, Cut, Fault, FaultAction, PROBE_SECRET, Rule, Sandbox, SandboxConfig, SimTiming,
-    SimulatedShoot, SimulatedShootSpec,
+    ApiServer, AuditEntry, Cut, Fault, FaultAction, Rule, Sandbox, SandboxConfig, SimTiming, SimulatedShoot,
+    SimulatedShootSpec,
 };
-
-/// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-const KCM: &str = "kube-controller-manager";
-const MCM: &str = "machine-controller-manager";
+use watchdog_test_support::fixtures::{self, KCM, MCM};
+use watchdog_test_support::in_process::{self, InProcess, ServiceFiles, eventually, eventually_async};
 
 /// The namespace that a weeder weeds.
 const WEEDED: &str = "shoot--weeded";
@@ -44,41 +31,14 @@ const WEEDED: &str = "shoot--weeded";
 /// The Lease of the weeder.
 const LEASE: &str = "/leases/dwd-weeder-leader-election";
 
-/// Gardener's, with shorter times.
-const PROBER: &str = "
-probeInterval: 1s
-initialDelay: 0s
-dependentResourceInfos:
-- ref: {kind: Deployment, name: kube-controller-manager, apiVersion: apps/v1}
-  optional: false
-  scaleUp: {level: 0}
-  scaleDown: {level: 1}
-- ref: {kind: Deployment, name: machine-controller-manager, apiVersion: apps/v1}
-  optional: false
-  scaleUp: {level: 1}
-  scaleDown: {level: 0}
-";
-
-const WEEDER: &str = "
-servicesAndDependantSelectors:
-  kube-apiserver:
-    podSelectors:
-    - matchExpressions:
-      - {key: gardener.cloud/role, operator: In, values: [controlplane]}
-      - {key: role, operator: NotIn, values: [main, apiserver]}
-";
-
 /// From pkg/component/nodemanagement/dependencywatchdog/bootstrap.go of Gardener.
 fn permissions(role: &str) -> Vec<Rule> {
-    let strings = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
     let rule = |verbs: &[&str], group: &str, resources: &[&str]| Rule {
-        verbs: strings(verbs),
-        groups: strings(&[group]),
-        resources: strings(resources),
-        ..Rule::default()
+        groups: vec![group.to_owned()],
+        ..in_process::rule(verbs, resources)
     };
     let in_garden = |rule: Rule| Rule {
-        namespaces: strings(&["garden"]),
+        namespaces: vec!["garden".to_owned()],
         ..rule
     };
     let lease = Rule {
@@ -110,7 +70,6 @@ fn permissions(role: &str) -> Vec<Rule> {
 
 struct Fixture {
     sandbox: Sandbox,
-    dir: TempDir,
 }
 
 impl Fixture {
@@ -125,11 +84,7 @@ impl Fixture {
             ..SandboxConfig::default()
         };
         let sandbox = Sandbox::start(config).await.unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let prober = format!("kubeConfigSecretName: {PROBE_SECRET}\n{PROBER}");
-        std::fs::write(dir.path().join("prober.yaml"), prober).unwrap();
-        std::fs::write(dir.path().join("weeder.yaml"), WEEDER).unwrap();
-        Self { sandbox, dir }
+        Self { sandbox }
     }
 
     fn seed(&self) -> &ApiServer {
@@ -171,8 +126,16 @@ impl Fixture {
 
 /// A process of the drop-in image.
 struct DropIn {
-    runtime: Option<Runtime>,
-    bound: Bound,
+    service: InProcess,
+    _files: ServiceFiles,
+}
+
+impl Deref for DropIn {
+    type Target = InProcess;
+
+    fn deref(&self) -> &InProcess {
+        &self.service
+    }
 }
 
 impl DropIn {
@@ -180,20 +143,21 @@ impl DropIn {
     async fn start(fixture: &Fixture, role: &str, user: &str) -> Self {
         fixture.seed().restrict(user, permissions(role));
         let drop_in = Self::launch(fixture, role, user).await;
-        let mut ready = drop_in.bound.readiness.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
-        assert!(waited.is_ok(), "not ready: {:?}", drop_in.bound.readiness.lines());
+        drop_in.wait_ready().await;
         drop_in
     }
 
     async fn launch(fixture: &Fixture, role: &str, user: &str) -> Self {
-        let kubeconfig = fixture.dir.path().join(format!("{user}.kubeconfig"));
-        std::fs::write(&kubeconfig, fixture.seed().kubeconfig(user)).unwrap();
-        let config = fixture.dir.path().join(format!("{role}.yaml"));
+        let config = match role {
+            "prober" => fixtures::prober("probeInterval: 1s\ninitialDelay: 0s", "0s"),
+            _ => fixtures::weeder("5m"),
+        };
+        let files = ServiceFiles::new(&config).unwrap();
+        let kubeconfig = files.kubeconfig(fixture.seed(), user).unwrap();
         let args = [
             "dependency-watchdog".to_owned(),
             role.to_owned(),
-            format!("--config-file={}", config.display()),
+            format!("--config-file={}", files.config().display()),
             format!("--kubeconfig={}", kubeconfig.display()),
             "--enable-leader-election=true".to_owned(),
             "--leader-elect-lease-duration=3s".to_owned(),
@@ -205,80 +169,28 @@ impl DropIn {
             "--allow-local-addresses".to_owned(),
         ];
         let options = DropInOptions::parse(args.map(OsString::from)).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let bound = runtime.spawn(roles::build(options, Process::for_tests()));
+        let service = InProcess::start(roles::build(options, Process::for_tests()));
         Self {
-            bound: bound.await.unwrap().unwrap(),
-            runtime: Some(runtime),
+            service: service.await.unwrap(),
+            _files: files,
         }
     }
 
-    async fn client(&self) -> LeaseProbeServiceClient<Channel> {
-        let channel = Channel::from_shared(format!("http://{}", self.bound.grpc_addr)).unwrap();
-        LeaseProbeServiceClient::new(channel.connect().await.unwrap())
+    fn client(&self) -> LeaseProbeServiceClient<Channel> {
+        LeaseProbeServiceClient::new(self.channel().unwrap())
     }
 
     async fn verdicts(&self) -> (Vec<pb::Verdict>, Completeness) {
         let request = pb::ListVerdictsRequest::default();
-        let answer = self
-            .client()
-            .await
-            .list_verdicts(request)
-            .await
-            .unwrap()
-            .into_inner();
+        let answer = self.client().list_verdicts(request).await.unwrap();
+        let answer = answer.into_inner();
         (answer.verdicts, answer.completeness.unwrap())
     }
 
     async fn verdict(&self, shoot: &SimulatedShoot) -> Result<pb::GetVerdictResponse, tonic::Status> {
         let shoot = shoot.namespace().to_owned();
-        let answer = self
-            .client()
-            .await
-            .get_verdict(pb::GetVerdictRequest { shoot })
-            .await?;
-        Ok(answer.into_inner())
-    }
-
-    /// The process dies at once, whatever it is doing, as it does when it is dropped.
-    fn kill(self) {}
-
-    /// The process is asked to stop, and does.
-    async fn stop(self) {
-        let tasks = self.bound.tasks.clone();
-        let drained = self
-            .runtime
-            .as_ref()
-            .unwrap()
-            .spawn(async move { tasks.drain(PATIENCE).await });
-        assert_eq!(drained.await.unwrap(), (vec![], true));
-    }
-}
-
-impl Drop for DropIn {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    eventually_async(what, async || check()).await;
-}
-
-async fn eventually_async(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !check().await {
-        assert!(
-            Instant::now() < deadline,
-            "{what}: did not happen within {PATIENCE:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        let request = pb::GetVerdictRequest { shoot };
+        Ok(self.client().get_verdict(request).await?.into_inner())
     }
 }
 
@@ -291,15 +203,6 @@ async fn until_all(shoot: &SimulatedShoot, what: &str, replicas: i64) {
         [KCM, MCM].iter().all(|name| wants(shoot, name) == replicas)
     })
     .await;
-}
-
-async fn get(address: SocketAddr, path: &str) -> String {
-    let mut tcp = tokio::net::TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    tcp.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    tcp.read_to_string(&mut answer).await.unwrap();
-    answer
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -318,8 +221,8 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
         "{:?}",
         fixture.scalers()
     );
-    let answer = get(leader.bound.admin_addr, "/readyz").await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (code, answer) = leader.admin_get("/readyz").await.unwrap();
+    assert_eq!(code, 200, "{answer}");
     fixture.assert_nothing_refused();
 
     let before = fixture.leader("prober");
@@ -401,9 +304,9 @@ async fn missing_rights_are_named() {
             parts.iter().all(named)
         })
         .await;
-        let answer = get(drop_in.bound.admin_addr, "/readyz").await;
-        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-        assert!(parts.iter().all(|part| answer.contains(part)), "{answer}");
+        let (code, answer) = drop_in.admin_get("/readyz").await.unwrap();
+        let is_named = parts.iter().all(|part| answer.contains(part));
+        assert!(code == 503 && is_named, "{code} {answer}");
     }
 }
 
@@ -455,22 +358,9 @@ impl Weeded {
     }
 
     fn recover(&self) {
-        let ready = |object: &mut serde_json::Value| {
-            object["endpoints"] = endpoints(true);
-            Ok(())
-        };
-        let store = self.fixture.seed().store();
-        let options = WriteOptions::default();
-        store
-            .modify(
-                &keys::ENDPOINT_SLICES,
-                WEEDED,
-                "kube-apiserver",
-                Part::All,
-                &options,
-                ready,
-            )
-            .unwrap();
+        let ready = |object: &mut serde_json::Value| object["endpoints"] = endpoints(true);
+        let seed = self.fixture.seed();
+        in_process::modify(seed, &keys::ENDPOINT_SLICES, WEEDED, "kube-apiserver", ready).unwrap();
     }
 
     fn exists(&self, pod: &str) -> bool {
@@ -488,23 +378,25 @@ impl Weeded {
         audit
     }
 
-    async fn client(&self) -> WeederServiceClient<Channel> {
-        let channel = Channel::from_shared(format!("http://{}", self.weeder.bound.grpc_addr)).unwrap();
-        WeederServiceClient::new(channel.connect().await.unwrap())
+    fn client(&self) -> WeederServiceClient<Channel> {
+        WeederServiceClient::new(self.weeder.channel().unwrap())
     }
 
     /// True once the readiness of the service is known.
     async fn knows_the_service(&self) -> bool {
         let request = ListEndpointReadinessRequest::default();
-        let answer = self.client().await.list_endpoint_readiness(request).await;
+        let answer = self.client().list_endpoint_readiness(request).await;
         let mut services = answer.unwrap().into_inner().services.into_iter();
         services.any(|service| service.key.is_some_and(|key| key.namespace == WEEDED))
     }
 
     /// The active weeders of the namespace.
     async fn weeders(&self) -> usize {
-        let mut client = self.client().await;
-        let answer = client.list_weeders(ListWeedersRequest::default()).await.unwrap();
+        let answer = self
+            .client()
+            .list_weeders(ListWeedersRequest::default())
+            .await
+            .unwrap();
         let weeders = answer.into_inner().weeders.into_iter();
         weeders
             .filter(|weeder| weeder.key.as_ref().is_some_and(|key| key.namespace == WEEDED))

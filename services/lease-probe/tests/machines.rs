@@ -7,23 +7,14 @@ use std::time::Duration;
 use lease_probe::cluster::machines;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+use watchdog_test_support::sandboxed::client;
 
 const BOUND: Duration = Duration::from_secs(60);
-
-async fn seed(server: &ApiServer) -> kube::Client {
-    let file = kube::config::Kubeconfig::from_yaml(&server.kubeconfig("lease-probe")).unwrap();
-    let options = kube::config::KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(file, &options)
-        .await
-        .unwrap();
-    config.default_retry = false;
-    kube::Client::try_from(config).unwrap()
-}
 
 #[tokio::test]
 async fn a_429_of_the_seed_says_how_long_to_leave_it_alone() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let seed = seed(&server).await;
+    let seed = client(&server.kubeconfig("lease-probe")).await.unwrap();
     assert_eq!(machines::list(&seed, "shoot--a--b", BOUND).await, Ok(vec![]));
 
     server.inject(Fault::always(FaultAction::TooManyRequests { retry_after: 25 }).path("/apis/machine"));
@@ -50,7 +41,7 @@ async fn a_429_of_the_seed_says_how_long_to_leave_it_alone() {
 #[tokio::test]
 async fn a_list_without_an_answer_is_given_up() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let seed = seed(&server).await;
+    let seed = client(&server.kubeconfig("lease-probe")).await.unwrap();
     server.inject(Fault::always(FaultAction::Hang).path("/apis/machine"));
     let failed = machines::list(&seed, "shoot--a--b", Duration::from_millis(50))
         .await

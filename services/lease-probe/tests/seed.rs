@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::{Duration, Instant};
 
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::permissions;
@@ -15,7 +14,6 @@ use lease_probe::controller::prober::ProbeContext;
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
 use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::Outcome;
-use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +26,9 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::trace::Tracer;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
+use watchdog_test_support::fixtures::{self, PROBE_SECRET};
+use watchdog_test_support::in_process::{CapturedOutput, eventually, rule};
+use watchdog_test_support::sandboxed::client;
 use watchdog_watch_stream::server::StateStore;
 
 const USER: &str = "lease-probe";
@@ -36,20 +37,9 @@ fn config(external: Option<&str>) -> Arc<ProberConfig> {
     let external = external.map_or(String::new(), |name| {
         format!("externalKubeConfigSecretName: {name}\n")
     });
-    let text = format!(
-        "{external}kubeConfigSecretName: probe\ndependentResourceInfos:\n- ref: {{apiVersion: apps/v1, kind: \
-         Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
-         {{level: 0}}\n"
-    );
+    let text = fixtures::prober(&external, "0s");
     let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
     Arc::new(parsed.unwrap().config)
-}
-
-async fn client(server: &ApiServer) -> kube::Client {
-    let file = kube::config::Kubeconfig::from_yaml(&server.kubeconfig(USER)).unwrap();
-    let options = kube::config::KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(file, &options).await;
-    kube::Client::try_from(config.unwrap()).unwrap()
 }
 
 fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
@@ -76,20 +66,10 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
     (manager, verdicts)
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "gave up waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 fn allow(secret: &str) -> Rule {
     Rule {
-        verbs: vec!["list".to_owned(), "watch".to_owned()],
-        resources: vec!["secrets".to_owned()],
         names: vec![secret.to_owned()],
-        ..Rule::default()
+        ..rule(&["list", "watch"], &["secrets"])
     }
 }
 
@@ -102,8 +82,8 @@ fn run(task: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> tokio
 #[tokio::test]
 async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    server.restrict(USER, vec![allow("probe")]);
-    let seed = client(&server).await;
+    server.restrict(USER, vec![allow(PROBE_SECRET)]);
+    let seed = client(&server.kubeconfig(USER)).await.unwrap();
     let (manager, _) = manager(seed.clone());
     let (change, rules) = watch::channel(config(Some("external")));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
@@ -116,7 +96,7 @@ async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready(
     run(watches.clone().kubeconfigs(Endpoint::Internal, rules.clone()));
     run(watches.kubeconfigs(Endpoint::External, rules));
     let blockers = || readiness.blockers();
-    until("only the external one blocks, with its reason", || {
+    eventually("only the external one blocks, with its reason", || {
         let blockers = blockers();
         blockers.len() == 1
             && blockers.contains_key("external-kubeconfigs")
@@ -124,9 +104,9 @@ async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready(
     })
     .await;
     change.send_replace(config(None));
-    until("nothing blocks", || blockers().is_empty()).await;
+    eventually("nothing blocks", || blockers().is_empty()).await;
     change.send_replace(config(Some("external")));
-    until("it blocks again", || {
+    eventually("it blocks again", || {
         blockers().contains_key("external-kubeconfigs")
     })
     .await;
@@ -138,7 +118,6 @@ async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready(
 async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let everything_else = Rule {
-        verbs: vec!["*".to_owned()],
         groups: [
             "extensions.gardener.cloud",
             "machine.sapcloud.io",
@@ -146,13 +125,12 @@ async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them
         ]
         .map(str::to_owned)
         .to_vec(),
-        resources: vec!["*".to_owned()],
-        ..Rule::default()
+        ..rule(&["*"], &["*"])
     };
-    server.restrict(USER, vec![allow("probe"), everything_else]);
+    server.restrict(USER, vec![allow(PROBE_SECRET), everything_else]);
     let (change, rules) = watch::channel(config(None));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    let seed = client(&server).await;
+    let seed = client(&server.kubeconfig(USER)).await.unwrap();
     tokio::spawn(permissions::preflight(
         seed,
         Vec::new(),
@@ -161,14 +139,14 @@ async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them
         stop.clone(),
     ));
     let why = || readiness.blockers().get("permissions").cloned();
-    until("all are granted", || why().is_none()).await;
+    eventually("all are granted", || why().is_none()).await;
     change.send_replace(config(Some("external")));
-    until("what is missing now is named", || {
+    eventually("what is missing now is named", || {
         why().is_some_and(|why| why.contains("secrets named external"))
     })
     .await;
     change.send_replace(config(None));
-    until("all are granted again", || why().is_none()).await;
+    eventually("all are granted again", || why().is_none()).await;
     stop.cancel();
 }
 
@@ -212,25 +190,10 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     assert_eq!((reported("runs"), manager.active()), (hibernating, 0));
 }
 
-/// The log, whatever level is asked for.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// It is a reason for its own shoot; neither does it hide the others, nor does what is in it reach the log.
 #[tokio::test]
 async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
-    let log = Log::default();
+    let log = CapturedOutput::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
@@ -247,10 +210,10 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
     ] {
         let namespace = json!({"metadata": {"name": shoot}});
         server.create(&keys::NAMESPACES, "", namespace).unwrap();
-        let secret = json!({"metadata": {"name": "probe"}, "data": data});
+        let secret = json!({"metadata": {"name": PROBE_SECRET}, "data": data});
         server.create(&keys::SECRETS, shoot, secret).unwrap();
     }
-    let (manager, verdicts) = manager(client(&server).await);
+    let (manager, verdicts) = manager(client(&server.kubeconfig(USER)).await.unwrap());
     let shoots = ["shapeless", "listed", "unencoded", "whole"];
     for shoot in shoots {
         manager.cluster_applied(&cluster(shoot, false));
@@ -258,7 +221,7 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
     let (_change, rules) = watch::channel(config(None));
     let stop = CancellationToken::new();
     let watches = Watches {
-        seed: client(&server).await,
+        seed: client(&server.kubeconfig(USER)).await.unwrap(),
         handler: manager.clone(),
         readiness: Readiness::default(),
         stop: stop.clone(),
@@ -269,7 +232,7 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
         let found = all.iter().find(|(name, _)| name == shoot);
         found.map(|(_, verdict)| (verdict.outcome.clone(), verdict.message.clone()))
     };
-    until("every shoot has its verdict", || {
+    eventually("every shoot has its verdict", || {
         shoots.iter().all(|shoot| {
             reported(shoot).is_some_and(|(outcome, message)| match *shoot {
                 "whole" => outcome == Outcome::Healthy,
@@ -280,7 +243,7 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
     .await;
     stop.cancel();
     manager.stop();
-    let log = String::from_utf8(log.0.lock().clone()).unwrap();
+    let log = log.text();
     assert!(log.contains("the kubeconfig of a shoot cannot be used"));
     assert!(!log.contains("TOP-SECRET"), "{log}");
 }

@@ -4,7 +4,7 @@ mod support;
 
 use support::{CONFIG, Seed, Weeder, eventually};
 use watchdog_proto::weeder::v1 as pb;
-use watchdog_sandbox::Rule;
+use watchdog_test_support::in_process::rule;
 
 const OPTION: &[&str] = &["--dependants-annotation"];
 const QUEUE_USERS: &str = "[{matchLabels: {role: queue-user}}]";
@@ -22,16 +22,11 @@ fn cancelled(weeding: &pb::Weeder) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_annotated_service_that_becomes_ready_has_its_dependants_weeded() {
     for endpoints_only in [false, true] {
-        let seed = if endpoints_only {
-            Seed::with_endpoints_only().await
-        } else {
-            Seed::new().await
-        };
+        let seed = Seed::with_slices(!endpoints_only).await;
         let make = |namespace: &str, ready: bool| match endpoints_only {
             true => seed.endpoints(namespace, "queue", usize::from(ready), usize::from(!ready)),
             false => seed.service(namespace, "queue", ready),
         };
-        seed.namespace("shoot");
         seed.namespace("other");
         seed.annotate("shoot", "queue", Some(QUEUE_USERS));
         make("shoot", false);
@@ -39,14 +34,12 @@ async fn an_annotated_service_that_becomes_ready_has_its_dependants_weeded() {
             seed.crashing(namespace, "user", "queue-user");
         }
         seed.crashing("shoot", "bystander", "bystander");
-        let mut weeder = ready(&seed).await;
+        let weeder = ready(&seed).await;
         make("shoot", true);
         seed.gone("shoot", "user").await;
         // One of the same name in another namespace is not annotated.
         make("other", true);
-        weeder
-            .wait("shoot", "queue", "it has deleted", |w| w.deleted == 1)
-            .await;
+        weeder.wait_deleted("shoot", "queue", 1).await;
         assert_eq!(weeder.list().await.len(), 1);
         assert!(seed.exists("other", "user") && seed.exists("shoot", "bystander"));
         weeder.stop().await;
@@ -56,10 +49,9 @@ async fn an_annotated_service_that_becomes_ready_has_its_dependants_weeded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_annotation_may_come_and_go() {
     let seed = Seed::new().await;
-    seed.namespace("shoot");
     seed.service("shoot", "queue", true);
     seed.crashing("shoot", "user", "queue-user");
-    let mut weeder = ready(&seed).await;
+    let weeder = ready(&seed).await;
     seed.annotate("shoot", "queue", Some(QUEUE_USERS));
     seed.gone("shoot", "user").await;
     seed.annotate("shoot", "queue", None);
@@ -78,7 +70,6 @@ async fn an_annotation_may_come_and_go() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_annotation_is_reported_and_stops_nothing_else() {
     let seed = Seed::new().await;
-    seed.namespace("shoot");
     seed.annotate("shoot", "queue", Some("[{}]"));
     seed.service("shoot", "queue", true);
     seed.annotate("shoot", "etcd", Some("what?"));
@@ -116,13 +107,12 @@ async fn a_malformed_annotation_is_reported_and_stops_nothing_else() {
 async fn annotations_mean_nothing_unless_asked_for() {
     let seed = Seed::new().await;
     seed.configure(CONFIG);
-    seed.namespace("shoot");
     seed.annotate("shoot", "queue", Some(QUEUE_USERS));
     seed.service("shoot", "queue", true);
     seed.service("shoot", "etcd", true);
     seed.crashing("shoot", "user", "queue-user");
     seed.crashing("shoot", "kube-apiserver", "apiserver");
-    let mut weeder = seed.ready().await;
+    let weeder = seed.ready().await;
     seed.gone("shoot", "kube-apiserver").await;
     assert!(seed.exists("shoot", "user"));
     assert_eq!(weeder.list().await.len(), 1);
@@ -134,21 +124,13 @@ async fn annotations_mean_nothing_unless_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_permission_is_named_and_the_file_does_not_wait_for_it() {
     let seed = Seed::new().await;
-    seed.namespace("shoot");
-    let rule = Rule {
-        verbs: vec!["list".to_owned(), "watch".to_owned()],
-        resources: vec!["services".to_owned()],
-        ..Rule::default()
-    };
-    seed.api.deny(rule);
+    seed.api.deny(rule(&["list", "watch"], &["services"]));
     seed.service("shoot", "etcd", true);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     let weeder = seed.start_with("weeder-0", OPTION).await;
-    let readiness = weeder.bound.readiness.clone();
     eventually("the missing permission is named", || {
-        let blockers = readiness.blockers();
-        let why = blockers.get("permissions").cloned().unwrap_or_default();
-        why.contains("list services in all namespaces") && blockers.contains_key("services")
+        let why = weeder.blocker("permissions").unwrap_or_default();
+        why.contains("list services in all namespaces") && weeder.blocker("services").is_some()
     })
     .await;
     // What the file names does not wait for it.
@@ -161,11 +143,7 @@ async fn a_missing_permission_is_named_and_the_file_does_not_wait_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_so_many_names_a_further_one_lists_nothing_anew() {
     for endpoints_only in [false, true] {
-        let seed = if endpoints_only {
-            Seed::with_endpoints_only().await
-        } else {
-            Seed::new().await
-        };
+        let seed = Seed::with_slices(!endpoints_only).await;
         let services: Vec<String> = (0..64)
             .map(|n| format!("s{n}: {{podSelectors: [{{matchLabels: {{a: b}}}}]}}"))
             .collect();
@@ -173,13 +151,12 @@ async fn beyond_so_many_names_a_further_one_lists_nothing_anew() {
         seed.configure(&format!(
             "servicesAndDependantSelectors: {{etcd: {{podSelectors: [{{matchLabels: {{a: b}}}}]}}, {names}}}"
         ));
-        seed.namespace("shoot");
         match endpoints_only {
             true => seed.endpoints("shoot", "queue", 1, 0),
             false => seed.service("shoot", "queue", true),
         }
         seed.crashing("shoot", "user", "queue-user");
-        let mut weeder = ready(&seed).await;
+        let weeder = ready(&seed).await;
         let lists = || {
             let of = |path: &str| path.ends_with("/endpointslices") || path.ends_with("/endpoints");
             let audit = seed.api.audit();
@@ -194,9 +171,7 @@ async fn beyond_so_many_names_a_further_one_lists_nothing_anew() {
         assert!(seed.exists("shoot", "user"));
         seed.annotate("shoot", "queue", Some(QUEUE_USERS));
         seed.gone("shoot", "user").await;
-        weeder
-            .wait("shoot", "queue", "it has deleted", |w| w.deleted == 1)
-            .await;
+        weeder.wait_deleted("shoot", "queue", 1).await;
         assert_eq!(lists(), before);
         weeder.stop().await;
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use support::Seed;
 use tonic::Code;
 use watchdog_proto::weeder::v1 as pb;
+use watchdog_test_support::wait::BOUND;
 
 async fn twelve_weeders(seed: &Seed) {
     for i in 0..6 {
@@ -119,7 +120,6 @@ async fn streams_are_filtered_and_end_with_the_drain() {
 async fn a_weeder_is_told_from_its_start_to_its_end() {
     let seed = Seed::new().await;
     seed.configure(&support::CONFIG.replace("5m", "2s"));
-    seed.namespace("shoot");
     seed.service("shoot", "etcd", false);
     let mut weeder = seed.ready().await;
     let mut stream = weeder
@@ -131,9 +131,7 @@ async fn a_weeder_is_told_from_its_start_to_its_end() {
     let mut next = async || {
         use pb::watch_weeders_response::Event;
         loop {
-            let message = tokio::time::timeout(support::PATIENCE, stream.message())
-                .await
-                .unwrap();
+            let message = tokio::time::timeout(BOUND, stream.message()).await.unwrap();
             match message.unwrap().unwrap().event.unwrap() {
                 Event::Upsert(weeding) => return weeding,
                 Event::SnapshotComplete(_) | Event::Heartbeat(_) => {}

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction, Rule};
+use watchdog_test_support::in_process::rule;
 
 /// A seed with a namespace in which etcd is ready, and a weeder of it that follows its dependants.
 async fn following() -> (Seed, Weeder) {
     let seed = Seed::new().await;
-    seed.namespace("shoot");
     seed.service("shoot", "etcd", true);
-    let mut weeder = seed.ready().await;
+    let weeder = seed.ready().await;
     weeder.wait_following(&seed, "shoot", "etcd", 1).await;
     (seed, weeder)
 }
@@ -33,7 +33,7 @@ fn results(weeding: &pb::Weeder) -> Vec<pb::DeletionResult> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_recovers_before_the_deletion_arrives_is_left_alone() {
-    let (seed, mut weeder) = following().await;
+    let (seed, weeder) = following().await;
     seed.pod("shoot", "kube-apiserver", "apiserver");
     seed.api
         .inject(on_deletions(FaultAction::Delay { millis: 1_000 }).times(1));
@@ -57,7 +57,7 @@ async fn a_pod_that_recovers_before_the_deletion_arrives_is_left_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_of_the_same_name_is_another_pod() {
-    let (seed, mut weeder) = following().await;
+    let (seed, weeder) = following().await;
     seed.crashing("shoot", "etcd-0", "apiserver");
     seed.gone("shoot", "etcd-0").await;
     seed.api
@@ -87,7 +87,7 @@ async fn a_pod_of_the_same_name_is_another_pod() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_throttled_deletion_waits_as_long_as_it_is_asked_to() {
-    let (seed, mut weeder) = following().await;
+    let (seed, weeder) = following().await;
     seed.api
         .inject(on_deletions(FaultAction::TooManyRequests { retry_after: 2 }).times(1));
     let begun = Instant::now();
@@ -111,13 +111,8 @@ async fn a_throttled_deletion_waits_as_long_as_it_is_asked_to() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forbidden_deletion_names_the_permission_and_is_tried_again() {
-    let (seed, mut weeder) = following().await;
-    let deletions = Rule {
-        verbs: vec!["delete".to_owned()],
-        resources: vec!["pods".to_owned()],
-        ..Rule::default()
-    };
-    seed.api.deny(deletions);
+    let (seed, weeder) = following().await;
+    seed.api.deny(rule(&["delete"], &["pods"]));
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     let refused = |w: &pb::Weeder| results(w) == [pb::DeletionResult::Refused];
     let weeding = weeder.wait("shoot", "etcd", "it is refused", refused).await;
@@ -133,7 +128,7 @@ async fn a_forbidden_deletion_names_the_permission_and_is_tried_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deletions_are_tried_again_when_the_server_fails() {
-    let (seed, mut weeder) = following().await;
+    let (seed, weeder) = following().await;
     for (i, action) in [FaultAction::InternalError, FaultAction::Cut, FaultAction::Garbage]
         .into_iter()
         .enumerate()
@@ -160,7 +155,7 @@ async fn deletions_are_tried_again_when_the_server_fails() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_does_not_delete_twice() {
-    let (seed, mut weeder) = following().await;
+    let (seed, weeder) = following().await;
     seed.api.inject(on_deletions(FaultAction::ApplyAndHang).times(1));
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.gone("shoot", "kube-apiserver").await;
@@ -190,7 +185,6 @@ async fn evidence_that_cannot_be_read_is_asked_for_again() {
             .path("/api/v1/namespaces/shoot/pods")
             .times(1)
     };
-    seed.namespace("shoot");
     seed.service("shoot", "etcd", true);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     for action in [
@@ -200,7 +194,7 @@ async fn evidence_that_cannot_be_read_is_asked_for_again() {
     ] {
         seed.api.inject(on_reads(action));
     }
-    let mut weeder = seed.start("weeder-0").await;
+    let weeder = seed.start("weeder-0").await;
     let trying = |w: &pb::Weeder| w.message.contains("cannot be read; trying again");
     weeder.wait("shoot", "etcd", "it says so", trying).await;
     seed.gone("shoot", "kube-apiserver").await;
@@ -239,23 +233,12 @@ async fn watches_that_are_dropped_or_compacted_are_opened_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_on_pods_that_cannot_be_opened_is_replaced_by_lists() {
     let seed = Seed::new().await;
-    let rule = Rule {
-        verbs: vec!["watch".to_owned()],
-        resources: vec!["pods".to_owned()],
-        ..Rule::default()
-    };
-    seed.api.deny(rule);
-    seed.namespace("shoot");
+    seed.api.deny(rule(&["watch"], &["pods"]));
     seed.service("shoot", "etcd", true);
     seed.pod("shoot", "kube-apiserver", "apiserver");
-    let mut weeder = seed.start("weeder-0").await;
-    let readiness = weeder.bound.readiness.clone();
+    let weeder = seed.start("weeder-0").await;
     eventually("the missing permission is named", || {
-        let why = readiness
-            .blockers()
-            .get("permissions")
-            .cloned()
-            .unwrap_or_default();
+        let why = weeder.blocker("permissions").unwrap_or_default();
         why.contains("watch pods in all namespaces") && !why.contains("list pods")
     })
     .await;
@@ -275,12 +258,10 @@ async fn a_watch_on_pods_that_cannot_be_opened_is_replaced_by_lists() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_permissions_are_named_and_their_grant_is_noticed() {
     let seed = Seed::new().await;
-    seed.namespace("shoot");
     seed.service("shoot", "etcd", true);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.api.restrict("weeder-0", vec![]);
     let weeder = seed.start("weeder-0").await;
-    let readiness = weeder.bound.readiness.clone();
     let needed = [
         "list endpointslices.discovery.k8s.io in all namespaces",
         "watch endpointslices.discovery.k8s.io in all namespaces",
@@ -294,23 +275,16 @@ async fn missing_permissions_are_named_and_their_grant_is_noticed() {
         "update leases.coordination.k8s.io in namespace garden",
     ];
     eventually("all missing permissions are named", || {
-        let why = readiness
-            .blockers()
-            .get("permissions")
-            .cloned()
-            .unwrap_or_default();
+        let why = weeder.blocker("permissions").unwrap_or_default();
         needed.iter().all(|permission| why.contains(permission)) && !why.contains("endpoints in")
     })
     .await;
-    assert!(readiness.blockers().contains_key("endpointslices"));
-    assert!(readiness.blockers().contains_key("membership"));
+    assert!(weeder.blocker("endpointslices").is_some() && weeder.blocker("membership").is_some());
     assert!(seed.exists("shoot", "kube-apiserver"));
     // Exactly what is named is enough.
     let rule = |verbs: &[&str], group: &str, resource: &str| Rule {
-        verbs: verbs.iter().map(ToString::to_string).collect(),
         groups: vec![group.to_owned()],
-        resources: vec![resource.to_owned()],
-        ..Rule::default()
+        ..rule(verbs, &[resource])
     };
     let mut leases = rule(
         &["get", "list", "watch", "create", "update", "delete"],
@@ -343,16 +317,13 @@ async fn missing_permissions_are_named_and_their_grant_is_noticed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_away_is_waited_for() {
     let seed = Seed::new().await;
-    seed.namespace("shoot");
     seed.service("shoot", "etcd", true);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.api.stop().await.unwrap();
     let weeder = seed.start("weeder-0").await;
-    let readiness = weeder.bound.readiness.clone();
     eventually("it says what it waits for", || {
-        readiness
-            .blockers()
-            .get("discovery")
+        weeder
+            .blocker("discovery")
             .is_some_and(|why| why.contains("cannot ask the seed"))
     })
     .await;

@@ -40,7 +40,7 @@ async fn a_thousand_services_become_ready_at_once() {
             }
         }
     }
-    let mut weeder = seed.start_with("weeder-0", &["--request-rate=1000"]).await;
+    let weeder = seed.start_with("weeder-0", &["--request-rate=1000"]).await;
     weeder.wait_ready().await;
     // As far as a real API server is away.
     seed.api

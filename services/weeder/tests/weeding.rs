@@ -3,10 +3,11 @@
 mod support;
 
 use serde_json::json;
-use support::{CONFIG, Seed, eventually, until};
+use support::{CONFIG, Seed, eventually};
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_sandbox::resource::keys;
+use watchdog_test_support::in_process::eventually_async;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
@@ -24,16 +25,14 @@ async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
     seed.crash("shoot--a", "extension");
     seed.pod_with("shoot--a", "unrelated", &json!({"app": "x"}));
     seed.crash("shoot--a", "unrelated");
-    let mut weeder = seed.ready().await;
+    let weeder = seed.ready().await;
     assert!(weeder.list().await.is_empty(), "nothing is ready");
 
     seed.service("shoot--a", "kube-apiserver", true);
     for pod in ["kcm", "scheduler", "extension"] {
         seed.gone("shoot--a", pod).await;
     }
-    let weeding = weeder
-        .wait("shoot--a", "kube-apiserver", "3 are deleted", |w| w.deleted == 3)
-        .await;
+    let weeding = weeder.wait_deleted("shoot--a", "kube-apiserver", 3).await;
     assert_eq!(weeding.state(), pb::WeederState::Active);
     assert_eq!(weeding.owner, "weeder-0");
     assert_eq!(weeding.selectors.len(), 2);
@@ -78,43 +77,13 @@ async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_crashes_while_its_weeder_lives_is_deleted_too() {
-    let seed = Seed::new().await;
-    seed.namespace("shoot");
-    seed.service("shoot", "etcd", true);
-    seed.pod("shoot", "kube-apiserver", "apiserver");
-    let mut weeder = seed.ready().await;
-    weeder.wait_following(&seed, "shoot", "etcd", 1).await;
-    for round in 1..=3 {
-        let uid = seed
-            .api
-            .store()
-            .find(&keys::PODS, "shoot", "kube-apiserver")
-            .unwrap()
-            .uid()
-            .to_owned();
-        seed.crash("shoot", "kube-apiserver");
-        seed.gone("shoot", "kube-apiserver").await;
-        let weeding = weeder
-            .wait("shoot", "etcd", "it is deleted", |w| w.deleted == round)
-            .await;
-        assert_eq!(weeding.deletions.last().unwrap().uid, uid);
-        // Its controller replaces it.
-        seed.pod("shoot", "kube-apiserver", "apiserver");
-    }
-    assert!(seed.exists("shoot", "kube-apiserver"));
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_chain_from_etcd_to_the_control_plane() {
     let seed = Seed::new().await;
-    seed.namespace("shoot");
     seed.service("shoot", "etcd", false);
     seed.service("shoot", "kube-apiserver", false);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.crashing("shoot", "kcm", "controller-manager");
-    let mut weeder = seed.ready().await;
+    let weeder = seed.ready().await;
     seed.service("shoot", "etcd", true);
     seed.gone("shoot", "kube-apiserver").await;
     assert!(seed.exists("shoot", "kcm"), "its service is not ready yet");
@@ -122,9 +91,7 @@ async fn the_chain_from_etcd_to_the_control_plane() {
     seed.service("shoot", "kube-apiserver", true);
     seed.gone("shoot", "kcm").await;
     assert!(seed.exists("shoot", "kube-apiserver"));
-    weeder
-        .wait("shoot", "kube-apiserver", "kcm is deleted", |w| w.deleted == 1)
-        .await;
+    weeder.wait_deleted("shoot", "kube-apiserver", 1).await;
     weeder.stop().await;
 }
 
@@ -138,7 +105,7 @@ async fn a_namespace_that_ends_takes_its_weeder_along() {
         seed.service(namespace, "etcd", true);
         seed.pod(namespace, "kube-apiserver", "apiserver");
     }
-    let mut weeder = seed.ready().await;
+    let weeder = seed.ready().await;
     for namespace in ["terminating", "gone"] {
         weeder.wait_following(&seed, namespace, "etcd", 1).await;
         seed.delete(&keys::NAMESPACES, "", namespace);
@@ -159,14 +126,13 @@ async fn a_namespace_that_ends_takes_its_weeder_along() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_where_there_are_no_slices() {
-    let seed = Seed::with_endpoints_only().await;
-    seed.namespace("shoot");
+    let seed = Seed::with_slices(false).await;
     seed.endpoints("shoot", "etcd", 0, 3);
     seed.endpoints("shoot", "kube-apiserver", 0, 0);
     seed.endpoints("shoot", "other", 1, 0);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.crashing("shoot", "kcm", "controller-manager");
-    let mut weeder = seed.ready().await;
+    let weeder = seed.ready().await;
     assert!(weeder.list().await.is_empty());
     seed.endpoints("shoot", "etcd", 1, 2);
     seed.gone("shoot", "kube-apiserver").await;
@@ -192,21 +158,18 @@ async fn endpoints_where_there_are_no_slices() {
 async fn a_changed_configuration_takes_effect_without_a_restart() {
     let seed = Seed::new().await;
     seed.configure("servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {role: nobody}}]}}");
-    seed.namespace("shoot");
     seed.service("shoot", "etcd", true);
     seed.service("shoot", "kube-apiserver", true);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.crashing("shoot", "kcm", "controller-manager");
-    let mut weeder = seed.ready().await;
+    let weeder = seed.ready().await;
     weeder.wait("shoot", "etcd", "it started", |_| true).await;
     assert_eq!(weeder.list().await.len(), 1);
     seed.configure("servicesAndDependantSelectors: [broken");
     seed.configure(CONFIG);
     seed.gone("shoot", "kube-apiserver").await;
     seed.gone("shoot", "kcm").await;
-    weeder
-        .wait("shoot", "kube-apiserver", "it is new", |w| w.deleted == 1)
-        .await;
+    weeder.wait_deleted("shoot", "kube-apiserver", 1).await;
     seed.configure(
         "servicesAndDependantSelectors: {kube-apiserver: {podSelectors: [{matchLabels: {a: b}}]}}",
     );
@@ -225,18 +188,15 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_in_the_middle_loses_nothing() {
     let seed = Seed::new().await;
-    seed.namespace("shoot");
     seed.service("shoot", "etcd", true);
     seed.crashing("shoot", "kube-apiserver-1", "apiserver");
     let weeder = seed.ready().await;
     seed.gone("shoot", "kube-apiserver-1").await;
-    weeder.kill().await;
+    weeder.kill();
     seed.crashing("shoot", "kube-apiserver-2", "apiserver");
-    let mut weeder = seed.ready().await;
+    let weeder = seed.ready().await;
     seed.gone("shoot", "kube-apiserver-2").await;
-    weeder
-        .wait("shoot", "etcd", "it is deleted", |w| w.deleted == 1)
-        .await;
+    weeder.wait_deleted("shoot", "etcd", 1).await;
     weeder.stop().await;
 }
 
@@ -248,9 +208,9 @@ async fn replicas_share_the_namespaces() {
         seed.namespace(namespace);
         seed.service(namespace, "etcd", true);
     }
-    let mut first = seed.start("weeder-0").await;
+    let first = seed.start("weeder-0").await;
     first.wait_ready().await;
-    let mut second = seed.start("weeder-1").await;
+    let second = seed.start("weeder-1").await;
     second.wait_ready().await;
     let live = |weeders: Vec<pb::Weeder>| {
         let live = weeders
@@ -258,7 +218,7 @@ async fn replicas_share_the_namespaces() {
             .filter(|w| w.state() != pb::WeederState::Cancelled);
         live.map(|w| w.key.unwrap().namespace).collect::<Vec<_>>()
     };
-    until(
+    eventually_async(
         "each namespace has one owner, and each replica answers for both",
         async || {
             let (a, b) = (
@@ -278,7 +238,7 @@ async fn replicas_share_the_namespaces() {
         seed.gone(namespace, "late").await;
     }
     second.stop().await;
-    until("the share of the other comes back", async || {
+    eventually_async("the share of the other comes back", async || {
         live(first.list_in(Scope::Local).await).len() == namespaces.len()
     })
     .await;

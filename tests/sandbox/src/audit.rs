@@ -23,8 +23,6 @@ pub struct AuditEntry {
     pub query: String,
     /// Authenticated user; empty when there is none.
     pub user: String,
-    /// `User-Agent` header.
-    pub user_agent: String,
     /// HTTP status answered; 0 when a fault left the request unanswered.
     pub code: u16,
     /// The body of a write, cut at [`AuditEntry::MAX_BODY`].

@@ -1,19 +1,18 @@
 //! Steering a running sandbox from outside: plain HTTP with JSON, on loopback only.
 //!
-//! `GET /audit` shows what the seed was asked. Everything that changes is a POST (or a DELETE), for instance
-//! `POST /shoots/alpha/cut` with the body `"all"`, `{"zone":"zone-1"}` or `{"nodes":["n"]}`.
+//! For instance `POST /shoots/alpha/cut` with the body `"all"`, `{"zone":"zone-1"}` or `{"nodes":["n"]}`.
 
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Path, Query, State},
+    extract::{Path, State},
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::post,
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -56,17 +55,13 @@ impl Control {
 
 fn routes() -> Router<Arc<Sandbox>> {
     Router::new()
-        .route("/audit", get(audit))
         .route("/faults", post(seed_fault).delete(clear_seed_faults))
         .route("/api-server/{action}", post(seed_server))
         .route("/shoots/{shoot}/cut", post(cut))
         .route("/shoots/{shoot}/heal", post(heal))
         .route("/shoots/{shoot}/hibernation", post(hibernation))
         .route("/shoots/{shoot}/services/{service}/{action}", post(service))
-        .route(
-            "/shoots/{shoot}/faults",
-            post(shoot_fault).delete(clear_shoot_faults),
-        )
+        .route("/shoots/{shoot}/faults", post(shoot_fault))
 }
 
 impl IntoResponse for SandboxError {
@@ -77,30 +72,6 @@ impl IntoResponse for SandboxError {
         };
         (code, Json(json!({ "error": self.to_string() }))).into_response()
     }
-}
-
-#[derive(Debug, Deserialize)]
-struct Since {
-    #[serde(default)]
-    since: u64,
-}
-
-/// Requests to the seed after number `since`, bodies left out: they may carry Secrets.
-async fn audit(State(sandbox): SandboxState, Query(Since { since }): Query<Since>) -> Json<Vec<Value>> {
-    let entries = sandbox.seed().audit_since(since);
-    let entries = entries.into_iter().map(|entry| {
-        json!({
-            "id": entry.id,
-            "time": entry.time.to_string(),
-            "verb": entry.verb,
-            "path": entry.path,
-            "query": entry.query,
-            "user": entry.user,
-            "userAgent": entry.user_agent,
-            "code": entry.code,
-        })
-    });
-    Json(entries.collect())
 }
 
 async fn cut(State(sandbox): SandboxState, Path(name): Path<String>, Json(cut): Json<Cut>) -> ControlResult {
@@ -160,11 +131,6 @@ async fn shoot_fault(
     Json(fault): Json<Fault>,
 ) -> ControlResult {
     sandbox.shoot(&name)?.api().inject(fault);
-    Ok(())
-}
-
-async fn clear_shoot_faults(State(sandbox): SandboxState, Path(name): Path<String>) -> ControlResult {
-    sandbox.shoot(&name)?.api().clear_faults();
     Ok(())
 }
 

@@ -210,15 +210,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_pages_only() {
-        let faults = Faults::default();
-        faults.inject(Fault::always(FaultAction::Cut).query("continue="));
-        let action = |query| faults.judge("list", "/api/v1/pods", query, "u").action;
-        assert_eq!(action("limit=500"), None);
-        assert_eq!(action("limit=500&continue=abc"), Some(FaultAction::Cut));
-    }
-
-    #[test]
     fn counted_and_matched() {
         let faults = Faults::default();
         faults.inject(

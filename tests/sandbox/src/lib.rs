@@ -18,12 +18,11 @@
 //! # }
 //! ```
 //!
-//! Its answers are held to those of a real kube-apiserver by `tests/conformance`. What it does not do as the
-//! real thing does: protobuf only for lists of Leases, no tables, no aggregated discovery, no watch lists, no
-//! deletion of collections; deletion is immediate (no grace period); the two Event APIs do not show each other's
-//! objects; strategic merge patches carry no lists, and server-side apply owns lists as a whole; field selectors
-//! know name and namespace; admission is limited to namespaces, names, types and Events; Endpoints and
-//! EndpointSlices are written by the simulation, not mirrored.
+//! Its answers are held to those of a real kube-apiserver by `tests/conformance`. It serves what the programs and their
+//! tests ask for. It takes merge patches only, has Protobuf only for lists of Leases, and selects by fields only the
+//! name. It has no server-side apply, no dry run, no tables, no list of API groups, no watch lists and no deletion of
+//! collections. Deletion is immediate: there is no grace period. The two Event APIs do not show each other's objects.
+//! Admission is limited to namespaces, names, types and Events. The simulation writes EndpointSlices and no Endpoints.
 
 #![allow(missing_docs, reason = "no API: only tests use it")]
 #![allow(

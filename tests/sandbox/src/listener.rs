@@ -12,10 +12,7 @@ use hyper_util::{
 };
 use parking_lot::Mutex;
 use rustls::ServerConfig;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -24,12 +21,6 @@ use crate::{
     error::SandboxError,
     io::{Gate, Wire, WireCounters},
 };
-
-/// Connections served at once per API server; more wait in the listen queue.
-const MAX_CONNECTIONS: usize = 4096;
-
-/// A TLS handshake must be complete by then.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long [`Listener::stop`] waits for its tasks, which end at their next poll.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,18 +38,15 @@ pub(crate) struct ConnectionContext {
     pub(crate) tls: Arc<ServerConfig>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Arc<WireCounters>,
-    connections: Arc<Semaphore>,
 }
 
 impl ConnectionContext {
     pub(crate) fn new(state: Arc<ApiState>, tls: Arc<ServerConfig>) -> Self {
-        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         Self {
             state,
             tls,
             gate: Arc::default(),
             counters: Arc::default(),
-            connections,
         }
     }
 }
@@ -117,14 +105,9 @@ async fn accept(
 ) {
     let acceptor = TlsAcceptor::from(front.tls.clone());
     loop {
-        let next = async {
-            // Nobody closes the semaphore, so a permit always comes.
-            let permit = front.connections.clone().acquire_owned().await;
-            (permit, socket.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             () = all.cancelled() => return,
-            next = next => next,
+            accepted = socket.accept() => accepted,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -139,7 +122,6 @@ async fn accept(
         let connection = connection(front.clone(), acceptor.clone(), stream);
         tasks.spawn(async move {
             cut.run_until_cancelled(connection).await;
-            drop(permit);
         });
     }
 }
@@ -150,13 +132,12 @@ async fn connection(front: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream
         tracing::debug!(%error, "set_nodelay failed");
     }
     let wire = Wire::new(stream, front.gate.clone(), front.counters.clone());
-    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(wire)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
+    let stream = match acceptor.accept(wire).await {
+        Ok(stream) => stream,
+        Err(error) => {
             tracing::debug!(%error, "TLS handshake failed");
             return;
         }
-        Err(_) => return,
     };
     let user = stream
         .get_ref()
@@ -168,7 +149,7 @@ async fn connection(front: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream
     let state = front.state.clone();
     let service = service_fn(move |request| api::serve(state.clone(), user.clone(), request));
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // Idle connections stay open as on the real server; MAX_CONNECTIONS bounds them.
+    // Idle connections stay open as on the real server.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
     builder
         .http2()

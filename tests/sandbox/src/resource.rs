@@ -116,8 +116,6 @@ pub struct ResourceType {
     pub generation: Generation,
     /// True if an update without resourceVersion is accepted.
     pub unconditional_update: bool,
-    /// True if creation keeps a status that the client sent.
-    pub status_on_create: bool,
     /// Defined by a CustomResourceDefinition: no strategic merge patch, list items carry their type.
     pub custom: bool,
     /// Only POST is served and nothing is stored (access reviews).
@@ -142,7 +140,6 @@ impl ResourceType {
             scale: None,
             generation: Generation::None,
             unconditional_update: true,
-            status_on_create: false,
             custom: false,
             review: false,
             normalise: None,
@@ -217,11 +214,9 @@ pub fn builtin() -> Vec<ResourceType> {
         ResourceType {
             namespaced: false,
             status: true,
-            // Kubelets register their Node with its status.
-            status_on_create: true,
             ..core_typed("Node", "nodes", schema::typed::<core::Node>)
         },
-        core_typed("Secret", "secrets", schema::secret),
+        core_typed("Secret", "secrets", schema::typed::<core::Secret>),
         core_typed("ConfigMap", "configmaps", schema::typed::<core::ConfigMap>),
         ResourceType {
             status: true,

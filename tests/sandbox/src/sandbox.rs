@@ -130,18 +130,6 @@ impl Sandbox {
         self.shoots.write().remove(shoot.namespace());
         shoot.delete().await
     }
-
-    /// Stops every API server and simulator.
-    ///
-    /// # Errors
-    /// When something does not end in time.
-    pub async fn stop(self) -> Result<(), SandboxError> {
-        self.stop.cancel();
-        for shoot in self.shoots() {
-            shoot.api().stop().await?;
-        }
-        self.seed.stop().await
-    }
 }
 
 impl Drop for Sandbox {

@@ -1,6 +1,6 @@
 //! Applies Go's types to an object on its way into etcd: reject wrong types, drop unknown fields.
 
-use k8s_openapi::api::{coordination, core, events};
+use k8s_openapi::api::{coordination, events};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -8,19 +8,6 @@ use serde_json::Value;
 pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: Value) -> Result<Value, String> {
     let object: T = serde_json::from_value(value).map_err(|error| error.to_string())?;
     serde_json::to_value(object).map_err(|error| error.to_string())
-}
-
-/// Secrets: `stringData` is write-only and ends up in `data`; the type defaults to Opaque.
-pub(crate) fn secret(value: Value) -> Result<Value, String> {
-    let mut secret: core::v1::Secret = serde_json::from_value(value).map_err(|error| error.to_string())?;
-    for (key, text) in secret.string_data.take().unwrap_or_default() {
-        secret
-            .data
-            .get_or_insert_default()
-            .insert(key, k8s_openapi::ByteString(text.into_bytes()));
-    }
-    secret.type_.get_or_insert_with(|| "Opaque".into());
-    serde_json::to_value(secret).map_err(|error| error.to_string())
 }
 
 /// Leases: Go's MicroTime demands exactly six fractional digits.

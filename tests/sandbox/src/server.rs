@@ -63,10 +63,6 @@ pub struct Counters {
     pub connections: u64,
     /// Requests received.
     pub requests: u64,
-    /// Bytes received, TLS included.
-    pub bytes_received: u64,
-    /// Bytes sent, TLS included.
-    pub bytes_sent: u64,
     /// Watches being served now.
     pub open_watches: usize,
 }
@@ -210,9 +206,13 @@ impl ApiServer {
         self.shared.pki.ca_pem()
     }
 
+    fn state(&self) -> &ApiState {
+        &self.shared.front.state
+    }
+
     /// The objects, for reading and writing without HTTP.
     pub fn store(&self) -> &Arc<Store> {
-        &self.shared.front.state.store
+        &self.state().store
     }
 
     /// A kubeconfig (YAML) with the bearer token of `user`, who is made known if need be.
@@ -221,7 +221,7 @@ impl ApiServer {
         kubeconfig::render(
             &self.url(),
             self.ca_pem(),
-            &self.name(),
+            &self.state().options.name,
             user,
             &Proof::Token(&token),
         )
@@ -233,7 +233,7 @@ impl ApiServer {
     /// When no certificate can be made.
     pub fn kubeconfig_with_certificate(&self, user: &str) -> Result<String, SandboxError> {
         let identity = self.shared.pki.client(user)?;
-        self.shared.front.state.credentials.trust(identity.der, user);
+        self.state().credentials.trust(identity.der, user);
         let proof = Proof::Certificate {
             certificate: &identity.certificate_pem,
             key: &identity.key_pem,
@@ -241,7 +241,7 @@ impl ApiServer {
         Ok(kubeconfig::render(
             &self.url(),
             self.ca_pem(),
-            &self.name(),
+            &self.state().options.name,
             user,
             &proof,
         ))
@@ -249,12 +249,12 @@ impl ApiServer {
 
     /// The bearer token of `user`, who is made known if need be.
     pub fn token(&self, user: &str) -> String {
-        self.shared.front.state.credentials.token(user)
+        self.state().credentials.token(user)
     }
 
     /// Makes the credentials of `user` invalid; the next [`kubeconfig`](Self::kubeconfig) carries new ones.
     pub fn revoke(&self, user: &str) {
-        self.shared.front.state.credentials.revoke(user);
+        self.state().credentials.revoke(user);
     }
 
     /// Serves one more resource.
@@ -269,56 +269,48 @@ impl ApiServer {
 
     /// Forbids what `rule` matches; access reviews say so too.
     pub fn deny(&self, rule: Rule) {
-        self.shared.front.state.policy.deny(rule);
+        self.state().policy.deny(rule);
     }
 
     /// Forbids `user` everything but what `rules` match, as RBAC does.
     pub fn restrict(&self, user: &str, rules: Vec<Rule>) {
-        self.shared.front.state.policy.restrict(user, rules);
+        self.state().policy.restrict(user, rules);
     }
 
     /// Forgets all rules: everything is allowed.
     pub fn allow_all(&self) {
-        self.shared.front.state.policy.allow_all();
+        self.state().policy.allow_all();
     }
 
     /// Injects a fault.
     pub fn inject(&self, fault: Fault) -> FaultId {
-        self.shared.front.state.faults.inject(fault)
+        self.state().faults.inject(fault)
     }
 
     /// Ends a fault; false if it has ended already.
     pub fn clear_fault(&self, id: FaultId) -> bool {
-        self.shared.front.state.faults.clear(id)
+        self.state().faults.clear(id)
     }
 
     /// Ends all faults of [`inject`](Self::inject).
     pub fn clear_faults(&self) {
-        self.shared.front.state.faults.clear_all();
+        self.state().faults.clear_all();
     }
 
     /// The active faults.
     pub fn faults(&self) -> Vec<(FaultId, Fault)> {
-        self.shared.front.state.faults.list()
+        self.state().faults.list()
     }
 
     /// Every running watch stays open and brings nothing any more, as one does whose connection is half open. Requests,
     /// and watches that begin later, work.
     pub fn silence_watches(&self) {
-        self.shared
-            .front
-            .state
-            .silence_watches
-            .send_modify(|count| *count += 1);
+        self.state().silence_watches.send_modify(|count| *count += 1);
     }
 
     /// Ends every running watch without an error, as a server does at its timeout.
     pub fn drop_watches(&self) {
-        self.shared
-            .front
-            .state
-            .drop_watches
-            .send_modify(|count| *count += 1);
+        self.state().drop_watches.send_modify(|count| *count += 1);
     }
 
     /// Goes back to a [backup](Store::backup) as an API server does whose etcd was restored: every connection breaks,
@@ -336,12 +328,12 @@ impl ApiServer {
     /// True if a watch from a forgotten version is refused with HTTP 410 rather than, as the real watch cache
     /// does, with an ERROR event in the stream.
     pub fn set_gone_as_status(&self, on: bool) {
-        self.shared.front.state.gone_as_status.store(on, Ordering::SeqCst);
+        self.state().gone_as_status.store(on, Ordering::SeqCst);
     }
 
     /// Serves everything under this path, such as `/shoots/one`, and nothing outside of it. Empty: at the root.
     pub fn set_path_prefix(&self, prefix: &str) {
-        prefix.clone_into(&mut self.shared.front.state.path_prefix.lock());
+        prefix.clone_into(&mut self.state().path_prefix.lock());
     }
 
     /// The newest requests, oldest first.
@@ -351,24 +343,16 @@ impl ApiServer {
 
     /// The requests kept after number `id`, oldest first.
     pub fn audit_since(&self, id: u64) -> Vec<AuditEntry> {
-        self.shared.front.state.audit.since(id)
+        self.state().audit.since(id)
     }
 
     /// The requests that the server has received so far.
     pub fn counters(&self) -> Counters {
-        let wire = &self.shared.front.counters;
         Counters {
-            connections: wire.accepted.load(Ordering::Relaxed),
-            requests: self.shared.front.state.audit.total(),
-            bytes_received: wire.received.load(Ordering::Relaxed),
-            bytes_sent: wire.sent.load(Ordering::Relaxed),
-            open_watches: self.shared.front.state.open_watches.load(Ordering::SeqCst),
+            connections: self.shared.front.counters.accepted.load(Ordering::Relaxed),
+            requests: self.state().audit.total(),
+            open_watches: self.state().open_watches.load(Ordering::SeqCst),
         }
-    }
-
-    /// The server's name.
-    pub fn name(&self) -> String {
-        self.shared.front.state.options.name.clone()
     }
 
     /// Creates an object as an administrator would, without HTTP.

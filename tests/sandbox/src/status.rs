@@ -110,32 +110,6 @@ impl ApiError {
         )
     }
 
-    /// 409 of a server-side apply without force. `conflicts` are (manager, field path) pairs.
-    pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
-        let n = conflicts.len();
-        let list: Vec<String> = conflicts
-            .iter()
-            .map(|(manager, path)| format!("conflict with \"{manager}\": {path}"))
-            .collect();
-        let causes: Vec<Value> = conflicts
-            .iter()
-            .map(|(manager, path)| {
-                json!({
-                    "reason": "FieldManagerConflict",
-                    "message": format!("conflict with \"{manager}\""),
-                    "field": path,
-                })
-            })
-            .collect();
-        let plural = if n == 1 { "conflict" } else { "conflicts" };
-        Self::new(
-            409,
-            "Conflict",
-            format!("Apply failed with {n} {plural}: {}", list.join(", ")),
-        )
-        .with_causes(Value::Array(causes))
-    }
-
     /// 400.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
@@ -218,11 +192,6 @@ impl ApiError {
         }
     }
 
-    /// 406; `accepted` lists what the server can produce.
-    pub fn not_acceptable(message: impl Into<String>) -> Self {
-        Self::new(406, "NotAcceptable", message)
-    }
-
     /// 410 of a list whose continue token or exact resourceVersion is older than the history kept.
     pub fn expired_continue() -> Self {
         Self::new(
@@ -242,40 +211,10 @@ impl ApiError {
         )
     }
 
-    /// 504 for a resourceVersion that this server has not reached yet.
-    pub fn too_large_version(asked: u64, current: u64) -> Self {
-        let mut error = Self::new(
-            504,
-            "Timeout",
-            format!("Timeout: Too large resource version: {asked}, current: {current}"),
-        )
-        .with_causes(json!([{
-            "reason": "ResourceVersionTooLarge",
-            "message": "Too large resource version",
-        }]));
-        error.retry_after = Some(1);
-        error
-    }
-
-    /// 413.
-    pub fn too_large(limit: usize) -> Self {
-        Self::new(
-            413,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: limit is {limit}"),
-        )
-    }
-
-    /// 415 of a patch; `accepted` lists the patch types of the resource.
-    pub fn unsupported_patch(accepted: &[&str]) -> Self {
-        Self::new(
-            415,
-            "UnsupportedMediaType",
-            format!(
-                "the body of the request was in an unknown format - accepted media types include: {}",
-                accepted.join(", ")
-            ),
-        )
+    /// 415 of a patch; `accepted` is the type that is taken.
+    pub fn unsupported_patch(accepted: &str) -> Self {
+        let message = "the body of the request was in an unknown format - accepted media types include";
+        Self::new(415, "UnsupportedMediaType", format!("{message}: {accepted}"))
     }
 
     /// 429 with a `Retry-After` in seconds.

@@ -1,4 +1,4 @@
-//! Features of the API server that the recorded answers do not show: bookmarks, credentials, HTTP/2, health.
+//! Features of the API server that the recorded answers do not show: bookmarks, credentials, the end of a server.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,27 +8,18 @@
 
 mod support;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, time::Duration};
 
-use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::{body::Incoming, client::conn::http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams, WatchEvent, WatchParams},
+    client::Body,
 };
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
-use serde_json::{Value, json};
+use serde_json::json;
 use support::{PATIENCE, client, client_of, eventually, server};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
 async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> T {
@@ -125,122 +116,14 @@ async fn tokens_and_certificates() {
 }
 
 #[tokio::test]
-async fn version_and_health() {
+async fn a_server_that_stops_breaks_its_watches() {
     let api = server().await;
+    let watch = http::Request::get("/api/v1/namespaces/default/configmaps?watch=true");
     let client = client(&api, "admin").await;
-    let version = client.apiserver_version().await.unwrap();
-    assert_eq!(version.git_version, "v1.33.0");
-    let ready = client
-        .request_text(http::Request::get("/readyz").body(vec![]).unwrap())
-        .await
-        .unwrap();
-    assert_eq!(ready, "ok");
-    let groups: Value = client
-        .request(http::Request::get("/apis").body(vec![]).unwrap())
-        .await
-        .unwrap();
-    assert!(
-        groups["groups"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|group| group["name"] == "apps")
-    );
-}
-
-type Http2Client = http2::SendRequest<Full<Bytes>>;
-
-/// One HTTP/2 connection, as Go clients make it.
-async fn connect(api: &ApiServer) -> Http2Client {
-    let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_slice(api.ca_pem().as_bytes()).unwrap())
-        .unwrap();
-    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let stream = TcpStream::connect(api.address()).await.unwrap();
-    let name = ServerName::try_from("localhost").unwrap();
-    let stream = TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
-        .unwrap();
-    assert_eq!(
-        stream.get_ref().1.alpn_protocol(),
-        Some(b"h2".as_slice()),
-        "the server prefers HTTP/2"
-    );
-    let (client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-        .await
-        .unwrap();
-    tokio::spawn(connection);
-    client
-}
-
-async fn send(
-    client: &mut Http2Client,
-    api: &ApiServer,
-    method: &str,
-    path: &str,
-    body: Bytes,
-) -> Response<Incoming> {
-    let request = Request::builder()
-        .method(method)
-        .uri(format!("{}{path}", api.url()))
-        .header("Authorization", format!("Bearer {}", api.token("admin")))
-        .header("Content-Type", "application/json")
-        .body(Full::new(body))
-        .unwrap();
-    tokio::time::timeout(PATIENCE, client.send_request(request))
-        .await
-        .unwrap()
-        .unwrap()
-}
-
-/// The next bytes of a body; `None` when it has ended or broken.
-async fn frame(response: &mut Response<Incoming>) -> Option<String> {
-    let frame = tokio::time::timeout(PATIENCE, response.frame()).await.unwrap()?;
-    Some(String::from_utf8(frame.ok()?.into_data().unwrap().to_vec()).unwrap())
-}
-
-#[tokio::test]
-async fn watches_and_requests_share_one_connection() {
-    let api = server().await;
-    let mut client = connect(&api).await;
-    let maps = "/api/v1/namespaces/default/configmaps";
-    let mut watches = Vec::new();
-    for _ in 0..20 {
-        watches.push(
-            send(
-                &mut client,
-                &api,
-                "GET",
-                &format!("{maps}?watch=true"),
-                Bytes::new(),
-            )
-            .await,
-        );
-    }
-    assert_eq!(api.counters().open_watches, 20);
-    let map = json!({ "metadata": { "name": "a" } }).to_string();
-    let created = send(&mut client, &api, "POST", maps, map.into()).await;
-    assert_eq!(created.status(), StatusCode::CREATED);
-    for watch in &mut watches {
-        let line: Value = serde_json::from_str(&frame(watch).await.unwrap()).unwrap();
-        assert_eq!(
-            (&line["type"], &line["object"]["metadata"]["name"]),
-            (&json!("ADDED"), &json!("a"))
-        );
-    }
-    assert_eq!(api.counters().connections, 1);
-
-    // A server that stops breaks the streams instead of ending them.
+    let response = client.send(watch.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(api.counters().open_watches, 1);
     api.stop().await.unwrap();
-    for watch in &mut watches {
-        assert_eq!(frame(watch).await, None);
-    }
+    let end = tokio::time::timeout(PATIENCE, response.into_body().collect()).await;
+    assert!(end.unwrap().is_err(), "it does not end as at its timeout");
     eventually("no watch is left", || api.counters().open_watches == 0).await;
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
-    core::v1::{Endpoints, Node, Pod, Secret},
+    core::v1::{Node, Pod, Secret},
     discovery::v1::EndpointSlice,
 };
 use kube::{
@@ -72,9 +72,6 @@ async fn a_shoot_begins_ready() {
         slices.items[0].endpoints[0].conditions.as_ref().unwrap().ready,
         Some(true)
     );
-    let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), shoot.namespace());
-    let endpoints = endpoints.get("kube-apiserver").await.unwrap();
-    assert_eq!(endpoints.subsets.unwrap()[0].addresses.as_ref().unwrap().len(), 1);
     let pods: Api<Pod> = Api::namespaced(seed.clone(), shoot.namespace());
     assert_eq!(
         pods.list(&ListParams::default().labels("role=apiserver"))
@@ -144,7 +141,6 @@ async fn without_a_watchdog_nodes_melt_down() {
     let before = shoot.machines();
     shoot.cut(Cut::All);
     eventually("all nodes are Unknown", || shoot.nodes_unknown() == 6).await;
-    assert!(shoot.nodes().iter().all(|node| node.unreachable));
     eventually("all machines are replaced", || shoot.machines_replaced() == 6).await;
     shoot.heal();
     eventually("new machines run", || {
@@ -157,11 +153,8 @@ async fn without_a_watchdog_nodes_melt_down() {
     })
     .await;
     eventually("new nodes are ready", || {
-        shoot.nodes().len() == 6
-            && shoot
-                .nodes()
-                .iter()
-                .all(|node| node.ready == "True" && !node.unreachable)
+        let nodes = shoot.nodes();
+        nodes.len() == 6 && nodes.iter().all(|node| node.ready == "True")
     })
     .await;
     assert_eq!(shoot.marked_unknown(), 6);
@@ -285,15 +278,10 @@ async fn dependants_crash_loop_and_a_deleted_pod_recovers_at_once() {
     .await;
     assert_eq!(shoot.workload("kube-apiserver").unwrap().ready_replicas, 0);
     let seed = client(sandbox.seed(), "weeder").await;
-    let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), shoot.namespace());
-    let subset = endpoints
-        .get("etcd-main-client")
-        .await
-        .unwrap()
-        .subsets
-        .unwrap()
-        .remove(0);
-    assert!(subset.addresses.is_none() && subset.not_ready_addresses.is_some());
+    let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), shoot.namespace());
+    let slice = slices.get("etcd-main-client-sandbox").await.unwrap();
+    let conditions = slice.endpoints[0].conditions.as_ref().unwrap();
+    assert_eq!(conditions.ready, Some(false));
 
     shoot.service_up("etcd-main-client");
     eventually("etcd is ready", || {
@@ -381,7 +369,6 @@ async fn clusters_can_be_hibernated_migrated_and_deleted() {
         .add_shoot(SimulatedShootSpec::new("alpha", 1))
         .await
         .unwrap();
-    sandbox.stop().await.unwrap();
 }
 
 #[tokio::test]

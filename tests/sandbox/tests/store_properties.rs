@@ -197,7 +197,7 @@ proptest! {
                 Step::Delete { name, namespace: second } => {
                     let none = Preconditions::default();
                     let name = format!("m{name}");
-                    let _absent = store.delete(&keys::CONFIG_MAPS, namespace(second), &name, &none, false);
+                    let _absent = store.delete(&keys::CONFIG_MAPS, namespace(second), &name, &none);
                 }
                 Step::Elsewhere => {
                     let node = json!({ "metadata": { "name": format!("n{nonce}") } });

@@ -14,6 +14,7 @@ pub mod fault_proxy;
 pub mod fixtures;
 pub mod history;
 pub mod http_exchange;
+pub mod in_process;
 pub mod log;
 pub mod ports;
 pub mod process;

@@ -3,25 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use kube::Client;
 use kube::config::{Config, Kubeconfig};
 use watchdog_proto::probe::v1 as probe;
-use watchdog_proto::scaling::v1 as scaling;
-use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
-use watchdog_sandbox::{Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
+use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 
 use crate::binaries;
 use crate::fixtures::{self, CA, KCM, MCM};
+use crate::history::invariants::{Expectation, NodeTimes};
+use crate::history::timeline::{Dependant, Fact, Recorder, Timeline};
+use crate::history::{self, History, HistoryReport};
+use crate::process::Command;
 use crate::scratch::Scratch;
-use crate::wait;
+use crate::wait::{self, BOUND};
 use crate::watchdog::{self, Service, Setup};
 
 /// A sandbox runs faster than a real shoot by this factor: a grace period of 8 s.
 const SPEED: f64 = 5.0;
 
-/// The user that the services are on the seed.
-const USER: &str = "watchdog";
+/// The user that the test itself is on the seed; a service is the user of its name.
+const ADMINISTRATOR: &str = "administrator";
 
 /// Everything of one test. The services belong to the test itself.
 pub struct SandboxFixture {
@@ -33,6 +34,9 @@ pub struct SandboxFixture {
     pub seed: Client,
     /// The test's folder.
     pub scratch: Arc<Scratch>,
+    /// The record of the seed.
+    pub timeline: Arc<Timeline>,
+    _recorder: Recorder,
 }
 
 /// Times of the simulation.
@@ -104,19 +108,16 @@ impl SandboxFixture {
             ..SandboxConfig::default()
         };
         let sandbox = Sandbox::start(config).await?;
-        let seed = client(&sandbox.seed().kubeconfig("administrator")).await?;
+        let seed = client(&sandbox.seed().kubeconfig(ADMINISTRATOR)).await?;
+        let (timeline, recorder) = Timeline::start(&seed).await?;
         Ok(Self {
             setup: Setup::new(&scratch, prober, weeder)?,
             sandbox,
             seed,
             scratch,
+            timeline,
+            _recorder: recorder,
         })
-    }
-
-    /// Kubeconfig of the services.
-    #[must_use]
-    pub fn kubeconfig(&self) -> String {
-        self.sandbox.seed().kubeconfig(USER)
     }
 
     /// Starts a replica of a service under this name, which is also its user on the seed, and waits until it is ready.
@@ -124,14 +125,19 @@ impl SandboxFixture {
     /// # Errors
     /// When it does not come up.
     pub async fn start_replica(&self, kind: ServiceKind, name: &str) -> anyhow::Result<Service> {
-        self.start_as(kind, name, name).await
-    }
-
-    async fn start_as(&self, kind: ServiceKind, name: &str, user: &str) -> anyhow::Result<Service> {
-        let kubeconfig = self.sandbox.seed().kubeconfig(user);
+        let kubeconfig = self.sandbox.seed().kubeconfig(name);
         let service = self.setup.service(kind.binary(), name, &kubeconfig).await?;
         service.wait_ready().await?;
         Ok(service)
+    }
+
+    /// The command line of a service without certificates; it is the user of its name.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be written.
+    pub fn bare_command(&self, binary: &str, name: &str) -> anyhow::Result<Command> {
+        let kubeconfig = self.sandbox.seed().kubeconfig(name);
+        self.setup.bare_command(binary, name, &kubeconfig)
     }
 
     /// Starts lease-probe and waits until it is ready.
@@ -139,8 +145,7 @@ impl SandboxFixture {
     /// # Errors
     /// When it does not come up.
     pub async fn lease_probe(&self) -> anyhow::Result<Service> {
-        self.start_as(ServiceKind::LeaseProbe, "lease-probe-0", USER)
-            .await
+        self.start_replica(ServiceKind::LeaseProbe, "lease-probe-0").await
     }
 
     /// Starts scaling-coordinator and waits until it is ready.
@@ -148,7 +153,7 @@ impl SandboxFixture {
     /// # Errors
     /// When it does not come up.
     pub async fn coordinator(&self) -> anyhow::Result<Service> {
-        self.start_as(ServiceKind::Coordinator, "scaling-coordinator-0", USER)
+        self.start_replica(ServiceKind::Coordinator, "scaling-coordinator-0")
             .await
     }
 
@@ -157,7 +162,7 @@ impl SandboxFixture {
     /// # Errors
     /// When it does not come up.
     pub async fn weeder(&self) -> anyhow::Result<Service> {
-        self.start_as(ServiceKind::Weeder, "weeder-0", USER).await
+        self.start_replica(ServiceKind::Weeder, "weeder-0").await
     }
 
     /// A shoot by its short name.
@@ -200,23 +205,6 @@ impl SandboxFixture {
         .await
     }
 
-    /// The scaling state of a shoot.
-    ///
-    /// # Errors
-    /// When the coordinator does not answer or does not know the shoot.
-    pub async fn scaling(&self, coordinator: &Service, shoot: &str) -> anyhow::Result<scaling::ShootScaling> {
-        let mut client = ScalingServiceClient::new(self.setup.channel(coordinator)?);
-        let request = scaling::GetScalingRequest {
-            shoot: shoot.to_owned(),
-        };
-        client
-            .get_scaling(request)
-            .await?
-            .into_inner()
-            .scaling
-            .context("an answer without a state")
-    }
-
     /// Waits until the three dependants want and have this many replicas. With more than 0, meltdown-protection-active
     /// must be gone, too: the coordinator takes it off last, and writes no more after that.
     ///
@@ -225,31 +213,65 @@ impl SandboxFixture {
     pub async fn wait_replicas(
         &self,
         shoot: &SimulatedShoot,
-        replicas: i64,
+        replicas: i32,
         bound: Duration,
     ) -> anyhow::Result<()> {
-        wait::until(
-            &format!("the dependants of {} are at {replicas}", shoot.name()),
-            bound,
-            || async {
-                for name in [KCM, MCM, CA] {
-                    let workload = shoot.workload(name).context("absent")?;
-                    let now = (workload.spec_replicas, workload.ready_replicas);
-                    anyhow::ensure!(
-                        now == (replicas, replicas),
-                        "{name} wants {} and has {}",
-                        now.0,
-                        now.1
-                    );
-                    let held = workload
-                        .watchdog_annotations
-                        .contains_key("meltdown-protection-active");
-                    anyhow::ensure!(replicas == 0 || !held, "{name} is not released yet");
-                }
-                Ok(Some(()))
-            },
-        )
-        .await
+        let good = |found: &Dependant| {
+            (found.wanted, found.ready) == (replicas, replicas) && (replicas == 0 || !found.held)
+        };
+        let what = format!("the dependants are at {replicas}");
+        let waited = self
+            .timeline
+            .until_dependants(&what, shoot.namespace(), bound, good);
+        waited.await
+    }
+
+    /// Cuts all nodes of a shoot off.
+    pub fn cut_off(&self, shoot: &SimulatedShoot) {
+        shoot.cut(Cut::All);
+        self.note_cut(shoot, shoot.nodes().len());
+    }
+
+    /// Connects the nodes of a shoot again.
+    pub fn reconnect(&self, shoot: &SimulatedShoot) {
+        shoot.heal();
+        self.note_cut(shoot, 0);
+    }
+
+    fn note_cut(&self, shoot: &SimulatedShoot, cut: usize) {
+        let of = shoot.nodes().len();
+        self.timeline.add(shoot.namespace(), Fact::Cut { cut, of });
+    }
+
+    /// Waits until everything is restored, and judges all shoots by what happened until then. The test has used
+    /// [`Self::cut_off`] and [`Self::reconnect`].
+    ///
+    /// # Errors
+    /// When something is not restored, or an invariant was violated.
+    pub async fn check_history(&self) -> anyhow::Result<HistoryReport> {
+        let timing = timing();
+        let expected = Expectation {
+            counts: vec![(KCM, 1), (MCM, 1), (CA, 1)],
+            nodes: Some(NodeTimes {
+                grace: timing.node_monitor_grace_period,
+                renew_interval: timing.renew_interval,
+                threshold: 0.6,
+            }),
+            restored: true,
+            verdicts: false,
+        };
+        let shoots = self.sandbox.shoots();
+        for shoot in &shoots {
+            let restored = self
+                .timeline
+                .until_restored(shoot.namespace(), &expected.counts, BOUND);
+            restored.await?;
+        }
+        let history = History::new(history::from_sandbox(&self.sandbox.seed().audit()));
+        let names = shoots.iter().map(SimulatedShoot::namespace);
+        let report = history.check_with(&self.timeline, names, &expected);
+        report.check()?;
+        Ok(report)
     }
 
     /// Names of the resources of a shoot that were scaled, in the order of the writes.
@@ -268,7 +290,7 @@ impl SandboxFixture {
         let audit = self.sandbox.seed().audit();
         let ours = |entry: &&watchdog_sandbox::AuditEntry| {
             entry.is_write()
-                && entry.user == USER
+                && entry.user != ADMINISTRATOR
                 && entry.path.contains(&namespace)
                 && !entry.path.contains("/events")
         };
@@ -281,8 +303,7 @@ impl SandboxFixture {
 }
 
 /// The resource below `prefix` whose replica count a write changes, if it changes one.
-#[must_use]
-pub fn scaled(entry: &watchdog_sandbox::AuditEntry, prefix: &str) -> Option<String> {
+fn scaled(entry: &watchdog_sandbox::AuditEntry, prefix: &str) -> Option<String> {
     let name = entry.path.strip_prefix(prefix)?;
     if let Some(name) = name.strip_suffix("/scale") {
         return Some(name.to_owned());

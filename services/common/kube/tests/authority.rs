@@ -2,15 +2,13 @@
 
 #![cfg(test)]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use rcgen::{
@@ -19,18 +17,14 @@ use rcgen::{
 };
 use rustls::pki_types::ServerName;
 use serde_json::json;
-use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use watchdog_certificates::Authorities;
 use watchdog_kube::authority::CertificateIssuer;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tls::Tls;
-use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
-
-use self::support::client;
-
-/// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+use watchdog_sandbox::{ApiServer, Fault, FaultAction};
+use watchdog_test_support::in_process::{api_server, eventually, eventually_async, until_ready};
+use watchdog_test_support::sandboxed::client;
 
 const SECRET: &str = "watchdog-authority";
 
@@ -61,11 +55,8 @@ struct Seed {
 
 impl Seed {
     async fn start() -> Self {
-        let api = ApiServer::start(ApiOptions::default()).await.unwrap();
-        let client = client(&api, "weeder").await;
-        let garden: Namespace = serde_json::from_value(json!({"metadata": {"name": "garden"}})).unwrap();
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        namespaces.create(&PostParams::default(), &garden).await.unwrap();
+        let api = api_server(&["garden"]).await.unwrap();
+        let client = client(&api.kubeconfig("weeder")).await.unwrap();
         let secrets = Api::namespaced(client, "garden");
         // Now, because the handshakes go by the real clock.
         let clock = TestClock::at(&Timestamp::now().to_string());
@@ -78,7 +69,7 @@ impl Seed {
             Readiness::default(),
             CancellationToken::new(),
         );
-        let client = client(&self.api, "weeder").await;
+        let client = client(&self.api.kubeconfig("weeder")).await.unwrap();
         let names = vec!["watchdog-weeder.garden.svc".to_owned()];
         let mut issuer =
             CertificateIssuer::new(client, "garden", SECRET, names, tls.clone(), readiness.clone());
@@ -125,17 +116,12 @@ struct Replica {
 
 impl Replica {
     async fn ready(&self) {
-        let mut ready = self.readiness.subscribe();
-        let waited = timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
-        assert!(waited.is_ok(), "{:?}", self.readiness.lines());
+        until_ready(&self.readiness, true).await;
     }
 
     /// Waits until a failure is shown, and returns what /readyz says.
     async fn failure(&self) -> String {
-        until("a failure is shown", async || {
-            !self.readiness.failures().is_empty()
-        })
-        .await;
+        eventually("a failure is shown", || !self.readiness.failures().is_empty()).await;
         self.readiness.lines().join("\n")
     }
 
@@ -143,7 +129,7 @@ impl Replica {
     async fn renews(&self, clock: &TestClock, after: SignedDuration) {
         let before = self.tls.client().current();
         clock.advance(after);
-        until("a new certificate", async || {
+        eventually("a new certificate", || {
             !Arc::ptr_eq(&self.tls.client().current(), &before)
         })
         .await;
@@ -172,15 +158,6 @@ async fn all_call(replicas: &[Replica]) -> bool {
     true
 }
 
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    assert!(timeout(PATIENCE, wait).await.is_ok(), "never: {what}");
-}
-
 #[tokio::test]
 async fn replicas_that_start_at_once_agree_on_one_authority() {
     let seed = Seed::start().await;
@@ -192,7 +169,7 @@ async fn replicas_that_start_at_once_agree_on_one_authority() {
     for replica in &replicas {
         replica.ready().await;
     }
-    until("all trust each other", async || all_call(&replicas).await).await;
+    eventually_async("all trust each other", async || all_call(&replicas).await).await;
     assert_eq!(seed.authorities().await, 1);
     let other = Seed::start().await;
     let stranger = other.replica().await;
@@ -215,12 +192,12 @@ async fn a_deleted_authority_is_made_anew_and_all_follow() {
         .delete(SECRET, &DeleteParams::default())
         .await
         .unwrap();
-    until("a new certificate", async || {
+    eventually_async("a new certificate", async || {
         let after = [&replicas[0], &replicas[1]].map(|replica| replica.tls.client().current());
         !Arc::ptr_eq(&after[0], &before) && seed.authorities().await == 1
     })
     .await;
-    until("all trust each other", async || all_call(&replicas).await).await;
+    eventually_async("all trust each other", async || all_call(&replicas).await).await;
     assert!(
         replicas
             .iter()
@@ -243,11 +220,11 @@ async fn an_authority_is_followed_by_the_next_while_all_trust_each_other() {
     }
     assert_eq!(seed.authorities().await, 1);
     seed.clock.advance(SignedDuration::from_hours(24 * 250));
-    until("the next authority is there", async || {
+    eventually_async("the next authority is there", async || {
         seed.authorities().await == 2
     })
     .await;
-    until("all trust each other", async || all_call(&replicas).await).await;
+    eventually_async("all trust each other", async || all_call(&replicas).await).await;
     // Nobody makes a third.
     let writes = || {
         let audit = seed.api.audit();
@@ -321,7 +298,7 @@ async fn a_certificate_that_ends_with_its_authority_is_replaced_in_time() {
     seed.put(&certificate, &key).await;
     let replica = seed.replica().await;
     replica.ready().await;
-    until("the next authority is there", async || {
+    eventually_async("the next authority is there", async || {
         seed.authorities().await == 2
     })
     .await;

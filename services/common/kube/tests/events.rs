@@ -2,32 +2,21 @@
 
 #![cfg(test)]
 
-mod support;
-
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::ObjectReference;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::events::{EventSink, Notice, recorder};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::store::Preconditions;
-use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
-
-use self::support::client;
-
-/// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+use watchdog_sandbox::{ApiServer, Fault, FaultAction};
+use watchdog_test_support::in_process::{self, eventually};
+use watchdog_test_support::sandboxed::client;
+use watchdog_test_support::wait::{self, BOUND};
 
 /// An API server, a sink, and the task that publishes there what the sink takes.
 async fn start(stop: CancellationToken) -> (ApiServer, EventSink, impl Future<Output = anyhow::Result<()>>) {
-    let options = ApiOptions {
-        namespaces: vec!["shoot--a".to_owned()],
-        ..ApiOptions::default()
-    };
-    let api = ApiServer::start(options).await.unwrap();
-    let client = client(&api, "coordinator").await;
+    let api = in_process::api_server(&["shoot--a"]).await.unwrap();
+    let client = client(&api.kubeconfig("coordinator")).await.unwrap();
     let readiness = Readiness::default();
     let (sink, publish) = recorder(client, "coordinator", "coordinator-0", readiness, stop);
     (api, sink, publish)
@@ -69,7 +58,7 @@ async fn another_note_is_another_event_and_the_same_one_a_series() {
         sink.publish(notice(note));
     }
     drop(sink);
-    tokio::time::timeout(PATIENCE, publish).await.unwrap().unwrap();
+    tokio::time::timeout(BOUND, publish).await.unwrap().unwrap();
     assert_eq!(
         published(&api),
         [("429".to_owned(), 3), ("a Pod hangs".to_owned(), 1)]
@@ -81,20 +70,12 @@ async fn an_event_that_is_gone_is_published_anew() {
     let (api, sink, publish) = start(CancellationToken::new()).await;
     let publish = tokio::spawn(publish);
     sink.publish(notice("429"));
-    let until_told = async || {
-        while published(&api).is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, until_told()).await.unwrap();
+    eventually("it is published", || !published(&api).is_empty()).await;
     let events = api.store().all(&keys::EVENTS, Some("shoot--a"));
-    let preconditions = Preconditions::default();
-    api.store()
-        .delete(&keys::EVENTS, "shoot--a", events[0].name(), &preconditions, false)
-        .unwrap();
+    in_process::delete(&api, &keys::EVENTS, "shoot--a", events[0].name()).unwrap();
     sink.publish(notice("429"));
     drop(sink);
-    tokio::time::timeout(PATIENCE, publish)
+    tokio::time::timeout(BOUND, publish)
         .await
         .unwrap()
         .unwrap()
@@ -115,16 +96,10 @@ async fn a_warning_is_not_lost_behind_thousands_of_other_events() {
     }
     sink.publish(notice("look at this"));
     let publish = tokio::spawn(publish);
-    let first = async {
-        loop {
-            if let [(first, _), ..] = &published(&api)[..] {
-                return first.clone();
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let first = tokio::time::timeout(PATIENCE, first).await.unwrap();
-    assert_eq!(first, "look at this");
+    let first = wait::until("an Event is published", BOUND, || async {
+        Ok(published(&api).into_iter().next())
+    });
+    assert_eq!(first.await.unwrap().0, "look at this");
     publish.abort();
 }
 
@@ -138,7 +113,7 @@ async fn what_waits_when_the_process_stops_is_published() {
     // Requests end after the process began to stop.
     sink.publish(notice("two"));
     drop(sink);
-    tokio::time::timeout(PATIENCE, publish)
+    tokio::time::timeout(BOUND, publish)
         .await
         .unwrap()
         .unwrap()
@@ -165,7 +140,7 @@ async fn a_server_that_does_not_answer_does_not_hold_up_the_end_and_what_is_lost
     for note in ["one", "two", "three"] {
         sink.publish(notice(note));
     }
-    tokio::time::timeout(PATIENCE, publish).await.unwrap().unwrap();
+    tokio::time::timeout(BOUND, publish).await.unwrap().unwrap();
     sink.publish(notice("too late"));
     let text = metrics.handle().render();
     let line = "watchdog_kubernetes_events_total{result=\"dropped\"} 4";

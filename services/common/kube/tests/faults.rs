@@ -11,7 +11,6 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::events::{Notice, recorder};
 use watchdog_kube::membership::{Discovery, Exclusive, Membership as _, MembershipConfig, Timing};
@@ -19,9 +18,8 @@ use watchdog_kube::watch::Watch;
 use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
-
-/// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+use watchdog_test_support::in_process::api_server;
+use watchdog_test_support::wait::{self, BOUND};
 
 const USER: &str = "scaling-coordinator";
 
@@ -71,16 +69,8 @@ const CAUSES: [Cause; 7] = [
 
 /// An API server with this wrong with it, and a client that finds out.
 async fn seed(wrong: &str) -> (ApiServer, Client) {
-    let namespaces = if wrong == "no namespace" {
-        Vec::new()
-    } else {
-        vec!["garden".to_owned()]
-    };
-    let options = ApiOptions {
-        namespaces,
-        ..ApiOptions::default()
-    };
-    let api = ApiServer::start(options).await.unwrap();
+    let namespaces: &[&str] = if wrong == "no namespace" { &[] } else { &["garden"] };
+    let api = api_server(namespaces).await.unwrap();
     let mut kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig(USER)).unwrap();
     let cluster = kubeconfig.clusters[0].cluster.as_mut().unwrap();
     match wrong {
@@ -169,7 +159,6 @@ async fn every_loop_says_why_its_last_try_failed() {
         let tasks = start(&client, &readiness);
         started.push((cause, readiness, api, tasks));
     }
-    let deadline = Instant::now() + PATIENCE;
     for (cause, readiness, _api, _tasks) in &started {
         let shown = |name: &str| {
             let failures = readiness.failures().into_iter();
@@ -181,17 +170,13 @@ async fn every_loop_says_why_its_last_try_failed() {
             })
         };
         for name in cause.loops {
-            while !shown(name) {
-                let lines = readiness.lines();
-                assert!(
-                    Instant::now() < deadline,
-                    "{}: {name} does not say {:?} but {lines:#?} {:?}",
-                    cause.wrong,
-                    cause.text,
-                    readiness.failures()
-                );
-                sleep(Duration::from_millis(10)).await;
-            }
+            let what = format!("{}: {name} says {:?}", cause.wrong, cause.text);
+            let said = wait::until_true(&what, BOUND, || async {
+                let (lines, failures) = (readiness.lines(), readiness.failures());
+                anyhow::ensure!(shown(name), "but it says {lines:#?} {failures:?}");
+                Ok(true)
+            });
+            said.await.unwrap();
         }
         let failures = format!("{:?}", readiness.failures());
         assert!(!failures.contains("Bearer"), "{failures}");

@@ -2,10 +2,7 @@
 
 #![cfg(test)]
 
-mod support;
-
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -15,30 +12,13 @@ use tokio_util::sync::CancellationToken;
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction, Rule};
-
-use self::support::client;
-
-/// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-async fn until(readiness: &Readiness, ready: bool) {
-    let mut states = readiness.subscribe();
-    let reached = tokio::time::timeout(PATIENCE, states.wait_for(|state| *state == ready)).await;
-    assert!(
-        reached.is_ok(),
-        "not ready == {ready}: {:?}",
-        readiness.blockers()
-    );
-}
+use watchdog_test_support::in_process::{api_server, eventually, until_ready};
+use watchdog_test_support::sandboxed::client;
 
 #[tokio::test]
 async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
-    let options = ApiOptions {
-        namespaces: vec!["garden".to_owned()],
-        ..ApiOptions::default()
-    };
-    let api = ApiServer::start(options).await.unwrap();
-    let client = client(&api, "watcher").await;
+    let api = api_server(&["garden"]).await.unwrap();
+    let client = client(&api.kubeconfig("watcher")).await.unwrap();
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let listed = std::sync::Arc::new(Mutex::new(0));
     let watch = Watch {
@@ -53,20 +33,20 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
         change => panic!("nothing is there, and yet {change:?}"),
     };
     let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), on_change));
-    until(&readiness, true).await;
+    until_ready(&readiness, true).await;
     assert_eq!(*listed.lock(), 1);
 
     // The authorizer refuses for a moment, just when the watch is opened again. Nothing changes afterwards either.
     api.deny(Rule::default());
     api.drop_watches();
-    until(&readiness, false).await;
+    until_ready(&readiness, false).await;
     let why = readiness.lines().join("\n");
     assert!(
         why.contains("leases: the seed refuses access") && why.contains("forbidden"),
         "{why}"
     );
     api.allow_all();
-    until(&readiness, true).await;
+    until_ready(&readiness, true).await;
     assert!(readiness.failures().is_empty(), "{:?}", readiness.lines());
     assert!(*listed.lock() > 1, "a complete list says that it works again");
     stop.cancel();
@@ -80,7 +60,7 @@ async fn whether_etcd_was_restored_is_asked_again_soon_after_a_failure() {
     api.inject(fault.times(1));
     let watch = Watch {
         name: "leases",
-        api: Api::<Lease>::all(client(&api, "watcher").await),
+        api: Api::<Lease>::all(client(&api.kubeconfig("watcher")).await.unwrap()),
         config: watcher::Config::default(),
     };
     let stop = CancellationToken::new();
@@ -90,11 +70,7 @@ async fn whether_etcd_was_restored_is_asked_again_soon_after_a_failure() {
         audit.retain(|entry| entry.query.split('&').any(|part| part == "limit=1"));
         audit
     };
-    let begun = std::time::Instant::now();
-    while checks().len() < 2 {
-        assert!(begun.elapsed() < PATIENCE, "it was not asked again");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("it is asked again", || checks().len() >= 2).await;
     let [failed, again] = &checks()[..2] else {
         unreachable!("there are two")
     };

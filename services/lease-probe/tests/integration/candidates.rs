@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Cut, SimulatedShoot};
+use watchdog_test_support::in_process::{delete, modify};
 
-use crate::fixture::{Fixture, NODE_LEASES, delete, faster, modify, without_controllers};
+use crate::fixture::{Fixture, NODE_LEASES, faster, without_controllers};
 use crate::replica::{Replica, evidence};
 
 fn excluded(evidence: &Evidence) -> BTreeMap<Exclusion, u32> {
@@ -16,7 +17,7 @@ fn excluded(evidence: &Evidence) -> BTreeMap<Exclusion, u32> {
 }
 
 fn node(shoot: &SimulatedShoot, name: &str, change: impl FnOnce(&mut Value)) {
-    modify(shoot.api(), &keys::NODES, "", name, change);
+    modify(shoot.api(), &keys::NODES, "", name, change).unwrap();
 }
 
 fn condition(shoot: &SimulatedShoot, name: &str, kind: &str, status: &str, reason: &str) {
@@ -34,15 +35,8 @@ fn unmanage(shoot: &SimulatedShoot, name: &str) {
 }
 
 fn phase(fixture: &Fixture, shoot: &SimulatedShoot, machine: &str, phase: &str) {
-    modify(
-        fixture.seed(),
-        &keys::MACHINES,
-        shoot.namespace(),
-        machine,
-        |machine| {
-            machine["status"]["currentStatus"]["phase"] = phase.into();
-        },
-    );
+    let set = |machine: &mut Value| machine["status"]["currentStatus"]["phase"] = phase.into();
+    modify(fixture.seed(), &keys::MACHINES, shoot.namespace(), machine, set).unwrap();
 }
 
 #[tokio::test]
@@ -61,7 +55,7 @@ async fn only_eligible_leases_are_counted() {
         "KubeletHasDiskPressure",
     );
     condition(&alpha, &names[2], "InPlaceUpdate", "False", "ReadyForUpdate");
-    delete(fixture.seed(), &keys::MACHINES, alpha.namespace(), &names[3]);
+    delete(fixture.seed(), &keys::MACHINES, alpha.namespace(), &names[3]).unwrap();
     phase(&fixture, &alpha, &names[4], "Failed");
     phase(&fixture, &alpha, &names[5], "Terminating");
     let orphans = [
@@ -80,7 +74,8 @@ async fn only_eligible_leases_are_counted() {
     alpha.cut(Cut::All);
     modify(alpha.api(), &keys::LEASES, NODE_LEASES, &names[6], |lease| {
         lease["spec"].as_object_mut().unwrap().remove("renewTime");
-    });
+    })
+    .unwrap();
     let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
     let one_each = [
         Exclusion::NotManagedByMcm,

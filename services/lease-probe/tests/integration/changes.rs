@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::net::TcpSocket;
 use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
-use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule, SimulatedShoot};
+use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, SimulatedShoot};
+use watchdog_test_support::in_process::rule;
 
+use crate::eventually;
 use crate::fixture::{Fixture, fast, real, with_field, without_controllers};
 use crate::replica::{IDENTITY, Replica, evidence, micros};
-use crate::until;
 
 const CONFIG_VALID: &str = "watchdog_config_valid";
 
@@ -22,11 +23,7 @@ async fn two_of_five_silent() -> (Fixture, SimulatedShoot, Replica) {
     replica.until_outcome(&alpha, Outcome::Healthy).await;
     let nodes: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
     alpha.cut(Cut::Nodes(nodes[..2].to_vec()));
-    replica
-        .until(&alpha, "healthy with two of five silent", |verdict| {
-            verdict.outcome() == Outcome::Healthy && verdict.message.starts_with("2 of 5")
-        })
-        .await;
+    replica.until_said(&alpha, Outcome::Healthy, "2 of 5").await;
     (fixture, alpha, replica)
 }
 
@@ -87,16 +84,8 @@ async fn a_shoot_has_its_own_failure_fraction() {
     let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
     assert!((evidence(&lost).threshold - 0.4).abs() < 1e-9, "{lost:?}");
     annotate(Some("40%"));
-    replica
-        .until(
-            &alpha,
-            "healthy by the default, and the annotation is named",
-            |verdict| {
-                let named = format!("{FAILURE_FRACTION_ANNOTATION} is \"40%\"");
-                verdict.outcome() == Outcome::Healthy && verdict.message.contains(&named)
-            },
-        )
-        .await;
+    let named = format!("{FAILURE_FRACTION_ANNOTATION} is \"40%\"");
+    replica.until_said(&alpha, Outcome::Healthy, &named).await;
     annotate(None);
     replica
         .until(&alpha, "nothing is named any more", |verdict| {
@@ -144,11 +133,7 @@ async fn a_kubeconfig_is_rotated_renamed_and_taken_away() {
             .any(|entry| entry.code == 200 && entry.path.ends_with("/leases"))
     };
     let before = asked();
-    until(
-        || "the new token is used".to_owned(),
-        async || accepted(before).then_some(()),
-    )
-    .await;
+    eventually("the new token is used", || accepted(before)).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
     // Another name: followed from now on, and the old Secret matters no more.
@@ -160,18 +145,10 @@ async fn a_kubeconfig_is_rotated_renamed_and_taken_away() {
             .iter()
             .any(|entry| entry.verb == "watch" && entry.query.contains("metadata.name%3Dother"))
     };
-    until(
-        || "the other Secret is watched".to_owned(),
-        async || watched().then_some(()),
-    )
-    .await;
+    eventually("the other Secret is watched", watched).await;
     fixture.delete_secret(&alpha, PROBE_SECRET);
     let before = asked();
-    until(
-        || "it goes on".to_owned(),
-        async || accepted(before).then_some(()),
-    )
-    .await;
+    eventually("it goes on", || accepted(before)).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
     fixture.delete_secret(&alpha, "other");
@@ -243,32 +220,19 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
 #[tokio::test]
 async fn what_is_not_granted_on_the_seed_is_named_until_it_is() {
     let fixture = Fixture::new(real(), 1, &["alpha"]).await;
-    let denied = |resource: &str| Rule {
-        verbs: vec!["list".to_owned()],
-        resources: vec![resource.to_owned()],
-        ..Rule::default()
-    };
-    for resource in ["secrets", "machines"] {
-        fixture.seed().deny(denied(resource));
-    }
+    fixture.seed().deny(rule(&["list"], &["secrets", "machines"]));
     let replica = Replica::launch(&fixture, IDENTITY, &[]).await;
     let wanted = [
         format!("list secrets named {PROBE_SECRET} in all namespaces"),
         "list machines.machine.sapcloud.io in all namespaces".to_owned(),
     ];
-    let named = async || {
-        let blockers = replica.blockers();
-        wanted
-            .iter()
-            .all(|permission| blockers.contains(permission))
-            .then_some(())
-    };
-    until(|| format!("both are named: {}", replica.blockers()), named).await;
-    let ready = replica.admin("/readyz").await;
-    assert!(
-        ready.starts_with("HTTP/1.1 503") && ready.contains(&wanted[0]),
-        "{ready}"
-    );
+    eventually("both are named", || {
+        let blockers = replica.blockers().join("\n");
+        wanted.iter().all(|permission| blockers.contains(permission))
+    })
+    .await;
+    let (code, why) = replica.admin_get("/readyz").await.unwrap();
+    assert!(code == 503 && why.contains(&wanted[0]), "{code} {why}");
     let missing = "watchdog_permission_missing{verb=\"list\",resource=\"machines.machine.sapcloud.io\"}";
     replica
         .until_metric(missing, |missing| missing == Some(1.0))
@@ -281,12 +245,6 @@ async fn what_is_not_granted_on_the_seed_is_named_until_it_is() {
     replica
         .until_metric(missing, |missing| missing == Some(0.0))
         .await;
-    let ready = async || {
-        replica
-            .admin("/readyz")
-            .await
-            .starts_with("HTTP/1.1 200")
-            .then_some(())
-    };
-    until(|| format!("it is ready: {}", replica.blockers()), ready).await;
+    replica.wait_ready().await;
+    assert_eq!(replica.admin_get("/readyz").await.unwrap().0, 200);
 }

@@ -6,7 +6,6 @@ use watchdog_sandbox::SimulatedShoot;
 
 use crate::fixture::{Fixture, real};
 use crate::replica::{Replica, evidence, series};
-use crate::until;
 
 /// Sets a field of the Shoot inside the Cluster.
 fn set(shoot: &SimulatedShoot, pointer: &str, value: Value) {
@@ -112,10 +111,9 @@ async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
     replica.until_metric(stopped, |probes| probes == Some(0.0)).await;
     // Now the start rules count again.
     alpha.set_hibernated(false).unwrap();
-    let what = || "it is skipped for its failed operation".to_owned();
-    until(what, async || {
-        let verdict = replica.verdict(alpha.namespace()).await.ok()?;
-        (verdict.skip_reason() == SkipReason::NotReconciled).then_some(())
-    })
-    .await;
+    replica
+        .until(&alpha, "skipped for its failed operation", |verdict| {
+            verdict.skip_reason() == SkipReason::NotReconciled
+        })
+        .await;
 }

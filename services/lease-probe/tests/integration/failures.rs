@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule, SimulatedShoot};
+use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, SimulatedShoot};
+use watchdog_test_support::in_process::{modify, rule};
 
-use crate::fixture::{Fixture, NODE_LEASES, faster, field, modify, real, with_field, without_controllers};
+use crate::fixture::{Fixture, NODE_LEASES, faster, field, real, with_field, without_controllers};
 use crate::replica::Replica;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
@@ -73,11 +74,7 @@ async fn fail(fixture: &Fixture, shoot: &SimulatedShoot) {
         "silent" => api.freeze(),
         "throttled" => leases(FaultAction::TooManyRequests { retry_after: 3 }),
         "expired" => api.revoke(PROBE_USER),
-        "forbidden" => api.deny(Rule {
-            verbs: vec!["list".to_owned()],
-            resources: vec!["leases".to_owned(), "nodes".to_owned()],
-            ..Rule::default()
-        }),
+        "forbidden" => api.deny(rule(&["list"], &["leases", "nodes"])),
         "garbage" => leases(FaultAction::Garbage),
         "failing" => leases(FaultAction::InternalError),
         "slow" => leases(FaultAction::Hang),
@@ -133,11 +130,7 @@ async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
     }
     for [name, reason, message] in ROWS {
         let shoot = fixture.shoot(name);
-        let verdict = replica
-            .until(&shoot, message, |verdict| {
-                verdict.outcome() == outcome(reason) && verdict.message.contains(message)
-            })
-            .await;
+        let verdict = replica.until_said(&shoot, outcome(reason), message).await;
         assert_eq!(verdict.evidence, None, "{name}");
         replica.until_counted(&failures(&shoot, reason), 1.0).await;
     }
@@ -179,11 +172,7 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
     without_controllers(&alpha).await;
     let replica = Replica::start(&fixture).await;
     let shown = async |reason: &str, message: &str| {
-        replica
-            .until(&alpha, message, |verdict| {
-                verdict.outcome() == outcome(reason) && verdict.message.contains(message)
-            })
-            .await;
+        replica.until_said(&alpha, outcome(reason), message).await;
         replica.until_counted(&failures(&alpha, reason), 1.0).await;
     };
     replica.until_outcome(&alpha, Outcome::Healthy).await;
@@ -198,7 +187,7 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
 
     let set_status = |status| {
         let set = |machine: &mut Value| machine["status"] = status;
-        modify(fixture.seed(), &keys::MACHINES, alpha.namespace(), &machine, set);
+        modify(fixture.seed(), &keys::MACHINES, alpha.namespace(), &machine, set).unwrap();
     };
     set_status(json!("broken"));
     shown("machines", &format!("machine {machine} is malformed")).await;
@@ -212,7 +201,8 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
     // It has the name of its machine.
     modify(alpha.api(), &keys::NODES, "", &machine, |node| {
         node["status"]["conditions"] = json!("many");
-    });
+    })
+    .unwrap();
     // Throttled, it would look again in 10 s only.
     alpha.rotate_kubeconfig().unwrap();
     shown("list_failed", &format!("node {machine} is malformed")).await;

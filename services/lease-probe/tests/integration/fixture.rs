@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use watchdog_sandbox::resource::{ResourceKey, keys};
-use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
+use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{
     ApiServer, PROBE_SECRET, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
 };
+use watchdog_test_support::in_process::ServiceFiles;
 
-use crate::eventually;
+use crate::{eventually, in_process};
 
 /// The user that lease-probe is on the seed.
 pub const USER: &str = "lease-probe";
@@ -22,7 +21,7 @@ pub const NODE_LEASES: &str = "kube-node-lease";
 
 pub struct Fixture {
     pub sandbox: Sandbox,
-    pub dir: TempDir,
+    pub files: ServiceFiles,
 }
 
 /// The configuration with short times, and these fields instead or in addition.
@@ -76,7 +75,7 @@ pub fn real() -> SimTiming {
 impl Fixture {
     /// A seed with shoots of `nodes` nodes each, spread over three zones.
     pub async fn new(timing: SimTiming, nodes: usize, shoots: &[&str]) -> Self {
-        let config = SandboxConfig {
+        let options = SandboxConfig {
             timing,
             shoots: shoots
                 .iter()
@@ -84,19 +83,14 @@ impl Fixture {
                 .collect(),
             ..SandboxConfig::default()
         };
-        let sandbox = Sandbox::start(config).await.unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("kubeconfig"), sandbox.seed().kubeconfig(USER)).unwrap();
-        let fixture = Self { sandbox, dir };
-        fixture.configure(&[]);
-        fixture
+        Self {
+            sandbox: Sandbox::start(options).await.unwrap(),
+            files: ServiceFiles::new(&config(&[])).unwrap(),
+        }
     }
 
-    /// Replaces the configuration file at once, as kubelet does.
     pub fn configure(&self, fields: &[(&str, &str)]) {
-        let next = self.dir.path().join("next.yaml");
-        std::fs::write(&next, config(fields)).unwrap();
-        std::fs::rename(next, self.dir.path().join("config.yaml")).unwrap();
+        self.files.configure(&config(fields)).unwrap();
     }
 
     pub fn seed(&self) -> &ApiServer {
@@ -117,9 +111,8 @@ impl Fixture {
     pub fn set_secret(&self, shoot: &SimulatedShoot, secret: &str, data: Value) {
         let (seed, namespace) = (self.seed(), shoot.namespace());
         if seed.store().find(&keys::SECRETS, namespace, secret).is_some() {
-            modify(seed, &keys::SECRETS, namespace, secret, |object| {
-                object["data"] = data
-            });
+            let change = |object: &mut Value| object["data"] = data;
+            in_process::modify(seed, &keys::SECRETS, namespace, secret, change).unwrap();
         } else {
             let object = json!({ "metadata": { "name": secret }, "type": "Opaque", "data": data });
             seed.create(&keys::SECRETS, namespace, object).unwrap();
@@ -127,7 +120,7 @@ impl Fixture {
     }
 
     pub fn delete_secret(&self, shoot: &SimulatedShoot, secret: &str) {
-        delete(self.seed(), &keys::SECRETS, shoot.namespace(), secret);
+        in_process::delete(self.seed(), &keys::SECRETS, shoot.namespace(), secret).unwrap();
     }
 
     /// The holder of a replica's membership Lease; none when it was released.
@@ -160,37 +153,6 @@ pub fn field(text: &str, field: &str) -> String {
         .lines()
         .find_map(|line| line.split_once(&format!("{field}: ")));
     value.unwrap().1.to_owned()
-}
-
-/// Changes an object, its status too.
-pub fn modify(
-    api: &ApiServer,
-    resource: &ResourceKey,
-    namespace: &str,
-    name: &str,
-    change: impl FnOnce(&mut Value),
-) {
-    let change = |value: &mut Value| {
-        change(value);
-        Ok(())
-    };
-    api.store()
-        .modify(
-            resource,
-            namespace,
-            name,
-            Part::All,
-            &WriteOptions::default(),
-            change,
-        )
-        .unwrap();
-}
-
-pub fn delete(api: &ApiServer, resource: &ResourceKey, namespace: &str, name: &str) {
-    let none = Preconditions::default();
-    api.store()
-        .delete(resource, namespace, name, &none, false)
-        .unwrap();
 }
 
 /// Scales the shoot's own controllers to zero, so that nodes and machines stay as the test makes them.

@@ -85,14 +85,8 @@ async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
     let replica = Replica::start(&fixture).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
     alpha.cut(Cut::Zone("zone-2".to_owned()));
-    let verdict = replica
-        .until(&alpha, "reported with its dead zone", |verdict| {
-            verdict.outcome() == Outcome::Healthy
-                && verdict
-                    .message
-                    .contains("All of them in zone zone-2 are expired.")
-        })
-        .await;
+    let named = "All of them in zone zone-2 are expired.";
+    let verdict = replica.until_said(&alpha, Outcome::Healthy, named).await;
     let dead: Vec<_> = evidence(&verdict)
         .zones
         .iter()
@@ -121,11 +115,8 @@ async fn clocks_that_are_off_are_corrected_and_named() {
         }
     }
     for shoot in &shoots {
-        let verdict = replica
-            .until(shoot, "reported with its clocks", |verdict| {
-                verdict.outcome() == Outcome::Healthy && verdict.message.contains("ahead; this was corrected")
-            })
-            .await;
+        let corrected = "ahead; this was corrected";
+        let verdict = replica.until_said(shoot, Outcome::Healthy, corrected).await;
         assert!(
             evidence(&verdict)
                 .largest_skew

@@ -1,32 +1,38 @@
-//! A replica of lease-probe in a runtime of its own, with metrics of its own.
+//! A replica of lease-probe with metrics of its own.
 
-use std::net::SocketAddr;
+use std::ops::Deref;
 
 use clap::Parser;
 use lease_probe::config::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::cli::CommandLine;
-use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::process::Process;
 use watchdog_sandbox::SimulatedShoot;
+use watchdog_test_support::in_process::InProcess;
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, USER};
 use crate::stream::Stream;
-use crate::{PATIENCE, until};
+use crate::{BOUND, wait};
 
 /// The name of the replica of tests that need only one.
 pub const IDENTITY: &str = "lease-probe-0";
 
 pub struct Replica {
-    runtime: Option<Runtime>,
-    bound: Option<Bound>,
-    admin_addr: SocketAddr,
+    service: InProcess,
     pub client: LeaseProbeServiceClient<Channel>,
+}
+
+impl Deref for Replica {
+    type Target = InProcess;
+
+    fn deref(&self) -> &InProcess {
+        &self.service
+    }
 }
 
 impl Replica {
@@ -38,28 +44,18 @@ impl Replica {
     /// The same with an identity and more arguments.
     pub async fn start_as(fixture: &Fixture, identity: &str, more: &[&str]) -> Self {
         let replica = Self::launch(fixture, identity, more).await;
-        let bound = replica.bound.as_ref().unwrap();
-        let mut ready = bound.readiness.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
-        assert!(waited.is_ok(), "not ready: {:?}", bound.readiness.blockers());
+        replica.wait_ready().await;
         replica
     }
 
     /// Starts a replica.
     pub async fn launch(fixture: &Fixture, identity: &str, more: &[&str]) -> Self {
-        let file = |name: &str| fixture.dir.path().join(name).display().to_string();
-        let mut args = vec![
-            "lease-probe".to_owned(),
-            "--insecure-plaintext".into(),
-            "--allow-local-addresses".into(),
-            format!("--config-file={}", file("config.yaml")),
-            format!("--kubeconfig={}", file("kubeconfig")),
-            format!("--identity={identity}"),
-            "--grpc-addr=127.0.0.1:0".into(),
-            "--admin-addr=127.0.0.1:0".into(),
-        ];
-        args.extend(more.iter().map(ToString::to_string));
-        let config = Args::parse_from(args).check().unwrap();
+        let mut options = vec!["--allow-local-addresses"];
+        options.extend(more);
+        let line = fixture
+            .files
+            .command_line(fixture.seed(), USER, identity, &options);
+        let config = Args::parse_from(line.unwrap()).check().unwrap();
         // Those of another replica in this process must not be among them.
         let recorder = PrometheusBuilder::new().build_recorder();
         let process = Process {
@@ -67,44 +63,14 @@ impl Replica {
             ..Process::for_tests()
         };
         let recorder: &'static _ = Box::leak(Box::new(recorder));
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .on_thread_start(|| std::mem::forget(metrics::set_default_local_recorder(recorder)))
-            .enable_all()
-            .build()
-            .unwrap();
-        let bound = runtime.spawn(lease_probe::app::build(config, process));
-        let bound = bound.await.unwrap().unwrap();
-        let channel = Channel::from_shared(format!("http://{}", bound.grpc_addr))
-            .unwrap()
-            .connect_lazy();
+        let mut threads = tokio::runtime::Builder::new_multi_thread();
+        threads.on_thread_start(|| std::mem::forget(metrics::set_default_local_recorder(recorder)));
+        let service = InProcess::start_on(threads, lease_probe::app::build(config, process));
+        let service = service.await.unwrap();
         Self {
-            runtime: Some(runtime),
-            admin_addr: bound.admin_addr,
-            bound: Some(bound),
-            client: LeaseProbeServiceClient::new(channel),
+            client: LeaseProbeServiceClient::new(service.channel().unwrap()),
+            service,
         }
-    }
-
-    /// The reasons why the replica is not ready, one per line.
-    pub fn blockers(&self) -> String {
-        let blockers = self.bound.as_ref().unwrap().readiness.blockers();
-        let lines: Vec<_> = blockers
-            .iter()
-            .map(|(name, why)| format!("{name}: {why}"))
-            .collect();
-        lines.join("\n")
-    }
-
-    /// Asks it to stop, and waits until it has.
-    pub async fn stop(mut self) {
-        let tasks = self.bound.take().unwrap().tasks;
-        let drained = self
-            .runtime
-            .as_ref()
-            .unwrap()
-            .spawn(async move { tasks.drain(PATIENCE).await });
-        assert_eq!(drained.await.unwrap(), (vec![], true));
     }
 
     pub async fn verdict(&self, shoot: &str) -> Result<pb::Verdict, Status> {
@@ -120,17 +86,16 @@ impl Replica {
         &self,
         shoot: &SimulatedShoot,
         what: &str,
-        mut wanted: impl FnMut(&pb::Verdict) -> bool,
+        wanted: impl Fn(&pb::Verdict) -> bool,
     ) -> pb::Verdict {
         let name = shoot.namespace();
-        let last = std::cell::RefCell::new(None);
-        let look = async || {
-            let verdict = self.verdict(name).await;
-            let found = verdict.as_ref().ok().filter(|verdict| wanted(verdict)).cloned();
-            *last.borrow_mut() = Some(verdict);
-            found
-        };
-        until(|| format!("{name} is {what}: {:#?}", last.borrow()), look).await
+        let what = format!("{name} is {what}");
+        let found = wait::until(&what, BOUND, || async {
+            let verdict = self.verdict(name).await?;
+            anyhow::ensure!(wanted(&verdict), "{verdict:#?}");
+            Ok(Some(verdict))
+        });
+        found.await.unwrap()
     }
 
     pub async fn until_outcome(&self, shoot: &SimulatedShoot, outcome: pb::Outcome) -> pb::Verdict {
@@ -139,14 +104,22 @@ impl Replica {
             .await
     }
 
-    /// Waits until a shoot is no longer known.
-    pub async fn until_unknown(&self, shoot: &str) -> Status {
-        let what = || format!("{shoot} is unknown");
-        until(what, async || {
-            let status = self.verdict(shoot).await.err()?;
-            (status.code() == Code::NotFound).then_some(status)
+    /// Waits for a verdict with this outcome and these words.
+    pub async fn until_said(&self, shoot: &SimulatedShoot, outcome: pb::Outcome, words: &str) -> pb::Verdict {
+        self.until(shoot, &format!("{outcome:?}, {words:?}"), |verdict| {
+            verdict.outcome() == outcome && verdict.message.contains(words)
         })
         .await
+    }
+
+    /// Waits until a shoot is no longer known.
+    pub async fn until_unknown(&self, shoot: &str) -> Status {
+        let what = format!("{shoot} is unknown");
+        let unknown = wait::until(&what, BOUND, || async {
+            let status = self.verdict(shoot).await.err();
+            Ok(status.filter(|status| status.code() == Code::NotFound))
+        });
+        unknown.await.unwrap()
     }
 
     pub async fn list(&self, request: pb::ListVerdictsRequest) -> Result<pb::ListVerdictsResponse, Status> {
@@ -163,25 +136,9 @@ impl Replica {
         Stream::new(self.client.clone().watch_verdicts(request).await.unwrap())
     }
 
-    /// GET on the admin endpoint, the whole answer.
-    pub async fn admin(&self, path: &str) -> String {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let exchange = async {
-            let mut stream = tokio::net::TcpStream::connect(self.admin_addr).await?;
-            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-            stream.write_all(request.as_bytes()).await?;
-            let mut text = String::new();
-            stream.read_to_string(&mut text).await?;
-            std::io::Result::Ok(text)
-        };
-        tokio::time::timeout(PATIENCE, exchange).await.unwrap().unwrap()
-    }
-
     /// The value of one series of /metrics, by its name with its labels as they stand there.
     pub async fn metric(&self, series: &str) -> Option<f64> {
-        let text = self.admin("/metrics").await;
-        text.lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+        self.service.metric(series).await.unwrap()
     }
 
     /// Waits until a counter has reached this.
@@ -190,21 +147,14 @@ impl Replica {
     }
 
     /// Waits until a series is as wanted.
-    pub async fn until_metric(&self, series: &str, mut wanted: impl FnMut(Option<f64>) -> bool) {
-        let last = std::cell::Cell::new(None);
-        let look = async || {
-            last.set(self.metric(series).await);
-            wanted(last.get()).then_some(())
-        };
-        until(|| format!("{series} is as wanted: {:?}", last.get()), look).await;
-    }
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+    pub async fn until_metric(&self, series: &str, wanted: impl Fn(Option<f64>) -> bool) {
+        let what = format!("{series} is as wanted");
+        let reached = wait::until_true(&what, BOUND, || async {
+            let value = self.metric(series).await;
+            anyhow::ensure!(wanted(value), "it is {value:?}");
+            Ok(true)
+        });
+        reached.await.unwrap();
     }
 }
 

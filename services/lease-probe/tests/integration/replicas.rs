@@ -10,7 +10,7 @@ use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 
 use crate::fixture::{Fixture, real};
 use crate::replica::{IDENTITY, Replica};
-use crate::{eventually, until};
+use crate::{BOUND, eventually, eventually_async, wait};
 
 const SHOOTS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -33,30 +33,26 @@ async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
     // The verdicts of a replica that leaves must hold until the other one has probed, even on a slow machine.
     fixture.configure(&[("probeInterval", "20s"), ("probeTimeout", "30s")]);
     let first = Replica::start_as(&fixture, "first", &[]).await;
-    until(
-        || "the first has all".to_owned(),
-        async || (observers(&first, Scope::Local).await.len() == SHOOTS.len()).then_some(()),
-    )
+    eventually_async("the first has all", async || {
+        observers(&first, Scope::Local).await.len() == SHOOTS.len()
+    })
     .await;
     let second = Replica::start_as(&fixture, "second", &[]).await;
-    let shared = until(
-        || "both have their share".to_owned(),
-        async || {
-            let (of_first, of_second) = (
-                observers(&first, Scope::Local).await,
-                observers(&second, Scope::Local).await,
-            );
-            let apart = of_first.keys().all(|shoot| !of_second.contains_key(shoot));
-            let whole = of_first.len() + of_second.len() == SHOOTS.len() && !of_second.is_empty();
-            (apart && whole).then(|| of_first.into_iter().chain(of_second).collect::<BTreeMap<_, _>>())
-        },
-    )
-    .await;
+    let shared = wait::until("both have their share", BOUND, || async {
+        let (of_first, of_second) = (
+            observers(&first, Scope::Local).await,
+            observers(&second, Scope::Local).await,
+        );
+        let apart = of_first.keys().all(|shoot| !of_second.contains_key(shoot));
+        let whole = of_first.len() + of_second.len() == SHOOTS.len() && !of_second.is_empty();
+        let shared = of_first.into_iter().chain(of_second).collect::<BTreeMap<_, _>>();
+        Ok((apart && whole).then_some(shared))
+    });
+    let shared = shared.await.unwrap();
     assert!(shared.values().any(|observer| observer == "first"), "{shared:?}");
     for replica in [&first, &second] {
-        let what = || "each replica reports all".to_owned();
-        until(what, async || {
-            (observers(replica, Scope::Unspecified).await == shared).then_some(())
+        eventually_async("each replica reports all", async || {
+            observers(replica, Scope::Unspecified).await == shared
         })
         .await;
     }

@@ -6,7 +6,7 @@ use tonic::{Response, Status, Streaming};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 
-use crate::PATIENCE;
+use crate::BOUND;
 
 pub struct Stream(Streaming<pb::WatchVerdictsResponse>);
 
@@ -18,7 +18,7 @@ impl Stream {
     /// The next event, heartbeats left out.
     pub async fn next(&mut self) -> Result<Event, Status> {
         loop {
-            let message = tokio::time::timeout(PATIENCE, self.0.message()).await;
+            let message = tokio::time::timeout(BOUND, self.0.message()).await;
             let message = message.expect("the stream is silent")?;
             let message = message.ok_or_else(|| Status::ok("the stream ended as if it were complete"))?;
             assert!(message.position.is_some());

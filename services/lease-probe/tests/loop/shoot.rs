@@ -25,6 +25,7 @@ use watchdog_api::prober::{self, ProberConfig};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::trace::Tracer;
+use watchdog_test_support::fixtures;
 
 /// Milliseconds since the prober was started.
 pub(crate) type Millis = i64;
@@ -120,11 +121,7 @@ impl Observed {
 
 /// Gardener's configuration with this interval.
 fn config(interval: &str) -> ProberConfig {
-    let text = format!(
-        "kubeConfigSecretName: probe\nprobeInterval: {interval}\ndependentResourceInfos:\n- ref: {{apiVersion: \
-         apps/v1, kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  \
-         scaleDown: {{level: 0}}\n"
-    );
+    let text = fixtures::prober(&format!("probeInterval: {interval}"), "0s");
     let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
     parsed.unwrap().config
 }

@@ -1,28 +1,34 @@
-//! A coordinator in a runtime of its own, so that it can be killed at any point.
+//! A replica of the coordinator.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::ops::Deref;
 
 use clap::Parser;
 use scaling_coordinator::config::Args;
-use tokio::runtime::Runtime;
-use tokio::time::Instant;
 use tonic::transport::Channel;
 use watchdog_kube::membership::Timing;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_runtime::cli::CommandLine;
-use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::process::Process;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
+use watchdog_test_support::in_process::InProcess;
+use watchdog_test_support::wait::{self, BOUND};
 
-use crate::seed::Seed;
-use crate::{PATIENCE, SHOOT, eventually};
+use crate::seed::{Seed, USER};
+use crate::{SHOOT, eventually};
 
 pub struct Coordinator {
-    runtime: Option<Runtime>,
-    bound: Option<Bound>,
-    pub admin_addr: SocketAddr,
+    service: InProcess,
     pub client: ScalingServiceClient<Channel>,
+}
+
+impl Deref for Coordinator {
+    type Target = InProcess;
+
+    fn deref(&self) -> &InProcess {
+        &self.service
+    }
 }
 
 impl Coordinator {
@@ -34,85 +40,27 @@ impl Coordinator {
     /// The same with more options.
     pub async fn start_with(seed: &Seed, probes: &[&FakeProbe], options: &[&str]) -> Self {
         let coordinator = Self::launch(seed, "coordinator-0", probes, options).await;
-        coordinator.until_ready().await;
+        coordinator.wait_ready().await;
         coordinator
     }
 
     /// Starts a replica.
     pub async fn launch(seed: &Seed, identity: &str, probes: &[&FakeProbe], options: &[&str]) -> Self {
-        let file = |name: &str| seed.dir.path().join(name).display().to_string();
-        let mut args = vec![
-            "scaling-coordinator".to_owned(),
-            "--insecure-plaintext".into(),
-            format!("--config-file={}", file("config.yaml")),
-            format!("--kubeconfig={}", file("kubeconfig")),
-            format!("--identity={identity}"),
-            "--grpc-addr=127.0.0.1:0".into(),
-            "--admin-addr=127.0.0.1:0".into(),
-        ];
-        args.extend(options.iter().map(ToString::to_string));
-        args.extend(
-            probes
-                .iter()
-                .map(|probe| format!("--lease-probe={}", probe.address())),
-        );
-        let mut config = Args::parse_from(args).check().unwrap();
-        config.timing = Timing::PRODUCTION.faster(5);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
+        let probes = probes
+            .iter()
+            .map(|probe| format!("--lease-probe={}", probe.address()));
+        let mut line = seed
+            .files
+            .command_line(&seed.api, USER, identity, options)
             .unwrap();
-        let bound = runtime.spawn(scaling_coordinator::app::build(config, Process::for_tests()));
-        let bound = bound.await.unwrap().unwrap();
-        let channel = Channel::from_shared(format!("http://{}", bound.grpc_addr))
-            .unwrap()
-            .connect_lazy();
+        line.extend(probes);
+        let mut config = Args::parse_from(line).check().unwrap();
+        config.timing = Timing::PRODUCTION.faster(5);
+        let service = InProcess::start(scaling_coordinator::app::build(config, Process::for_tests()));
+        let service = service.await.unwrap();
         Self {
-            runtime: Some(runtime),
-            admin_addr: bound.admin_addr,
-            bound: Some(bound),
-            client: ScalingServiceClient::new(channel),
-        }
-    }
-
-    pub async fn until_ready(&self) {
-        let bound = self.bound.as_ref().unwrap();
-        let mut ready = bound.readiness.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
-        assert!(waited.is_ok(), "not ready: {:?}", bound.readiness.blockers());
-    }
-
-    /// The readiness blockers, one line each.
-    pub fn blockers(&self) -> Vec<String> {
-        let blockers = self.bound.as_ref().unwrap().readiness.blockers();
-        blockers
-            .into_iter()
-            .map(|(name, why)| format!("{name}: {why}"))
-            .collect()
-    }
-
-    /// The process dies at once, whatever it is doing.
-    pub fn kill(mut self) {
-        self.die();
-    }
-
-    /// The process is asked to stop, and does.
-    pub async fn stop(mut self) {
-        let bound = self.bound.take().unwrap();
-        let tasks = bound.tasks.clone();
-        let drained = self
-            .runtime
-            .as_ref()
-            .unwrap()
-            .spawn(async move { tasks.drain(PATIENCE).await });
-        let (failed, in_time) = drained.await.unwrap();
-        assert_eq!((failed, in_time), (vec![], true));
-    }
-
-    fn die(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            client: ScalingServiceClient::new(service.channel().unwrap()),
+            service,
         }
     }
 
@@ -162,20 +110,14 @@ impl Coordinator {
         &self,
         shoot: &str,
         what: &str,
-        mut wanted: impl FnMut(&pb::ShootScaling) -> bool,
+        wanted: impl Fn(&pb::ShootScaling) -> bool,
     ) -> pb::ShootScaling {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let scaling = self.get(shoot).await;
-            if let Some(scaling) = scaling.as_ref().filter(|scaling| wanted(scaling)) {
-                return scaling.clone();
-            }
-            assert!(
-                Instant::now() < deadline,
-                "gave up waiting until {what}: {scaling:#?}"
-            );
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
+        let found = wait::until(what, BOUND, || async {
+            let found = self.get(shoot).await;
+            anyhow::ensure!(found.as_ref().is_some_and(&wanted), "it is {found:#?}");
+            Ok(found)
+        });
+        found.await.unwrap()
     }
 
     /// Waits until a direction has reached its targets.
@@ -212,21 +154,9 @@ impl Coordinator {
         .await
     }
 
-    /// The collectors' part of /metrics (the exporter itself belongs to the process).
+    /// The collectors' part of /metrics.
     pub async fn metrics(&self) -> String {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut stream = tokio::net::TcpStream::connect(self.admin_addr).await.unwrap();
-        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-        stream.write_all(request).await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        text
-    }
-}
-
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        self.die();
+        self.admin_get("/metrics").await.unwrap().1
     }
 }
 

@@ -1,14 +1,12 @@
 //! Resources that leave the configuration while something is done with them.
 
-use std::time::Duration;
-
 use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
-use watchdog_sandbox::Rule;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
+use watchdog_test_support::in_process::rule;
 
 use crate::coordinator::{Coordinator, one_shoot, resource};
 use crate::seed::{CONFIG, PROTECTED, Seed};
-use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
+use crate::{CA, KCM, MCM, SHOOT, eventually};
 
 /// The configuration without one of its resources.
 fn without(name: &str) -> String {
@@ -84,11 +82,7 @@ async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
 #[tokio::test]
 async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    seed.api.deny(Rule {
-        verbs: vec!["patch".into()],
-        resources: vec!["statefulsets".into()],
-        ..Rule::default()
-    });
+    seed.api.deny(rule(&["patch"], &["statefulsets"]));
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     seed.configure(&format!(
         "{CONFIG}- ref: {{kind: StatefulSet, name: etcd-main, apiVersion: apps/v1}}
@@ -104,11 +98,5 @@ async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
     .await;
     seed.configure(CONFIG);
     // A dropped resource stays watched for 15 s.
-    let longest = Duration::from_secs(15) + PATIENCE;
-    let ready = tokio::time::timeout(longest, async {
-        while !coordinator.blockers().is_empty() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    });
-    assert!(ready.await.is_ok(), "{:?}", coordinator.blockers());
+    coordinator.wait_ready().await;
 }

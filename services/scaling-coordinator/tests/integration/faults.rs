@@ -3,8 +3,9 @@
 use serde_json::json;
 use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Fault, FaultAction, Rule};
+use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
+use watchdog_test_support::in_process::rule;
 
 use crate::coordinator::{Coordinator, one_shoot, resource, until_written};
 use crate::seed::{PROTECTED, RECORDED, Seed, USER};
@@ -257,11 +258,7 @@ async fn the_timeout_covers_the_wait_and_the_level_is_tried_again_while_the_verd
 async fn a_missing_permission_fails_the_level_and_is_named() {
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 1, false).await;
-    seed.api.deny(Rule {
-        verbs: vec!["patch".into()],
-        resources: vec!["deployments".into()],
-        ..Rule::default()
-    });
+    seed.api.deny(rule(&["patch"], &["deployments"]));
     let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     let missing = format!("patch deployments.apps named {KCM}");
     eventually("readiness names the permission", || {

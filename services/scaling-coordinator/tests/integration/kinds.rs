@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::{ResourceKey, ResourceType, ScalePaths, keys};
-use watchdog_sandbox::store::{Part, WriteOptions};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, resource, step};
@@ -39,15 +38,10 @@ fn engines() -> ResourceType {
 }
 
 fn status(seed: &Seed, key: &ResourceKey, name: &str, status: Value) {
-    let change = |object: &mut Value| {
+    seed.modify(key, SHOOT, name, |object| {
         object["status"] = status;
         object["status"]["observedGeneration"] = object["metadata"]["generation"].clone();
-        Ok(())
-    };
-    seed.api
-        .store()
-        .modify(key, SHOOT, name, Part::Status, &WriteOptions::default(), change)
-        .unwrap();
+    });
 }
 
 fn number(seed: &Seed, key: &ResourceKey, name: &str, pointer: &str) -> i64 {

@@ -15,7 +15,7 @@ use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot_with, resource, step, until_written};
 use crate::seed::{PROTECTED, Seed};
-use crate::{CA, KCM, MCM, SHOOT, eventually, eventually_async};
+use crate::{BOUND, CA, KCM, MCM, SHOOT, eventually, eventually_async, wait};
 
 const OBSERVE: &[&str] = &["--mode=observe"];
 
@@ -70,17 +70,14 @@ async fn mode_changes(coordinator: &Coordinator) -> Vec<(Mode, Mode, ModeChangeR
 
 /// Waits until the incident has ended, and returns its summary.
 async fn incident(coordinator: &Coordinator) -> IncidentEnded {
-    let mut found = None;
-    eventually_async("the incident has ended", async || {
-        let pick = |event| match event {
-            Event::IncidentEnded(ended) => Some(ended),
-            _ => None,
-        };
-        found = history(coordinator, pick).await.pop();
-        found.is_some()
-    })
-    .await;
-    found.unwrap()
+    let pick = |event| match event {
+        Event::IncidentEnded(ended) => Some(ended),
+        _ => None,
+    };
+    let ended = wait::until("the incident has ended", BOUND, || async {
+        Ok(history(coordinator, pick).await.pop())
+    });
+    ended.await.unwrap()
 }
 
 /// The writes in the history, as the name of the resource, the write and its result.
@@ -440,24 +437,6 @@ async fn a_mode_that_changes_all_the_time_breaks_no_order() {
     assert!(mcm < place(&seed, &format!("scale {CA} 1")));
     let protected = [KCM, MCM, CA].map(|name| seed.annotation(SHOOT, name, PROTECTED));
     assert_eq!(protected, [None, None, None]);
-}
-
-#[tokio::test]
-async fn an_end_far_away_or_in_the_past_is_taken_as_it_is() {
-    let (seed, _probe, coordinator) = start(&[]).await;
-    let annotate = |value| seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(value));
-    annotate("off until=9999-12-30T00:00:00Z");
-    until_mode(&coordinator, Mode::Off).await;
-    annotate("off until=1970-01-01T00:00:00Z");
-    let ended = coordinator
-        .until(SHOOT, "it is protected", |s| s.mode() == Mode::Protect)
-        .await;
-    assert_eq!((ended.mode_from_annotation, ended.mode_until), (false, None));
-    annotate("off until=2126-12-01T06:00:00");
-    let named = coordinator
-        .until(SHOOT, "it is named", |s| s.reason.contains("2126-12-01T06:00:00"))
-        .await;
-    assert_eq!(named.mode(), Mode::Protect, "a time without a zone is none");
 }
 
 #[tokio::test]

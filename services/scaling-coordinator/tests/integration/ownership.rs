@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::Context;
 use watchdog_proto::scaling::v1::{Action, Direction};
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::Coordinator;
 use crate::seed::{RECORDED, Seed, USER};
-use crate::{KCM, MCM, SHOOT, eventually, eventually_async};
+use crate::{BOUND, KCM, MCM, SHOOT, eventually, eventually_async, wait};
 
 fn names() -> Vec<String> {
     (0..12).map(|i| format!("shoot--{i}")).collect()
@@ -22,20 +23,18 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
     }
     let first = Coordinator::start(&seed, &[&probe]).await;
     let second = Coordinator::launch(&seed, "coordinator-1", &[&probe], &[]).await;
-    second.until_ready().await;
-    let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    eventually_async("both own some, and agree on whom", async || {
-        owners.clear();
+    second.wait_ready().await;
+    let owners = wait::until("both own some, and agree on whom", BOUND, || async {
+        let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for name in names() {
-            let of_first = first.get(&name).await.map(|scaling| scaling.owner);
-            if of_first.is_none() || of_first != second.get(&name).await.map(|scaling| scaling.owner) {
-                return false;
-            }
-            owners.entry(of_first.unwrap()).or_default().push(name);
+            let [of_first, of_second] = [first.get(&name).await, second.get(&name).await];
+            let of_first = of_first.context("unknown")?.owner;
+            anyhow::ensure!(of_second.context("unknown")?.owner == of_first);
+            owners.entry(of_first).or_default().push(name);
         }
-        owners.len() == 2
-    })
-    .await;
+        Ok((owners.len() == 2).then_some(owners))
+    });
+    let owners = owners.await.unwrap();
     for name in names() {
         probe.say([&name], Outcome::LeasesExpired);
     }
@@ -84,23 +83,21 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
     let mut replicas = Vec::new();
     for identity in ["coordinator-0", "coordinator-1"] {
         let replica = Coordinator::launch(&seed, identity, &[&probe], &[]).await;
-        replica.until_ready().await;
+        replica.wait_ready().await;
         replicas.push((identity, replica));
     }
     probe.say([SHOOT], Outcome::LeasesExpired);
     eventually("all are down", || seed.all(SHOOT) == [0, 0, -1]).await;
     // Not before it acted: the owner of a moment ago may be another one.
-    let agreed = "they agree on who owns the shoot";
-    let mut owner = String::new();
-    eventually_async(agreed, async || {
+    let owner = wait::until("they agree on who owns the shoot", BOUND, || async {
         let mut owners = BTreeSet::new();
         for (_, replica) in &replicas {
             owners.extend(replica.get(SHOOT).await.map(|scaling| scaling.owner));
         }
-        owner = owners.first().cloned().unwrap_or_default();
-        owners.len() == 1 && replicas.iter().any(|(identity, _)| *identity == owner)
-    })
-    .await;
+        let is_known = |owner: &String| owners.len() == 1 && replicas.iter().any(|(name, _)| name == owner);
+        Ok(owners.first().filter(|owner| is_known(owner)).cloned())
+    });
+    let owner = owner.await.unwrap();
     for (_, replica) in &replicas {
         // Also the one that only looks on has seen it, in its own watches.
         eventually_async("it has seen it", async || {
@@ -167,7 +164,7 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot("shoot--0", 1, false).await;
     let stop = CancellationToken::new();
-    let kubeconfig = seed.dir.path().join("kubeconfig");
+    let kubeconfig = seed.files.kubeconfig(&seed.api, USER).unwrap();
     let config = MembershipConfig {
         client: watchdog_kube::client::seed(Some(&kubeconfig), "test")
             .await
@@ -185,10 +182,7 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
     coordinator.lose(&probe, "shoot--0").await;
     // It leaves: what it reported no longer counts.
     stop.cancel();
-    tokio::time::timeout(crate::PATIENCE, task)
-        .await
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
     coordinator
         .until_holding("shoot--0", "No replica of lease-probe is known")
         .await;

@@ -1,9 +1,6 @@
 //! `--release-all` against an API server in memory.
 
-use std::sync::Arc;
-
 use clap::Parser;
-use parking_lot::Mutex;
 use scaling_coordinator::config::Args;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_kube::membership::Timing;
@@ -11,51 +8,31 @@ use watchdog_runtime::cli::CommandLine;
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::FakeProbe;
+use watchdog_test_support::in_process::CapturedOutput;
 
 use crate::coordinator::{Coordinator, one_shoot};
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
-use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
+use crate::{BOUND, CA, KCM, MCM, SHOOT, eventually};
 
 const OTHER: &str = "shoot--project--two";
 
-/// The standard output of a release.
-#[derive(Clone, Default)]
-struct Output(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// A release that runs.
 struct Run {
-    output: Output,
+    output: CapturedOutput,
     task: AbortOnDropHandle<anyhow::Result<()>>,
 }
 
 impl Run {
     /// Starts it with these options, known to the API server by that name.
     fn start(seed: &Seed, user: &str, options: &[&str]) -> Self {
-        let kubeconfig = seed.dir.path().join(format!("{user}.kubeconfig"));
-        std::fs::write(&kubeconfig, seed.api.kubeconfig(user)).unwrap();
-        let args = [
-            "scaling-coordinator".to_owned(),
-            "--insecure-plaintext".to_owned(),
-            format!("--config-file={}", seed.dir.path().join("config.yaml").display()),
-            format!("--kubeconfig={}", kubeconfig.display()),
-            "--identity=release".to_owned(),
-            "--release-all".to_owned(),
-        ];
-        let options = options.iter().map(ToString::to_string);
-        let mut config = Args::parse_from(args.into_iter().chain(options)).check().unwrap();
+        let mut line = seed
+            .files
+            .command_line(&seed.api, user, "release", options)
+            .unwrap();
+        line.push("--release-all".to_owned());
+        let mut config = Args::parse_from(line).check().unwrap();
         config.timing = Timing::PRODUCTION.faster(5);
-        let (options, output) = (config.release.clone().unwrap(), Output::default());
+        let (options, output) = (config.release.clone().unwrap(), CapturedOutput::default());
         let run = scaling_coordinator::app::release::run(config, options, output.clone());
         Self {
             output,
@@ -65,8 +42,8 @@ impl Run {
 
     /// How it ends, and its standard output.
     async fn end(self) -> (anyhow::Result<()>, String) {
-        let result = tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap();
-        (result, String::from_utf8(self.output.0.lock().clone()).unwrap())
+        let result = tokio::time::timeout(BOUND, self.task).await.unwrap().unwrap();
+        (result, self.output.text())
     }
 }
 

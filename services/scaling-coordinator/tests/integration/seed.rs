@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
+use watchdog_sandbox::ApiServer;
 use watchdog_sandbox::resource::{ResourceKey, keys};
-use watchdog_sandbox::store::fields::Manager;
 use watchdog_sandbox::store::object::Object;
-use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
-use watchdog_sandbox::{ApiOptions, ApiServer};
+use watchdog_sandbox::store::{Part, WriteOptions};
+use watchdog_test_support::in_process::{self, ServiceFiles};
 
 use crate::{CA, KCM, MCM, eventually};
 
@@ -43,7 +42,7 @@ pub const USER: &str = "coordinator";
 
 pub struct Seed {
     pub api: ApiServer,
-    pub dir: TempDir,
+    pub files: ServiceFiles,
     frozen: Arc<Mutex<BTreeSet<(String, String)>>>,
     _controller: AbortOnDropHandle<()>,
 }
@@ -54,30 +53,19 @@ impl Seed {
     }
 
     pub async fn with_config(config: &str) -> Self {
-        let options = ApiOptions {
-            namespaces: vec!["garden".to_owned()],
-            ..ApiOptions::default()
-        };
-        let api = ApiServer::start(options).await.unwrap();
-        let dir = tempfile::tempdir().unwrap();
+        let api = in_process::api_server(&["garden"]).await.unwrap();
         let frozen = Arc::default();
         let controller = tokio::spawn(run_controller(api.clone(), Arc::clone(&frozen)));
-        std::fs::write(dir.path().join("kubeconfig"), api.kubeconfig(USER)).unwrap();
-        let seed = Self {
+        Self {
             api,
-            dir,
+            files: ServiceFiles::new(config).unwrap(),
             frozen,
             _controller: AbortOnDropHandle::new(controller),
-        };
-        seed.configure(config);
-        seed
+        }
     }
 
-    /// Replaces the configuration file at once, as kubelet does.
     pub fn configure(&self, config: &str) {
-        let next = self.dir.path().join("next.yaml");
-        std::fs::write(&next, config).unwrap();
-        std::fs::rename(next, self.dir.path().join("config.yaml")).unwrap();
+        self.files.configure(config).unwrap();
     }
 
     /// A shoot with `kcm` replicas of kube-controller-manager, one of machine-controller-manager and, if `with_ca`, one
@@ -164,25 +152,7 @@ impl Seed {
         name: &str,
         change: impl FnOnce(&mut Value),
     ) {
-        self.write(resource, namespace, name, &WriteOptions::default(), change);
-    }
-
-    fn write(
-        &self,
-        resource: &ResourceKey,
-        namespace: &str,
-        name: &str,
-        options: &WriteOptions,
-        change: impl FnOnce(&mut Value),
-    ) {
-        let change = |value: &mut Value| {
-            change(value);
-            Ok(())
-        };
-        let store = self.api.store();
-        store
-            .modify(resource, namespace, name, Part::Main, options, change)
-            .unwrap();
+        in_process::modify(&self.api, resource, namespace, name, change).unwrap();
     }
 
     pub fn annotate(&self, namespace: &str, name: &str, annotation: &str, value: &str) {
@@ -217,21 +187,20 @@ impl Seed {
 
     fn write_as_dwd(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let options = WriteOptions {
-            manager: Some(Manager {
-                name: "dependency-watchdog".to_owned(),
-                subresource: "",
-                api_version: "apps/v1".to_owned(),
-            }),
-            ..WriteOptions::default()
+            manager: Some("dependency-watchdog".to_owned()),
         };
-        self.write(&keys::DEPLOYMENTS, namespace, name, &options, change);
+        let change = |value: &mut Value| {
+            change(value);
+            Ok(())
+        };
+        let store = self.api.store();
+        store
+            .modify(&keys::DEPLOYMENTS, namespace, name, Part::Main, &options, change)
+            .unwrap();
     }
 
     pub fn delete(&self, resource: &ResourceKey, namespace: &str, name: &str) {
-        self.api
-            .store()
-            .delete(resource, namespace, name, &Preconditions::default(), false)
-            .unwrap();
+        in_process::delete(&self.api, resource, namespace, name).unwrap();
     }
 
     /// Nothing becomes ready, or stops, from now on.
@@ -310,14 +279,7 @@ impl Seed {
 
     /// Everything that the coordinator has written, except its membership Leases.
     pub fn all_writes(&self) -> Vec<String> {
-        let entries = self.api.audit().into_iter();
-        entries
-            .filter(|entry| entry.user == USER && entry.is_write())
-            .filter(|entry| {
-                !entry.path.contains("/leases") && !entry.path.contains("/selfsubjectaccessreviews")
-            })
-            .map(|entry| format!("{} {}", entry.verb, entry.path))
-            .collect()
+        in_process::writes(&self.api, USER)
     }
 
     /// Reasons of the Kubernetes Events about an object.
@@ -342,23 +304,14 @@ async fn run_controller(api: ApiServer, frozen: Arc<Mutex<BTreeSet<(String, Stri
             if settled || frozen.lock().contains(&(namespace.clone(), name.clone())) {
                 continue;
             }
-            let change = |value: &mut Value| {
-                value["status"] = json!({
-                    "observedGeneration": generation,
-                    "replicas": replicas,
-                    "readyReplicas": replicas,
-                });
-                Ok(())
-            };
+            let status = json!({
+                "observedGeneration": generation,
+                "replicas": replicas,
+                "readyReplicas": replicas,
+            });
+            let change = |value: &mut Value| value["status"] = status;
             // It may be gone by now.
-            let _ = api.store().modify(
-                &keys::DEPLOYMENTS,
-                &namespace,
-                &name,
-                Part::Status,
-                &WriteOptions::default(),
-                change,
-            );
+            let _ = in_process::modify(&api, &keys::DEPLOYMENTS, &namespace, &name, change);
         }
     }
 }

@@ -134,16 +134,6 @@ async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_someth
 }
 
 #[tokio::test]
-async fn an_observation_that_is_too_old_is_none_whatever_validity_it_claims() {
-    let (seed, probe, coordinator) = one_shoot(1, false).await;
-    let hour = Duration::from_secs(3_600);
-    probe.say_of(SHOOT, Outcome::LeasesExpired, hour, hour);
-    coordinator.until_holding(SHOOT, "is no longer valid").await;
-    until_counted(&coordinator, "expired").await;
-    assert_eq!(seed.writes(SHOOT), [""; 0]);
-}
-
-#[tokio::test]
 async fn what_holds_is_counted_by_its_reason() {
     let (seed, one, mut two) = (
         Seed::new().await,

@@ -17,7 +17,7 @@ use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot, resource};
 use crate::seed::{CONFIG, Seed};
-use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
+use crate::{BOUND, CA, KCM, MCM, SHOOT, eventually};
 
 /// Every state that the stream has brought, in order.
 #[derive(Clone, Default)]
@@ -293,7 +293,7 @@ async fn a_shoot_whose_cluster_is_deleted_is_removed_and_not_found() {
             }
         }
     };
-    let removed = tokio::time::timeout(PATIENCE, removed()).await;
+    let removed = tokio::time::timeout(BOUND, removed()).await;
     assert_eq!(removed.expect("it is removed"), SHOOT);
     let request = pb::GetScalingRequest { shoot: SHOOT.into() };
     let status = client.get_scaling(request).await.unwrap_err();

@@ -12,14 +12,8 @@
 //! Budgets bound the search: they limit the changes of the verdict, faults, handovers and jumps in time. Random walks
 //! through the same state have larger budgets, and any levels.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    unreachable_pub,
-    reason = "a failed test may panic"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "shared by the modules of this test")]
 
 mod mutations;
 mod restore_checker;

@@ -1,38 +1,28 @@
 //! A seed in memory and the whole weeder against it.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "each test file uses its own part"
-)]
+#![cfg(test)]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
-use std::path::PathBuf;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::time::Instant;
 use tonic::transport::Channel;
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::args::LogFormat;
 use watchdog_runtime::cli::CommandLine as _;
-use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::process::Process;
 use watchdog_runtime::telemetry;
 use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::object::Object;
-use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
 use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry};
+pub use watchdog_test_support::in_process::eventually;
+use watchdog_test_support::in_process::{self, InProcess, ServiceFiles};
+use watchdog_test_support::wait::{self, BOUND};
 use weeder::config::Args;
-
-/// Bound of every wait: generous, because the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// etcd, needed by kube-apiserver, which is needed by the rest of the control plane.
 pub const CONFIG: &str = "
@@ -54,17 +44,25 @@ servicesAndDependantSelectors:
 /// When containers crashed, unless a test says otherwise.
 pub const CRASHED_AT: &str = "2020-11-21T08:00:00Z";
 
-/// A seed's API server and the weeder's files.
+/// A seed's API server with the namespace of a shoot, and the weeder's files.
 pub struct Seed {
     pub api: ApiServer,
     controllers: AtomicUsize,
-    dir: TempDir,
+    files: ServiceFiles,
 }
 
 /// A running weeder.
 pub struct Weeder {
-    pub bound: Bound,
+    service: InProcess,
     pub client: WeederServiceClient<Channel>,
+}
+
+impl Deref for Weeder {
+    type Target = InProcess;
+
+    fn deref(&self) -> &InProcess {
+        &self.service
+    }
 }
 
 impl Seed {
@@ -72,36 +70,30 @@ impl Seed {
         Self::with(ApiOptions::default()).await
     }
 
-    /// Without discovery.k8s.io/v1.
-    pub async fn with_endpoints_only() -> Self {
+    /// With or without discovery.k8s.io/v1.
+    pub async fn with_slices(endpoint_slices: bool) -> Self {
         Self::with(ApiOptions {
-            endpoint_slices: false,
+            endpoint_slices,
             ..ApiOptions::default()
         })
         .await
     }
 
     pub async fn with(mut options: ApiOptions) -> Self {
-        options.namespaces.push("garden".to_owned());
+        options.namespaces.extend(["garden", "shoot"].map(str::to_owned));
         if let Ok(filter) = std::env::var("TEST_LOG") {
             // Fails for all but the first test of a process.
             let _ = telemetry::init(LogFormat::Text, &filter);
         }
-        let api = ApiServer::start(options).await.unwrap();
-        let seed = Self {
-            api,
+        Self {
+            api: ApiServer::start(options).await.unwrap(),
             controllers: AtomicUsize::new(0),
-            dir: tempfile::tempdir().unwrap(),
-        };
-        seed.configure(CONFIG);
-        seed
+            files: ServiceFiles::new(CONFIG).unwrap(),
+        }
     }
 
     pub fn configure(&self, config: &str) {
-        // As kubelet does it: never half a file.
-        let next = self.dir.path().join("next.yaml");
-        std::fs::write(&next, config).unwrap();
-        std::fs::rename(next, self.dir.path().join("weeder.yaml")).unwrap();
+        self.files.configure(config).unwrap();
     }
 
     /// Starts a weeder that is known to the API server by its identity.
@@ -111,27 +103,14 @@ impl Seed {
 
     /// The same with more options.
     pub async fn start_with(&self, identity: &str, options: &[&str]) -> Weeder {
-        let kubeconfig: PathBuf = self.dir.path().join(format!("{identity}.kubeconfig"));
-        std::fs::write(&kubeconfig, self.api.kubeconfig(identity)).unwrap();
-        let config = self.dir.path().join("weeder.yaml");
-        let own = [
-            "weeder".to_owned(),
-            "--insecure-plaintext".to_owned(),
-            "--grpc-addr=127.0.0.1:0".to_owned(),
-            "--admin-addr=127.0.0.1:0".to_owned(),
-            format!("--identity={identity}"),
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--config-file={}", config.display()),
-        ];
-        let more = options.iter().map(ToString::to_string);
-        let args = Args::parse_from(own.into_iter().chain(more));
-        let config = args.check().unwrap();
-        let bound = weeder::app::build(config, Process::for_tests()).await.unwrap();
-        let channel = Channel::from_shared(format!("http://{}", bound.grpc_addr))
-            .unwrap()
-            .timeout(PATIENCE);
-        let client = WeederServiceClient::new(channel.connect_lazy());
-        Weeder { bound, client }
+        let line = self.files.command_line(&self.api, identity, identity, options);
+        let config = Args::parse_from(line.unwrap()).check().unwrap();
+        let service = InProcess::start(weeder::app::build(config, Process::for_tests()));
+        let service = service.await.unwrap();
+        Weeder {
+            client: WeederServiceClient::new(service.channel().unwrap()),
+            service,
+        }
     }
 
     /// Starts a weeder and waits until it is ready and owns all namespaces.
@@ -210,14 +189,9 @@ impl Seed {
             self.api.create(&keys::SERVICES, namespace, object).unwrap();
             return;
         }
-        let change = |old: &mut Value| {
+        self.modify(&keys::SERVICES, namespace, service, |old| {
             old["metadata"]["annotations"] = annotations;
-            Ok(())
-        };
-        let options = WriteOptions::default();
-        store
-            .modify(&keys::SERVICES, namespace, service, Part::All, &options, change)
-            .unwrap();
+        });
     }
 
     /// Creates or replaces an Endpoints.
@@ -304,22 +278,15 @@ impl Seed {
     }
 
     pub fn pod_status(&self, namespace: &str, name: &str, status: Value) {
-        let options = WriteOptions::default();
-        let change = |pod: &mut Value| {
-            pod["status"] = status;
-            Ok(())
-        };
-        self.api
-            .store()
-            .modify(&keys::PODS, namespace, name, Part::All, &options, change)
-            .unwrap();
+        self.modify(&keys::PODS, namespace, name, |pod| pod["status"] = status);
+    }
+
+    fn modify(&self, resource: &ResourceKey, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        in_process::modify(&self.api, resource, namespace, name, change).unwrap();
     }
 
     pub fn delete(&self, resource: &ResourceKey, namespace: &str, name: &str) {
-        self.api
-            .store()
-            .delete(resource, namespace, name, &Preconditions::default(), false)
-            .unwrap();
+        in_process::delete(&self.api, resource, namespace, name).unwrap();
     }
 
     pub fn exists(&self, namespace: &str, pod: &str) -> bool {
@@ -346,100 +313,62 @@ impl Seed {
 
     /// Creates an object, or replaces its labels and all but its metadata.
     pub fn put(&self, resource: &ResourceKey, namespace: &str, name: &str, value: Value) {
-        let store = self.api.store();
-        let options = WriteOptions::default();
-        if store.find(resource, namespace, name).is_none() {
+        if self.api.store().find(resource, namespace, name).is_none() {
             self.api.create(resource, namespace, value).unwrap();
             return;
         }
-        let change = |old: &mut Value| {
+        self.modify(resource, namespace, name, |old| {
             for (field, new) in value.as_object().unwrap() {
                 if field != "metadata" {
                     old[field] = new.clone();
                 }
             }
             old["metadata"]["labels"] = value["metadata"]["labels"].clone();
-            Ok(())
-        };
-        store
-            .modify(resource, namespace, name, Part::All, &options, change)
-            .unwrap();
+        });
     }
 }
 
 impl Weeder {
-    pub async fn wait_ready(&self) {
-        let readiness = &self.bound.readiness;
-        eventually("the weeder is ready", || readiness.blockers().is_empty()).await;
-    }
-
-    /// The collectors' part of /metrics; the exporter itself belongs to the process.
-    pub async fn metrics(&self) -> String {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let exchange = async {
-            let mut stream = tokio::net::TcpStream::connect(self.bound.admin_addr).await?;
-            let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-            stream.write_all(request).await?;
-            let mut text = String::new();
-            stream.read_to_string(&mut text).await?;
-            std::io::Result::Ok(text)
-        };
-        tokio::time::timeout(PATIENCE, exchange).await.unwrap().unwrap()
+    /// The reason why this blocks readiness, if it does.
+    pub fn blocker(&self, name: &str) -> Option<String> {
+        self.bound.readiness.blockers().get(name).cloned()
     }
 
     /// The watches on pods that it needs: over all namespaces, and of one namespace.
     pub async fn pod_watches_by_scope(&self) -> (usize, usize) {
-        let text = self.metrics().await;
-        let value = |scope: &str| -> usize {
-            let series = format!("watchdog_weeder_pod_watches{{scope=\"{scope}\"}} ");
-            let value = text.lines().find_map(|line| line.strip_prefix(&series));
-            value.unwrap().parse().unwrap()
+        let count = async |scope: &str| {
+            let series = format!("watchdog_weeder_pod_watches{{scope=\"{scope}\"}}");
+            self.metric(&series).await.unwrap().unwrap() as usize
         };
-        (value("selector") + value("all"), value("namespace"))
+        (
+            count("selector").await + count("all").await,
+            count("namespace").await,
+        )
     }
 
-    /// Stops it as SIGTERM does.
-    pub async fn stop(self) {
-        let (failed, in_time) = self.bound.tasks.drain(PATIENCE).await;
-        assert_eq!((failed, in_time), (vec![], true));
-    }
-
-    /// Stops it as SIGKILL does.
-    pub async fn kill(self) {
-        self.bound.tasks.drain(Duration::ZERO).await;
-    }
-
-    pub async fn list(&mut self) -> Vec<pb::Weeder> {
+    pub async fn list(&self) -> Vec<pb::Weeder> {
         self.list_in(Scope::Unspecified).await
     }
 
-    pub async fn list_in(&mut self, scope: Scope) -> Vec<pb::Weeder> {
+    pub async fn list_in(&self, scope: Scope) -> Vec<pb::Weeder> {
         let request = pb::ListWeedersRequest {
             scope: scope.into(),
             ..Default::default()
         };
-        self.client
-            .list_weeders(request)
-            .await
-            .unwrap()
-            .into_inner()
-            .weeders
+        let answer = self.client.clone().list_weeders(request).await.unwrap();
+        answer.into_inner().weeders
     }
 
     /// All weeders, in pages of this size.
-    pub async fn pages(&mut self, page_size: i32) -> Vec<pb::ListWeedersResponse> {
+    pub async fn pages(&self, page_size: i32) -> Vec<pb::ListWeedersResponse> {
         let mut request = pb::ListWeedersRequest {
             page_size,
             ..Default::default()
         };
         let mut pages = Vec::new();
         loop {
-            let page = self
-                .client
-                .list_weeders(request.clone())
-                .await
-                .unwrap()
-                .into_inner();
+            let page = self.client.clone().list_weeders(request.clone()).await;
+            let page = page.unwrap().into_inner();
             request.page_token.clone_from(&page.next_page_token);
             pages.push(page);
             if request.page_token.is_empty() {
@@ -449,7 +378,7 @@ impl Weeder {
     }
 
     /// The weeder of a service.
-    pub async fn find(&mut self, namespace: &str, service: &str) -> Option<pb::Weeder> {
+    pub async fn find(&self, namespace: &str, service: &str) -> Option<pb::Weeder> {
         let key = pb::ServiceKey {
             namespace: namespace.to_owned(),
             service: service.to_owned(),
@@ -462,28 +391,28 @@ impl Weeder {
 
     /// Waits until the weeder of a service is as wanted.
     pub async fn wait(
-        &mut self,
+        &self,
         namespace: &str,
         service: &str,
         what: &str,
         wanted: impl Fn(&pb::Weeder) -> bool,
     ) -> pb::Weeder {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        let found = wait::until(what, BOUND, || async {
             let found = self.find(namespace, service).await;
-            if let Some(weeding) = found.as_ref().filter(|weeding| wanted(weeding)) {
-                return weeding.clone();
-            }
-            assert!(
-                Instant::now() < deadline,
-                "gave up waiting until {what}; it is {found:#?}"
-            );
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            anyhow::ensure!(found.as_ref().is_some_and(&wanted), "it is {found:#?}");
+            Ok(found)
+        });
+        found.await.unwrap()
+    }
+
+    /// Waits until the weeder of a service has deleted that many pods.
+    pub async fn wait_deleted(&self, namespace: &str, service: &str, pods: u64) -> pb::Weeder {
+        let what = format!("{pods} are deleted");
+        self.wait(namespace, service, &what, |w| w.deleted == pods).await
     }
 
     /// Waits until a weeder follows its dependants: its first look is over, and the watches are open.
-    pub async fn wait_following(&mut self, seed: &Seed, namespace: &str, service: &str, watches: usize) {
+    pub async fn wait_following(&self, seed: &Seed, namespace: &str, service: &str, watches: usize) {
         self.wait(namespace, service, "it is active", |w| {
             w.state() == pb::WeederState::Active
         })
@@ -534,19 +463,5 @@ impl JsonLog {
         })
         .await;
         found.unwrap()
-    }
-}
-
-/// Waits until `condition` holds.
-pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    until(what, async || condition()).await;
-}
-
-/// The same for a condition that must be asked for.
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "gave up waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -38,8 +38,8 @@ pub struct Seed {
     /// The sandbox that it is, if it is one.
     pub sandbox: Option<Arc<Sandbox>>,
     // Held for their end.
-    verdicts: Option<AbortOnDropHandle<()>>,
-    recorder: Option<Recorder>,
+    _verdicts: AbortOnDropHandle<()>,
+    _recorder: Recorder,
 }
 
 // === impl Seed ===
@@ -56,38 +56,6 @@ impl Seed {
         times: &Times,
     ) -> anyhow::Result<Self> {
         let (timeline, recorder) = Timeline::start(&client).await?;
-        let mut seed = Self::start_services(scratch, client, kubeconfig, times, timeline).await?;
-        seed.recorder = Some(recorder);
-        let verdicts = listen(
-            seed.setup.clone(),
-            seed.lease_probe.clone(),
-            seed.timeline.clone(),
-        );
-        seed.verdicts = Some(AbortOnDropHandle::new(tokio::spawn(verdicts)));
-        Ok(seed)
-    }
-
-    /// The same without a timeline, which grows with all that happens.
-    ///
-    /// # Errors
-    /// When one does not come up.
-    pub async fn start_unrecorded(
-        scratch: &Arc<Scratch>,
-        client: Client,
-        kubeconfig: impl Fn(&str) -> String,
-        times: &Times,
-    ) -> anyhow::Result<Self> {
-        let timeline = Arc::new(Timeline::default());
-        Self::start_services(scratch, client, kubeconfig, times, timeline).await
-    }
-
-    async fn start_services(
-        scratch: &Arc<Scratch>,
-        client: Client,
-        kubeconfig: impl Fn(&str) -> String,
-        times: &Times,
-        timeline: Arc<Timeline>,
-    ) -> anyhow::Result<Self> {
         let prober = fixtures::prober(&times.prober_head(), "500ms");
         let setup = Arc::new(Setup::new(scratch, &prober, &fixtures::weeder("2m"))?);
         let kubeconfigs = ["lease-probe-0", "scaling-coordinator-0", "weeder-0"].map(kubeconfig);
@@ -100,16 +68,18 @@ impl Seed {
         for service in [&lease_probe, &coordinator, &weeder] {
             service.wait_ready().await?;
         }
+        let lease_probe = RestartableService::new(lease_probe);
+        let verdicts = listen(setup.clone(), lease_probe.clone(), timeline.clone());
         Ok(Self {
             client,
             timeline,
             setup,
-            lease_probe: RestartableService::new(lease_probe),
+            lease_probe,
             coordinator: RestartableService::new(coordinator),
             weeder: RestartableService::new(weeder),
             sandbox: None,
-            verdicts: None,
-            recorder: None,
+            _verdicts: AbortOnDropHandle::new(tokio::spawn(verdicts)),
+            _recorder: recorder,
         })
     }
 

@@ -207,8 +207,9 @@ impl ShootUnderTest {
     /// # Errors
     /// When they do not in time.
     pub async fn wait_restored(&self) -> anyhow::Result<()> {
-        self.wait_counts("all dependants are restored", &COUNTS).await?;
-        self.wait_dependants("nothing is held down", |dependant| !dependant.held)
+        let timeline = &self.seed.timeline;
+        timeline
+            .until_restored(&self.namespace, &COUNTS, self.times.bound)
             .await?;
         let what = format!("the nodes of {} are ready", self.namespace);
         wait::until_true(&what, self.times.bound, || self.half.is_whole(self.plan.nodes)).await?;
@@ -238,21 +239,10 @@ impl ShootUnderTest {
     /// # Errors
     /// When it does not in time.
     pub async fn wait_dependants(&self, what: &str, good: impl Fn(&Dependant) -> bool) -> anyhow::Result<()> {
-        let all = [KCM, MCM, CA];
         let timeline = &self.seed.timeline;
-        let condition = |_: &_| {
-            all.iter().all(|name| {
-                timeline
-                    .dependant(&self.namespace, name)
-                    .is_some_and(|found| good(&found))
-            })
-        };
-        let what = format!("{what} ({})", self.namespace);
-        let waited = timeline.until(&what, self.times.bound, condition).await;
-        waited.map_err(|error| {
-            let now = all.map(|name| timeline.dependant(&self.namespace, name));
-            anyhow::anyhow!("{error}: {now:?}")
-        })
+        timeline
+            .until_dependants(what, &self.namespace, self.times.bound, good)
+            .await
     }
 
     /// A dependant as the seed has it.

@@ -1,4 +1,5 @@
-//! Two hundred shoots with random incidents, for as long as one likes: memory, tasks and file descriptors stay flat.
+//! Two hundred shoots with random incidents, for as long as one likes: memory, tasks and file descriptors stay flat,
+//! and no invariant is violated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +9,27 @@ use rand::Rng;
 use tokio::time::{Instant, sleep};
 use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 
+use super::THRESHOLD;
 use super::seed::Seed;
 use super::times::Times;
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
+use watchdog_test_support::history::History;
+use watchdog_test_support::history::invariants::{Expectation, NodeTimes};
+use watchdog_test_support::history::timeline::{Fact, Timeline};
 use watchdog_test_support::resource_usage::ResourceUsage;
 use watchdog_test_support::restartable_service::RestartableService;
 use watchdog_test_support::sandboxed::client;
 use watchdog_test_support::scratch::Scratch;
-use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::wait::BOUND;
 
 /// Shoots of the seed.
 const SHOOTS: usize = 200;
 
 /// Nodes of each.
 const NODES: usize = 3;
+
+/// The dependants, with their replicas.
+const COUNTS: [(&str, i32); 3] = [(KCM, 1), (MCM, 1), (CA, 1)];
 
 /// Incidents begin this often.
 const PACE: Duration = Duration::from_millis(500);
@@ -51,7 +59,7 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
     let sandbox = sandbox().await?;
     let admin = client(&sandbox.seed().kubeconfig("administrator")).await?;
     let kubeconfig = |identity: &str| sandbox.seed().kubeconfig(identity);
-    let seed = Seed::start_unrecorded(&scratch, admin, kubeconfig, &TIMES).await?;
+    let seed = Seed::start(&scratch, admin, kubeconfig, &TIMES).await?;
     let shoots = sandbox.shoots();
     let mut measures: Vec<Measures> = seed.services().iter().map(|_| Measures::new()).collect();
     let begin = Instant::now();
@@ -61,7 +69,7 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
         let now = Instant::now();
         if now >= next_incident {
             next_incident = now + PACE;
-            tokio::spawn(incident(pick(&shoots)?));
+            tokio::spawn(incident(pick(&shoots)?, seed.timeline.clone()));
         }
         if now >= next_measure {
             next_measure = now + MEASURE;
@@ -71,9 +79,26 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
         }
     }
     for shoot in &shoots {
-        mend(shoot).await;
-        wait_whole(shoot).await?;
+        mend(shoot, &seed.timeline);
+        seed.timeline
+            .until_restored(shoot.namespace(), &COUNTS, BOUND)
+            .await?;
     }
+    let expected = Expectation {
+        counts: COUNTS.to_vec(),
+        nodes: Some(NodeTimes {
+            grace: TIMES.grace,
+            renew_interval: TIMES.renew_interval(),
+            threshold: THRESHOLD,
+        }),
+        restored: true,
+        verdicts: true,
+    };
+    let namespaces = shoots.iter().map(SimulatedShoot::namespace);
+    // The sandbox keeps no record of requests here.
+    History::new(Vec::new())
+        .check_with(&seed.timeline, namespaces, &expected)
+        .check()?;
     seed.services()
         .iter()
         .zip(&measures)
@@ -106,10 +131,19 @@ fn pick(shoots: &[SimulatedShoot]) -> anyhow::Result<SimulatedShoot> {
 }
 
 /// Something happens to a shoot, and ends after a while.
-async fn incident(shoot: SimulatedShoot) {
+async fn incident(shoot: SimulatedShoot, timeline: Arc<Timeline>) {
     let seconds = rand::rng().random_range(1..20);
     match rand::rng().random_range(0..7) {
-        0..=2 => shoot.cut(Cut::All),
+        0..=2 => {
+            shoot.cut(Cut::All);
+            timeline.add(
+                shoot.namespace(),
+                Fact::Cut {
+                    cut: NODES,
+                    of: NODES,
+                },
+            );
+        }
         3 => shoot.service_down("kube-apiserver"),
         4 => shoot.service_down("etcd-main-client"),
         5 => shoot.api().freeze(),
@@ -117,29 +151,15 @@ async fn incident(shoot: SimulatedShoot) {
         _ => _ = shoot.rotate_kubeconfig(),
     }
     sleep(Duration::from_secs(seconds)).await;
-    mend(&shoot).await;
+    mend(&shoot, &timeline);
 }
 
-async fn mend(shoot: &SimulatedShoot) {
+fn mend(shoot: &SimulatedShoot, timeline: &Timeline) {
     shoot.api().thaw();
     shoot.service_up("kube-apiserver");
     shoot.service_up("etcd-main-client");
     shoot.heal();
-}
-
-async fn wait_whole(shoot: &SimulatedShoot) -> anyhow::Result<()> {
-    wait::until_true(&format!("{} is whole", shoot.name()), BOUND, || async {
-        for name in [KCM, MCM, CA] {
-            let workload = shoot.workload(name).context("a dependant is gone")?;
-            let held = workload
-                .watchdog_annotations
-                .contains_key("meltdown-protection-active");
-            let now = (workload.spec_replicas, workload.ready_replicas, held);
-            anyhow::ensure!(now == (1, 1, false), "{name}: {now:?}");
-        }
-        Ok(true)
-    })
-    .await
+    timeline.add(shoot.namespace(), Fact::Cut { cut: 0, of: NODES });
 }
 
 /// The most that was taken in the first window after the warm-up, against the least in the last: what comes and goes

@@ -1,10 +1,20 @@
 //! The demo itself, and the commands that it prints for those who go on by hand.
 
+use std::process::Output;
 use std::time::Duration;
 
 use watchdog_test_support::process::Command;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::{binaries, tools};
+
+async fn shell(command: &str) -> Output {
+    let run = tokio::process::Command::new("sh")
+        .args(["-c", command])
+        .kill_on_drop(true)
+        .output();
+    let run = tokio::time::timeout(Duration::from_secs(60), run);
+    run.await.unwrap().unwrap()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_is_all_right_and_the_commands_that_it_prints_work() {
@@ -31,15 +41,7 @@ async fn the_demo_is_all_right_and_the_commands_that_it_prints_work() {
     for command in commands {
         // A person would press Ctrl-C; a stream is cut after its first messages here.
         let command = command.replacen("grpcurl ", "grpcurl -max-time 3 ", 1);
-        let run = tokio::process::Command::new("sh")
-            .args(["-c", &command])
-            .env("PATH", format!("{folder}:{}", std::env::var("PATH").unwrap()))
-            .kill_on_drop(true)
-            .output();
-        let run = tokio::time::timeout(Duration::from_secs(20), run)
-            .await
-            .unwrap()
-            .unwrap();
+        let run = shell(&format!("export PATH='{folder}':\"$PATH\"; {command}")).await;
         let answer = String::from_utf8_lossy(&run.stdout);
         // A plan does not repeat the name of its shoot.
         let expected = match command.contains("PlanScaling") {
@@ -65,14 +67,7 @@ async fn the_demo_is_all_right_and_the_commands_that_it_prints_work() {
     for command in commands {
         // The first is ended as a person would end it.
         let command = command.replace("status --watch", "status");
-        let run = tokio::process::Command::new("sh")
-            .args(["-c", &format!("{exports}{command}")])
-            .kill_on_drop(true)
-            .output();
-        let run = tokio::time::timeout(Duration::from_secs(60), run)
-            .await
-            .unwrap()
-            .unwrap();
+        let run = shell(&format!("{exports}{command}")).await;
         assert!(run.status.success(), "{command}: {run:?}");
     }
     demo.sigint().unwrap();

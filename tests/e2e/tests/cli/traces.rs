@@ -22,7 +22,7 @@ use watchdog_runtime::allowed_clients::AllowedClients;
 use watchdog_sandbox::Cut;
 use watchdog_test_support::binaries::{LEASE_PROBE, SCALING_COORDINATOR};
 use watchdog_test_support::sandboxed::SandboxFixture;
-use watchdog_test_support::wait::{BOUND, until_true};
+use watchdog_test_support::wait::{BOUND, until};
 use watchdog_test_support::watchdog::{SERVER_NAME, Setup};
 
 /// A span, and the service that made it.
@@ -132,12 +132,11 @@ impl Collector {
         writes: usize,
     ) -> (ServiceSpan, ServiceSpan, Vec<ServiceSpan>) {
         let what = format!("the trace of {outcome}");
-        until_true(&what, BOUND, || async {
-            Ok(self.story(outcome, operation, writes).is_some())
-        })
-        .await
-        .unwrap_or_else(|error| panic!("{error}: {:#?}", self.seen.lock()));
-        self.story(outcome, operation, writes).unwrap()
+        let story = until(&what, BOUND, || async {
+            Ok(self.story(outcome, operation, writes))
+        });
+        let found = story.await;
+        found.unwrap_or_else(|error| panic!("{error}: {:#?}", self.seen.lock()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tonic::transport::Channel;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::{Cut, SimulatedShoot};
+use watchdog_sandbox::SimulatedShoot;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{self, Service};
@@ -131,11 +131,16 @@ impl Fleet {
     pub(crate) async fn check_still_protects(&self) -> anyhow::Result<()> {
         self.until_healthy().await?;
         self.check_no_false_alarm(0)?;
+        self.fixture.cut_off(&self.shoots()[0]);
+        self.check_acts_on_loss().await
+    }
+
+    /// The loss of the first shoot is acted on, and so is its end. Everything that happened is judged.
+    pub(crate) async fn check_acts_on_loss(&self) -> anyhow::Result<()> {
         let shoot = &self.shoots()[0];
-        shoot.cut(Cut::All);
         self.fixture.wait_replicas(shoot, 0, BOUND).await?;
-        shoot.heal();
-        self.fixture.wait_replicas(shoot, 1, BOUND).await?;
+        self.fixture.reconnect(shoot);
+        self.fixture.check_history().await?;
         self.check_no_false_alarm(1)
     }
 }

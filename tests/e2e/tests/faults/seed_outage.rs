@@ -44,7 +44,6 @@ async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
             "",
             vanishes.namespace(),
             &Preconditions::default(),
-            false,
         )
         .unwrap();
     rotates.rotate_kubeconfig().unwrap();

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::Cut;
 use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::tools;
 use watchdog_test_support::wait::{self, BOUND};
@@ -137,11 +136,11 @@ async fn coordinator_writes_nothing_late(name: &str, shortage: Shortage) {
         known.await.unwrap();
         assert_eq!(fleet.fixture.writes(shoot), [""; 0]);
     };
-    shoot.cut(Cut::All);
+    fleet.fixture.cut_off(shoot);
     known(Outcome::LeasesExpired).await;
     let is_back = shortage == Shortage::FileDescriptors;
     if is_back {
-        shoot.heal();
+        fleet.fixture.reconnect(shoot);
         known(Outcome::Healthy).await;
     }
     // It lasts, and so does the sign of it.
@@ -152,12 +151,9 @@ async fn coordinator_writes_nothing_late(name: &str, shortage: Shortage) {
     if is_back {
         OUT_OF_FILE_DESCRIPTORS.until_gone(&services).await.unwrap();
         assert_eq!(fleet.fixture.writes(shoot), [""; 0]);
-        shoot.cut(Cut::All);
+        fleet.fixture.cut_off(shoot);
     }
-    fleet.fixture.wait_replicas(shoot, 0, BOUND).await.unwrap();
-    shoot.heal();
-    fleet.fixture.wait_replicas(shoot, 1, BOUND).await.unwrap();
-    fleet.check_no_false_alarm(1).unwrap();
+    fleet.check_acts_on_loss().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,18 +1,18 @@
 //! One API server as the seed, another as the shoot, and a real kube-controller-manager that judges the shoot's nodes.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM, PROBE_SECRET};
+use watchdog_test_support::history::History;
+use watchdog_test_support::history::invariants::{Expectation, NodeTimes};
+use watchdog_test_support::history::timeline::{Dependant, Fact, Recorder, Timeline};
 use watchdog_test_support::real::{
-    ApiServerOptions, ControllerManagerOptions, FleetOptions, KubeApiserver, MachineOptions, NodeRecorder,
+    ApiServerOptions, ControllerManagerOptions, KubeApiserver, LEASE_NAMESPACE, NodeRecorder,
     RealControlPlane, RunningKubelets, create_cluster, create_deployment, create_kubeconfig_secret,
-    create_namespace, grant_probe, install_seed_crds, scale_of,
+    create_namespace, grant_probe, install_seed_crds,
 };
-use watchdog_test_support::wait;
+use watchdog_test_support::wait::BOUND;
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
 pub(crate) const SHOOT: &str = "shoot--real--one";
@@ -30,8 +30,10 @@ const PROBE: &str = "dependency-watchdog-probe";
 pub(crate) struct Fixture {
     pub(crate) seed: KubeApiserver,
     shoot: KubeApiserver,
-    pub(crate) fleet: RunningKubelets,
+    fleet: RunningKubelets,
     pub(crate) nodes: NodeRecorder,
+    pub(crate) timeline: Arc<Timeline>,
+    _recorder: Recorder,
     _workloads: WorkloadController,
     // Last, so that its processes outlive what talks to them.
     pub(crate) plane: RealControlPlane,
@@ -47,18 +49,13 @@ impl Fixture {
             create_namespace(&seed.client(), namespace).await?;
         }
         grant_probe(&shoot.client(), PROBE).await?;
-        let options = FleetOptions {
-            nodes: 5,
-            prefix: "node".to_owned(),
-            zones: ["zone-a", "zone-b", "zone-c"].map(str::to_owned).to_vec(),
-            renew_interval: GRACE / 4,
-            machines: MachineOptions {
-                seed: seed.client(),
-                namespace: SHOOT.to_owned(),
-            },
-        };
-        let fleet = RunningKubelets::start(&shoot.client(), options).await?;
+        create_namespace(&shoot.client(), LEASE_NAMESPACE).await?;
+        let fleet = RunningKubelets::new(&shoot.client(), &seed.client(), SHOOT, GRACE / 4);
+        for zone in ["zone-a", "zone-b", "zone-c", "zone-a", "zone-b"] {
+            fleet.start(&fleet.next_name(), zone).await?;
+        }
         let nodes = NodeRecorder::start(&shoot.client()).await?;
+        let (timeline, recorder) = Timeline::start(&seed.client()).await?;
         let options = ControllerManagerOptions {
             node_monitor_period: Duration::from_secs(2),
             node_monitor_grace_period: GRACE,
@@ -86,10 +83,12 @@ impl Fixture {
             shoot,
             fleet,
             nodes,
+            timeline,
+            _recorder: recorder,
             _workloads: workloads,
             plane,
         };
-        fixture.wait_for("the control plane runs", COUNTS).await?;
+        fixture.wait_restored().await?;
         Ok(fixture)
     }
 
@@ -101,29 +100,48 @@ impl Fixture {
         create_cluster(&self.seed.client(), SHOOT, fixtures::shoot(&grace)).await
     }
 
-    pub(crate) async fn wait_for(&self, what: &str, replicas: [(&str, i32); 3]) -> anyhow::Result<()> {
-        wait::until_true(what, Duration::from_secs(60), || async {
-            for (name, wanted) in replicas {
-                if scale_of(&self.seed.client(), SHOOT, name).await? != (wanted, wanted) {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
-        .await
+    pub(crate) async fn cut_off(&self) {
+        self.fleet.cut(None).await;
+        let of = self.fleet.list().await.len();
+        self.timeline.add(SHOOT, Fact::Cut { cut: of, of });
     }
 
+    pub(crate) async fn reconnect(&self) {
+        self.fleet.reconnect().await;
+        let of = self.fleet.list().await.len();
+        self.timeline.add(SHOOT, Fact::Cut { cut: 0, of });
+    }
+
+    /// Waits until all dependants are at 0 and held down, with their counts recorded.
     pub(crate) async fn wait_down(&self, what: &str) -> anyhow::Result<()> {
-        self.wait_for(what, COUNTS.map(|(name, _)| (name, 0))).await
+        let is_recorded = |(name, count): &(&str, i32), found: &Dependant| {
+            *name == found.name && found.recorded == Some(count.to_string())
+        };
+        let is_down = |found: &Dependant| {
+            let recorded = COUNTS.iter().any(|count| is_recorded(count, found));
+            (found.wanted, found.ready, found.held) == (0, 0, true) && recorded
+        };
+        self.timeline.until_dependants(what, SHOOT, BOUND, is_down).await
     }
 
-    pub(crate) async fn annotations(&self, name: &str) -> anyhow::Result<BTreeSet<(String, String)>> {
-        let deployments: Api<Deployment> = Api::namespaced(self.seed.client(), SHOOT);
-        let all = deployments.get(name).await?.metadata.annotations;
-        let ours = |(key, value): (String, String)| {
-            let key = key.strip_prefix("dependency-watchdog.gardener.cloud/")?;
-            Some((key.to_owned(), value))
+    pub(crate) async fn wait_restored(&self) -> anyhow::Result<()> {
+        self.timeline.until_restored(SHOOT, &COUNTS, BOUND).await
+    }
+
+    /// Judges what has happened until everything was restored.
+    pub(crate) fn check_history(&self) -> anyhow::Result<()> {
+        let expected = Expectation {
+            counts: COUNTS.to_vec(),
+            nodes: Some(NodeTimes {
+                grace: GRACE,
+                renew_interval: GRACE / 4,
+                threshold: 0.6,
+            }),
+            restored: true,
+            verdicts: false,
         };
-        Ok(all.unwrap_or_default().into_iter().filter_map(ours).collect())
+        // The Go program's Lease, not a membership Lease, says who acts here.
+        let history = History::new(Vec::new());
+        history.check_with(&self.timeline, [SHOOT], &expected).check()
     }
 }

@@ -2,21 +2,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::join_all;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
-use watchdog_proto::feed::v1::Scope;
-use watchdog_proto::probe::v1 as pb;
-use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::tls::{PemFiles, Tls};
 use watchdog_test_support::binaries;
@@ -25,7 +20,7 @@ use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service, tls_options};
 
-type Client = LeaseProbeServiceClient<Channel>;
+use crate::subscriber::{Subscriber, list};
 
 fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
     let paths = PemFiles {
@@ -36,21 +31,12 @@ fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
     Tls::load(&paths).unwrap()
 }
 
-fn client(address: &str, tls: Option<Tls>) -> Client {
+fn channel(address: &str, tls: Option<Tls>) -> Channel {
     let dialer = Dialer {
         tls: tls.map(|tls| tls.client()),
         server_name: SERVER_NAME.to_owned(),
     };
-    LeaseProbeServiceClient::new(dialer.channel(address).unwrap())
-}
-
-async fn list(client: &Client) -> Result<i32, Status> {
-    let request = pb::ListVerdictsRequest::default();
-    client
-        .clone()
-        .list_verdicts(request)
-        .await
-        .map(|answer| answer.into_inner().total_size)
+    dialer.channel(address).unwrap()
 }
 
 /// Everything that a client receives about why its call failed.
@@ -65,13 +51,12 @@ fn causes(status: &Status) -> String {
 }
 
 async fn lease_probe(fixture: &SandboxFixture, name: &str, files: &TlsFiles, arguments: &[&str]) -> Service {
-    let setup = &fixture.setup;
-    let command = setup
-        .bare_command(binaries::LEASE_PROBE, name, &fixture.kubeconfig())
+    let command = fixture
+        .bare_command(binaries::LEASE_PROBE, name)
         .unwrap()
         .args(tls_options(files))
         .args(arguments.iter().copied());
-    let service = setup.custom(command).await.unwrap();
+    let service = fixture.setup.custom(command).await.unwrap();
     service.wait_ready().await.unwrap();
     service
 }
@@ -103,8 +88,8 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
     ];
     let service = lease_probe(&fixture, "callers", &server, &allowed).await;
     let good = ours.issue("good", &["x.test", "client.test"]).unwrap();
-    let good = client(&service.grpc, Some(tls(&good, &good)));
-    list(&good).await.unwrap();
+    let good = channel(&service.grpc, Some(tls(&good, &good)));
+    list(good.clone()).await.unwrap();
 
     let expired = ours.issue_expired("expired", &["client.test"]).unwrap();
     let stranger = foreign.issue("stranger", &["client.test"]).unwrap();
@@ -113,7 +98,7 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
         (&stranger, "UnknownCA", "UnknownIssuer"),
     ] {
         let before = refused(&service, "handshake").await;
-        let status = list(&client(&service.grpc, Some(tls(files, &server))))
+        let status = list(channel(&service.grpc, Some(tls(files, &server))))
             .await
             .unwrap_err();
         eprintln!("{}", causes(&status));
@@ -125,7 +110,7 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
 
     let speak = async || {
         let tcp = TcpStream::connect(&service.grpc).await?;
-        connect_tls(tcp, &server, None).await?.read_u8().await
+        connect_tls(tcp, &server).await?.read_u8().await
     };
     let told_nobody = speak().await.unwrap_err();
     assert!(
@@ -139,9 +124,9 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
         .unwrap();
 
     let other = ours.issue("other", &["other.test"]).unwrap();
-    let other = client(&service.grpc, Some(tls(&other, &other)));
+    let other = channel(&service.grpc, Some(tls(&other, &other)));
     for _ in 0..2 {
-        let status = list(&other).await.unwrap_err();
+        let status = list(other.clone()).await.unwrap_err();
         assert_eq!(status.code(), Code::PermissionDenied);
         assert!(
             status.message().contains("\"other.test\""),
@@ -162,7 +147,7 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
         .unwrap();
 
     // Without TLS the two do not even speak the same language; only the server can tell.
-    assert!(list(&client(&service.grpc, None)).await.is_err());
+    assert!(list(channel(&service.grpc, None)).await.is_err());
     service
         .process
         .wait_for_text("InvalidContentType", BOUND)
@@ -170,7 +155,7 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
         .unwrap();
 
     assert_eq!(
-        list(&good).await.unwrap(),
+        list(good.clone()).await.unwrap(),
         1,
         "who is known is served all the time"
     );
@@ -178,78 +163,24 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
     for secret in [
         "PRIVATE KEY",
         "BEGIN CERTIFICATE",
-        &fixture.sandbox.seed().token("watchdog"),
+        &fixture.sandbox.seed().token("callers"),
     ] {
         assert!(!log.contains(secret), "the log holds {secret}");
     }
 }
 
-/// Speaks TLS with this certificate or none.
-pub(crate) async fn connect_tls(
-    tcp: TcpStream,
-    ca: &TlsFiles,
-    certificate: Option<&TlsFiles>,
-) -> std::io::Result<TlsStream<TcpStream>> {
+/// Speaks TLS without a certificate.
+async fn connect_tls(tcp: TcpStream, ca: &TlsFiles) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&ca.ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots);
-    let config = match certificate {
-        None => config.with_no_client_auth(),
-        Some(files) => {
-            let chain = vec![CertificateDer::from_pem_file(&files.cert).unwrap()];
-            let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
-            config.with_client_auth_cert(chain, key).unwrap()
-        }
-    };
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     let name = ServerName::try_from(SERVER_NAME).unwrap();
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
-}
-
-/// A stream of all verdicts that counts what comes.
-struct Follower {
-    messages: Arc<AtomicU64>,
-    task: AbortOnDropHandle<Status>,
-}
-
-impl Follower {
-    async fn start(client: &Client) -> Result<Self, Status> {
-        // Every renewal is sent.
-        let request = pb::WatchVerdictsRequest {
-            scope: Scope::Local.into(),
-            ..Default::default()
-        };
-        let mut stream = client.clone().watch_verdicts(request).await?.into_inner();
-        let messages = Arc::new(AtomicU64::new(0));
-        let count = messages.clone();
-        let task = tokio::spawn(async move {
-            loop {
-                match stream.message().await {
-                    Ok(Some(_)) => count.fetch_add(1, Ordering::Relaxed),
-                    Ok(None) => return Status::ok("the stream ended"),
-                    Err(status) => return status,
-                };
-            }
-        });
-        Ok(Self {
-            messages,
-            task: AbortOnDropHandle::new(task),
-        })
-    }
-
-    /// Waits for messages that come from now on, on the same stream.
-    async fn until_more(&self) {
-        let before = self.messages.load(Ordering::Relaxed);
-        wait::until("verdicts keep flowing", BOUND, || async {
-            anyhow::ensure!(!self.task.is_finished(), "the stream has ended");
-            Ok((self.messages.load(Ordering::Relaxed) > before + 2).then_some(()))
-        })
-        .await
-        .unwrap();
-    }
 }
 
 fn replace(files: &TlsFiles, with: &TlsFiles, authorities: &[&Path]) {
@@ -282,21 +213,21 @@ async fn certificates_and_authorities_are_rotated_without_a_dropped_stream() {
         ca: copy("ca.crt", &first.ca),
     };
     let service = lease_probe(&fixture, "rotation", &server, &[]).await;
-    let old_client = client(&service.grpc, Some(tls(&first, &first)));
-    let mut followers = Vec::new();
+    let old_client = channel(&service.grpc, Some(tls(&first, &first)));
+    let mut subscribers = Vec::new();
     for _ in 0..20 {
-        followers.push(Follower::start(&old_client).await.unwrap());
+        subscribers.push(Subscriber::start(old_client.clone()).await.unwrap());
     }
-    let followed = async || join_all(followers.iter().map(Follower::until_more)).await;
+    let followed = async || join_all(subscribers.iter().map(Subscriber::until_more)).await;
 
-    let new_client = |ca: &TlsFiles| client(&service.grpc, Some(tls(&second, ca)));
+    let new_client = |ca: &TlsFiles| channel(&service.grpc, Some(tls(&second, ca)));
     let until_served = async |what: &str, ca: &TlsFiles| {
-        let look = || async { Ok(list(&new_client(ca)).await.is_ok()) };
+        let look = || async { Ok(list(new_client(ca)).await.is_ok()) };
         wait::until_true(what, BOUND, look).await.unwrap();
     };
     followed().await;
     assert!(
-        list(&new_client(&first)).await.is_err(),
+        list(new_client(&first)).await.is_err(),
         "the new authority is not known yet"
     );
     replace(&server, &first, &[&first.ca, &second.ca]);
@@ -307,7 +238,7 @@ async fn certificates_and_authorities_are_rotated_without_a_dropped_stream() {
     followed().await;
     replace(&server, &second, &[&second.ca]);
     wait::until("the old authority is forgotten", BOUND, || async {
-        let status = list(&client(&service.grpc, Some(tls(&first, &second)))).await;
+        let status = list(channel(&service.grpc, Some(tls(&first, &second)))).await;
         Ok(status.err().filter(|status| causes(status).contains("UnknownCA")))
     })
     .await

@@ -1,4 +1,5 @@
-//! Scrapers that misbehave at the admin endpoint: the probes of the kubelet are answered all the same.
+//! Scrapers that misbehave at the admin endpoint: the probes of the kubelet are answered all the same. Its access by
+//! certificate is tested in `watchdog-runtime`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -7,14 +8,9 @@ use futures::stream::FuturesUnordered;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use watchdog_test_support::binaries;
-use watchdog_test_support::certs::{Authority, TlsFiles};
-use watchdog_test_support::http_exchange::exchange;
-use watchdog_test_support::process::Command;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{SERVER_NAME, Service, tls_options};
-
-use crate::access::connect_tls;
+use watchdog_test_support::watchdog::Service;
 
 /// See `services/common/runtime/src/admin_server.rs`.
 const MAX_CONNECTIONS: usize = 64;
@@ -22,12 +18,6 @@ const MAX_CONNECTIONS: usize = 64;
 /// The address from which the kubelet comes in this test, and another one.
 const KUBELET: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const SCRAPER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-
-async fn lease_probe(fixture: &SandboxFixture, more: impl FnOnce(Command) -> Command) -> Service {
-    let setup = &fixture.setup;
-    let command = setup.bare_command(binaries::LEASE_PROBE, "lease-probe-0", &fixture.kubeconfig());
-    setup.custom(more(command.unwrap())).await.unwrap()
-}
 
 async fn connect(source: IpAddr, to: &str) -> std::io::Result<TcpStream> {
     let to: SocketAddr = to.parse().unwrap();
@@ -51,7 +41,9 @@ async fn flood(source: IpAddr, service: &Service, count: usize, request: &str) -
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_are_answered_whatever_a_scraper_does() {
     let fixture = SandboxFixture::start("slow-scraper", &["one"]).await.unwrap();
-    let service = lease_probe(&fixture, |command| command.arg("--insecure-plaintext")).await;
+    let command = fixture.bare_command(binaries::LEASE_PROBE, "lease-probe-0");
+    let command = command.unwrap().arg("--insecure-plaintext");
+    let service = fixture.setup.custom(command).await.unwrap();
     service.wait_ready().await.unwrap();
     let half_a_head = "GET /metrics HTTP/1.1\r\nHost: slow\r\nX-Slow: ";
     // Answers that nobody reads, until the connection is full.
@@ -87,49 +79,4 @@ async fn probes_are_answered_whatever_a_scraper_does() {
     })
     .await
     .unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn over_tls_metrics_need_a_certificate_and_probes_do_not() {
-    let fixture = SandboxFixture::start("admin-tls", &["one"]).await.unwrap();
-    let ours = Authority::new(&fixture.scratch, "ours").unwrap();
-    let server = ours.issue("server", &[SERVER_NAME]).unwrap();
-    let service = lease_probe(&fixture, |command| {
-        command
-            .args(tls_options(&server))
-            .args(["--admin-tls", "--tls-allowed-client", "prometheus.test"])
-    })
-    .await;
-    let get = async |certificate: Option<&TlsFiles>, path: &str| {
-        let tcp = connect(KUBELET, &service.admin).await.unwrap();
-        let stream = connect_tls(tcp, &server, certificate).await.unwrap();
-        exchange(stream, "GET", path, "").await.unwrap()
-    };
-    let prometheus = ours.issue("prometheus", &["prometheus.test"]).unwrap();
-    let other = ours.issue("other", &["other.test"]).unwrap();
-    for (certificate, path, code, part) in [
-        (None, "/healthz", 200, "ok"),
-        (None, "/metrics", 403, "the caller showed no certificate"),
-        (
-            Some(&other),
-            "/metrics",
-            403,
-            "--tls-allowed-client does not name",
-        ),
-        (
-            Some(&other),
-            "/log-level",
-            403,
-            "--tls-allowed-client does not name",
-        ),
-        (Some(&prometheus), "/metrics", 200, "watchdog_ready"),
-    ] {
-        let (found, text) = get(certificate, path).await;
-        assert_eq!((found, text.contains(part)), (code, true), "{path}: {text}");
-    }
-    let (readiness, _) = get(None, "/readyz").await;
-    assert!(matches!(readiness, 200 | 503), "{readiness}");
-    let tcp = connect(KUBELET, &service.admin).await.unwrap();
-    let plain = exchange(tcp, "GET", "/healthz", "").await;
-    assert!(!matches!(plain, Ok((200, _))), "not in the clear: {plain:?}");
 }

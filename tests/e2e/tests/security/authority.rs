@@ -11,7 +11,7 @@ use watchdog_test_support::watchdog::{NAMESPACE, Service};
 const SECRET: &str = "watchdog-authority";
 
 async fn start(fixture: &SandboxFixture, binary: &str, name: &str) -> Service {
-    let command = fixture.setup.bare_command(binary, name, &fixture.kubeconfig());
+    let command = fixture.bare_command(binary, name);
     let command = command.unwrap().args(["--tls-authority", SECRET]);
     fixture.setup.custom(command).await.unwrap()
 }
@@ -35,7 +35,8 @@ async fn watchdogctl(
     services: &[(&str, &Service)],
     command: &str,
 ) -> (Option<i32>, String) {
-    let kubeconfig = fixture.scratch.write("people.kubeconfig", fixture.kubeconfig());
+    let kubeconfig = fixture.sandbox.seed().kubeconfig("people");
+    let kubeconfig = fixture.scratch.write("people.kubeconfig", kubeconfig);
     let mut process = tokio::process::Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap());
     process.arg("--kubeconfig").arg(kubeconfig.unwrap()).args([
         "--namespace",

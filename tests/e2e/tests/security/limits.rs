@@ -2,17 +2,13 @@
 //! to a subscriber who behaves.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::join_all;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio_util::task::AbortOnDropHandle;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Request, Status, Streaming};
-use watchdog_proto::feed::v1::Scope;
+use tonic::{Code, Request};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_sandbox::SimulatedShootSpec;
@@ -22,6 +18,8 @@ use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
+
+use crate::subscriber::{Subscriber, list, watch};
 
 /// Of one caller, see `services/common/watch-stream/src/stream.rs`.
 const MAX_STREAMS: usize = 256;
@@ -33,14 +31,11 @@ const MAX_CONNECTIONS: usize = 128;
 /// Without TLS a caller is known by its address.
 const ANOTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-type Verdicts = Streaming<pb::WatchVerdictsResponse>;
-
 /// A lease-probe that tells something about every second, and a subscriber who behaves.
 struct StreamFixture {
     _world: SandboxFixture,
     service: Service,
-    messages: Arc<AtomicU64>,
-    subscriber: AbortOnDropHandle<Option<Status>>,
+    subscriber: Subscriber,
 }
 
 fn endpoint(address: &str) -> Endpoint {
@@ -58,24 +53,6 @@ fn connect_from(source: IpAddr, address: &str) -> Channel {
     endpoint(&address.to_string()).connect_with_connector_lazy(connect)
 }
 
-async fn list(channel: Channel) -> Result<(), Status> {
-    let request = pb::ListVerdictsRequest::default();
-    let mut client = LeaseProbeServiceClient::new(channel);
-    client.list_verdicts(request).await.map(drop)
-}
-
-async fn watch(channel: Channel) -> Result<Verdicts, Status> {
-    // Every renewal is sent.
-    let request = pb::WatchVerdictsRequest {
-        scope: Scope::Local.into(),
-        ..Default::default()
-    };
-    Ok(LeaseProbeServiceClient::new(channel)
-        .watch_verdicts(request)
-        .await?
-        .into_inner())
-}
-
 // === impl StreamFixture ===
 
 impl StreamFixture {
@@ -87,46 +64,23 @@ impl StreamFixture {
         let fixture = SandboxFixture::start_with(name, specs, &prober, &fixtures::weeder("1m"))
             .await
             .unwrap();
-        let setup = &fixture.setup;
-        let command = setup.bare_command(binaries::LEASE_PROBE, name, &fixture.kubeconfig());
+        let command = fixture.bare_command(binaries::LEASE_PROBE, name);
         // In the clear: what is behind TLS must hold without it.
         let command = command.unwrap().arg("--insecure-plaintext");
-        let service = setup.custom(command).await.unwrap();
+        let service = fixture.setup.custom(command).await.unwrap();
         service.wait_ready().await.unwrap();
-        let mut stream = watch(endpoint(&service.grpc).connect_lazy()).await.unwrap();
-        let messages = Arc::new(AtomicU64::new(0));
-        let count = messages.clone();
-        let subscriber = AbortOnDropHandle::new(tokio::spawn(async move {
-            loop {
-                match stream.message().await {
-                    Ok(Some(_)) => count.fetch_add(1, Ordering::Relaxed),
-                    Ok(None) => return None,
-                    Err(status) => return Some(status),
-                };
-            }
-        }));
+        let channel = endpoint(&service.grpc).connect_lazy();
         let scene = Self {
             _world: fixture,
+            subscriber: Subscriber::start(channel).await.unwrap(),
             service,
-            messages,
-            subscriber,
         };
         scene.verdicts_flow().await;
         scene
     }
 
-    /// Waits for verdicts that come from now on, on the stream from before.
     async fn verdicts_flow(&self) {
-        let before = self.messages.load(Ordering::Relaxed);
-        wait::until("verdicts keep flowing", BOUND, || async {
-            anyhow::ensure!(
-                !self.subscriber.is_finished(),
-                "the stream of who behaves has ended"
-            );
-            Ok((self.messages.load(Ordering::Relaxed) > before + 5).then_some(()))
-        })
-        .await
-        .unwrap();
+        self.subscriber.until_more().await;
     }
 
     async fn until_metric(&self, series: &str, fits: impl Fn(f64) -> bool) {
@@ -199,11 +153,8 @@ async fn more_streams_and_larger_messages_than_are_allowed() {
     assert!(client.list_verdicts(heavy).await.is_err(), "headers have a limit");
     // That cost it its connection; it may come again.
     wait::until("it is served again", BOUND, || async {
-        client
-            .clone()
-            .list_verdicts(pb::ListVerdictsRequest::default())
-            .await?;
-        Ok(Some(()))
+        let request = pb::ListVerdictsRequest::default();
+        Ok(Some(client.clone().list_verdicts(request).await?))
     })
     .await
     .unwrap();
@@ -253,8 +204,7 @@ async fn many_connections_that_never_speak() {
     // They stay, and their places come back all the same.
     scene.until_refused("silent").await;
     wait::until("others get in again", BOUND, || async {
-        list(endpoint(&scene.service.grpc).connect_lazy()).await?;
-        Ok(Some(()))
+        Ok(Some(list(endpoint(&scene.service.grpc).connect_lazy()).await?))
     })
     .await
     .unwrap();

@@ -7,3 +7,4 @@ mod admin_port;
 mod authority;
 mod kubeconfigs;
 mod limits;
+mod subscriber;

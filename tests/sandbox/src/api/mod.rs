@@ -1,7 +1,6 @@
 //! HTTP requests to the store: who asks, may they, what is wrong with the server today, and then the answer.
 
 mod discovery;
-mod patch;
 mod path;
 mod read;
 pub(crate) mod reply;
@@ -10,17 +9,14 @@ mod scale;
 mod watch;
 mod write;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize},
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, header};
-use http_body_util::{BodyExt, Limited};
+use http::{HeaderMap, Request, Response, header};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -40,12 +36,6 @@ use crate::{
     status::ApiError,
     store::Store,
 };
-
-/// The largest request body that the real server reads.
-const MAX_BODY: usize = 3 * 1024 * 1024;
-
-/// A body must have come in by then (kube-apiserver's default request timeout).
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Everything that handling a request needs.
 #[derive(Debug)]
@@ -69,7 +59,7 @@ pub(crate) struct ApiState {
 
 /// The connection must be closed without an answer.
 #[derive(Debug, thiserror::Error)]
-#[error("connection closed by a fault")]
+#[error("connection closed by a fault or by the client")]
 pub(crate) struct ConnectionClosed;
 
 /// One request, once it is known what it is and who sends it.
@@ -111,7 +101,6 @@ pub(crate) async fn serve(
         path: info.path.clone(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         user: String::new(),
-        user_agent: text(header::USER_AGENT).to_owned(),
         code: 0,
         body: Bytes::new(),
     };
@@ -142,14 +131,8 @@ pub(crate) async fn serve(
         Some(FaultAction::InternalError) => reply::error(&ApiError::internal("injected fault")),
         Some(FaultAction::Garbage) => reply::json(200, Bytes::from_static(b"{\"kind\": \x00\xff garbage")),
         Some(FaultAction::ApplyAndHang | FaultAction::Delay { .. }) | None => {
-            let body = match read_body(&parts.method, body).await {
-                Ok(body) => body,
-                Err(error) => {
-                    entry.code = error.code;
-                    state.audit.push(entry);
-                    return Ok(reply::error(&error));
-                }
-            };
+            // A body that breaks off is a client that is gone.
+            let body = body.collect().await.map_err(|_| ConnectionClosed)?.to_bytes();
             entry.body = body.slice(..body.len().min(AuditEntry::MAX_BODY));
             answer(&state, &info, &parts.headers, user.as_deref(), &body)
                 .unwrap_or_else(|error| reply::error(&error))
@@ -162,20 +145,6 @@ pub(crate) async fn serve(
     entry.code = response.status().as_u16();
     state.audit.push(entry);
     Ok(response)
-}
-
-async fn read_body(method: &Method, body: Incoming) -> Result<Bytes, ApiError> {
-    if *method == Method::GET {
-        return Ok(Bytes::new());
-    }
-    let collected = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect())
-        .await
-        .map_err(|_| ApiError::new(504, "Timeout", "the request body did not come in time"))?;
-    match collected {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::too_large(MAX_BODY)),
-        Err(error) => Err(ApiError::bad_request(format!("reading the body: {error}"))),
-    }
 }
 
 fn answer(
@@ -209,14 +178,10 @@ fn answer(
         user,
         view: Representation::negotiate(accept)?,
     };
-    let write = || Call {
-        view: write::write_view(call.view),
-        ..call
-    };
     // A namespaced object can be addressed only within its namespace.
     let addressable = !res.namespaced || !target.namespace.is_empty();
     match info.verb {
-        "create" if target.name.is_empty() && addressable => write::create(&write(), &res, body),
+        "create" if target.name.is_empty() && addressable => write::create(&call, &res, body),
         _ if res.review => Err(ApiError::method_not_allowed()),
         "list" => {
             let protobuf = target.resource.plural == "leases" && accept.starts_with(protobuf::MEDIA_TYPE);
@@ -224,10 +189,10 @@ fn answer(
         }
         "watch" if subresource.is_empty() => watch::start(state, &res, target, &info.query, call.view),
         "get" if subresource == "scale" => write::get_scale(&call, &res),
-        "get" if addressable => read::get(&state.store, &res, target, &info.query, call.view),
-        "update" if !target.name.is_empty() && addressable => write::update(&write(), &res, body),
-        "patch" if !target.name.is_empty() && addressable => write::patch(&write(), &res, body),
-        "delete" if addressable => write::delete(&write(), &res, body),
+        "get" if addressable => read::get(&state.store, &res, target, call.view),
+        "update" if !target.name.is_empty() && addressable => write::update(&call, &res, body),
+        "patch" if !target.name.is_empty() && addressable => write::patch(&call, &res, body),
+        "delete" if addressable => write::delete(&call, &res, body),
         _ => Err(ApiError::method_not_allowed()),
     }
 }

@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use crate::{auth::Attributes, resource::ResourceKey};
+use crate::{auth::Attributes, resource::ResourceKey, store::selector};
 
 /// The query of a request, decoded.
 #[derive(Debug, Clone, Default)]
@@ -25,11 +25,6 @@ impl Query {
     /// True if a parameter is set to a truth.
     pub(crate) fn flag(&self, key: &str) -> bool {
         matches!(self.get(key), "true" | "1")
-    }
-
-    /// True if `dryRun=All` is asked for.
-    pub(crate) fn dry_run(&self) -> bool {
-        self.get("dryRun") == "All"
     }
 }
 
@@ -102,16 +97,8 @@ impl RequestInfo {
         attributes.name.clone_from(&target.name);
         if attributes.name.is_empty() && matches!(self.verb, "list" | "watch" | "deletecollection") {
             // A list by exact name is authorised like access to that object.
-            attributes.name = self
-                .query
-                .get("fieldSelector")
-                .split(',')
-                .filter_map(|term| {
-                    let (field, value) = term.split_once('=')?;
-                    (field == "metadata.name").then(|| value.trim_start_matches('=').to_owned())
-                })
-                .next()
-                .unwrap_or_default();
+            let name = selector::selected_name(self.query.get("fieldSelector"));
+            attributes.name = name.ok().flatten().unwrap_or_default();
         }
         attributes
     }

@@ -3,7 +3,6 @@
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::Response;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
@@ -17,42 +16,21 @@ use crate::{
     store::{
         ListPage, ListQuery, Store,
         object::StoreKey,
-        selector::{FieldSelector, LabelSelector},
+        selector::{self, LabelSelector},
     },
 };
 
-/// Position of a paged list, as the real server encodes it.
-#[derive(Debug, Serialize, Deserialize)]
-struct Continue {
-    v: String,
-    rv: u64,
-    /// `namespace/name` after which the next page starts.
-    start: String,
+/// The token of the next page: the revision of the list, and after which object the page starts.
+fn continue_token(page: &ListPage) -> Option<String> {
+    let last = page.items.last().filter(|_| page.remaining > 0)?.key();
+    Some(URL_SAFE_NO_PAD.encode(format!("{}/{}/{}", page.revision, last.namespace, last.name)))
 }
 
-impl Continue {
-    const VERSION: &'static str = "meta.k8s.io/v1";
-
-    fn encode(page: &ListPage) -> Option<String> {
-        let last = page.items.last()?.key();
-        let token = Self {
-            v: Self::VERSION.into(),
-            rv: page.revision,
-            start: format!("{}/{}", last.namespace, last.name),
-        };
-        Some(URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).ok()?))
-    }
-
-    fn decode(text: &str) -> Result<(u64, StoreKey), ApiError> {
-        let invalid = || ApiError::bad_request("continue key is not valid");
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
-        let token: Self = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
-        let (namespace, name) = token.start.split_once('/').ok_or_else(invalid)?;
-        if token.v != Self::VERSION {
-            return Err(invalid());
-        }
-        Ok((token.rv, StoreKey::new(namespace, name)))
-    }
+fn decode_token(token: &str) -> Option<(u64, StoreKey)> {
+    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
+    let (revision, key) = text.split_once('/')?;
+    let (namespace, name) = key.split_once('/')?;
+    Some((revision.parse().ok()?, StoreKey::new(namespace, name)))
 }
 
 /// A resourceVersion parameter: absent and "0" are `None`.
@@ -67,16 +45,12 @@ pub(super) fn version(text: &str) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// The selectors of a request; a name in the path counts as one.
-pub(super) fn filter(res: &ResourceType, target: &Target, query: &Query) -> Result<ListQuery, ApiError> {
-    let mut fields = FieldSelector::parse(query.get("fieldSelector"), res)?;
-    if !target.name.is_empty() {
-        fields = fields.and(FieldSelector::name(&target.name));
-    }
+/// The selectors of a request.
+pub(super) fn filter(target: &Target, query: &Query) -> Result<ListQuery, ApiError> {
     Ok(ListQuery {
         namespace: (!target.namespace.is_empty()).then(|| target.namespace.clone()),
         labels: LabelSelector::parse(query.get("labelSelector"))?,
-        fields,
+        name: selector::selected_name(query.get("fieldSelector"))?,
         ..ListQuery::default()
     })
 }
@@ -86,12 +60,10 @@ pub(super) fn get(
     store: &Store,
     res: &ResourceType,
     target: &Target,
-    query: &Query,
     view: Representation,
 ) -> Result<Response<Body>, ApiError> {
-    not_in_the_future(store, query)?;
     let object = store.get(&target.resource, &target.namespace, &target.name)?;
-    Ok(reply::json(200, view.object(&object, res)?))
+    Ok(reply::json(200, view.object(&object, res)))
 }
 
 /// GET of a collection, of Leases also in Protobuf.
@@ -103,12 +75,7 @@ pub(super) fn list(
     view: Representation,
     protobuf: bool,
 ) -> Result<Response<Body>, ApiError> {
-    if view == Representation::Partial {
-        return Err(ApiError::not_acceptable(
-            "you requested PartialObjectMetadata, but the requested object is a list",
-        ));
-    }
-    let mut wanted = filter(res, target, query)?;
+    let mut wanted = filter(target, query)?;
     wanted.limit = match query.get("limit") {
         "" => 0,
         limit => limit
@@ -117,40 +84,23 @@ pub(super) fn list(
     };
     let token = query.get("continue");
     if !token.is_empty() {
-        if version(query.get("resourceVersion"))?.is_some() {
-            return Err(ApiError::bad_request(
-                "specifying resource version is not allowed when using continue",
-            ));
-        }
-        let (revision, after) = Continue::decode(token)?;
+        let start = decode_token(token);
+        let (revision, after) = start.ok_or_else(|| ApiError::bad_request("continue key is not valid"))?;
         wanted.revision = Some(revision);
         wanted.after = Some(after);
-    } else if query.get("resourceVersionMatch") == "Exact" {
-        wanted.revision = version(query.get("resourceVersion"))?;
-    } else {
-        not_in_the_future(store, query)?;
     }
     let page = store.list(&target.resource, &wanted)?;
     Ok(match protobuf {
         true => reply::protobuf(200, lease_list(&page).document()),
-        false => reply::json(200, encode(res, &page, &wanted, view)),
+        false => reply::json(200, encode(res, &page, view)),
     })
 }
 
-fn not_in_the_future(store: &Store, query: &Query) -> Result<(), ApiError> {
-    let current = store.revision();
-    match version(query.get("resourceVersion"))? {
-        Some(asked) if asked > current => Err(ApiError::too_large_version(asked, current)),
-        _ => Ok(()),
-    }
-}
-
 fn lease_list(page: &ListPage) -> LeaseList {
-    let more = page.remaining > 0;
     LeaseList {
         metadata: Some(ListMeta {
             resource_version: page.revision.to_string(),
-            continue_token: more.then(|| Continue::encode(page)).flatten().unwrap_or_default(),
+            continue_token: continue_token(page).unwrap_or_default(),
             remaining_item_count: None,
         }),
         items: page.items.iter().map(|object| object.value().into()).collect(),
@@ -158,20 +108,14 @@ fn lease_list(page: &ListPage) -> LeaseList {
 }
 
 /// Joins the items' JSON, which each object makes only once.
-fn encode(res: &ResourceType, page: &ListPage, wanted: &ListQuery, view: Representation) -> Bytes {
+fn encode(res: &ResourceType, page: &ListPage, view: Representation) -> Bytes {
     let mut metadata = json!({ "resourceVersion": page.revision.to_string() });
-    if page.remaining > 0 {
-        metadata["continue"] = Continue::encode(page).into();
-        // The real server cannot count what it has not filtered yet.
-        if wanted.labels.is_empty() && wanted.fields.is_empty() {
-            metadata["remainingItemCount"] = page.remaining.into();
-        }
+    if let Some(token) = continue_token(page) {
+        metadata["continue"] = token.into();
     }
     let (kind, version) = match view {
         Representation::Full => (format!("{}List", res.kind), res.api_version()),
-        Representation::Partial | Representation::PartialList => {
-            ("PartialObjectMetadataList".into(), "meta.k8s.io/v1".into())
-        }
+        Representation::Partial => ("PartialObjectMetadataList".into(), "meta.k8s.io/v1".into()),
     };
     let mut out = BytesMut::new();
     out.put_slice(

@@ -75,14 +75,13 @@ pub(crate) fn streaming(code: u16, body: Body, content_type: &'static str) -> Re
 pub(crate) enum Representation {
     /// As they are.
     Full,
-    /// `PartialObjectMetadata`, for single objects and watches.
+    /// `PartialObjectMetadata`, also as the items of a list.
     Partial,
-    /// `PartialObjectMetadataList`.
-    PartialList,
 }
 
 impl Representation {
-    /// Picks the first media range of an Accept header that the server can produce.
+    /// Picks the first media range of an Accept header that the server can produce; of the parameters only `as` is
+    /// looked at.
     pub(crate) fn negotiate(accept: &str) -> Result<Self, ApiError> {
         if accept.trim().is_empty() {
             return Ok(Self::Full);
@@ -91,44 +90,24 @@ impl Representation {
             .split(',')
             .find_map(|range| {
                 let mut parts = range.split(';').map(str::trim);
-                let media = parts.next().unwrap_or_default();
-                if !matches!(media, "application/json" | "application/*" | "*/*") {
+                if !matches!(parts.next()?, "application/json" | "application/*" | "*/*") {
                     return None;
                 }
-                let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
-                let parameter = |key: &str| {
-                    parameters
-                        .iter()
-                        .find(|(name, _)| *name == key)
-                        .map(|(_, value)| *value)
-                };
-                if parameter("g").is_some_and(|group| group != "meta.k8s.io")
-                    || parameter("v").is_some_and(|version| version != "v1")
-                {
-                    return None;
-                }
-                match parameter("as") {
+                match parts.find_map(|part| part.strip_prefix("as=")) {
                     None => Some(Self::Full),
-                    Some("PartialObjectMetadata") => Some(Self::Partial),
-                    Some("PartialObjectMetadataList") => Some(Self::PartialList),
-                    // Tables are not served; kubectl then offers plain JSON as its next choice.
+                    Some("PartialObjectMetadata" | "PartialObjectMetadataList") => Some(Self::Partial),
+                    // Tables are not served.
                     Some(_) => None,
                 }
             })
-            .ok_or_else(|| ApiError::not_acceptable(ACCEPTED))
+            .ok_or_else(|| ApiError::new(406, "NotAcceptable", ACCEPTED))
     }
 
     /// JSON of one object.
-    ///
-    /// # Errors
-    /// 406 when a list view was asked for.
-    pub(crate) fn object(self, object: &Object, res: &ResourceType) -> Result<Bytes, ApiError> {
+    pub(crate) fn object(self, object: &Object, res: &ResourceType) -> Bytes {
         match self {
-            Self::Full => Ok(object.json(res)),
-            Self::Partial => Ok(object.partial_json()),
-            Self::PartialList => Err(ApiError::not_acceptable(
-                "you requested PartialObjectMetadataList, but the requested object is not a list",
-            )),
+            Self::Full => object.json(res),
+            Self::Partial => object.partial_json(),
         }
     }
 }

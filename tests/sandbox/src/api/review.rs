@@ -7,43 +7,31 @@ use crate::{auth::Attributes, status::ApiError};
 
 /// Answers a SelfSubjectAccessReview by the rules that requests are held to.
 pub(super) fn answer(call: &Call<'_>, value: &Value) -> Result<Value, ApiError> {
-    let given = |key: &str| value.pointer("/spec").and_then(|spec| spec.get(key)).is_some();
-    if given("resourceAttributes") == given("nonResourceAttributes") {
+    if value.pointer("/spec/resourceAttributes").is_none() {
         let detail = "Invalid value: \"null\": exactly one of nonResourceAttributes or resourceAttributes must be \
                       specified";
         let fault = ("spec.resourceAttributes".into(), detail.into());
         return Err(ApiError::invalid_kind("", "authorization.k8s.io", "", &[fault]));
     }
-    let text = |pointer: &str| {
-        value
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
+    let attribute = |key: &str| {
+        let value = value
+            .pointer("/spec/resourceAttributes")
+            .and_then(|of| of.get(key));
+        value.and_then(Value::as_str).unwrap_or_default().to_owned()
     };
-    let asked = if value.pointer("/spec/nonResourceAttributes").is_some() {
-        Attributes {
-            user: call.user.to_owned(),
-            verb: text("/spec/nonResourceAttributes/verb"),
-            path: text("/spec/nonResourceAttributes/path"),
-            ..Attributes::default()
-        }
-    } else {
-        let attribute = |key: &str| text(&format!("/spec/resourceAttributes/{key}"));
-        let (resource, subresource) = (attribute("resource"), attribute("subresource"));
-        Attributes {
-            user: call.user.to_owned(),
-            verb: attribute("verb"),
-            group: attribute("group"),
-            resource: if subresource.is_empty() {
-                resource
-            } else {
-                format!("{resource}/{subresource}")
-            },
-            namespace: attribute("namespace"),
-            name: attribute("name"),
-            path: String::new(),
-        }
+    let (resource, subresource) = (attribute("resource"), attribute("subresource"));
+    let asked = Attributes {
+        user: call.user.to_owned(),
+        verb: attribute("verb"),
+        group: attribute("group"),
+        resource: if subresource.is_empty() {
+            resource
+        } else {
+            format!("{resource}/{subresource}")
+        },
+        namespace: attribute("namespace"),
+        name: attribute("name"),
+        path: String::new(),
     };
     let allowed = call.state.policy.allows(&asked);
     let reason = if allowed { "allowed by the sandbox" } else { "" };

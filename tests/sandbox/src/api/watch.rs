@@ -70,13 +70,7 @@ pub(super) fn start(
     query: &Query,
     view: Representation,
 ) -> Result<Response<Body>, ApiError> {
-    let filter = read::filter(res, target, query)?;
-    if query.flag("sendInitialEvents") {
-        // As a server without WatchList: the client lists instead.
-        let detail = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-        let fault = ("sendInitialEvents".into(), detail.into());
-        return Err(ApiError::invalid_kind("ListOptions", "meta.k8s.io", "", &[fault]));
-    }
+    let filter = read::filter(target, query)?;
     let from = read::version(query.get("resourceVersion"))?;
     let watch = match state.store.watch(&target.resource, filter, from) {
         Ok(watch) => watch,
@@ -161,10 +155,7 @@ impl RunningWatch {
     fn lines(&self, events: &[WatchEvent]) -> Bytes {
         let mut out = BytesMut::new();
         for event in events {
-            let object = match self.view {
-                Representation::Full => event.object.json(&self.res),
-                Representation::Partial | Representation::PartialList => event.object.partial_json(),
-            };
+            let object = self.view.object(&event.object, &self.res);
             out.put_slice(&line(event.kind.as_str(), &object));
         }
         out.freeze()
@@ -173,9 +164,7 @@ impl RunningWatch {
     fn bookmark(&self, revision: u64) -> Bytes {
         let (kind, version) = match self.view {
             Representation::Full => (self.res.kind.as_ref(), self.res.api_version()),
-            Representation::Partial | Representation::PartialList => {
-                ("PartialObjectMetadata", "meta.k8s.io/v1".into())
-            }
+            Representation::Partial => ("PartialObjectMetadata", "meta.k8s.io/v1".into()),
         };
         let metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
         line(

@@ -2,45 +2,43 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Response, header};
+use http::{Response, header};
 use serde_json::{Value, json};
 
 use super::{
     Call,
-    patch::Patch,
-    reply::{self, Body, Representation},
+    reply::{self, Body},
     review, scale,
 };
 use crate::{
     resource::ResourceType,
     status::ApiError,
     store::{
-        ApplyOptions, Deleted, Part, Preconditions, WriteOptions,
-        fields::Manager,
+        Deleted, Part, Preconditions, WriteOptions,
         object::{Object, StoreKey},
     },
 };
 
+/// The only kind of patch that is taken.
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
 /// POST on a collection.
 pub(super) fn create(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result<Response<Body>, ApiError> {
     let target = call.target;
-    let value = decode(call.headers, body)?;
+    let value = decode(body)?;
     expect_type(&value, res)?;
     if res.review {
         return Ok(reply::value(201, &review::answer(call, &value)?));
     }
-    let options = options(call, res);
-    let object = call
-        .state
-        .store
-        .create(&target.resource, &target.namespace, value, &options)?;
-    Ok(reply::json(201, call.view.object(&object, res)?))
+    let store = &call.state.store;
+    let object = store.create(&target.resource, &target.namespace, value, &options(call))?;
+    Ok(reply::json(201, call.view.object(&object, res)))
 }
 
 /// PUT on an object or a sub-resource.
 pub(super) fn update(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result<Response<Body>, ApiError> {
     let target = call.target;
-    let body = decode(call.headers, body)?;
+    let body = decode(body)?;
     if target.subresource == "scale" {
         return change_scale(call, res, |scale| {
             *scale = body;
@@ -63,48 +61,30 @@ pub(super) fn update(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result
 
 /// PATCH on an object or a sub-resource.
 pub(super) fn patch(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result<Response<Body>, ApiError> {
-    let target = call.target;
-    let patch = Patch::decode(res, call.headers, body)?;
-    if target.subresource == "scale" {
+    let content_type = call.headers.get(header::CONTENT_TYPE);
+    if content_type.is_none_or(|value| value != MERGE_PATCH) {
+        return Err(ApiError::unsupported_patch(MERGE_PATCH));
+    }
+    let patch: Value = serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+    if call.target.subresource == "scale" {
         return change_scale(call, res, |scale| {
-            patch.change(scale)?;
+            json_patch::merge(scale, &patch);
             scale::replicas(scale)
                 .map(drop)
                 .map_err(|_| ApiError::unprocessable_patch())
         });
     }
-    let Patch::Apply(config) = &patch else {
-        return modify(call, res, |value| {
-            patch.change(value)?;
-            // A bad result is the patch's fault; a bad object in a PUT is a bad request.
-            match res.normalise {
-                Some(normalise) => normalise(value.clone())
-                    .map(drop)
-                    .map_err(|_| ApiError::unprocessable_patch()),
-                None => Ok(()),
-            }
-        });
-    };
-    expect_type(config, res)?;
-    if call.query.get("fieldManager").is_empty() {
-        return Err(ApiError::new(
-            422,
-            "Invalid",
-            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-        ));
-    }
-    let how = ApplyOptions {
-        part: part(call)?,
-        manager: manager(call, res),
-        force: call.query.flag("force"),
-        dry_run: call.query.dry_run(),
-    };
-    let key = StoreKey::new(&target.namespace, &target.name);
-    let (object, created) = call.state.store.apply(&target.resource, &key, config, &how)?;
-    Ok(reply::json(
-        if created { 201 } else { 200 },
-        call.view.object(&object, res)?,
-    ))
+    modify(call, res, |value| {
+        json_patch::merge(value, &patch);
+        // A bad result is the patch's fault; a bad object in a PUT is a bad request.
+        match res.normalise {
+            Some(normalise) => normalise(value.clone())
+                .map(drop)
+                .map_err(|_| ApiError::unprocessable_patch()),
+            None => Ok(()),
+        }
+    })
 }
 
 /// DELETE on an object.
@@ -113,16 +93,10 @@ pub(super) fn delete(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result
     if !target.subresource.is_empty() {
         return Err(ApiError::method_not_allowed());
     }
-    let options = delete_options(call, body)?;
-    let deleted = call.state.store.delete(
-        &target.resource,
-        &target.namespace,
-        &target.name,
-        &options.preconditions,
-        options.dry_run,
-    )?;
-    match deleted {
-        Deleted::Pending(object) => Ok(reply::json(200, call.view.object(&object, res)?)),
+    let preconditions = preconditions(body)?;
+    let store = &call.state.store;
+    match store.delete(&target.resource, &target.namespace, &target.name, &preconditions)? {
+        Deleted::Pending(object) => Ok(reply::json(200, call.view.object(&object, res))),
         Deleted::Gone(object) => {
             let mut details = json!({ "name": object.name(), "kind": res.plural, "uid": object.uid() });
             if !res.group.is_empty() {
@@ -155,13 +129,12 @@ fn change_scale(
 ) -> Result<Response<Body>, ApiError> {
     let paths = res.scale.as_ref().ok_or_else(ApiError::no_such_resource)?;
     let target = call.target;
-    let options = options(call, res);
     let object = call.state.store.modify(
         &target.resource,
         &target.namespace,
         &target.name,
         Part::Main,
-        &options,
+        &options(call),
         |value| {
             let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
             let version = version.and_then(|text| text.parse().ok()).unwrap_or_default();
@@ -180,69 +153,39 @@ fn modify(
     change: impl FnOnce(&mut Value) -> Result<(), ApiError>,
 ) -> Result<Response<Body>, ApiError> {
     let target = call.target;
-    let part = part(call)?;
-    let options = options(call, res);
+    let part = match target.subresource.as_str() {
+        "" => Part::Main,
+        "status" => Part::Status,
+        _ => return Err(ApiError::no_such_resource()),
+    };
     let object: Arc<Object> = call.state.store.modify(
         &target.resource,
         &target.namespace,
         &target.name,
         part,
-        &options,
+        &options(call),
         change,
     )?;
-    Ok(reply::json(200, call.view.object(&object, res)?))
+    Ok(reply::json(200, call.view.object(&object, res)))
 }
 
-fn part(call: &Call<'_>) -> Result<Part, ApiError> {
-    match call.target.subresource.as_str() {
-        "" => Ok(Part::Main),
-        "status" => Ok(Part::Status),
-        _ => Err(ApiError::no_such_resource()),
-    }
-}
-
-fn options(call: &Call<'_>, res: &ResourceType) -> WriteOptions {
-    WriteOptions {
-        dry_run: call.query.dry_run(),
-        manager: Some(manager(call, res)),
-    }
-}
-
-/// `fieldManager`, else the user agent up to its first slash.
-fn manager(call: &Call<'_>, res: &ResourceType) -> Manager {
-    let name = match call.query.get("fieldManager") {
+/// The field manager is `fieldManager`, else the user agent up to its first slash.
+fn options(call: &Call<'_>) -> WriteOptions {
+    let manager = match call.query.get("fieldManager") {
         "" => call
             .headers
             .get(header::USER_AGENT)
             .and_then(|value| value.to_str().ok())
             .and_then(|agent| agent.split('/').next())
-            .filter(|name| !name.is_empty())
-            .unwrap_or("unknown"),
+            .unwrap_or_default(),
         name => name,
     };
-    let subresource = match call.target.subresource.as_str() {
-        "status" => "status",
-        "scale" => "scale",
-        _ => "",
-    };
-    Manager {
-        name: name.to_owned(),
-        subresource,
-        api_version: res.api_version(),
+    WriteOptions {
+        manager: Some(manager.to_owned()),
     }
 }
 
-fn decode(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
-    let content_type = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    if ["yaml", "protobuf"]
-        .iter()
-        .any(|other| content_type.contains(other))
-    {
-        return Err(ApiError::unsupported_patch(&["application/json"]));
-    }
+fn decode(body: &[u8]) -> Result<Value, ApiError> {
     let value: Value = serde_json::from_slice(body).map_err(|error| {
         ApiError::bad_request(format!(
             "the object provided is unrecognized (must be of type): {error}"
@@ -274,36 +217,16 @@ fn expect_type(value: &Value, res: &ResourceType) -> Result<(), ApiError> {
     Ok(())
 }
 
-struct DeleteOptions {
-    preconditions: Preconditions,
-    dry_run: bool,
-}
-
-fn delete_options(call: &Call<'_>, body: &[u8]) -> Result<DeleteOptions, ApiError> {
-    let value = if body.is_empty() {
-        json!({})
-    } else {
-        decode(call.headers, body)?
+fn preconditions(body: &[u8]) -> Result<Preconditions, ApiError> {
+    let options = if body.is_empty() { json!({}) } else { decode(body)? };
+    let text = |pointer: &str| {
+        options
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
     };
-    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    let dry_run = value
-        .get("dryRun")
-        .and_then(Value::as_array)
-        .is_some_and(|list| !list.is_empty());
-    Ok(DeleteOptions {
-        preconditions: Preconditions {
-            uid: text("/preconditions/uid"),
-            resource_version: text("/preconditions/resourceVersion"),
-        },
-        dry_run: dry_run || call.query.dry_run(),
+    Ok(Preconditions {
+        uid: text("/preconditions/uid"),
+        resource_version: text("/preconditions/resourceVersion"),
     })
-}
-
-/// How the objects of a write's answer are shown; a list view makes no sense there.
-pub(super) fn write_view(view: Representation) -> Representation {
-    if view == Representation::PartialList {
-        Representation::Partial
-    } else {
-        view
-    }
 }

@@ -2,15 +2,11 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{StepInputs, kubelets::LEASE_NAMESPACE, node_ready, objects::UNREACHABLE_TAINT};
-use crate::{
-    resource::keys,
-    store::object::{Object, child_mut},
-    time,
-};
+use super::{StepInputs, kubelets::LEASE_NAMESPACE, node_ready};
+use crate::{resource::keys, store::object::Object, time};
 
 /// The controller's record of a node. It judges by when it *saw* a renewal, not by what the Lease says.
 #[derive(Debug)]
@@ -57,45 +53,23 @@ impl Lifecycle {
             .as_ref()
             .map(|lease| lease.text("/spec/renewTime"))
             .unwrap_or_default();
-        let seen = self
-            .seen
-            .entry(node.name().to_owned())
-            .or_insert_with(|| SeenRenewal {
-                renew_time: renew_time.to_owned(),
-                at: around.now,
-            });
-        if seen.renew_time != renew_time {
-            *seen = SeenRenewal {
-                renew_time: renew_time.to_owned(),
-                at: around.now,
-            };
-        }
-        let silent = around.now.duration_since(seen.at) > around.timing.node_monitor_grace_period;
-        let ready = node_ready(node);
-        if silent && ready != "Unknown" {
+        let at = match self.seen.get(node.name()) {
+            Some(seen) if seen.renew_time == renew_time => seen.at,
+            _ => around.now,
+        };
+        let renew_time = renew_time.to_owned();
+        self.seen
+            .insert(node.name().to_owned(), SeenRenewal { renew_time, at });
+        let silent = around.now.duration_since(at) > around.timing.node_monitor_grace_period;
+        if silent && node_ready(node) != "Unknown" {
             self.marked_unknown += 1;
-            change(around, "marking a node Unknown", node.name(), mark_unknown);
-        } else if !silent && ready == "True" && tainted(node) {
-            change(around, "removing a taint", node.name(), remove_taint);
+            let now = time::seconds(around.wall);
+            let marked = around
+                .shoot
+                .change(&keys::NODES, "", node.name(), |node| mark_unknown(node, &now));
+            around.report("marking a node Unknown", marked);
         }
     }
-}
-
-/// True if the unreachable taint is on a node.
-pub(crate) fn tainted(node: &Object) -> bool {
-    let taints = node.value().pointer("/spec/taints").and_then(Value::as_array);
-    taints
-        .into_iter()
-        .flatten()
-        .any(|taint| taint.get("key").and_then(Value::as_str) == Some(UNREACHABLE_TAINT))
-}
-
-fn change(around: &StepInputs<'_>, what: &'static str, node: &str, change: impl FnOnce(&mut Value, &str)) {
-    let now = time::seconds(around.wall);
-    let changed = around
-        .shoot
-        .change(&keys::NODES, "", node, |node| change(node, &now));
-    around.report(what, changed);
 }
 
 fn mark_unknown(node: &mut Value, now: &str) {
@@ -108,24 +82,6 @@ fn mark_unknown(node: &mut Value, now: &str) {
             condition.insert("reason".into(), "NodeStatusUnknown".into());
             condition.insert("message".into(), "Kubelet stopped posting node status.".into());
             condition.insert("lastTransitionTime".into(), now.into());
-        }
-    }
-    let taints = child_mut(node, "spec")
-        .entry("taints")
-        .or_insert_with(|| json!([]));
-    if let Some(taints) = taints.as_array_mut() {
-        for effect in ["NoSchedule", "NoExecute"] {
-            taints.push(json!({ "key": UNREACHABLE_TAINT, "effect": effect, "timeAdded": now }));
-        }
-    }
-}
-
-fn remove_taint(node: &mut Value, _now: &str) {
-    let spec = child_mut(node, "spec");
-    if let Some(taints) = spec.get_mut("taints").and_then(Value::as_array_mut) {
-        taints.retain(|taint| taint.get("key").and_then(Value::as_str) != Some(UNREACHABLE_TAINT));
-        if taints.is_empty() {
-            spec.remove("taints");
         }
     }
 }

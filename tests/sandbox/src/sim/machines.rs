@@ -54,14 +54,13 @@ impl Machines {
 
     fn look_at(&mut self, machine: &Object, kubelets: &mut Kubelets, around: &StepInputs<'_>) {
         let phase = phase(machine);
-        let known = self
-            .since
-            .entry(machine.name().to_owned())
-            .or_insert_with(|| (phase.to_owned(), around.now));
-        if known.0 != phase {
-            *known = (phase.to_owned(), around.now);
-        }
-        let age = around.now.duration_since(known.1);
+        let since = match self.since.get(machine.name()) {
+            Some((known, since)) if known == phase => *since,
+            _ => around.now,
+        };
+        self.since
+            .insert(machine.name().to_owned(), (phase.to_owned(), since));
+        let age = around.now.duration_since(since);
         let node = machine.label("node").unwrap_or_default();
         let ready = around
             .shoot

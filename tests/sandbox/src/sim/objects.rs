@@ -20,13 +20,9 @@ pub const PROBE_SECRET: &str = "shoot-access-dependency-watchdog-probe";
 /// Conditions that kubelets report; all but Ready are bad when True.
 const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// Taint key of nodes whose kubelet gives no sign of life.
-pub(crate) const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
-
 /// The Cluster object of a shoot.
 pub(crate) fn cluster(spec: &SimulatedShootSpec, timing: &SimTiming, now: Timestamp) -> Value {
     let now = time::seconds(now);
-    let zones: Vec<String> = (0..spec.zones).map(|index| spec.zone(index)).collect();
     let (operation, state) = &spec.last_operation;
     let mut controller_manager = json!({});
     if spec.states_grace_period {
@@ -36,48 +32,16 @@ pub(crate) fn cluster(spec: &SimulatedShootSpec, timing: &SimTiming, now: Timest
     json!({
         "metadata": { "name": spec.namespace() },
         "spec": {
-            "cloudProfile": {
-                "apiVersion": "core.gardener.cloud/v1beta1",
-                "kind": "CloudProfile",
-                "metadata": { "name": "sandbox" },
-                "spec": { "type": "sandbox" },
-            },
-            "seed": {
-                "apiVersion": "core.gardener.cloud/v1beta1",
-                "kind": "Seed",
-                "metadata": { "name": "sandbox" },
-                "spec": { "provider": { "type": "sandbox", "region": "loopback" } },
-            },
             "shoot": {
                 "apiVersion": "core.gardener.cloud/v1beta1",
                 "kind": "Shoot",
-                "metadata": {
-                    "name": spec.name,
-                    "namespace": format!("garden-{}", spec.project),
-                    "creationTimestamp": now,
-                    "generation": 1,
-                },
+                "metadata": { "name": spec.name, "namespace": format!("garden-{}", spec.project) },
                 "spec": {
-                    "seedName": "sandbox",
-                    "purpose": "evaluation",
                     "hibernation": { "enabled": false },
-                    "kubernetes": {
-                        "version": "1.33.0",
-                        "kubeControllerManager": controller_manager,
-                    },
-                    "provider": {
-                        "type": "sandbox",
-                        "workers": [{
-                            "name": POOL,
-                            "minimum": spec.nodes,
-                            "maximum": spec.nodes + 1,
-                            "machine": { "type": "sandbox.small", "image": { "name": "none", "version": "1" } },
-                            "zones": zones,
-                        }],
-                    },
+                    "kubernetes": { "kubeControllerManager": controller_manager },
+                    "provider": { "workers": [{ "name": POOL }] },
                 },
                 "status": {
-                    "technicalID": spec.namespace(),
                     "hibernated": false,
                     "lastOperation": last_operation(operation, state, &now),
                 },
@@ -112,15 +76,7 @@ pub(crate) fn node(name: &str, zone: &str, now: Timestamp) -> Value {
             },
         },
         "spec": { "providerID": format!("sandbox:///{zone}/{name}") },
-        "status": {
-            "conditions": conditions(now),
-            "addresses": [{ "type": "Hostname", "address": name }],
-            "nodeInfo": {
-                "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "none://1",
-                "kernelVersion": "6.1", "kubeProxyVersion": "", "kubeletVersion": "v1.33.0",
-                "machineID": "", "operatingSystem": "linux", "osImage": "none", "systemUUID": "",
-            },
-        },
+        "status": { "conditions": conditions(now) },
     })
 }
 

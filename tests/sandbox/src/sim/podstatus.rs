@@ -17,45 +17,21 @@ pub(super) fn publish(name: &str, pod: &SimulatedPod, around: &StepInputs<'_>) {
     if object.value().pointer("/status/containerStatuses/0") == Some(&container) {
         return;
     }
-    let now = time::seconds(around.wall);
     let ready = pod.state.is_ready();
-    let condition = |kind: &str, on: bool| {
-        let status = if on { "True" } else { "False" };
-        let before = object
-            .value()
-            .pointer("/status/conditions")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .find(|condition| condition.get("type").and_then(Value::as_str) == Some(kind))
-            .filter(|condition| condition.get("status").and_then(Value::as_str) == Some(status))
-            .and_then(|condition| condition.get("lastTransitionTime").cloned());
-        let mut condition = json!({
-            "type": kind,
-            "status": status,
-            "lastTransitionTime": before.unwrap_or_else(|| now.clone().into()),
-        });
-        if !on {
-            condition["reason"] = "ContainersNotReady".into();
-        }
-        condition
-    };
-    let start = match object.text("/status/startTime") {
-        "" => now.clone(),
-        start => start.to_owned(),
-    };
+    let status = if ready { "True" } else { "False" };
+    let before = object
+        .value()
+        .pointer("/status/conditions/0")
+        .filter(|condition| condition["status"] == status)
+        .map(|condition| condition["lastTransitionTime"].clone());
     let status = json!({
         "phase": "Running",
-        "startTime": start,
         "podIP": pod.ip,
-        "podIPs": [{ "ip": pod.ip }],
-        "hostIP": "127.0.0.1",
-        "conditions": [
-            condition("PodScheduled", true),
-            condition("Initialized", true),
-            condition("ContainersReady", ready),
-            condition("Ready", ready),
-        ],
+        "conditions": [{
+            "type": "Ready",
+            "status": status,
+            "lastTransitionTime": before.unwrap_or_else(|| time::seconds(around.wall).into()),
+        }],
         "containerStatuses": [container],
     });
     let changed = around.seed.change(&keys::PODS, around.namespace, name, |value| {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{lifecycle, machines, node_ready};
+use super::{machines, node_ready};
 use crate::{
     resource::keys,
     store::{Store, object::Object},
@@ -14,8 +14,6 @@ pub struct NodeView {
     pub zone: String,
     /// Status of its Ready condition: True, False or Unknown.
     pub ready: String,
-    /// True if it is tainted as unreachable.
-    pub unreachable: bool,
     /// `renewTime` of its Lease; empty without one.
     pub renew_time: String,
 }
@@ -63,7 +61,6 @@ pub(super) fn node(node: &Object, store: &Store) -> NodeView {
             .unwrap_or_default()
             .into(),
         ready: node_ready(node).into(),
-        unreachable: lifecycle::tainted(node),
         renew_time: lease
             .map(|lease| lease.text("/spec/renewTime").to_owned())
             .unwrap_or_default(),

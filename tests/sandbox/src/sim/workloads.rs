@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
@@ -25,7 +25,6 @@ use crate::{
         object::{Object, StoreKey, string_map},
         random_suffix,
     },
-    time,
 };
 
 /// A pod that is simulated.
@@ -298,52 +297,16 @@ fn delete_pod(name: &str, around: &StepInputs<'_>) {
     around.report("pod deletion", deleted);
 }
 
-/// Writes a workload's status. Go's types leave out counts of 0.
+/// Writes what watchers read of a workload's status. Go's types leave out counts of 0.
 fn report(resource: &ResourceKey, object: &Object, workload: &SimulatedWorkload, around: &StepInputs<'_>) {
     let replicas = workload.pods.values().filter(|pod| pod.leaves.is_none()).count();
     let ready = workload.pods.values().filter(|pod| pod.is_serving()).count();
-    let mut status = Map::new();
-    status.insert(
-        "observedGeneration".into(),
-        object.number("/metadata/generation").into(),
-    );
-    let counts = [
-        ("replicas", replicas),
-        ("updatedReplicas", replicas),
-        ("readyReplicas", ready),
-        ("availableReplicas", ready),
-    ];
-    for (key, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
-        status.insert(key.into(), count.into());
+    let mut status = json!({ "observedGeneration": object.number("/metadata/generation") });
+    for (key, count) in [("replicas", replicas), ("readyReplicas", ready)] {
+        if count > 0 {
+            status[key] = count.into();
+        }
     }
-    // StatefulSets must show `replicas` always.
-    if *resource == keys::STATEFUL_SETS {
-        status.insert("replicas".into(), replicas.into());
-    } else if replicas > ready {
-        status.insert("unavailableReplicas".into(), (replicas - ready).into());
-    }
-    let available = i64::try_from(ready).unwrap_or(i64::MAX) >= object.number("/spec/replicas");
-    let available = if available { "True" } else { "False" };
-    let before = object.value().pointer("/status/conditions/0");
-    let changed = before
-        .and_then(|condition| condition.get("status"))
-        .and_then(Value::as_str)
-        != Some(available);
-    let since = before
-        .and_then(|condition| condition.get("lastTransitionTime"))
-        .cloned()
-        .filter(|_| !changed);
-    status.insert(
-        "conditions".into(),
-        json!([{
-            "type": "Available",
-            "status": available,
-            "reason": if available == "True" { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" },
-            "message": "",
-            "lastTransitionTime": since.unwrap_or_else(|| time::seconds(around.wall).into()),
-        }]),
-    );
-    let status = Value::Object(status);
     if object.value().get("status") == Some(&status) {
         return;
     }

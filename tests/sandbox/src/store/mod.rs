@@ -4,7 +4,7 @@
 //! table's history in one step, so lists, watches and pages are consistent by construction. Nothing awaits
 //! while it is held.
 
-pub mod fields;
+mod fields;
 mod log;
 pub mod object;
 mod read;
@@ -34,7 +34,7 @@ pub(crate) use self::strategy::random_suffix;
 pub use self::{
     read::{ListPage, ListQuery},
     watch::{EventKind, StoreWatch, WatchEvent, WatchStep},
-    write::{ApplyOptions, Deleted, Part, Preconditions, WriteOptions},
+    write::{Deleted, Part, Preconditions, WriteOptions},
 };
 
 /// The objects of one API server. Cheap to share behind an `Arc`.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap, ops::Bound, sync::Arc};
 use super::{
     Store,
     object::{Object, StoreKey},
-    selector::{FieldSelector, LabelSelector},
+    selector::LabelSelector,
 };
 use crate::{resource::ResourceKey, status::ApiError};
 
@@ -16,8 +16,8 @@ pub struct ListQuery {
     pub namespace: Option<String>,
     /// Only objects with these labels.
     pub labels: LabelSelector,
-    /// Only objects with these fields.
-    pub fields: FieldSelector,
+    /// Only objects of this name.
+    pub name: Option<String>,
     /// At most this many items; 0 is unlimited.
     pub limit: usize,
     /// The state at exactly this revision instead of the newest.
@@ -33,7 +33,7 @@ impl ListQuery {
             .as_deref()
             .is_none_or(|namespace| namespace == object.namespace())
             && self.labels.matches(object)
-            && self.fields.matches(object)
+            && self.name.as_deref().is_none_or(|name| name == object.name())
     }
 }
 
@@ -65,15 +65,11 @@ impl Store {
     /// A page of objects as they were at one revision.
     ///
     /// # Errors
-    /// 404 for an unknown resource; 410 for a revision older than the history kept; 504 for one in the
-    /// future.
+    /// 404 for an unknown resource; 410 for a revision older than the history kept.
     pub fn list(&self, resource: &ResourceKey, query: &ListQuery) -> Result<ListPage, ApiError> {
         let inner = self.inner.lock();
         let table = inner.table(resource)?;
         let revision = query.revision.unwrap_or(inner.revision);
-        if revision > inner.revision {
-            return Err(ApiError::too_large_version(revision, inner.revision));
-        }
         let mut objects = Cow::Borrowed(&table.objects);
         if revision < inner.revision {
             let mut past: BTreeMap<_, _> = table.objects.clone();

@@ -1,7 +1,7 @@
 //! Label and field selectors in their query-string form.
 
 use super::object::Object;
-use crate::{resource::ResourceType, status::ApiError};
+use crate::status::ApiError;
 
 /// A parsed label selector; empty matches everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,11 +51,6 @@ impl LabelSelector {
     /// True if the object's labels satisfy every requirement.
     pub fn matches(&self, object: &Object) -> bool {
         self.0.iter().all(|requirement| requirement.matches(object))
-    }
-
-    /// True if everything matches.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }
 
@@ -114,84 +109,22 @@ fn label_value(text: &str) -> Option<String> {
     text.chars().all(valid).then(|| text.to_owned())
 }
 
-/// A parsed field selector; empty matches everything. Only name and namespace can be selected by: the real server
-/// knows more fields of some kinds, and nothing here asks for them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FieldSelector(Vec<FieldTerm>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct FieldTerm {
-    pointer: &'static str,
-    value: String,
-    equal: bool,
-}
-
-impl FieldSelector {
-    /// Parses `fieldSelector=` for a resource: `metadata.name=a,metadata.namespace!=b`.
-    ///
-    /// # Errors
-    /// 400 for a field that cannot be selected by, or for a malformed term.
-    pub fn parse(text: &str, res: &ResourceType) -> Result<Self, ApiError> {
-        text.split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty())
-            .map(|part| {
-                let (field, value, equal) = [("!=", false), ("==", true), ("=", true)]
-                    .into_iter()
-                    .find_map(|(operator, equal)| part.split_once(operator).map(|(f, v)| (f, v, equal)))
-                    .ok_or_else(|| {
-                        ApiError::bad_request(format!(
-                            "invalid selector: '{part}'; can't understand '{part}'"
-                        ))
-                    })?;
-                let pointer = match field {
-                    "metadata.name" => "/metadata/name",
-                    "metadata.namespace" if res.namespaced => "/metadata/namespace",
-                    _ => return Err(ApiError::bad_request(unsupported(res, field))),
-                };
-                Ok(FieldTerm {
-                    pointer,
-                    value: value.to_owned(),
-                    equal,
-                })
-            })
-            .collect::<Result<_, _>>()
-            .map(Self)
+/// The name that `fieldSelector=` asks for, if any: nothing here selects by another field.
+///
+/// # Errors
+/// 400 for another field or operator.
+pub(crate) fn selected_name(text: &str) -> Result<Option<String>, ApiError> {
+    if text.is_empty() {
+        return Ok(None);
     }
-
-    /// A selector for one name.
-    pub fn name(name: &str) -> Self {
-        Self(vec![FieldTerm {
-            pointer: "/metadata/name",
-            value: name.to_owned(),
-            equal: true,
-        }])
-    }
-
-    /// Adds the requirements of another selector.
-    pub fn and(mut self, other: Self) -> Self {
-        self.0.extend(other.0);
-        self
-    }
-
-    /// True if the object satisfies every term.
-    pub fn matches(&self, object: &Object) -> bool {
-        let satisfies = |term: &FieldTerm| (object.text(term.pointer) == term.value) == term.equal;
-        self.0.iter().all(satisfies)
-    }
-
-    /// True if everything matches.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-/// The two ways in which the real server says that it does not know a field.
-fn unsupported(res: &ResourceType, field: &str) -> String {
-    if res.custom {
-        format!("field label not supported: {field}")
-    } else {
-        format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+    match text.split_once('=') {
+        Some(("metadata.name", name)) if !name.contains(['=', ',']) => Ok(Some(name.to_owned())),
+        Some((field, _)) if field != "metadata.name" => Err(ApiError::bad_request(format!(
+            "\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        ))),
+        _ => Err(ApiError::bad_request(format!(
+            "invalid selector: '{text}'; can't understand '{text}'"
+        ))),
     }
 }
 

@@ -197,21 +197,6 @@ pub(super) fn has_finalizers(value: &Value) -> bool {
         .is_some_and(|list| !list.is_empty())
 }
 
-/// Equal except the resourceVersion and the times of managers: then nothing is written.
-pub(super) fn same(old: &Value, new: &Value) -> bool {
-    let strip = |value: &Value| {
-        let mut value = value.clone();
-        let metadata = metadata_mut(&mut value);
-        metadata.remove("resourceVersion");
-        let managers = metadata.get_mut("managedFields").and_then(Value::as_array_mut);
-        for manager in managers.into_iter().flatten() {
-            remove_key(manager, "time");
-        }
-        value
-    };
-    strip(old) == strip(new)
-}
-
 pub(super) fn without_status(value: &Value) -> Map<String, Value> {
     let mut map = value.as_object().cloned().unwrap_or_default();
     map.remove("status");

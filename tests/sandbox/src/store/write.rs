@@ -6,12 +6,11 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    Store, StoreState,
-    fields::{self, Manager},
+    Store, StoreState, fields,
     object::{Object, StoreKey, metadata_mut, with_type},
     strategy::{
         check, check_name, default, has_finalizers, keep_server_fields, normalise, place, random_suffix,
-        random_uid, remove_key, same, string, validate, without_status,
+        random_uid, remove_key, string, validate, without_status,
     },
 };
 use crate::{
@@ -34,23 +33,8 @@ pub enum Part {
 /// How to write.
 #[derive(Debug, Clone, Default)]
 pub struct WriteOptions {
-    /// Check and answer, but store nothing.
-    pub dry_run: bool,
-    /// Check against the kind's Go type and record field ownership: on for requests, off for simulators.
-    pub manager: Option<Manager>,
-}
-
-/// How to apply.
-#[derive(Debug, Clone)]
-pub struct ApplyOptions {
-    /// The part that may change.
-    pub part: Part,
-    /// The field manager that applies.
-    pub manager: Manager,
-    /// Take fields over from other managers.
-    pub force: bool,
-    /// Check and answer, but store nothing.
-    pub dry_run: bool,
+    /// The field manager of a request, whose object is checked against the kind's Go type; simulators have none.
+    pub manager: Option<String>,
 }
 
 /// The preconditions of a delete.
@@ -89,10 +73,7 @@ impl Store {
             return Err(ApiError::already_exists(&res, &name));
         }
         if let Some(manager) = &options.manager {
-            fields::track_update(None, &mut value, manager);
-        }
-        if options.dry_run {
-            return Ok(Arc::new(Object::new(key, inner.revision, value)));
+            fields::track(None, &mut value, manager, &res.api_version());
         }
         inner.put(resource, key, value)
     }
@@ -138,54 +119,6 @@ impl Store {
         })
     }
 
-    /// Server-side apply: creates or merges `config`, tracking field ownership. Also says whether it created.
-    ///
-    /// # Errors
-    /// 409 when another manager owns a field and `force` is off, and those of create and modify.
-    pub fn apply(
-        &self,
-        resource: &ResourceKey,
-        key: &StoreKey,
-        config: &Value,
-        how: &ApplyOptions,
-    ) -> Result<(Arc<Object>, bool), ApiError> {
-        let ApplyOptions {
-            part,
-            manager,
-            force,
-            dry_run,
-        } = how;
-        let (part, force, dry_run) = (*part, *force, *dry_run);
-        let mut inner = self.inner.lock();
-        let table = inner.table(resource)?;
-        let res = table.res.clone();
-        // Ownership is computed here; the write itself must not record an update on top.
-        let options = WriteOptions {
-            dry_run,
-            manager: None,
-        };
-        match table.objects.get(key).cloned() {
-            Some(old) => {
-                let new = fields::apply(Some(old.value()), config, manager, force)?;
-                let new = normalise(&res, new)?;
-                validate(&res, Some(old.value()), &new, &key.name)?;
-                settle(&mut inner, &res, &old, new, part, &options).map(|object| (object, false))
-            }
-            None if part == Part::Status => Err(ApiError::not_found(&res, &key.name)),
-            None => {
-                let mut new = fields::apply(None, config, manager, force)?;
-                metadata_mut(&mut new).insert("name".into(), key.name.clone().into());
-                let mut new = normalise(&res, new)?;
-                prepare_create(&inner, &res, &key.namespace, &mut new, &options)?;
-                validate(&res, None, &new, &key.name)?;
-                if dry_run {
-                    return Ok((Arc::new(Object::new(key.clone(), inner.revision, new)), true));
-                }
-                inner.put(resource, key.clone(), new).map(|object| (object, true))
-            }
-        }
-    }
-
     /// Deletes an object, or marks it when finalizers keep it.
     ///
     /// # Errors
@@ -196,14 +129,10 @@ impl Store {
         namespace: &str,
         name: &str,
         preconditions: &Preconditions,
-        dry_run: bool,
     ) -> Result<Deleted, ApiError> {
         let mut inner = self.inner.lock();
         let (res, old) = inner.existing(resource, namespace, name)?;
         check(&res, &old, preconditions)?;
-        if dry_run {
-            return Ok(Deleted::Gone(old));
-        }
         if has_finalizers(old.value()) {
             if !old.text("/metadata/deletionTimestamp").is_empty() {
                 return Ok(Deleted::Pending(old));
@@ -236,7 +165,7 @@ impl Store {
         namespace: &str,
         name: &str,
     ) -> Result<(), ApiError> {
-        match self.delete(resource, namespace, name, &Preconditions::default(), false) {
+        match self.delete(resource, namespace, name, &Preconditions::default()) {
             Err(error) if error.code == 404 => Ok(()),
             deleted => deleted.map(drop),
         }
@@ -277,7 +206,7 @@ fn prepare_create(
     if options.manager.is_some() {
         let taken = std::mem::take(value);
         *value = normalise(res, taken)?;
-        if res.status && !res.status_on_create {
+        if res.status {
             remove_key(value, "status");
         }
     }
@@ -378,7 +307,7 @@ fn settle(
     keep_server_fields(res, old.value(), &mut new, part, checked);
     remove_key(&mut new, "apiVersion");
     remove_key(&mut new, "kind");
-    if same(old.value(), &new) {
+    if *old.value() == new {
         return Ok(old.clone());
     }
     let grows = match res.generation {
@@ -397,10 +326,7 @@ fn settle(
         );
     }
     if let Some(manager) = &options.manager {
-        fields::track_update(Some(old.value()), &mut new, manager);
-    }
-    if options.dry_run {
-        return Ok(Arc::new(Object::new(key, old.resource_version(), new)));
+        fields::track(Some(old.value()), &mut new, manager, &res.api_version());
     }
     let resource = res.key();
     let leaving = new.pointer("/metadata/deletionTimestamp").is_some() && !has_finalizers(&new);

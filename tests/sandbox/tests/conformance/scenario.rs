@@ -5,9 +5,6 @@ use serde_json::{Value, json};
 use super::transcript::Step;
 
 const MERGE: &str = "application/merge-patch+json";
-const JSON_PATCH: &str = "application/json-patch+json";
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
-const APPLY: &str = "application/apply-patch+yaml";
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
@@ -47,7 +44,6 @@ pub(crate) fn steps() -> Vec<Step> {
         update(),
         patch(),
         scale(),
-        apply(),
         delete(),
         list(),
         watch(),
@@ -108,8 +104,6 @@ fn create() -> Vec<Step> {
             &json!({ "metadata": { "name": "u" }, "dat": {} }),
         )
         .show(&["/metadata/name", "/dat"]),
-        post("dry run", &format!("{MAPS}?dryRun=All"), &map("dry", json!({}))).show(&["/metadata/name"]),
-        Step::new("after the dry run", "GET", format!("{MAPS}/dry")),
         post(
             "lease with milliseconds",
             LEASES,
@@ -124,12 +118,6 @@ fn create() -> Vec<Step> {
             } }),
         )
         .show(&["/kind", "/apiVersion", "/metadata/generation", "/spec"]),
-        post(
-            "secret",
-            "/api/v1/namespaces/conf/secrets",
-            &json!({ "metadata": { "name": "s" }, "stringData": { "a": "b" } }),
-        )
-        .show(&["/data", "/stringData", "/type"]),
         post(
             "event without what it needs",
             "/apis/events.k8s.io/v1/namespaces/conf/events",
@@ -193,18 +181,6 @@ fn patch() -> Vec<Step> {
             MERGE,
             &json!({ "metadata": { "resourceVersion": "${map a:/metadata/resourceVersion}" }, "data": { "n": "2" } }),
         ),
-        patch(
-            "json",
-            JSON_PATCH,
-            &json!([{ "op": "add", "path": "/data/j", "value": "1" }]),
-        ),
-        patch(
-            "json test fails",
-            JSON_PATCH,
-            &json!([{ "op": "test", "path": "/data/j", "value": "2" }]),
-        ),
-        patch("json of no patch", JSON_PATCH, &json!({ "op": "add" })).terse(),
-        patch("strategic", STRATEGIC, &json!({ "data": { "s": "1" } })),
         patch("unknown patch", "application/unknown", &json!({})).terse(),
         patch("wrong type by patch", MERGE, &json!({ "data": 5 })).terse(),
         patch(
@@ -333,38 +309,8 @@ fn scale() -> Vec<Step> {
             format!("{ETCDS}/e/scale"),
             json!({ "spec": { "replicas": 0 } }),
         ),
-        Step::new("etcd strategic", "PATCH", format!("{ETCDS}/e"))
-            .header("Content-Type", STRATEGIC)
-            .body(&json!({ "spec": {} })),
         Step::new("etcd without version", "PUT", format!("{ETCDS}/e")).body(&etcd),
         Step::new("scaled etcd", "GET", format!("{ETCDS}/e")).show(SCALABLE),
-    ]
-}
-
-fn apply() -> Vec<Step> {
-    let apply = |name, manager: &str, query: &str, holder: &str| {
-        Step::new(
-            name,
-            "PATCH",
-            format!("{LEASES}/applied?fieldManager={manager}{query}"),
-        )
-        .header("Content-Type", APPLY)
-        .body(&json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": { "name": "applied" }, "spec": { "holderIdentity": holder },
-        }))
-        .show(&["/metadata/name", "/metadata/resourceVersion", "/spec"])
-    };
-    vec![
-        apply("apply", "one", "", "a"),
-        apply("apply the same", "one", "", "a"),
-        apply("share", "two", "", "a"),
-        apply("apply conflict", "two", "", "b").terse(),
-        apply("apply by force", "two", "&force=true", "b"),
-        Step::new("apply nobody", "PATCH", format!("{LEASES}/applied"))
-            .header("Content-Type", APPLY)
-            .body(&json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" }))
-            .terse(),
     ]
 }
 
@@ -412,21 +358,17 @@ fn list() -> Vec<Step> {
             "/kind",
             "/apiVersion",
             "/metadata/continue",
-            "/metadata/remainingItemCount",
             "/items/0/metadata/name",
             "/items/1/metadata/name",
             "/items/0/kind",
         ])
     };
     vec![
+        post("second lease", LEASES, &json!({ "metadata": { "name": "m" } })),
         page("all leases", ""),
         page("first page", "limit=1"),
         page("second page", "limit=1&continue=${first page:/metadata/continue}"),
         page("by name", "fieldSelector=metadata.name%3Dl"),
-        page(
-            "by namespace",
-            "fieldSelector=metadata.namespace%3Dconf,metadata.name!%3Dl",
-        ),
         page("by unknown field", "fieldSelector=spec.holderIdentity%3Dh"),
         page("bad field selector", "fieldSelector=l").terse(),
         page("bad label selector", "labelSelector=a%20b").terse(),
@@ -489,8 +431,6 @@ fn views() -> Vec<Step> {
             "/items/0/kind",
             "/items/0/spec",
         ]),
-        get("partial of a list", MAPS, PARTIAL).terse(),
-        get("list of an object", &a, PARTIAL_LIST).terse(),
         get("html", &a, "text/html").terse(),
         get("one of several", &a, "text/html,application/json").show(&["/kind"]),
     ]
@@ -505,8 +445,6 @@ fn nowhere() -> Vec<Step> {
         Step::new("no scale here", "GET", format!("{MAPS}/a/scale")),
         Step::new("post on an object", "POST", format!("{MAPS}/a")).body(&map("a", json!({}))),
         Step::new("put on a collection", "PUT", MAPS).body(&map("a", json!({}))),
-        Step::new("no such path", "GET", "/nowhere").code_only(),
-        Step::new("health", "GET", "/healthz"),
     ]
 }
 

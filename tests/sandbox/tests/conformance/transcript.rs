@@ -19,17 +19,8 @@ pub(crate) struct Step {
     body: String,
     /// JSON pointers into the answer. Errors are shown whole.
     show: &'static [&'static str],
-    error: ErrorView,
-}
-
-/// How much of an error is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ErrorView {
-    Whole,
-    /// Code and reason: the message comes from Go's decoder.
-    Reason,
-    /// The body differs between versions of Kubernetes.
-    Code,
+    /// Only the reason of an error is compared: its message comes from Go's decoder.
+    terse: bool,
 }
 
 impl Step {
@@ -41,7 +32,7 @@ impl Step {
             headers: Vec::new(),
             body: String::new(),
             show: &[],
-            error: ErrorView::Whole,
+            terse: false,
         }
     }
 
@@ -66,12 +57,7 @@ impl Step {
     }
 
     pub(crate) fn terse(mut self) -> Self {
-        self.error = ErrorView::Reason;
-        self
-    }
-
-    pub(crate) fn code_only(mut self) -> Self {
-        self.error = ErrorView::Code;
+        self.terse = true;
         self
     }
 }
@@ -188,10 +174,6 @@ pub(crate) async fn play(client: &Client, steps: &[Step]) -> String {
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let mut lines = format!("# {}\n{} {}\n{code}", step.name, step.method, step.path);
-        if step.error == ErrorView::Code {
-            out.push(lines);
-            continue;
-        }
         if step.path.contains("watch=true") && code == 200 {
             for line in text.lines() {
                 let mut event: Value = serde_json::from_str(line).unwrap();
@@ -221,7 +203,7 @@ pub(crate) async fn play(client: &Client, steps: &[Step]) -> String {
 
 fn shown(value: &Value, step: &Step) -> String {
     if value["kind"] == "Status" {
-        if step.error == ErrorView::Reason {
+        if step.terse {
             return cut(value, &["/reason"]);
         }
         return serde_json::to_string_pretty(value).unwrap();

@@ -45,8 +45,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use self::claims::Claims;
+use self::invariants::{Expectation, violations};
 pub use self::sources::{from_audit_log, from_sandbox};
-use self::timeline::{Fact, TimelineEntry};
+use self::timeline::{Fact, Timeline, TimelineEntry};
 
 /// For so long, at the least, others count a membership Lease as live that is not renewed: 18 s
 /// (`Timing::PRODUCTION.peer_ttl`) by a clock that runs 10 % fast. A holder whose clock is as slow stops after 15 s.
@@ -176,13 +177,29 @@ impl History {
     }
 
     /// When the writes to the dependants of a shoot came in.
+    fn arrivals(&self, shoot: &str) -> impl Iterator<Item = TimelineEntry> {
+        let on_shoot = move |write: &&Write| write.applied && shoot_of(&write.path) == Some(shoot);
+        self.writes.iter().filter(on_shoot).filter_map(arrival)
+    }
+
+    /// Judges shoots by all of S1 to S6: by the record of the writes, and by a timeline that may begin later.
     #[must_use]
-    pub fn arrivals(&self, shoot: &str) -> Vec<TimelineEntry> {
-        let on_shoot = self
-            .writes
-            .iter()
-            .filter(|write| write.applied && shoot_of(&write.path) == Some(shoot));
-        on_shoot.filter_map(arrival).collect()
+    pub fn check_with<'a>(
+        &self,
+        timeline: &Timeline,
+        shoots: impl IntoIterator<Item = &'a str>,
+        expected: &Expectation,
+    ) -> HistoryReport {
+        let mut report = self.check();
+        for shoot in shoots {
+            let mut entries = timeline.of(shoot);
+            // An etcd that was restored before the timeline began has given the same versions to other objects.
+            let begin = entries.first().map(|entry| entry.at);
+            let arrivals = self.arrivals(shoot);
+            entries.extend(arrivals.filter(|arrival| Some(arrival.at) >= begin));
+            report.violations.extend(violations(shoot, &entries, expected));
+        }
+        report
     }
 
     /// Judges everything in it by S5.

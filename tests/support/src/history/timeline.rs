@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -21,8 +21,13 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::Outcome;
 
+use crate::fixtures::{CA, KCM, MCM};
 use crate::real::cluster_resource;
 use crate::wait::BOUND;
+
+/// Facts about one shoot that are kept, those of some hundred incidents. Beyond that the older half is forgotten, so
+/// that a test of any length needs a bounded amount of memory; the checker judges the rest.
+const MAX_ENTRIES: usize = 5_000;
 
 const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
 
@@ -140,11 +145,13 @@ impl Timeline {
             at: Timestamp::now(),
             fact,
         };
-        self.entries
-            .lock()
-            .entry(shoot.to_owned())
-            .or_default()
-            .push(entry);
+        let mut all = self.entries.lock();
+        let entries = all.entry(shoot.to_owned()).or_default();
+        if entries.len() == MAX_ENTRIES {
+            entries.drain(..MAX_ENTRIES / 2);
+        }
+        entries.push(entry);
+        drop(all);
         self.changed.send_replace(());
     }
 
@@ -195,6 +202,43 @@ impl Timeline {
             Ok(Ok(_)) => Ok(()),
             _ => bail!("waited {bound:?} in vain: {what}"),
         }
+    }
+
+    /// Waits until something holds of each of Gardener's three dependants of a shoot.
+    ///
+    /// # Errors
+    /// When `bound` passes; says how the dependants are instead.
+    pub async fn until_dependants(
+        &self,
+        what: &str,
+        shoot: &str,
+        bound: Duration,
+        good: impl Fn(&Dependant) -> bool,
+    ) -> anyhow::Result<()> {
+        let now = || [KCM, MCM, CA].map(|name| self.dependant(shoot, name));
+        let condition = |_: &_| now().iter().all(|found| found.as_ref().is_some_and(&good));
+        let waited = self.until(&format!("{what} ({shoot})"), bound, condition).await;
+        waited.with_context(|| format!("{:?}", now()))
+    }
+
+    /// Waits until the dependants of a shoot want and have these counts, and none is held down.
+    ///
+    /// # Errors
+    /// When they do not in time; says how the dependants are instead.
+    pub async fn until_restored(
+        &self,
+        shoot: &str,
+        counts: &[(&str, i32)],
+        bound: Duration,
+    ) -> anyhow::Result<()> {
+        let restored = |dependant: &Dependant| {
+            let is_at = |(name, count): &(&str, i32)| {
+                *name == dependant.name && (dependant.wanted, dependant.ready) == (*count, *count)
+            };
+            counts.iter().any(is_at) && !dependant.held
+        };
+        self.until_dependants("all dependants are restored", shoot, bound, restored)
+            .await
     }
 }
 

@@ -20,7 +20,7 @@ use crate::wait::{self, BOUND};
 const ATTEMPTS: usize = 3;
 
 #[derive(Debug)]
-pub(super) struct Etcd {
+pub struct Etcd {
     /// Of all members, separated by commas.
     pub(super) url: String,
     members: Vec<EtcdMember>,
@@ -120,7 +120,7 @@ impl Etcd {
     }
 
     /// Forgets all revisions but the newest.
-    pub(super) async fn compact(&self) -> anyhow::Result<()> {
+    pub async fn compact(&self) -> anyhow::Result<()> {
         let member = self.members.first().context("etcd without members")?;
         let range = json!({"key": "AA==", "range_end": "AA==", "limit": "1", "keys_only": true});
         let answer = call(&member.url, "/v3/kv/range", &range).await?;
@@ -137,14 +137,14 @@ impl Etcd {
 
     /// Copies the data of the only member. It is stopped meanwhile: etcd offers a snapshot while it runs, but what
     /// makes a member of one (etcdctl, etcdutl) is not among the assets.
-    pub(super) async fn back_up(&self, name: &str) -> anyhow::Result<EtcdBackup> {
+    pub async fn back_up(&self, name: &str) -> anyhow::Result<EtcdBackup> {
         let backup = EtcdBackup(self.scratch.join(name));
         self.while_stopped(|data| copy_folder(data, &backup.0)).await?;
         Ok(backup)
     }
 
     /// Puts a copy back. Revisions go on from those of the backup, as after a restore from a snapshot.
-    pub(super) async fn restore(&self, backup: &EtcdBackup) -> anyhow::Result<()> {
+    pub async fn restore(&self, backup: &EtcdBackup) -> anyhow::Result<()> {
         self.while_stopped(|data| {
             fs::remove_dir_all(data)?;
             copy_folder(&backup.0, data)
@@ -164,7 +164,7 @@ impl Etcd {
     }
 
     /// Kills the leader and starts it again; the others have elected another one by then, or do now.
-    pub(super) async fn kill_leader(&self) -> anyhow::Result<()> {
+    pub async fn kill_leader(&self) -> anyhow::Result<()> {
         for member in &self.members {
             let status = call(&member.url, "/v3/maintenance/status", &json!({})).await?;
             let own = status.pointer("/header/member_id");

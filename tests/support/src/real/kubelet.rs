@@ -34,7 +34,7 @@ const PROBLEMS: [&str; 4] = [
 #[derive(Debug)]
 pub(super) struct RealKubelet {
     pub(super) name: String,
-    zone: String,
+    pub(super) zone: String,
     nodes: Api<Node>,
     leases: Api<Lease>,
     /// True if the network between this node and the API server is cut. Held during every request, so that no request
@@ -77,10 +77,9 @@ impl RealKubelet {
         self.post_conditions().await
     }
 
-    /// Renews and reports until the task is dropped, neither in the way of the other. `offset` spreads the kubelets
-    /// over the interval.
-    pub(super) async fn run(&self, every: Duration, offset: Duration) {
-        let first = Instant::now() + offset;
+    /// Renews and reports until the task is dropped, neither in the way of the other.
+    pub(super) async fn run(&self, every: Duration) {
+        let first = Instant::now();
         tokio::join!(
             self.keep_renewing(first, every),
             self.keep_reporting(first + every, every),

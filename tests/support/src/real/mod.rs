@@ -39,8 +39,8 @@ pub use api_server::{ApiServerOptions, KubeApiserver};
 use assets::Assets;
 pub use controller_manager::{ControllerManager, ControllerManagerOptions};
 pub use crds::{cluster_resource, install_seed_crds, machine_resource};
-pub use etcd::EtcdBackup;
-pub use fleet::{FleetOptions, MachineOptions, RunningKubelets};
+pub use etcd::{Etcd, EtcdBackup};
+pub use fleet::RunningKubelets;
 pub use gardenlet::{grant_as_gardenlet, grant_probe};
 pub use kubeconfig::kubeconfig;
 pub use kubelet::LEASE_NAMESPACE;
@@ -50,7 +50,6 @@ pub use seed_objects::{
 };
 
 use crate::scratch::Scratch;
-use etcd::Etcd;
 use pki::Pki;
 
 /// How long any single request of the test's own to an API server may take.
@@ -64,7 +63,7 @@ pub struct RealControlPlane {
     scratch: Arc<Scratch>,
     assets: Assets,
     pki: Pki,
-    etcd: Etcd,
+    pub etcd: Etcd,
 }
 
 impl RealControlPlane {
@@ -124,39 +123,6 @@ impl RealControlPlane {
         options: &ControllerManagerOptions,
     ) -> anyhow::Result<ControllerManager> {
         ControllerManager::new(&self.assets, &self.pki, &self.scratch, api_server, options)
-    }
-
-    /// Makes etcd forget everything but the newest revision.
-    ///
-    /// # Errors
-    /// When etcd does not answer.
-    pub async fn compact_etcd(&self) -> anyhow::Result<()> {
-        self.etcd.compact().await
-    }
-
-    /// Kills the leader of etcd and starts it again.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub async fn kill_etcd_leader(&self) -> anyhow::Result<()> {
-        self.etcd.kill_leader().await
-    }
-
-    /// Copies the data of etcd, which is away for a moment. `name` is that of the copy.
-    ///
-    /// # Errors
-    /// When etcd has several members, or does not come back.
-    pub async fn back_up_etcd(&self, name: &str) -> anyhow::Result<EtcdBackup> {
-        self.etcd.back_up(name).await
-    }
-
-    /// Takes etcd back to a backup: revisions become lower than they were. The API servers must be stopped, because
-    /// they remember what is no longer true.
-    ///
-    /// # Errors
-    /// When etcd does not come back.
-    pub async fn restore_etcd(&self, backup: &EtcdBackup) -> anyhow::Result<()> {
-        self.etcd.restore(backup).await
     }
 
     /// The test's folder.

@@ -12,14 +12,12 @@ use watchdog_kube::membership::{
     Exclusive, Membership as _, MembershipConfig, MembershipTask, Share, Timing, lease,
 };
 use watchdog_runtime::readiness::Readiness;
-use watchdog_sandbox::{ApiOptions, ApiServer};
-
-use crate::support::client;
+use watchdog_sandbox::ApiServer;
+use watchdog_test_support::in_process::api_server;
+use watchdog_test_support::sandboxed::client;
+use watchdog_test_support::wait::BOUND;
 
 pub const NAMESPACE: &str = "garden";
-
-/// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 type Join = fn(MembershipConfig, CancellationToken) -> (Share, MembershipTask);
 
@@ -56,12 +54,8 @@ impl Cluster {
     }
 
     async fn of(service: &'static str, join: Join) -> Self {
-        let options = ApiOptions {
-            namespaces: vec![NAMESPACE.to_owned()],
-            ..ApiOptions::default()
-        };
         Self {
-            api: ApiServer::start(options).await.unwrap(),
+            api: api_server(&[NAMESPACE]).await.unwrap(),
             service,
             // Renewals every second, 2.7 s and 3.6 s for 13.5 s and 18 s.
             timing: Timing::PRODUCTION.faster(5),
@@ -72,7 +66,7 @@ impl Cluster {
     }
 
     pub async fn client(&self, user: &str) -> Client {
-        client(&self.api, user).await
+        client(&self.api.kubeconfig(user)).await.unwrap()
     }
 
     pub async fn leases(&self) -> Api<Lease> {
@@ -195,7 +189,7 @@ impl Cluster {
             if condition(self) {
                 return started.elapsed();
             }
-            assert!(started.elapsed() < PATIENCE, "gave up waiting until {what}");
+            assert!(started.elapsed() < BOUND, "gave up waiting until {what}");
             sleep(Duration::from_millis(10)).await;
         }
     }

@@ -13,9 +13,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::nodes::{Nodes, node_name};
 use crate::acceptance::times::Times;
-use watchdog_test_support::real::{LEASE_NAMESPACE, machine_resource, node_readiness};
+use watchdog_test_support::real::{LEASE_NAMESPACE, RunningKubelets, machine_resource, node_readiness};
 
 /// One look at all machines, with everything that follows.
 const STEP_BOUND: Duration = Duration::from_secs(30);
@@ -26,7 +25,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 pub(super) struct RealMachines {
     shoot: Client,
     machines: Api<DynamicObject>,
-    nodes: Arc<Nodes>,
+    nodes: Arc<RunningKubelets>,
     times: Times,
     /// True if its Deployment has a pod.
     pub(super) running: AtomicBool,
@@ -39,7 +38,13 @@ type Phases = BTreeMap<String, (String, Instant)>;
 // === impl RealMachines ===
 
 impl RealMachines {
-    pub(super) fn new(seed: Client, namespace: &str, shoot: Client, nodes: Arc<Nodes>, times: Times) -> Self {
+    pub(super) fn new(
+        seed: Client,
+        namespace: &str,
+        shoot: Client,
+        nodes: Arc<RunningKubelets>,
+        times: Times,
+    ) -> Self {
         Self {
             shoot,
             machines: Api::namespaced_with(seed, namespace, &machine_resource()),
@@ -105,13 +110,11 @@ impl RealMachines {
         let _ = Api::<Node>::all(self.shoot.clone()).delete(node, &params).await;
         let leases = Api::<Lease>::namespaced(self.shoot.clone(), LEASE_NAMESPACE);
         let _ = leases.delete(node, &params).await;
-        let prefix = self.nodes.next_name();
-        let node = node_name(&prefix);
+        let node = self.nodes.next_name();
         let resource = machine_resource();
         let mut new = DynamicObject::new(&format!("machine-{node}"), &resource)
             .data(json!({"spec": {"nodeTemplate": {"metadata": {"labels": {ZONE: zone}}}}}));
         new.labels_mut().insert("node".to_owned(), node);
-        new.annotations_mut().insert("prefix".to_owned(), prefix);
         self.machines.create(&PostParams::default(), &new).await?;
         self.set_phase(&new.name_any(), "Pending").await
     }
@@ -125,9 +128,8 @@ impl RealMachines {
         if self.nodes.is_cut(zone).await {
             return Ok(());
         }
-        let prefix = node.strip_suffix("-0").unwrap_or(node);
         // Registers, and sets the machine's phase.
-        self.nodes.start(prefix, zone).await
+        self.nodes.start(node, zone).await
     }
 
     async fn zone(&self, node: &str) -> String {

@@ -2,7 +2,6 @@
 //! that a scenario needs that cannot be done through the Kubernetes API itself.
 
 mod machines;
-mod nodes;
 mod pool;
 mod real;
 mod sandbox;

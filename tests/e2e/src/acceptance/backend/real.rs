@@ -15,7 +15,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::async_trait;
 
 use super::machines::RealMachines;
-use super::nodes::Nodes;
 use super::pool::{Pool, PooledServer};
 use super::{Backend, Count, HeldServers, Plan, ShootBackend};
 use crate::acceptance::seed::Seed;
@@ -25,7 +24,7 @@ use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
 use watchdog_test_support::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
 use watchdog_test_support::real::{
     ApiServerOptions, ControllerManager, ControllerManagerOptions, KubeApiserver, LEASE_NAMESPACE,
-    MachineOptions, RealControlPlane, create_cluster, create_deployment, create_kubeconfig_secret,
+    RealControlPlane, RunningKubelets, create_cluster, create_deployment, create_kubeconfig_secret,
     create_namespace, grant_probe, install_seed_crds,
 };
 use watchdog_test_support::scratch::Scratch;
@@ -60,7 +59,7 @@ pub struct RealBackend {
 /// A shoot with a real API server.
 struct RealSite {
     namespace: String,
-    nodes: Arc<Nodes>,
+    nodes: Arc<RunningKubelets>,
     machines: Arc<RealMachines>,
     _tasks: AbortOnDropHandle<()>,
     _workloads: WorkloadController,
@@ -206,12 +205,12 @@ impl Backend for RealBackend {
     async fn compact_seed(&self) -> anyhow::Result<()> {
         // The API server's own memory of the past ends with its process.
         self.server.stop().await?;
-        self.plane.compact_etcd().await?;
+        self.plane.etcd.compact().await?;
         self.server.start_again().await
     }
 
     async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
-        self.plane.kill_etcd_leader().await
+        self.plane.etcd.kill_leader().await
     }
 
     fn has_twin(&self, plan: &Plan) -> bool {
@@ -245,11 +244,8 @@ impl Backend for RealBackend {
         let seed = &seed.unwrap_or(&self.seed).client;
         clean(&shoot).await?;
         create_namespace(seed, &namespace).await?;
-        let options = MachineOptions {
-            seed: seed.clone(),
-            namespace: namespace.clone(),
-        };
-        let nodes = Arc::new(Nodes::new(shoot.clone(), options, TIMES.renew_interval()));
+        let nodes = RunningKubelets::new(&shoot, seed, &namespace, TIMES.renew_interval());
+        let nodes = Arc::new(nodes);
         for index in 0..plan.nodes {
             nodes.start(&nodes.next_name(), &plan.zone(index)).await?;
         }

@@ -1,18 +1,19 @@
 //! The objects of a control plane, as a seed's kubelets and controllers write them.
 
+use std::fmt::Debug;
+
 use k8s_openapi::api::core::v1::{Endpoints, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use watchdog_test_support::fixtures::serves_endpoint_slices;
 
 /// Label of all pods that are played here.
 pub(super) const SELECTOR: &str = "acceptance.test/played=true";
-
-/// The field manager of EndpointSlices and Endpoints.
-const MANAGER: &str = "acceptance";
 
 /// Writes them.
 #[derive(Clone)]
@@ -115,8 +116,7 @@ impl Writer {
             "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 443}],
         });
         let api = Api::<EndpointSlice>::namespaced(self.seed.clone(), namespace);
-        api.patch(&name, &apply(), &Patch::Apply(slice)).await?;
-        Ok(())
+        put(&api, &name, slice).await
     }
 
     async fn publish_endpoints(
@@ -143,8 +143,7 @@ impl Writer {
             "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service}, "subsets": [subset],
         });
         let api = Api::<Endpoints>::namespaced(self.seed.clone(), namespace);
-        api.patch(service, &apply(), &Patch::Apply(endpoints)).await?;
-        Ok(())
+        put(&api, service, endpoints).await
     }
 
     /// Since now, or since before the latest crash. Somebody may have deleted the pod meanwhile.
@@ -167,8 +166,19 @@ fn crashed_at() -> jiff::Timestamp {
     jiff::Timestamp::from_second(now.as_second() - 10).unwrap_or(now)
 }
 
-fn apply() -> PatchParams {
-    PatchParams::apply(MANAGER).force()
+/// Changes an object, or creates it.
+async fn put<K>(api: &Api<K>, name: &str, object: Value) -> anyhow::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned + Serialize,
+{
+    let patch = Patch::Merge(&object);
+    match api.patch(name, &PatchParams::default(), &patch).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            let object = serde_json::from_value(object)?;
+            Ok(api.create(&PostParams::default(), &object).await.map(drop)?)
+        }
+        other => Ok(other.map(drop)?),
+    }
 }
 
 fn target(namespace: &str, pod: &str) -> Value {

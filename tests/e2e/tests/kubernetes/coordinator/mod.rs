@@ -1,19 +1,24 @@
 //! A coordinator on a real API server, with a shoot whose controllers the test plays, and a lease-probe that says what
-//! the test tells it to say.
+//! the test tells it to say. What happens is judged by the history checker.
 
 mod observe;
 mod restored;
 mod scenarios;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::{Direction, Step};
 use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
+use watchdog_test_support::history::History;
+use watchdog_test_support::history::invariants::Expectation;
+use watchdog_test_support::history::timeline::{Dependant, Fact, Recorder, Timeline};
 use watchdog_test_support::real::{
     ApiServerOptions, KubeApiserver, RealControlPlane, cluster_resource, create_namespace, create_shoot,
     install_seed_crds,
@@ -45,6 +50,8 @@ struct Fixture {
     client: Client,
     probe: FakeProbe,
     workloads: WorkloadController,
+    timeline: Arc<Timeline>,
+    recorder: Recorder,
     coordinator: Coordinator,
     config: PathBuf,
     kubeconfig: String,
@@ -68,8 +75,8 @@ impl Fixture {
         let kinds = vec![deployments(), stateful_sets(), engines()];
         let workloads = WorkloadController::start(&client, WorkloadOptions::new(WORKLOAD_DELAY).kinds(kinds));
         create_shoot(&client, SHOOT, &COUNTS).await?;
+        let (timeline, recorder) = Timeline::start(&client).await?;
         let probe = FakeProbe::start().await?;
-        probe.say([SHOOT], Outcome::Healthy);
         let config = plane.scratch().write("prober.yaml", config)?;
         let kubeconfig = server.kubeconfig_for(USER)?;
         let coordinator = Coordinator::start(plane.scratch(), &config, &kubeconfig, &probe).await?;
@@ -77,23 +84,73 @@ impl Fixture {
             client,
             probe,
             workloads,
+            timeline,
+            recorder,
             coordinator,
             config,
             kubeconfig,
             server,
             plane,
         };
-        fixture.until_settled(Direction::Up).await?;
+        fixture.recover().await?;
         fixture.until_ready().await?;
         Ok(fixture)
     }
 
     fn say(&self, outcome: Outcome) {
+        self.timeline.add(SHOOT, Fact::Verdict(outcome));
         self.probe.say([SHOOT], outcome);
     }
 
     async fn until_settled(&self, direction: Direction) -> anyhow::Result<()> {
         self.coordinator.until_settled(SHOOT, direction, BOUND * 2).await
+    }
+
+    async fn lose(&self) -> anyhow::Result<()> {
+        self.say(Outcome::LeasesExpired);
+        self.until_settled(Direction::Down).await
+    }
+
+    async fn recover(&self) -> anyhow::Result<()> {
+        self.say(Outcome::Healthy);
+        self.until_settled(Direction::Up).await
+    }
+
+    /// Waits until all three are held down. How they came there is judged by [`Self::judge`].
+    async fn until_down(&self) -> anyhow::Result<()> {
+        let is_down = |found: &Dependant| (found.wanted, found.ready, found.held) == (0, 0, true);
+        let timeline = &self.timeline;
+        timeline
+            .until_dependants("all are down", SHOOT, BOUND, is_down)
+            .await
+    }
+
+    /// Waits until all three are at these counts, judges how they came there, and begins the record anew.
+    async fn end(&mut self, counts: [(&'static str, i32); 3]) -> anyhow::Result<()> {
+        self.timeline.until_restored(SHOOT, &counts, BOUND).await?;
+        self.judge(counts, true)?;
+        self.begin().await
+    }
+
+    /// Judges what is on record.
+    fn judge(&self, counts: [(&'static str, i32); 3], restored: bool) -> anyhow::Result<()> {
+        let expected = Expectation {
+            counts: counts.to_vec(),
+            nodes: None,
+            restored,
+            verdicts: true,
+        };
+        let history = History::new(self.server.audit()?);
+        history.check_with(&self.timeline, [SHOOT], &expected).check()
+    }
+
+    /// Begins the record anew, with the verdict that is in force.
+    async fn begin(&mut self) -> anyhow::Result<()> {
+        let mut entries = self.timeline.of(SHOOT).into_iter().rev();
+        let verdict = entries.find(|entry| matches!(entry.fact, Fact::Verdict(_)));
+        (self.timeline, self.recorder) = Timeline::start(&self.client).await?;
+        self.timeline.add(SHOOT, verdict.context("no verdict")?.fact);
+        Ok(())
     }
 
     /// Waits until the coordinator sees all replicas of what exists ready. A shoot that never was ready counts as
@@ -155,11 +212,18 @@ impl Fixture {
         Ok(self.state(&deployments(), name).await?.0)
     }
 
+    /// Changes a Deployment in the part of somebody else.
     async fn patch(&self, name: &str, patch: Value) -> anyhow::Result<()> {
-        let patch = Patch::Merge(patch);
-        self.api(&deployments())
-            .patch(name, &PatchParams::default(), &patch)
-            .await?;
+        let (api, params) = (self.api(&deployments()), PatchParams::default());
+        self.note_write(&api.patch(name, &params, &Patch::Merge(patch)).await?)
+    }
+
+    /// Records a write of somebody else.
+    fn note_write(&self, written: &impl ResourceExt) -> anyhow::Result<()> {
+        let version = written
+            .resource_version()
+            .context("an object without a version")?;
+        self.timeline.add(SHOOT, Fact::Operator(version.parse()?));
         Ok(())
     }
 

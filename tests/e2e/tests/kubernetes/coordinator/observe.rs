@@ -5,8 +5,7 @@ use anyhow::Context;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::shoot_event::Event;
-use watchdog_proto::scaling::v1::{Direction, IncidentEnded, ListShootEventsRequest, Mode};
-use watchdog_test_support::coordinator::Outcome;
+use watchdog_proto::scaling::v1::{IncidentEnded, ListShootEventsRequest, Mode};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::workload_controller::deployments;
@@ -15,11 +14,6 @@ use super::{COUNTS, Fixture, SHOOT};
 
 /// The name of the other watchdog in managedFields.
 const OTHER: &str = "dependency-watchdog";
-
-async fn settled(fixture: &Fixture, outcome: Outcome, direction: Direction) {
-    fixture.say(outcome);
-    fixture.until_settled(direction).await.unwrap();
-}
 
 async fn replicas(fixture: &Fixture) -> [i32; 3] {
     let mut found = [0; 3];
@@ -42,13 +36,13 @@ async fn other_scales(fixture: &Fixture, name: &str, recorded: Option<i32>, to: 
             annotation("replicas"): recorded, annotation("meltdown-protection-active"): protected,
         });
         let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-        api.patch(name, &params, &patch).await
+        fixture.note_write(&api.patch(name, &params, &patch).await?)
     };
     if let Some(recorded) = recorded {
         annotate(json!(recorded.to_string()), json!("")).await?;
     }
     let scale = Patch::Merge(json!({"spec": {"replicas": to}}));
-    api.patch_scale(name, &params, &scale).await?;
+    fixture.note_write(&api.patch_scale(name, &params, &scale).await?)?;
     if recorded.is_none() {
         annotate(Value::Null, Value::Null).await?;
     }
@@ -83,8 +77,8 @@ async fn incident(fixture: &Fixture) -> IncidentEnded {
 async fn own_writes_are_told_from_those_of_another_watchdog() {
     let counts = COUNTS.map(|(_, count)| count);
     let config = fixtures::prober("probeInterval: 10s", "100ms");
-    let fixture = Fixture::start("observe", &config).await.unwrap();
-    settled(&fixture, Outcome::LeasesExpired, Direction::Down).await;
+    let mut fixture = Fixture::start("observe", &config).await.unwrap();
+    fixture.lose().await.unwrap();
     assert_eq!(replicas(&fixture).await, [0; 3]);
     let observe =
         json!({"metadata": {"annotations": {"dependency-watchdog.gardener.cloud/mode": "observe"}}});
@@ -96,7 +90,7 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     })
     .await
     .unwrap();
-    settled(&fixture, Outcome::Healthy, Direction::Up).await;
+    fixture.recover().await.unwrap();
     assert_eq!(
         replicas(&fixture).await,
         counts,
@@ -104,7 +98,7 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     );
 
     fixture.until_ready().await.unwrap();
-    settled(&fixture, Outcome::LeasesExpired, Direction::Down).await;
+    fixture.lose().await.unwrap();
     assert_eq!(replicas(&fixture).await, counts, "nothing is written");
     for (name, count) in COUNTS {
         other_scales(&fixture, name, Some(count), 0).await.unwrap();
@@ -119,7 +113,7 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     })
     .await
     .unwrap();
-    settled(&fixture, Outcome::Healthy, Direction::Up).await;
+    fixture.recover().await.unwrap();
     assert_eq!(
         replicas(&fixture).await,
         [0; 3],
@@ -136,5 +130,5 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
         ended.scale_times.iter().all(|times| times.other == OTHER),
         "{ended:?}"
     );
-    assert_eq!(replicas(&fixture).await, counts);
+    fixture.end(COUNTS).await.unwrap();
 }

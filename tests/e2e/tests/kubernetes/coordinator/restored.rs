@@ -1,19 +1,20 @@
 //! The seed's etcd goes back to a backup under a running coordinator: what was written is gone, and resource versions
 //! are lower than those that it has seen.
 
+use std::collections::BTreeMap;
+
 use anyhow::Context;
 use futures::{TryStreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::real::EtcdBackup;
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::workload_controller::deployments;
 
 use super::{COUNTS, Fixture, USER};
 
@@ -29,7 +30,7 @@ impl Fixture {
     }
 
     async fn back_up(&self, name: &str) -> anyhow::Result<EtcdBackup> {
-        let backup = self.plane.back_up_etcd(name).await?;
+        let backup = self.plane.etcd.back_up(name).await?;
         wait::until("the API server has its etcd again", BOUND, || async {
             self.version().await.map(Some)
         })
@@ -55,16 +56,19 @@ impl Fixture {
             .await
     }
 
-    /// Goes back to a backup. Returns when: what the coordinator writes afterwards is what it makes of that.
+    /// Judges what was before, and goes back to a backup. Returns when: what the coordinator writes afterwards is what
+    /// it makes of that.
     async fn restore(&mut self, backup: &EtcdBackup) -> anyhow::Result<Timestamp> {
+        self.judge(COUNTS, false)?;
         let before = self.version().await?;
         self.server.stop().await?;
-        self.plane.restore_etcd(backup).await?;
+        self.plane.etcd.restore(backup).await?;
         let restored_at = Timestamp::now();
         self.server.start_again().await?;
         let after = self.version().await?;
         anyhow::ensure!(after < before, "revision {before} became {after}");
         eprintln!("etcd went back from revision {before} to {after}");
+        self.begin().await?;
         self.workloads.restart();
         Ok(restored_at)
     }
@@ -76,47 +80,23 @@ impl Fixture {
         Ok(version.context("a list without a version")?.parse()?)
     }
 
-    /// The coordinator's writes to Deployments since then, in order.
-    fn writes(&self, since: Timestamp) -> anyhow::Result<Vec<String>> {
-        let mut writes = self.server.audit()?;
-        writes.retain(|write| {
-            let is_scaling = write.author == USER && write.path.contains("/deployments/");
-            is_scaling && write.applied && write.at >= since
-        });
-        writes.sort_by_key(|write| write.at);
-        Ok(writes
-            .iter()
-            .map(|write| described(&write.path, &write.body))
-            .collect())
-    }
-
-    /// Checks that each of the three is scaled down and recorded, or restored.
-    async fn check(&self, direction: Direction) -> anyhow::Result<()> {
-        for (name, count) in COUNTS {
-            let state = self.state(&deployments(), name).await?;
-            let down = direction == Direction::Down;
-            let replicas = if down { 0 } else { count };
-            anyhow::ensure!((state.0, state.2) == (replicas, down), "{name} is {state:?}");
-            anyhow::ensure!(!down || state.1 == Some(count.to_string()), "{name} is {state:?}");
+    /// The number of the coordinator's writes to each Deployment since then.
+    fn writes(&self, since: Timestamp) -> anyhow::Result<BTreeMap<String, usize>> {
+        let mut writes = BTreeMap::new();
+        for write in self.server.audit()? {
+            if let Some((_, name)) = write.path.split_once("/deployments/")
+                && (write.author == USER && write.applied && write.at >= since)
+            {
+                *writes.entry(name.to_owned()).or_default() += 1;
+            }
         }
-        Ok(())
+        Ok(writes)
     }
 }
 
-/// `scale NAME COUNT`, or `clean NAME` where a write only removes meltdown-protection-active.
-fn described(path: &str, body: &Value) -> String {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    match body.pointer("/spec/replicas") {
-        Some(replicas) => format!("scale {name} {replicas}"),
-        None => format!("clean {name}"),
-    }
-}
-
-/// The writes that restore everything, in order.
-fn writes_up() -> Vec<String> {
-    let all = COUNTS.iter();
-    all.flat_map(|(name, count)| [format!("scale {name} {count}"), format!("clean {name}")])
-        .collect()
+/// This number of writes to each of the three: one on the way down, two on the way up.
+fn each(writes: usize) -> BTreeMap<String, usize> {
+    COUNTS.map(|(name, _)| (name.to_owned(), writes)).into()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,15 +114,8 @@ async fn etcd_goes_back_under_a_running_coordinator() {
     seed.workloads.release();
     seed.until_replicas(KCM, 0).await.unwrap();
     seed.until_settled(Direction::Down).await.unwrap();
-    seed.check(Direction::Down).await.unwrap();
-    let mut writes = seed.writes(restored_at).unwrap();
-    assert_eq!(writes.pop(), Some(format!("scale {KCM} 0")), "after {writes:?}");
-    writes.sort_unstable();
-    assert_eq!(
-        writes,
-        [CA, MCM].map(|name| format!("scale {name} 0")),
-        "once each"
-    );
+    seed.until_down().await.unwrap();
+    assert_eq!(seed.writes(restored_at).unwrap(), each(1));
 
     // In the middle of a flow up, to before its first write.
     let down = seed.back_up("down").await.unwrap();
@@ -154,17 +127,13 @@ async fn etcd_goes_back_under_a_running_coordinator() {
     seed.workloads.release();
     seed.until_replicas(CA, 1).await.unwrap();
     seed.until_settled(Direction::Up).await.unwrap();
-    seed.check(Direction::Up).await.unwrap();
-    assert_eq!(seed.writes(restored_at).unwrap(), writes_up(), "once each");
+    seed.end(COUNTS).await.unwrap();
+    assert_eq!(seed.writes(restored_at).unwrap(), each(2));
 
     // At rest, to what was held down. No watch brings it, and nothing is waited for.
     seed.time_passes().await.unwrap();
     let restored_at = seed.restore(&down).await.unwrap();
-    wait::until("it is restored again", BOUND, || async {
-        seed.check(Direction::Up).await.map(Some)
-    })
-    .await
-    .unwrap();
+    seed.end(COUNTS).await.unwrap();
     seed.until_settled(Direction::Up).await.unwrap();
-    assert_eq!(seed.writes(restored_at).unwrap(), writes_up(), "once each");
+    assert_eq!(seed.writes(restored_at).unwrap(), each(2));
 }

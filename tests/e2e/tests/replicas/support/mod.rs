@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::{Api, Client, ResourceExt};
+use kube::Client;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -22,8 +21,8 @@ use watchdog_test_support::binaries::SCALING_COORDINATOR;
 use watchdog_test_support::coordinator::{FakeProbe, Outcome};
 use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
-use watchdog_test_support::history::invariants::{Expectation, violations};
-use watchdog_test_support::history::timeline::{Recorder, Timeline};
+use watchdog_test_support::history::invariants::Expectation;
+use watchdog_test_support::history::timeline::{Dependant, Recorder, Timeline};
 use watchdog_test_support::history::{self, History, HistoryReport};
 use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::real::{
@@ -122,6 +121,7 @@ enum SeedServer {
 struct RealSeed {
     server: KubeApiserver,
     _workloads: WorkloadController,
+    _recorder: Recorder,
     // Last, so that it outlives what talks to it.
     _plane: RealControlPlane,
 }
@@ -134,7 +134,6 @@ pub(crate) struct ScriptedShoots {
     scratch: Arc<Scratch>,
     config: PathBuf,
     timeline: Arc<Timeline>,
-    _recorder: Recorder,
     server: SeedServer,
 }
 
@@ -157,14 +156,19 @@ impl ScriptedShoots {
                 shoot.scale(name, u32::try_from(replicas)?)?;
             }
         }
-        let client = fixture.seed.clone();
-        let (scratch, config) = (fixture.scratch.clone(), fixture.setup.prober_file().clone());
-        let server = SeedServer::Sandbox {
-            fixture: Box::new(fixture),
-            recorded: Mutex::default(),
-        };
-        let shoots = shoots.iter().map(|shoot| shoot.namespace().to_owned()).collect();
-        Self::start_on(client, shoots, scratch, config, server).await
+        Self::until_started(Self {
+            client: fixture.seed.clone(),
+            shoots: shoots.iter().map(|shoot| shoot.namespace().to_owned()).collect(),
+            probe: Arc::new(FakeProbe::start().await?),
+            scratch: fixture.scratch.clone(),
+            config: fixture.setup.prober_file().clone(),
+            timeline: fixture.timeline.clone(),
+            server: SeedServer::Sandbox {
+                fixture: Box::new(fixture),
+                recorded: Mutex::default(),
+            },
+        })
+        .await
     }
 
     /// The same on a real API server, for replicas of these identities.
@@ -181,34 +185,25 @@ impl ScriptedShoots {
         }
         let options = WorkloadOptions::new(Duration::from_millis(100));
         let workloads = WorkloadController::start(&client, options);
-        let scratch = plane.scratch().clone();
-        let config = scratch.write("prober.yaml", prober())?;
-        let server = SeedServer::Kubernetes(Box::new(RealSeed {
-            server,
-            _workloads: workloads,
-            _plane: plane,
-        }));
-        Self::start_on(client, shoots, scratch, config, server).await
-    }
-
-    async fn start_on(
-        client: Client,
-        shoots: Vec<String>,
-        scratch: Arc<Scratch>,
-        config: PathBuf,
-        server: SeedServer,
-    ) -> anyhow::Result<Self> {
         let (timeline, recorder) = Timeline::start(&client).await?;
-        let fleet = Self {
+        Self::until_started(Self {
             client,
             shoots,
             probe: Arc::new(FakeProbe::start().await?),
-            scratch,
-            config,
+            scratch: plane.scratch().clone(),
+            config: plane.scratch().write("prober.yaml", prober())?,
             timeline,
-            _recorder: recorder,
-            server,
-        };
+            server: SeedServer::Kubernetes(Box::new(RealSeed {
+                server,
+                _workloads: workloads,
+                _recorder: recorder,
+                _plane: plane,
+            })),
+        })
+        .await
+    }
+
+    async fn until_started(fleet: Self) -> anyhow::Result<Self> {
         fleet.say_all(Outcome::Healthy);
         fleet
             .until_all("every control plane runs", |wanted, _| wanted > 0)
@@ -300,39 +295,19 @@ impl ScriptedShoots {
     /// Waits until every dependant wants and has as many replicas as `fits` accepts; the second argument says whether
     /// it is held down by us.
     pub(crate) async fn until_all(&self, what: &str, fits: impl Fn(i32, bool) -> bool) -> anyhow::Result<()> {
-        self.until_each(what, |_, wanted, held| fits(wanted, held)).await
+        for shoot in &self.shoots {
+            let good = |found: &Dependant| found.wanted == found.ready && fits(found.wanted, found.held);
+            self.timeline.until_dependants(what, shoot, BOUND, good).await?;
+        }
+        Ok(())
     }
 
     /// Waits until everything is as it was before.
     pub(crate) async fn until_restored(&self) -> anyhow::Result<()> {
-        let restored = |name: &str, wanted: i32, held: bool| !held && COUNTS.contains(&(name, wanted));
-        self.until_each("everything is restored", restored).await
-    }
-
-    async fn until_each(&self, what: &str, fits: impl Fn(&str, i32, bool) -> bool) -> anyhow::Result<()> {
-        let deployments: Api<Deployment> = Api::all(self.client.clone());
-        wait::until(what, BOUND, || async {
-            let all = deployments.list(&Default::default()).await?;
-            let mut seen = 0;
-            for deployment in all {
-                let (shoot, name) = (deployment.namespace().unwrap_or_default(), deployment.name_any());
-                let annotations = deployment.annotations();
-                let held =
-                    annotations.contains_key("dependency-watchdog.gardener.cloud/meltdown-protection-active");
-                let wanted = deployment.spec.and_then(|spec| spec.replicas).unwrap_or_default();
-                let ready = deployment.status.and_then(|status| status.ready_replicas);
-                let ready = ready.unwrap_or_default();
-                let is_ours = self.shoots.contains(&shoot) && COUNTS.iter().any(|(of, _)| *of == name);
-                anyhow::ensure!(
-                    !is_ours || wanted == ready && fits(&name, wanted, held),
-                    "{shoot}/{name} wants {wanted}, has {ready}, held down: {held}"
-                );
-                seen += usize::from(is_ours);
-            }
-            anyhow::ensure!(seen == self.shoots.len() * COUNTS.len(), "{seen} dependants");
-            Ok(Some(()))
-        })
-        .await
+        for shoot in &self.shoots {
+            self.timeline.until_restored(shoot, &COUNTS, BOUND).await?;
+        }
+        Ok(())
     }
 
     /// The record since the start.
@@ -358,14 +333,8 @@ impl ScriptedShoots {
             restored: false,
             verdicts: false,
         };
-        let history = self.history()?;
-        let mut report = history.check();
-        for shoot in &self.shoots {
-            let mut entries = self.timeline.of(shoot);
-            entries.extend(history.arrivals(shoot));
-            report.violations.extend(violations(shoot, &entries, &expected));
-        }
-        Ok(report)
+        let shoots = self.shoots.iter().map(String::as_str);
+        Ok(self.history()?.check_with(&self.timeline, shoots, &expected))
     }
 
     /// Ends a test: everything becomes healthy and is restored, and what happened until then is judged.
