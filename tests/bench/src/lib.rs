@@ -1,4 +1,4 @@
-//! Shared by the measurements: percentiles, the cost of a process, and a simulated fleet of shoots.
+//! Shared by the measurements: what they measure and print, and a simulated fleet of shoots.
 
 #![allow(missing_docs, reason = "no API: only tests use it")]
 
@@ -8,34 +8,35 @@ pub mod rules;
 pub mod scenario;
 pub mod usage;
 
-use std::time::Duration;
+use std::io::Write;
 
-use anyhow::Context;
+use anyhow::ensure;
+use jiff::Timestamp;
+use serde::Serialize;
+use watchdog_sandbox::AuditEntry;
 
-/// The spread of many measured times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The spread of many measured times, in milliseconds with a tenth.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// How many.
     pub count: usize,
     /// Half of them took no longer.
-    pub p50: Duration,
+    pub p50: f64,
     /// 99 of 100 took no longer.
-    pub p99: Duration,
+    pub p99: f64,
     /// The longest.
-    pub max: Duration,
+    pub max: f64,
 }
 
 impl Spread {
-    /// Of these times; none of no times.
-    #[must_use]
-    pub fn of(mut times: Vec<Duration>) -> Option<Self> {
+    /// Of times in microseconds; those below zero count as zero. None of no times.
+    pub fn of_micros(times: impl IntoIterator<Item = i64>) -> Option<Self> {
+        let mut times: Vec<i64> = times.into_iter().collect();
         times.sort_unstable();
         let count = times.len();
         // Nearest rank: the smallest time that `percent` in a hundred do not exceed.
         let rank = |percent: usize| {
-            times
-                .get((count * percent).div_ceil(100).saturating_sub(1))
-                .copied()
+            let micros = times.get((count * percent).div_ceil(100).saturating_sub(1))?;
+            Some(round_to(*micros.max(&0) as f64 / 1e3, 10.0))
         };
         Some(Self {
             count,
@@ -46,32 +47,46 @@ impl Spread {
     }
 }
 
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { count, p50, p99, max } = self;
-        let ms = |time: &Duration| time.as_secs_f64() * 1e3;
-        write!(
-            f,
-            "p50 {:.0} ms, p99 {:.0} ms, max {:.0} ms ({count})",
-            ms(p50),
-            ms(p99),
-            ms(max)
-        )
-    }
+fn round_to(value: f64, parts: f64) -> f64 {
+    (value * parts).round() / parts
 }
 
-/// The most memory that a process has had so far (`VmHWM`), in MiB.
+/// Rounded for people: three digits after the point.
+pub fn round(value: f64) -> f64 {
+    round_to(value, 1e3)
+}
+
+/// From a time to the arrival of a request, in microseconds.
 ///
 /// # Errors
-/// When the process has ended.
-pub fn peak_memory(pid: i32) -> anyhow::Result<f64> {
-    let path = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    let kib = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))
-        .with_context(|| format!("no VmHWM in {path}"))?;
-    Ok(kib.trim().parse::<f64>()? / 1024.0)
+/// When the request came before.
+pub fn micros_since(time: Timestamp, request: &AuditEntry) -> anyhow::Result<i64> {
+    let micros = request.time.as_microsecond() - time.as_microsecond();
+    ensure!(micros >= 0, "{} {} came too early", request.verb, request.path);
+    Ok(micros)
+}
+
+/// The most that came within one second.
+pub fn busiest_second(times: impl IntoIterator<Item = Timestamp>) -> usize {
+    let mut times: Vec<_> = times.into_iter().map(Timestamp::as_microsecond).collect();
+    times.sort_unstable();
+    let within = |(number, time)| number + 1 - times.partition_point(|earlier| earlier + 1_000_000 <= time);
+    times
+        .iter()
+        .copied()
+        .enumerate()
+        .map(within)
+        .max()
+        .unwrap_or_default()
+}
+
+/// Prints figures as JSON: their names, with their units, explain them.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn print(figures: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(figures)?;
+    Ok(writeln!(std::io::stdout().lock(), "{text}")?)
 }
 
 #[cfg(test)]
@@ -80,20 +95,18 @@ mod tests {
 
     #[test]
     fn percentiles_are_times_that_were_measured() {
-        let millis = |n| Duration::from_millis(n);
-        let spread = Spread::of((1..=200).rev().map(millis).collect()).unwrap();
-        assert_eq!(
-            (spread.p50, spread.p99, spread.max),
-            (millis(100), millis(198), millis(200))
-        );
-        let one = Spread::of(vec![millis(7)]).unwrap();
-        assert_eq!((one.p50, one.p99, one.max), (millis(7), millis(7), millis(7)));
-        assert_eq!(Spread::of(vec![]), None);
+        let spread = Spread::of_micros((1..=200).rev().map(|millis| millis * 1_000)).unwrap();
+        assert_eq!((spread.p50, spread.p99, spread.max), (100.0, 198.0, 200.0));
+        let one = Spread::of_micros([7_049]).unwrap();
+        assert_eq!((one.p50, one.p99, one.max), (7.0, 7.0, 7.0));
+        assert_eq!(Spread::of_micros([-7]).unwrap().max, 0.0);
+        assert_eq!(Spread::of_micros([]), None);
     }
 
     #[test]
-    fn a_process_has_memory() {
-        let own = i32::try_from(std::process::id()).unwrap();
-        assert!(peak_memory(own).unwrap() > 1.0);
+    fn the_busiest_second_is_found_wherever_it_begins() {
+        let at = |millis: i64| Timestamp::from_millisecond(millis).unwrap();
+        assert_eq!(busiest_second([0, 900, 1_500, 1_899, 1_900, 5_000].map(at)), 3);
+        assert_eq!(busiest_second([]), 0);
     }
 }

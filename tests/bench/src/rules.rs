@@ -35,63 +35,31 @@ use crate::fleet::{Fleet, ItemKind};
 /// Something to repeat.
 pub type Work = Box<dyn FnMut()>;
 
-/// A rule with its name.
-pub struct Case {
-    /// Its name in the baseline.
-    pub name: &'static str,
-    pub prepare: fn() -> Work,
-}
+/// Makes the work of a rule.
+pub type Prepare = fn() -> Work;
 
-/// All of them.
-pub const CASES: [Case; 12] = [
-    Case {
-        name: "decode a page of 20 leases",
-        prepare: || decode_leases(20),
-    },
-    Case {
-        name: "decode a page of 500 leases",
-        prepare: || decode_leases(500),
-    },
-    Case {
-        name: "decode a page of 50 nodes",
-        prepare: || decode_nodes(50),
-    },
-    Case {
-        name: "assess 20 leases of a healthy shoot",
-        prepare: || assess(20),
-    },
-    Case {
-        name: "assess 500 leases of a healthy shoot",
-        prepare: || assess(500),
-    },
-    Case {
-        name: "judge a lost shoot of 20 nodes with nodes and machines",
-        prepare: || judge(20),
-    },
-    Case {
-        name: "judge a lost shoot of 500 nodes with nodes and machines",
-        prepare: || judge(500),
-    },
-    Case {
-        name: "one whole probe of 20 nodes: decode, assess, verdict",
-        prepare: || probe(20),
-    },
-    Case {
-        name: "one whole probe of 500 nodes: decode, assess, verdict",
-        prepare: || probe(500),
-    },
-    Case {
-        name: "coordinator: from a verdict to a direction",
-        prepare: direction,
-    },
-    Case {
-        name: "coordinator: next step of a flow of three resources",
-        prepare: flow,
-    },
-    Case {
-        name: "weeder: a slice changes, and a pod is looked at",
-        prepare: weed,
-    },
+/// All rules, by their names in the baseline.
+pub const CASES: [(&str, Prepare); 12] = [
+    ("decode a page of 20 leases", || decode_leases(20)),
+    ("decode a page of 500 leases", || decode_leases(500)),
+    ("decode a page of 50 nodes", || decode_nodes(50)),
+    ("assess 20 leases of a healthy shoot", || assess(20)),
+    ("assess 500 leases of a healthy shoot", || assess(500)),
+    ("judge a lost shoot of 20 nodes with nodes and machines", || {
+        judge(20)
+    }),
+    ("judge a lost shoot of 500 nodes with nodes and machines", || {
+        judge(500)
+    }),
+    ("one whole probe of 20 nodes: decode, assess, verdict", || {
+        probe(20)
+    }),
+    ("one whole probe of 500 nodes: decode, assess, verdict", || {
+        probe(500)
+    }),
+    ("coordinator: from a verdict to a direction", direction),
+    ("coordinator: next step of a flow of three resources", flow),
+    ("weeder: a slice changes, and a pod is looked at", weed),
 ];
 
 const RULE: ExpiryRule = ExpiryRule {
@@ -104,14 +72,13 @@ const STEP: i64 = 10_000_000;
 
 fn body(nodes: usize, kind: ItemKind) -> Vec<u8> {
     let fleet = Fleet::new(1, nodes);
-    let mut out = Vec::new();
-    if let Some(shoot) = fleet.shoots().first() {
-        match kind {
-            ItemKind::Leases => out.extend(fleet.lease_page(shoot, 0, 0)),
-            ItemKind::Nodes => _ = fleet.write_page(&mut out, shoot, kind, 0, 0),
-        }
+    let Some(shoot) = fleet.shoots().first() else {
+        return Vec::new();
+    };
+    match kind {
+        ItemKind::Leases => fleet.lease_page(shoot, 0, 0).into(),
+        ItemKind::Nodes => fleet.json_page(shoot, kind, 0, 0),
     }
-    out
 }
 
 fn decode_leases(nodes: usize) -> Work {
@@ -318,8 +285,8 @@ mod tests {
 
     #[test]
     fn every_case_runs() {
-        for case in CASES {
-            let mut work = (case.prepare)();
+        for (_, prepare) in CASES {
+            let mut work = prepare();
             work();
             work();
         }

@@ -4,16 +4,15 @@
 //! process of its own; its seed and its lease-probe are in this one.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use clap::Parser;
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
-use watchdog_bench::usage::load_average;
-use watchdog_bench::{Spread, peak_memory};
-use watchdog_proto::scaling::v1::{Direction, FlowState, ListScalingRequest};
+use watchdog_bench::usage::{Usage, load_average};
+use watchdog_bench::{Spread, busiest_second, micros_since, print, round};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ListScalingRequest, ShootScaling};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry, Fault, FaultAction};
 use watchdog_test_support::coordinator::Coordinator;
@@ -23,6 +22,18 @@ use watchdog_test_support::sandboxed;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
+
+/// Shoots on the seed.
+const SHOOTS: usize = 1_000;
+
+/// How often the single shoot is lost, and found again.
+const REPETITIONS: usize = 200;
+
+/// How long the API server takes for a request.
+const DELAY_MILLIS: u64 = 5;
+
+/// How long nothing happens.
+const REST: Duration = Duration::from_secs(30);
 
 /// The dependants and their replicas.
 const DEPENDANTS: [(&str, i64); 3] = [(KCM, 2), (MCM, 1), (CA, 1)];
@@ -36,34 +47,26 @@ fn writes_in(direction: Direction) -> usize {
     }
 }
 
+/// The verdict that leads to a direction.
+fn outcome(direction: Direction) -> Outcome {
+    if direction == Direction::Down {
+        Outcome::LeasesExpired
+    } else {
+        Outcome::Healthy
+    }
+}
+
 /// The name by which the coordinator is known to the API server.
 const USER: &str = "coordinator";
 
 /// A coordinator that has not done its work by then hangs.
 const BOUND: Duration = Duration::from_secs(300);
 
-/// From the verdict to the first write of a single shoot.
-const TARGET: Duration = Duration::from_millis(50);
-
-#[derive(Debug, Clone, Copy, Parser)]
-struct Args {
-    /// Shoots on the seed, with three dependants each
-    #[arg(long, default_value_t = 1_000)]
-    shoots: usize,
-    /// How often the single shoot is lost, and found again
-    #[arg(long, default_value_t = 200)]
-    repetitions: usize,
-    /// How long the API server takes for a request, in milliseconds
-    #[arg(long, default_value_t = 5)]
-    delay: u64,
-    /// How long nothing happens, in seconds
-    #[arg(long, default_value_t = 30)]
-    rest: u64,
-}
+/// From the verdict to the first write of a single shoot, p99.
+const TARGET_MILLIS: f64 = 50.0;
 
 /// A seed, its shoots, and the coordinator under test.
 struct CoordinatorBench {
-    args: Args,
     api: ApiServer,
     probe: FakeProbe,
     coordinator: Coordinator,
@@ -71,38 +74,77 @@ struct CoordinatorBench {
     _workloads: WorkloadController,
 }
 
+/// The figures.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CoordinatorFigures {
+    shoots: usize,
+    dependants_of_each: usize,
+    request_delay_ms: u64,
+    load_average_before: f64,
+    rest_seconds: f64,
+    /// Requests to the seed while nothing happens.
+    requests_at_rest: BTreeMap<String, usize>,
+    one_lost: OneShoot,
+    one_found: OneShoot,
+    all_lost: AllShoots,
+    all_found: AllShoots,
+    peak_mib: f64,
+    load_average_after: f64,
+}
+
+/// One shoot is lost, or found, again and again.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OneShoot {
+    verdict_to_first_write: Spread,
+    first_write_target_met: bool,
+    verdict_to_last_write: Spread,
+    /// With the controllers.
+    conflicts: usize,
+}
+
+/// All shoots get the same verdict at once.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AllShoots {
+    writes: usize,
+    conflicts: usize,
+    other_requests: usize,
+    first_write_after_ms: f64,
+    last_write_after_seconds: f64,
+    writes_per_second: f64,
+    requests_in_busiest_second: usize,
+    first_write_of_each_shoot: Option<Spread>,
+    last_write_of_each_shoot: Option<Spread>,
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
-    let bench = CoordinatorBench::start(args).await?;
-    let mut out = std::io::stdout();
-    writeln!(
-        out,
-        "{} shoots with {} dependants each; {} ms for a request; load average {:.2}",
-        args.shoots,
-        DEPENDANTS.len(),
-        args.delay,
-        load_average()
-    )?;
-    bench.rest(&mut out).await?;
-    bench.one_shoot(&mut out).await?;
-    for (outcome, direction) in [
-        (Outcome::LeasesExpired, Direction::Down),
-        (Outcome::Healthy, Direction::Up),
-    ] {
-        bench.all_shoots(&mut out, outcome, direction).await?;
-    }
-    let memory = peak_memory(bench.coordinator.process.id())?;
-    writeln!(
-        out,
-        "memory of the coordinator: {memory:.0} MiB at most; load average {:.2}",
-        load_average()
-    )?;
-    Ok(())
+    let load_average_before = load_average();
+    let bench = CoordinatorBench::start().await?;
+    let requests_at_rest = bench.rest().await;
+    let (one_lost, one_found) = bench.one_shoot().await?;
+    let all_lost = bench.all_shoots(Direction::Down).await?;
+    let all_found = bench.all_shoots(Direction::Up).await?;
+    print(&CoordinatorFigures {
+        shoots: SHOOTS,
+        dependants_of_each: DEPENDANTS.len(),
+        request_delay_ms: DELAY_MILLIS,
+        load_average_before,
+        rest_seconds: REST.as_secs_f64(),
+        requests_at_rest,
+        one_lost,
+        one_found,
+        all_lost,
+        all_found,
+        peak_mib: round(Usage::of_process(bench.coordinator.process.id())?.peak_mib),
+        load_average_after: load_average(),
+    })
 }
 
 impl CoordinatorBench {
-    async fn start(args: Args) -> anyhow::Result<Self> {
+    async fn start() -> anyhow::Result<Self> {
         let options = ApiOptions {
             namespaces: vec!["garden".to_owned()],
             watch_log: 1 << 16,
@@ -110,7 +152,7 @@ impl CoordinatorBench {
             ..ApiOptions::default()
         };
         let api = ApiServer::start(options).await?;
-        let names: Vec<_> = (0..args.shoots).map(|i| format!("shoot--bench--{i}")).collect();
+        let names: Vec<_> = (0..SHOOTS).map(|i| format!("shoot--bench--{i}")).collect();
         for name in &names {
             api.create(&keys::NAMESPACES, "", json!({"metadata": {"name": name}}))?;
             let cluster = json!({"metadata": {"name": name}, "spec": {"shoot": fixtures::shoot("40s")}});
@@ -127,7 +169,6 @@ impl CoordinatorBench {
         let config = scratch.write("prober.yaml", fixtures::prober("probeInterval: 10s", "0s"))?;
         let coordinator = Coordinator::start(&scratch, &config, &api.kubeconfig(USER), &probe).await?;
         let bench = Self {
-            args,
             api,
             probe,
             coordinator,
@@ -135,137 +176,89 @@ impl CoordinatorBench {
             _workloads: workloads,
         };
         bench.until_all(Direction::Up).await?;
-        let delay = FaultAction::Delay { millis: args.delay };
+        let delay = FaultAction::Delay { millis: DELAY_MILLIS };
         bench.api.inject(Fault::always(delay).path("/apis/").user(USER));
         Ok(bench)
     }
 
-    /// Nothing happens.
-    async fn rest(&self, out: &mut impl Write) -> anyhow::Result<()> {
+    /// The requests while nothing happens.
+    async fn rest(&self) -> BTreeMap<String, usize> {
         let begin = self.last_id();
-        tokio::time::sleep(Duration::from_secs(self.args.rest)).await;
-        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+        tokio::time::sleep(REST).await;
+        let mut kinds = BTreeMap::new();
         for entry in self.requests(begin) {
             *kinds.entry(format!("{} {}", entry.verb, entry.path)).or_default() += 1;
         }
-        writeln!(out, "nothing happens for {} s", self.args.rest)?;
-        writeln!(out, "  requests to the seed: {kinds:?}")?;
-        Ok(())
+        kinds
     }
 
     /// One of the shoots is lost and found again.
-    async fn one_shoot(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let one = self.names.get(self.names.len() / 2).context("no shoot")?;
-        let mut down = (Vec::new(), Vec::new());
-        let mut up = (Vec::new(), Vec::new());
-        let mut conflicts = 0;
-        for _ in 0..self.args.repetitions {
-            for (outcome, direction, (first, last)) in [
-                (Outcome::LeasesExpired, Direction::Down, &mut down),
-                (Outcome::Healthy, Direction::Up, &mut up),
-            ] {
+    async fn one_shoot(&self) -> anyhow::Result<(OneShoot, OneShoot)> {
+        let one = self.names.get(SHOOTS / 2).context("no shoot")?;
+        let (mut lost, mut found) = (Vec::new(), Vec::new());
+        for _ in 0..REPETITIONS {
+            for (direction, times) in [(Direction::Down, &mut lost), (Direction::Up, &mut found)] {
                 let (begin, given_at) = (self.last_id(), Timestamp::now());
-                self.probe.say([one.as_str()], outcome);
+                self.probe.say([one.as_str()], outcome(direction));
                 self.coordinator.until_settled(one, direction, BOUND).await?;
                 let mut writes = self.writes(begin);
                 // The controller reports on a Deployment whose annotations have changed: it may come in between.
                 let all = writes.len();
                 writes.retain(|write| write.code == 200);
-                conflicts += all - writes.len();
-                ensure!(
-                    writes.len() == writes_in(direction),
-                    "{} writes {direction:?}",
-                    writes.len()
-                );
-                first.extend(writes.first().map(|write| since(given_at, write)).transpose()?);
-                last.extend(writes.last().map(|write| since(given_at, write)).transpose()?);
+                let expected = writes_in(direction);
+                ensure!(writes.len() == expected, "{} writes {direction:?}", writes.len());
+                let first = micros_since(given_at, writes.first().context("no write")?)?;
+                let last = micros_since(given_at, writes.last().context("no write")?)?;
+                times.push((first, last, all - expected));
             }
         }
-        writeln!(
-            out,
-            "one shoot is lost and found; {conflicts} conflicts with the controllers; load average {:.2}",
-            load_average()
-        )?;
-        for (name, direction, (first, last)) in
-            [("lost", Direction::Down, down), ("found", Direction::Up, up)]
-        {
-            let (first, last) = (spread(first)?, spread(last)?);
-            writeln!(
-                out,
-                "  {name}: from the verdict to the first write: {}",
-                precise(first)
-            )?;
-            writeln!(
-                out,
-                "  {name}: to the last of {}: {}",
-                writes_in(direction),
-                precise(last)
-            )?;
-            if first.p99 > TARGET {
-                writeln!(out, "  the target for the first write, p99 {TARGET:?}, is missed")?;
-            }
-        }
-        Ok(())
+        let figures = |times: Vec<(i64, i64, usize)>| {
+            let first = Spread::of_micros(times.iter().map(|(first, ..)| *first))?;
+            Some(OneShoot {
+                verdict_to_first_write: first,
+                first_write_target_met: first.p99 <= TARGET_MILLIS,
+                verdict_to_last_write: Spread::of_micros(times.iter().map(|(_, last, _)| *last))?,
+                conflicts: times.iter().map(|(.., conflicts)| conflicts).sum(),
+            })
+        };
+        let both = figures(lost).zip(figures(found));
+        both.context("nothing was measured")
     }
 
     /// All shoots get the same verdict at once.
-    async fn all_shoots(
-        &self,
-        out: &mut impl Write,
-        outcome: Outcome,
-        direction: Direction,
-    ) -> anyhow::Result<()> {
+    async fn all_shoots(&self, direction: Direction) -> anyhow::Result<AllShoots> {
         let (begin, given_at) = (self.last_id(), Timestamp::now());
-        self.probe.say(self.names.iter().map(String::as_str), outcome);
+        let names = self.names.iter().map(String::as_str);
+        self.probe.say(names, outcome(direction));
         self.until_all(direction).await?;
         let writes = self.writes(begin);
         let applied = writes.iter().filter(|write| write.code == 200).count();
         ensure!(
-            applied == writes_in(direction) * self.names.len(),
+            applied == writes_in(direction) * SHOOTS,
             "{applied} writes were applied"
         );
         let (mut first, mut last) = (BTreeMap::new(), BTreeMap::new());
         for write in &writes {
             let shoot = write.path.split('/').nth(5).unwrap_or_default();
-            let at = since(given_at, write)?;
+            let at = micros_since(given_at, write)?;
             first.entry(shoot).or_insert(at);
             last.insert(shoot, at);
         }
-        let all_requests = self.requests(begin);
-        let mut requests = Vec::with_capacity(all_requests.len());
-        for entry in all_requests {
-            if !entry.path.contains("/leases") && !entry.path.contains("/events") {
-                requests.push(since(given_at, &entry)?);
-            }
-        }
-        let whole = writes.last().map(|write| since(given_at, write)).transpose()?;
-        let whole = whole.context("nothing was written")?;
-        writeln!(out, "all {} shoots {direction:?} at once", self.names.len())?;
-        writeln!(
-            out,
-            "  {} writes, {} of them conflicts, and {} other requests in {:.2} s: {:.0} writes a second; at most {} \
-             requests within a second",
-            writes.len(),
-            writes.len() - applied,
-            requests.len() - writes.len(),
-            whole.as_secs_f64(),
-            writes.len() as f64 / whole.as_secs_f64(),
-            busiest_second(&requests)
-        )?;
-        let first: Vec<_> = first.into_values().collect();
-        let earliest = first.iter().min().context("nothing was written")?;
-        writeln!(
-            out,
-            "  first write of all after {:.1} ms; of each shoot: {}",
-            earliest.as_secs_f64() * 1e3,
-            spread(first.clone())?
-        )?;
-        writeln!(
-            out,
-            "  last write of each shoot: {}",
-            spread(last.into_values().collect())?
-        )?;
-        Ok(())
+        let mut requests = self.requests(begin);
+        requests.retain(|entry| !entry.path.contains("/leases") && !entry.path.contains("/events"));
+        let earliest = *first.values().min().context("nothing was written")? as f64 / 1e3;
+        let whole = *last.values().max().context("nothing was written")? as f64 / 1e6;
+        Ok(AllShoots {
+            writes: writes.len(),
+            conflicts: writes.len() - applied,
+            other_requests: requests.len() - writes.len(),
+            first_write_after_ms: round(earliest),
+            last_write_after_seconds: round(whole),
+            writes_per_second: round(writes.len() as f64 / whole),
+            requests_in_busiest_second: busiest_second(requests.iter().map(|entry| entry.time)),
+            first_write_of_each_shoot: Spread::of_micros(first.into_values()),
+            last_write_of_each_shoot: Spread::of_micros(last.into_values()),
+        })
     }
 
     async fn until_all(&self, direction: Direction) -> anyhow::Result<()> {
@@ -280,9 +273,7 @@ impl CoordinatorBench {
                 };
                 let page = self.coordinator.client.clone().list_scaling(request).await?;
                 let page = page.into_inner();
-                let is = |s: &watchdog_proto::scaling::v1::ShootScaling| {
-                    s.direction() == direction && s.state() == FlowState::Settled
-                };
+                let is = |s: &ShootScaling| s.direction() == direction && s.state() == FlowState::Settled;
                 settled += page.scalings.iter().filter(|scaling| is(scaling)).count();
                 page_token = page.next_page_token;
                 if page_token.is_empty() {
@@ -310,37 +301,6 @@ impl CoordinatorBench {
         entries.sort_by_key(|entry| entry.time);
         entries
     }
-}
-
-fn since(given_at: Timestamp, entry: &AuditEntry) -> anyhow::Result<Duration> {
-    Ok(entry.time.duration_since(given_at).try_into()?)
-}
-
-fn spread(times: Vec<Duration>) -> anyhow::Result<Spread> {
-    Spread::of(times).context("nothing was measured")
-}
-
-/// With a tenth of a millisecond.
-fn precise(spread: Spread) -> String {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    format!(
-        "p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms ({})",
-        ms(spread.p50),
-        ms(spread.p99),
-        ms(spread.max),
-        spread.count
-    )
-}
-
-/// The most that came within one second.
-fn busiest_second(times: &[Duration]) -> usize {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    let within = |(i, from): (usize, &Duration)| {
-        let end = *from + Duration::from_secs(1);
-        sorted.iter().skip(i).take_while(|time| **time < end).count()
-    };
-    sorted.iter().enumerate().map(within).max().unwrap_or_default()
 }
 
 fn deployment(name: &str, replicas: i64) -> Value {

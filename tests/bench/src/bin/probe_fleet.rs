@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
+use watchdog_bench::fleet::process;
+use watchdog_bench::print;
 use watchdog_bench::scenario::{healthy, hostile, incident, loss, outage, serve};
 
 /// Measures lease-probe and scaling-coordinator on a simulated fleet of shoots. The programs stand where this one
@@ -34,38 +36,42 @@ enum ScenarioCommand {
     Incident(incident::IncidentOptions),
     /// Hostile API servers of every kind beside honest ones, with a memory limit. Fails when honest shoots are probed
     /// late, a loss among them is reported late, or lease-probe needs more memory
-    Hostile(hostile::HostileOptions),
+    Hostile,
     /// The fleet and a seed alone, for any prober; says how to point one at them
     Serve(serve::ServeOptions),
+    /// The simulated shoots, which the others start as a process of its own
+    #[command(hide = true)]
+    Fleet(process::FleetProcessOptions),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     match args.scenario {
-        ScenarioCommand::Healthy(options) => tell(&healthy::run(options).await?, args.json),
+        ScenarioCommand::Healthy(options) => record(&healthy::run(options).await?, args.json),
         ScenarioCommand::Loss(options) => {
             let outcomes = loss::run(options).await?;
-            tell(&outcomes, args.json)?;
+            record(&outcomes, args.json)?;
             outcomes.check()
         }
         ScenarioCommand::Outage(options) => {
             let outcomes = outage::run(options).await?;
-            tell(&outcomes, args.json)?;
+            record(&outcomes, args.json)?;
             outcomes.check()
         }
-        ScenarioCommand::Hostile(options) => {
-            let outcomes = hostile::run(options).await?;
-            tell(&outcomes, args.json)?;
+        ScenarioCommand::Hostile => {
+            let outcomes = hostile::run().await?;
+            record(&outcomes, args.json)?;
             outcomes.check()
         }
-        ScenarioCommand::Incident(options) => tell(&incident::run(options).await?, args.json),
+        ScenarioCommand::Incident(options) => record(&incident::run(options).await?, args.json),
         ScenarioCommand::Serve(options) => serve::run(options).await,
+        ScenarioCommand::Fleet(options) => process::run(options).await,
     }
 }
 
-fn tell<T: Serialize + std::fmt::Display>(outcomes: &T, file: Option<PathBuf>) -> anyhow::Result<()> {
-    write!(std::io::stdout().lock(), "{outcomes}")?;
+fn record(outcomes: &impl Serialize, file: Option<PathBuf>) -> anyhow::Result<()> {
+    print(outcomes)?;
     let Some(file) = file else {
         return Ok(());
     };

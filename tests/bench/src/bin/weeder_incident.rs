@@ -3,18 +3,19 @@
 //! deletes a dependant, once undisturbed and once with the weeder killed in the middle.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use watchdog_bench::{Spread, peak_memory};
+use watchdog_bench::usage::Usage;
+use watchdog_bench::{Spread, busiest_second, micros_since, print, round};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::{Part, WriteOptions};
-use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry, Fault, FaultAction};
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::watchdog::{Service, Setup};
 
@@ -40,6 +41,12 @@ const SERVICES: [&str; 2] = [SERVICE, "etcd-main-client"];
 /// One dependant in this many is in a crash loop.
 const CRASHING: usize = 3;
 
+/// How long the API server takes for a request.
+const DELAY_MILLIS: u64 = 5;
+
+/// Requests a second that the weeder may make.
+const REQUEST_RATE: u32 = 100;
+
 /// The size of a control plane pod's other fields, in bytes.
 const PADDING: usize = 6_000;
 
@@ -57,9 +64,6 @@ struct Args {
     /// Services in each namespace
     #[arg(long, default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=2))]
     each: usize,
-    /// Requests a second that the weeder may make
-    #[arg(long, default_value_t = 100)]
-    request_rate: u32,
     /// Leave out the second half, in which the weeder is killed
     #[arg(long)]
     undisturbed: bool,
@@ -69,22 +73,39 @@ struct Args {
     /// The services become ready within this many milliseconds
     #[arg(long, default_value_t = 1_000)]
     within: u64,
-    /// How long the API server takes for a request, in milliseconds
-    #[arg(long, default_value_t = 5)]
-    delay: u64,
 }
 
-#[derive(Debug, Default)]
-struct RunObservations {
-    watches: usize,
-    requests: f64,
-    memory: f64,
-    connections: u64,
-    lists: usize,
-    /// From the first service that is ready to the last deletion.
-    took: Duration,
-    all_requests: usize,
-    most_in_a_second: usize,
+/// The figures of a run.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WeederFigures {
+    namespaces: usize,
+    services_of_each: usize,
+    dependants_of_each: usize,
+    ready_within_ms: u64,
+    request_delay_ms: u64,
+    pods_in_crash_loop: usize,
+    ready_after_start_ms: f64,
+    /// Deletions before the weeder was killed (SIGKILL).
+    deletions_before_kill: Option<usize>,
+    ready_after_kill_ms: Option<f64>,
+    ready_to_deletion: Option<Spread>,
+    /// From the first service that is ready.
+    last_deletion_after_seconds: f64,
+    /// From then on, the membership not counted.
+    requests: usize,
+    requests_in_busiest_second: usize,
+    allowed_requests_per_second: u32,
+    lists_and_reads_of_pods_in_a_namespace: usize,
+    new_connections: u64,
+    most_watches: usize,
+    most_deletions_and_reads_at_once: f64,
+    idle_mib: f64,
+    peak_mib: f64,
+}
+
+fn millis(time: Duration) -> f64 {
+    round(time.as_secs_f64() * 1e3)
 }
 
 #[tokio::main]
@@ -101,27 +122,33 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
     let (api, crashing) = seed(args).await?;
     let scratch = Scratch::new("weeder-incident")?;
     let setup = Setup::new(&scratch, "", WEEDER_CONFIG)?;
-    let rate = format!("--request-rate={}", args.request_rate);
+    let rate = format!("--request-rate={REQUEST_RATE}");
     let command = setup.weeder_command("weeder-0", &api.kubeconfig("weeder-0"))?;
     let started = Instant::now();
     let mut weeder = setup.custom(command.arg(rate)).await?;
     weeder.wait_ready().await?;
-    let ready_after = started.elapsed();
-    let idle = peak_memory(weeder.process.id())?;
-    let delay = FaultAction::Delay { millis: args.delay };
+    let mut figures = WeederFigures {
+        namespaces: args.services,
+        services_of_each: args.each,
+        dependants_of_each: args.dependants,
+        ready_within_ms: args.within,
+        request_delay_ms: DELAY_MILLIS,
+        pods_in_crash_loop: crashing,
+        ready_after_start_ms: millis(started.elapsed()),
+        allowed_requests_per_second: REQUEST_RATE,
+        idle_mib: round(Usage::of_process(weeder.process.id())?.peak_mib),
+        ..WeederFigures::default()
+    };
+    let delay = FaultAction::Delay { millis: DELAY_MILLIS };
     api.inject(Fault::always(delay).path("/api/v1/namespaces/"));
 
     let before = api.counters();
     let incident = tokio::spawn(recover(api.clone(), args));
-    let mut seen = RunObservations::default();
-    let mut down = None;
+    let others = args.services * (args.dependants + 2 * args.each - 1);
     let end = Instant::now() + BOUND;
     loop {
-        let others = args.services * (args.dependants + 2 * args.each - 1);
         let left = api.store().all(&keys::PODS, None).len() + crashing - others;
-        let open = api.counters();
-        seen.watches = seen.watches.max(open.open_watches);
-        look(&weeder, &mut seen).await?;
+        figures.look(&api, &weeder).await?;
         if left == 0 {
             break;
         }
@@ -129,76 +156,72 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
             Instant::now() < end,
             "{left} of {crashing} pods are left after {BOUND:?}"
         );
-        if restart && down.is_none() && left <= crashing / 2 {
+        if restart && figures.deletions_before_kill.is_none() && left <= crashing / 2 {
             let killed = Instant::now();
             weeder.process.kill_9().await?;
             weeder = setup.again(&weeder).await?;
             weeder.wait_ready().await?;
-            down = Some((killed.elapsed(), crashing - left));
+            figures.ready_after_kill_ms = Some(millis(killed.elapsed()));
+            figures.deletions_before_kill = Some(crashing - left);
         }
         tokio::time::sleep(LOOK).await;
     }
     let ready = incident.await??;
-    seen.connections = api.counters().connections - before.connections;
-    let delays = delays(&api, &ready, &mut seen)?;
-    requests(&api, &ready, &mut seen)?;
-    ensure!(
-        delays.len() == crashing,
-        "{} deletions of {crashing} pods",
-        delays.len()
-    );
-    let spread = Spread::of(delays).context("nothing was deleted")?;
+    figures.new_connections = api.counters().connections - before.connections;
+    figures.read(&api, &ready)?;
     weeder.process.stop(Duration::from_secs(30)).await?;
-    report(args, crashing, (idle, ready_after), &seen, spread, down)
+    print(&figures)
 }
 
-fn report(
-    args: Args,
-    crashing: usize,
-    (idle, ready_after): (f64, Duration),
-    seen: &RunObservations,
-    spread: Spread,
-    down: Option<(Duration, usize)>,
-) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    let (services, dependants, within, delay) = (args.services, args.dependants, args.within, args.delay);
-    match down {
-        None => writeln!(out, "undisturbed")?,
-        Some((took, deleted)) => writeln!(
-            out,
-            "killed (SIGKILL) after {deleted} deletions, ready again {:.0} ms later",
-            took.as_secs_f64() * 1e3
-        )?,
+impl WeederFigures {
+    /// Notes the most of what the weeder takes at one time.
+    async fn look(&mut self, api: &ApiServer, weeder: &Service) -> anyhow::Result<()> {
+        self.most_watches = self.most_watches.max(api.counters().open_watches);
+        let peak = Usage::of_process(weeder.process.id())?.peak_mib;
+        self.peak_mib = self.peak_mib.max(round(peak));
+        let requests = weeder.metric("watchdog_weeder_requests_in_flight").await?;
+        let most = self.most_deletions_and_reads_at_once;
+        self.most_deletions_and_reads_at_once = most.max(requests.unwrap_or_default());
+        Ok(())
     }
-    writeln!(
-        out,
-        "  {services} namespaces with {} services each, ready within {within} ms; {dependants} dependants, {crashing} \
-         pods in a crash loop; {delay} ms for a request",
-        args.each
-    )?;
-    writeln!(
-        out,
-        "  the weeder was ready {:.1} s after its start; last deletion after {:.2} s; {} requests from then on, at \
-         most {} in a second (allowed: {})",
-        ready_after.as_secs_f64(),
-        seen.took.as_secs_f64(),
-        seen.all_requests,
-        seen.most_in_a_second,
-        args.request_rate
-    )?;
-    writeln!(out, "  from ready to deletion: {spread}")?;
-    writeln!(
-        out,
-        "  at one time: {} watches, {} deletions and reads; {} new connections, {} lists and reads of pods in a \
-         namespace",
-        seen.watches, seen.requests, seen.connections, seen.lists
-    )?;
-    writeln!(
-        out,
-        "  memory of the weeder: {idle:.0} MiB when idle, {:.0} MiB at most",
-        seen.memory
-    )?;
-    Ok(())
+
+    /// Reads what the weeder asked for, once all is done; `ready` says when the services of a namespace were ready.
+    fn read(&mut self, api: &ApiServer, ready: &BTreeMap<String, Timestamp>) -> anyhow::Result<()> {
+        let first = *ready.values().min().context("no service became ready")?;
+        let audit = api.audit();
+        let (mut delays, mut last) = (Vec::new(), 0);
+        for entry in &audit {
+            let rest = entry.path.strip_prefix("/api/v1/namespaces/");
+            let Some((namespace, "pods")) = rest.and_then(|rest| {
+                let (namespace, rest) = rest.split_once('/')?;
+                Some((namespace, rest.split('/').next()?))
+            }) else {
+                continue;
+            };
+            if entry.verb == "list" {
+                self.lists_and_reads_of_pods_in_a_namespace += 1;
+            } else if entry.verb == "delete" && entry.code == 200 {
+                let since = ready
+                    .get(namespace)
+                    .context("deleted before its service was ready")?;
+                delays.push(micros_since(*since, entry)?);
+                last = micros_since(first, entry)?;
+            }
+        }
+        let count = self.pods_in_crash_loop;
+        ensure!(
+            delays.len() == count,
+            "{} deletions of {count} pods",
+            delays.len()
+        );
+        self.ready_to_deletion = Spread::of_micros(delays);
+        self.last_deletion_after_seconds = round(last as f64 / 1e6);
+        let counts = |entry: &&AuditEntry| entry.time >= first && !entry.path.contains("/leases");
+        let times: Vec<_> = audit.iter().filter(counts).map(|entry| entry.time).collect();
+        self.requests = times.len();
+        self.requests_in_busiest_second = busiest_second(times);
+        Ok(())
+    }
 }
 
 /// A seed whose services are not ready, and the number of pods that are in a crash loop.
@@ -276,41 +299,6 @@ async fn recover(api: ApiServer, args: Args) -> anyhow::Result<BTreeMap<String, 
     Ok(ready)
 }
 
-/// From ready to the request that deleted a pod, for all pods that were.
-fn delays(
-    api: &ApiServer,
-    ready: &BTreeMap<String, Timestamp>,
-    seen: &mut RunObservations,
-) -> anyhow::Result<Vec<Duration>> {
-    let mut delays = Vec::new();
-    for entry in api.audit() {
-        let Some((namespace, "pods")) = entry
-            .path
-            .strip_prefix("/api/v1/namespaces/")
-            .and_then(|rest| rest.split_once('/'))
-            .map(|(namespace, rest)| (namespace, rest.split('/').next().unwrap_or_default()))
-        else {
-            continue;
-        };
-        if entry.verb == "list" {
-            seen.lists += 1;
-        } else if entry.verb == "delete" && entry.code == 200 {
-            let since = ready
-                .get(namespace)
-                .context("deleted before its service was ready")?;
-            delays.push(entry.time.duration_since(*since).try_into()?);
-        }
-    }
-    Ok(delays)
-}
-
-async fn look(weeder: &Service, seen: &mut RunObservations) -> anyhow::Result<()> {
-    seen.memory = seen.memory.max(peak_memory(weeder.process.id())?);
-    let requests = weeder.metric("watchdog_weeder_requests_in_flight").await?;
-    seen.requests = seen.requests.max(requests.unwrap_or_default());
-    Ok(())
-}
-
 fn namespace(shoot: usize) -> String {
     format!("shoot--{shoot}")
 }
@@ -325,41 +313,6 @@ fn set_status(api: &ApiServer, namespace: &str, pod: &str, status: Value) -> any
     let options = WriteOptions::default();
     api.store()
         .modify(&keys::PODS, namespace, pod, Part::All, &options, change)?;
-    Ok(())
-}
-
-/// How long it took, and what the weeder asked for, the membership not counted.
-fn requests(
-    api: &ApiServer,
-    ready: &BTreeMap<String, Timestamp>,
-    seen: &mut RunObservations,
-) -> anyhow::Result<()> {
-    let first = *ready.values().min().context("no service became ready")?;
-    let audit = api.audit();
-    let made: Vec<Timestamp> = audit
-        .iter()
-        .filter(|entry| entry.time >= first && !entry.path.contains("/leases"))
-        .map(|entry| entry.time)
-        .collect();
-    let second = jiff::SignedDuration::from_secs(1);
-    let mut begin = 0;
-    for (end, time) in made.iter().enumerate() {
-        while made
-            .get(begin)
-            .is_some_and(|from| time.duration_since(*from) >= second)
-        {
-            begin += 1;
-        }
-        seen.most_in_a_second = seen.most_in_a_second.max(end + 1 - begin);
-    }
-    seen.all_requests = made.len();
-    let last = audit
-        .iter()
-        .rev()
-        .find(|entry| entry.verb == "delete" && entry.code == 200);
-    if let Some(last) = last {
-        seen.took = last.time.duration_since(first).try_into()?;
-    }
     Ok(())
 }
 

@@ -1,74 +1,54 @@
-//! Steering the fleet from outside: plain HTTP with JSON, on loopback.
+//! Steering the fleet from outside: plain HTTP on loopback, which answers with JSON.
 //!
 //! | request | what it does |
 //! | --- | --- |
 //! | `GET /report` | what the fleet saw: connections, requests by kind, bytes, its own CPU time and memory |
 //! | `GET /shoots` | per shoot: first and last list of its Leases, longest gap, last renewals of its nodes |
 //! | `GET /scales` | every change of a dependant's replicas, with the time |
-//! | `POST /lose` | `{"shoots": 100, "fraction": 1.0, "lastWithinMillis": 0}`: cuts nodes off, all at this instant |
-//! | `POST /recover` | reconnects all nodes |
+//! | `POST /lose?shoots=100&last_within=0` | cuts the nodes of the first shoots off, all at this instant |
+//! | `POST /outage?mode=hang` or `refuse` | all API servers fail, and no kubelet can renew |
+//! | `POST /recover?lost=0&resume_within=7000` | ends both; the nodes of the first `lost` shoots stay cut off |
 //! | `POST /mark` | forgets maxima |
-//! | `POST /outage/begin` | `{"mode": "hang"}` or `"refuse"`: all API servers fail, and no kubelet can renew |
-//! | `POST /outage/end` | `{"lost": 0, "resumeWithinMillis": 7000}`: they answer again; the nodes of the first `lost` shoots stay cut off |
+//!
+//! Times in requests are in milliseconds; [`super::kubelets`] says what they mean. Options that are left out are 0,
+//! except that all shoots are lost. Each POST answers with the instant at which it took effect, in microseconds since
+//! 1970.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::State;
+use anyhow::ensure;
+use axum::extract::{Query, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use watchdog_test_support::http_exchange;
 use watchdog_test_support::workload_controller::{ReplicasChange, WorkloadController};
 
-use super::{Fleet, FleetShoot, OutageMode, Report, ShootReport};
+use super::{Availability, Fleet, FleetShoot, Report, ShootReport, now};
 
 /// The nodes to cut off.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Loss {
-    /// The first shoots, this many.
-    pub shoots: usize,
-    /// This share of the nodes of each, 0 to 1.
-    pub fraction: f64,
-    /// With 0, renewals just stop. Else every node renews once more, within this many milliseconds: all leases of all
-    /// shoots expire that close together, which is the hardest case for a prober.
-    pub last_within_millis: u32,
-}
-
-impl Default for Loss {
-    fn default() -> Self {
-        Self {
-            shoots: usize::MAX,
-            fraction: 1.0,
-            last_within_millis: 0,
-        }
-    }
+#[derive(Debug, Deserialize)]
+struct LossQuery {
+    shoots: Option<usize>,
+    #[serde(default)]
+    last_within: i64,
 }
 
 /// How all API servers fail.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct OutageBegin {
-    /// The mode of failure.
-    pub mode: OutageMode,
+#[derive(Debug, Deserialize)]
+struct OutageQuery {
+    mode: Availability,
 }
 
-/// How the kubelets come back when the API servers do.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct OutageEnd {
-    /// Number of shoots, from the first on, whose nodes stay cut off.
-    pub lost: usize,
-    /// The kubelets of the others renew within this number of milliseconds; with 0, each at its next turn.
-    pub resume_within_millis: u32,
-}
-
-/// The instant at which a request took effect.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct EffectiveAt {
-    /// In microseconds since 1970.
-    pub at: i64,
+/// How the kubelets come back.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RecoveryQuery {
+    lost: usize,
+    resume_within: i64,
 }
 
 /// Replicas of a dependant changed.
@@ -98,33 +78,27 @@ impl From<ReplicasChange> for ScaleChange {
     }
 }
 
-#[derive(Clone)]
-struct FleetControl {
-    fleet: Arc<Fleet>,
-    workloads: Option<Arc<WorkloadController>>,
-}
+type Controlled = State<(Arc<Fleet>, Option<Arc<WorkloadController>>)>;
 
-/// Serves until the process ends; port 0 picks a free one. Returns the address.
+/// Serves on a free port until the process ends. Returns the address.
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// When no port can be bound.
 pub async fn serve(
-    address: SocketAddr,
     fleet: Arc<Fleet>,
     workloads: Option<Arc<WorkloadController>>,
 ) -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind(address).await?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
     let routes = Router::new()
         .route("/report", get(report))
         .route("/shoots", get(shoots))
         .route("/scales", get(scales))
         .route("/lose", post(lose))
+        .route("/outage", post(begin_outage))
         .route("/recover", post(recover))
         .route("/mark", post(mark))
-        .route("/outage/begin", post(begin_outage))
-        .route("/outage/end", post(end_outage))
-        .with_state(FleetControl { fleet, workloads });
+        .with_state((fleet, workloads));
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, routes).await {
             eprintln!("the admin endpoint ended: {error}");
@@ -133,42 +107,87 @@ pub async fn serve(
     Ok(address)
 }
 
-async fn report(State(steered): State<FleetControl>) -> Json<Report> {
-    Json(steered.fleet.report())
+async fn report(State((fleet, _)): Controlled) -> Json<Report> {
+    Json(fleet.report())
 }
 
-async fn shoots(State(steered): State<FleetControl>) -> Json<Vec<ShootReport>> {
-    Json(steered.fleet.shoots().iter().map(FleetShoot::report).collect())
+async fn shoots(State((fleet, _)): Controlled) -> Json<Vec<ShootReport>> {
+    Json(fleet.shoots().iter().map(FleetShoot::report).collect())
 }
 
-async fn scales(State(steered): State<FleetControl>) -> Json<Vec<ScaleChange>> {
-    let changes = steered.workloads.map(|workloads| workloads.changes());
+async fn scales(State((_, workloads)): Controlled) -> Json<Vec<ScaleChange>> {
+    let changes = workloads.map(|workloads| workloads.changes());
     Json(changes.into_iter().flatten().map(ScaleChange::from).collect())
 }
 
-async fn lose(State(steered): State<FleetControl>, Json(loss): Json<Loss>) {
-    let last_within = i64::from(loss.last_within_millis) * 1_000;
-    steered.fleet.lose(loss.shoots, loss.fraction, last_within);
+async fn lose(State((fleet, _)): Controlled, Query(loss): Query<LossQuery>) -> Json<i64> {
+    Json(fleet.lose(loss.shoots.unwrap_or(usize::MAX), loss.last_within * 1_000))
 }
 
-async fn recover(State(steered): State<FleetControl>) {
-    steered.fleet.recover();
+async fn begin_outage(State((fleet, _)): Controlled, Query(outage): Query<OutageQuery>) -> Json<i64> {
+    Json(fleet.begin_outage(outage.mode))
 }
 
-async fn mark(State(steered): State<FleetControl>) {
-    steered.fleet.mark();
+async fn recover(State((fleet, _)): Controlled, Query(recovery): Query<RecoveryQuery>) -> Json<i64> {
+    Json(fleet.recover(recovery.lost, recovery.resume_within * 1_000))
 }
 
-async fn begin_outage(
-    State(steered): State<FleetControl>,
-    Json(begin): Json<OutageBegin>,
-) -> Json<EffectiveAt> {
-    let at = steered.fleet.begin_outage(begin.mode);
-    Json(EffectiveAt { at })
+async fn mark(State((fleet, _)): Controlled) -> Json<i64> {
+    fleet.mark();
+    Json(now())
 }
 
-async fn end_outage(State(steered): State<FleetControl>, Json(end): Json<OutageEnd>) -> Json<EffectiveAt> {
-    let resume_within = i64::from(end.resume_within_millis) * 1_000;
-    let at = steered.fleet.end_outage(end.lost, resume_within);
-    Json(EffectiveAt { at })
+/// A client for it.
+#[derive(Debug, Clone)]
+pub struct FleetAdmin {
+    /// `host:port`.
+    pub address: String,
+}
+
+impl FleetAdmin {
+    /// The fleet's observations so far.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn report(&self) -> anyhow::Result<Report> {
+        request(&self.address, "GET", "/report").await
+    }
+
+    /// Its record of every shoot.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn shoots(&self) -> anyhow::Result<Vec<ShootReport>> {
+        request(&self.address, "GET", "/shoots").await
+    }
+
+    /// When dependants were scaled.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn scales(&self) -> anyhow::Result<Vec<ScaleChange>> {
+        request(&self.address, "GET", "/scales").await
+    }
+
+    /// Does what a POST with this path and query does, as the table of this module says. Returns when.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn post(&self, path: &str) -> anyhow::Result<i64> {
+        request(&self.address, "POST", path).await
+    }
+}
+
+/// Sends a request to `host:port` and reads the JSON of its answer.
+///
+/// # Errors
+/// When there is no answer, or none with success, or not the JSON asked for.
+pub async fn request<T: DeserializeOwned>(address: &str, method: &str, path: &str) -> anyhow::Result<T> {
+    let stream = TcpStream::connect(address).await?;
+    let (code, body) = http_exchange::exchange(stream, method, path, "").await?;
+    ensure!(
+        code == 200,
+        "{method} {path} at {address} answered {code}: {body}"
+    );
+    Ok(serde_json::from_str(&body)?)
 }

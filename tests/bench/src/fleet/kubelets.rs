@@ -8,91 +8,68 @@ const RENEW_INTERVAL: i64 = 10_000_000;
 /// that its turns do not stay in step with the probes.
 pub const MAX_RENEW_INTERVAL: i64 = RENEW_INTERVAL + RENEW_INTERVAL / 25;
 
-/// A time in which some kubelets of a shoot cannot reach its API server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outage {
+/// A time in which the kubelets of a shoot cannot reach its API server.
+#[derive(Debug, Clone, Copy)]
+struct Outage {
     /// When it began, in microseconds since 1970.
-    pub from: i64,
-    /// When it ended, if it has.
-    pub until: Option<i64>,
-    /// The first nodes are cut off, this many.
-    pub nodes: usize,
+    from: i64,
     /// With 0, renewals just stop, and the last ones lie up to a renew interval back. Else every node renews once more
     /// within this many microseconds after `from`: all leases expire that close together.
-    pub last_within: i64,
-    /// With 0, every node resumes at the turn that it would have had without the outage. Else it resumes within this
-    /// number of microseconds after the end, as a kubelet that retries does, and its later turns count from there.
-    pub resume_within: i64,
+    last_within: i64,
+    end: Option<OutageEnd>,
 }
 
-/// The end of an outage that gave the kubelets new turns.
 #[derive(Debug, Clone, Copy)]
-struct Restart {
+struct OutageEnd {
+    /// In microseconds since 1970.
     at: i64,
+    /// With 0, every node resumes at the turn that it would have had without the outage. Else it resumes within this
+    /// number of microseconds after the end, as a kubelet that retries does, and its later turns count from there.
     resume_within: i64,
-    nodes: usize,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct ShootKubelets {
     seed: u64,
     outage: Option<Outage>,
-    // Of the outages before `outage`, the last one that gave kubelets new turns.
-    restart: Option<Restart>,
+    // Of the outages before `outage`, the end of the last one that gave kubelets new turns.
+    restart: Option<OutageEnd>,
 }
 
 impl ShootKubelets {
     /// Kubelets whose turns follow from `seed`.
-    #[must_use]
-    pub const fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self {
             seed,
-            outage: None,
-            restart: None,
+            ..Self::default()
         }
     }
 
-    /// Cuts nodes off. The outage before, if there was one, must have ended, and its nodes must have resumed.
-    pub const fn cut(&mut self, outage: Outage) {
-        if let Some(Outage {
-            until: Some(at),
-            resume_within: resume_within @ 1..,
-            nodes,
-            ..
-        }) = self.outage
-        {
-            self.restart = Some(Restart {
-                at,
-                resume_within,
-                nodes,
-            });
-        }
-        self.outage = Some(outage);
+    /// Cuts the nodes off. The outage before, if there was one, must have ended, and its nodes must have resumed. See
+    /// [`Outage::last_within`].
+    pub fn cut(&mut self, from: i64, last_within: i64) {
+        let ended = self.outage.and_then(|outage| outage.end);
+        self.restart = ended.filter(|end| end.resume_within > 0).or(self.restart);
+        self.outage = Some(Outage {
+            from,
+            last_within,
+            end: None,
+        });
     }
 
-    /// Ends the outage, if it has not ended yet. See [`Outage::resume_within`].
-    pub const fn heal(&mut self, now: i64, resume_within: i64) {
-        if let Some(outage) = &mut self.outage
-            && outage.until.is_none()
-        {
-            outage.until = Some(now);
-            outage.resume_within = resume_within;
+    /// Ends the outage, if it has not ended yet. See [`OutageEnd::resume_within`].
+    pub fn heal(&mut self, at: i64, resume_within: i64) {
+        if let Some(outage) = &mut self.outage {
+            outage.end.get_or_insert(OutageEnd { at, resume_within });
         }
-    }
-
-    /// The last or present outage.
-    #[must_use]
-    pub const fn outage(&self) -> Option<Outage> {
-        self.outage
     }
 
     /// When a node last renewed, at `now`.
-    #[must_use]
     pub fn renewed(&self, node: usize, now: i64) -> i64 {
         let (phase, interval) = (self.phase(node), self.interval(node));
         // The turn at or before a time.
         let turn = |at: i64| at - (at - phase).rem_euclid(interval);
-        let Some(outage) = self.outage.filter(|outage| node < outage.nodes) else {
+        let Some(outage) = self.outage else {
             return turn(now);
         };
         let last = match outage.last_within {
@@ -109,21 +86,19 @@ impl ShootKubelets {
     }
 
     /// When a node that was cut off renews again for the first time; none without an outage that has ended.
-    #[must_use]
     pub fn resumed(&self, node: usize) -> Option<i64> {
-        let outage = self.outage.filter(|outage| node < outage.nodes)?;
-        let until = outage.until?;
-        if outage.resume_within > 0 {
-            return Some(self.retried(node, until, outage.resume_within));
+        let end = self.outage?.end?;
+        if end.resume_within > 0 {
+            return Some(self.retried(node, end));
         }
         // The first turn at or after the end.
-        Some(until + (self.phase(node) - until).rem_euclid(self.interval(node)))
+        Some(end.at + (self.phase(node) - end.at).rem_euclid(self.interval(node)))
     }
 
     /// A time at which a node renews; all others before the end of the present outage are whole intervals away.
     fn phase(&self, node: usize) -> i64 {
-        match self.restart.filter(|restart| node < restart.nodes) {
-            Some(restart) => self.retried(node, restart.at, restart.resume_within),
+        match self.restart {
+            Some(restart) => self.retried(node, restart),
             None => self.within(node, 1, RENEW_INTERVAL),
         }
     }
@@ -133,9 +108,10 @@ impl ShootKubelets {
         RENEW_INTERVAL + self.within(node, 4, MAX_RENEW_INTERVAL - RENEW_INTERVAL)
     }
 
-    /// When the retries of a node succeed after an outage that ended at `until`: another time after each outage.
-    fn retried(&self, node: usize, until: i64, within: i64) -> i64 {
-        until + Self::new(self.seed ^ mix(until.unsigned_abs())).within(node, 3, within)
+    /// When the retries of a node succeed after the end of an outage: another time after each outage.
+    fn retried(&self, node: usize, end: OutageEnd) -> i64 {
+        let retries = Self::new(self.seed ^ mix(end.at.unsigned_abs()));
+        end.at + retries.within(node, 3, end.resume_within)
     }
 
     /// A number below `limit` that only depends on the node and the purpose.
@@ -147,7 +123,6 @@ impl ShootKubelets {
 }
 
 /// splitmix64: spreads neighbouring numbers over the whole range.
-#[must_use]
 pub const fn mix(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -182,35 +157,26 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_stops_the_nodes_that_it_concerns_until_it_ends() {
+    fn an_outage_stops_renewals_until_it_ends() {
         let mut kubelets = ShootKubelets::new(7);
         let last = kubelets.renewed(0, NOW);
-        kubelets.cut(Outage {
-            from: NOW,
-            until: None,
-            nodes: 2,
-            last_within: 0,
-            resume_within: 0,
-        });
+        kubelets.cut(NOW, 0);
         let later = NOW + 6 * RENEW_INTERVAL;
         assert_eq!(kubelets.renewed(0, later), last);
-        assert!(kubelets.renewed(2, later) > NOW);
+        assert_eq!(kubelets.resumed(0), None);
         kubelets.heal(later, 0);
         assert_eq!(kubelets.renewed(0, later), last, "not before its next turn");
         let back = kubelets.renewed(0, later + MAX_RENEW_INTERVAL);
         assert!((later..=later + MAX_RENEW_INTERVAL).contains(&back));
+        let resumed = kubelets.resumed(0);
+        kubelets.heal(later + RENEW_INTERVAL, 0);
+        assert_eq!(kubelets.resumed(0), resumed, "it ended once");
     }
 
     #[test]
     fn the_last_renewals_can_be_close_together() {
         let mut kubelets = ShootKubelets::new(7);
-        kubelets.cut(Outage {
-            from: NOW,
-            until: None,
-            nodes: 50,
-            last_within: 1_000_000,
-            resume_within: 0,
-        });
+        kubelets.cut(NOW, 1_000_000);
         assert!(kubelets.renewed(0, NOW) <= NOW);
         for node in 0..50 {
             let last = kubelets.renewed(node, NOW + 5_000_000);
@@ -235,13 +201,7 @@ mod tests {
                     .iter()
                     .all(|at| (now - MAX_RENEW_INTERVAL..=now).contains(at))
             );
-            kubelets.cut(Outage {
-                from: now,
-                until: None,
-                nodes: 50,
-                last_within: 0,
-                resume_within: 0,
-            });
+            kubelets.cut(now, 0);
             let end = now + 3 * RENEW_INTERVAL;
             kubelets.heal(end, WITHIN);
             for (node, last) in before.into_iter().enumerate() {

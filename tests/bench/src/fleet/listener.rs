@@ -1,5 +1,6 @@
 //! One TLS listener for all shoots: HTTP/2 and HTTP/1.1, the server name tells which shoot is meant.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use watchdog_sandbox::io::Wire;
 use watchdog_test_support::certs::{Authority, TlsFiles};
 use watchdog_test_support::scratch::Scratch;
 
+use super::seeding::ShootEndpoint;
 use super::{Availability, DOMAIN, Fleet, http};
 
 /// Connections that wait to be accepted: all shoots may be connected to in the same second.
@@ -41,56 +43,49 @@ pub struct FleetListener {
     // Bound and never listening: keeps the port while the API servers refuse connections.
     reserved: TcpSocket,
     acceptor: TlsAcceptor,
-    /// The authority that clients must trust, PEM.
-    pub ca_pem: String,
-    pub port: u16,
-}
-
-impl std::fmt::Debug for FleetListener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FleetListener")
-            .field("port", &self.port)
-            .finish_non_exhaustive()
-    }
+    pub endpoint: ShootEndpoint,
 }
 
 impl FleetListener {
-    /// Binds all addresses (each shoot has one of its own in 127.0.0.0/8); port 0 picks a free one.
+    /// Binds a free port on all addresses: each shoot has one of its own in 127.0.0.0/8.
     ///
     /// # Errors
-    /// When the port is taken or a certificate cannot be made.
-    pub fn bind(scratch: &Arc<Scratch>, port: u16) -> anyhow::Result<Self> {
+    /// When no port is free or a certificate cannot be made.
+    pub fn bind() -> anyhow::Result<Self> {
+        // Only until the certificate is read.
+        let scratch = Scratch::new("fleet")?;
         let wildcard = format!("*.{DOMAIN}");
-        let files = Authority::new(scratch, "fleet")?.issue("kube-apiserver", &[&wildcard, "localhost"])?;
-        let reserved = bound_socket(port)?;
+        let files = Authority::new(&scratch, "fleet")?.issue("kube-apiserver", &[&wildcard, "localhost"])?;
+        let reserved = bound_socket(0)?;
         let port = reserved.local_addr()?.port();
         Ok(Self {
             socket: bound_socket(port)?.listen(BACKLOG)?,
             reserved,
-            port,
             acceptor: TlsAcceptor::from(Arc::new(config(&files)?)),
-            ca_pem: std::fs::read_to_string(&files.ca)?,
+            endpoint: ShootEndpoint {
+                port,
+                ca_pem: std::fs::read_to_string(&files.ca)?,
+            },
         })
     }
 
-    /// Serves until it is dropped. With `local` only callers on this machine are served.
-    pub async fn serve(self, fleet: Arc<Fleet>, local: bool) {
+    /// Serves callers on this machine until it is dropped.
+    pub async fn serve(self, fleet: Arc<Fleet>) {
         let Self {
             mut socket,
             reserved: _reserved,
             acceptor,
-            port,
-            ..
+            endpoint: ShootEndpoint { port, .. },
         } = self;
         let mut availability = fleet.availability();
         loop {
             tokio::select! {
-                () = accept_all(&socket, &acceptor, &fleet, local) => {}
+                () = accept_all(&socket, &acceptor, &fleet) => {}
                 () = refusing(&mut availability) => {}
             }
             drop(socket);
             if availability
-                .wait_for(|now| *now != Availability::Refusing)
+                .wait_for(|now| *now != Availability::Refuse)
                 .await
                 .is_err()
             {
@@ -116,7 +111,7 @@ fn bound_socket(port: u16) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-async fn accept_all(socket: &TcpListener, acceptor: &TlsAcceptor, fleet: &Arc<Fleet>, local: bool) {
+async fn accept_all(socket: &TcpListener, acceptor: &TlsAcceptor, fleet: &Arc<Fleet>) {
     loop {
         let (stream, peer) = match socket.accept().await {
             Ok(accepted) => accepted,
@@ -126,7 +121,7 @@ async fn accept_all(socket: &TcpListener, acceptor: &TlsAcceptor, fleet: &Arc<Fl
                 continue;
             }
         };
-        if local && !peer.ip().is_loopback() {
+        if !peer.ip().is_loopback() {
             continue;
         }
         fleet.wire.accepted.fetch_add(1, Ordering::Relaxed);
@@ -137,7 +132,7 @@ async fn accept_all(socket: &TcpListener, acceptor: &TlsAcceptor, fleet: &Arc<Fl
 /// Ends when the API servers refuse connections.
 async fn refusing(availability: &mut watch::Receiver<Availability>) {
     if availability
-        .wait_for(|now| *now == Availability::Refusing)
+        .wait_for(|now| *now == Availability::Refuse)
         .await
         .is_err()
     {
@@ -148,7 +143,7 @@ async fn refusing(availability: &mut watch::Receiver<Availability>) {
 /// Ends when the API servers have not hung for [`HANDSHAKE_TIMEOUT`].
 async fn handshake_expiry(mut availability: watch::Receiver<Availability>) {
     while availability
-        .wait_for(|now| *now != Availability::Hanging)
+        .wait_for(|now| *now != Availability::Hang)
         .await
         .is_ok()
     {
@@ -165,7 +160,7 @@ async fn hold_while_hanging(
     stream: TcpStream,
     mut availability: watch::Receiver<Availability>,
 ) -> io::Result<Option<TcpStream>> {
-    if *availability.borrow_and_update() != Availability::Hanging {
+    if *availability.borrow_and_update() != Availability::Hang {
         return Ok(Some(stream));
     }
     loop {
@@ -179,7 +174,7 @@ async fn hold_while_hanging(
                 let not_now = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
                 let _ = stream.try_io(Interest::READABLE, not_now);
             }
-            _ = availability.wait_for(|now| *now != Availability::Hanging) => break,
+            _ = availability.wait_for(|now| *now != Availability::Hang) => break,
         }
     }
     // Registered anew, the socket reports what there is to read.
@@ -236,7 +231,8 @@ async fn serve_connection(fleet: &Fleet, acceptor: &TlsAcceptor, stream: TcpStre
         eprintln!("a caller asked for {name:?}, which is no shoot of this fleet");
         return;
     };
-    let service = service_fn(|request| std::future::ready(http::answer(fleet, shoot, &request)));
+    let service =
+        service_fn(|request| std::future::ready(Ok::<_, Infallible>(http::answer(fleet, shoot, &request))));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
     builder

@@ -4,7 +4,7 @@
 //!   listener ── TLS; the server name tells the shoot ── http ── objects written from templates
 //!   admin    ── cuts nodes off and heals them, reports what was seen
 //!   seeding  ── puts Clusters, kubeconfigs, Machines and dependants of the shoots on any seed
-//!   workloads ──── plays the seed's Deployment controller and notes when dependants were scaled
+//!   process  ── all of it, and the seed's Deployment controller, which notes when dependants were scaled
 //! ```
 //!
 //! Nothing is stored per node. Kubelets are arithmetic ([`kubelets`]), objects are text with holes ([`template`]), so
@@ -15,6 +15,7 @@ pub mod http;
 pub mod kubelets;
 pub mod listener;
 pub mod objects;
+pub mod process;
 pub mod seeding;
 pub mod template;
 
@@ -30,8 +31,10 @@ use tokio::sync::watch;
 use watchdog_sandbox::io::{Gate, WireCounters};
 use watchdog_sandbox::protobuf::{LeaseList, ListMeta};
 
-use kubelets::{Outage, ShootKubelets, mix};
+use kubelets::{ShootKubelets, mix};
 use template::{LeaseTemplate, Template, Values};
+
+use crate::usage::Usage;
 
 /// Parent of the server names of all shoots, in their certificate and their kubeconfigs.
 pub const DOMAIN: &str = "fleet.test";
@@ -57,24 +60,16 @@ pub struct Fleet {
     availability: watch::Sender<Availability>,
 }
 
-/// How the API servers of all shoots treat callers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Availability {
-    /// They answer.
-    Serving,
-    /// As processes that are stopped: connections stay open and new ones are accepted, and nothing is read or answered.
-    Hanging,
-    /// As processes that are gone: connections are closed and new ones refused.
-    Refusing,
-}
-
-/// Modes of failure of the API servers.
+/// How the API servers of all shoots treat callers; an outage is a time in which they do not serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum OutageMode {
-    /// See [`Availability::Hanging`].
+pub enum Availability {
+    /// They answer.
+    #[value(skip)]
+    Serve,
+    /// As processes that are stopped: connections stay open and new ones are accepted, and nothing is read or answered.
     Hang,
-    /// See [`Availability::Refusing`].
+    /// As processes that are gone: connections are closed and new ones refused.
     Refuse,
 }
 
@@ -105,12 +100,7 @@ pub struct Requests {
     pub leases: AtomicU64,
     /// First pages of the list of Nodes.
     pub nodes: AtomicU64,
-    /// Further pages of either.
-    pub pages: AtomicU64,
-    /// GET /version.
-    pub version: AtomicU64,
-    pub discovery: AtomicU64,
-    /// Everything else, refusals included.
+    /// Everything else: further pages, discovery, refusals.
     pub other: AtomicU64,
 }
 
@@ -138,11 +128,8 @@ pub enum ItemKind {
 /// The fleet's observations, as JSON for the measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the names are those of the counters")]
 pub struct Report {
     pub at: i64,
-    pub shoots: usize,
-    pub nodes_per_shoot: usize,
     /// When the Leases were listed last of the shoot that has waited longest; 0 while some shoot never was.
     pub oldest_list: i64,
     pub connections_accepted: u64,
@@ -151,9 +138,6 @@ pub struct Report {
     pub handshakes_failed: u64,
     pub lease_lists: u64,
     pub node_lists: u64,
-    pub further_pages: u64,
-    pub version_requests: u64,
-    pub discovery_requests: u64,
     pub other_requests: u64,
     pub bytes_received: u64,
     pub bytes_sent: u64,
@@ -183,7 +167,6 @@ pub struct ShootReport {
 
 impl Fleet {
     /// Makes shoots with this many nodes each.
-    #[must_use]
     pub fn new(shoots: usize, nodes: usize) -> Self {
         let shoot = |index: usize| FleetShoot {
             name: format!("shoot--bench--{index:05}"),
@@ -201,24 +184,21 @@ impl Fleet {
             connections: Connections::default(),
             wire: Arc::default(),
             gate: Arc::default(),
-            availability: watch::Sender::new(Availability::Serving),
+            availability: watch::Sender::new(Availability::Serve),
         }
     }
 
     /// How the API servers treat callers, now and from now on.
-    #[must_use]
     pub fn availability(&self) -> watch::Receiver<Availability> {
         self.availability.subscribe()
     }
 
     /// All shoots.
-    #[must_use]
     pub fn shoots(&self) -> &[FleetShoot] {
         &self.shoots
     }
 
     /// The shoot that a TLS server name stands for.
-    #[must_use]
     pub fn shoot_by_server_name(&self, name: &str) -> Option<&FleetShoot> {
         let label = name.strip_suffix(DOMAIN)?.strip_suffix('.')?;
         self.shoots
@@ -226,74 +206,44 @@ impl Fleet {
     }
 
     /// The TLS server name of the shoot with this index.
-    #[must_use]
     pub fn server_name(index: usize) -> String {
         format!("shoot-{index}.{DOMAIN}")
     }
 
     /// The loopback address of the shoot with this index: one each, so that no client takes two shoots for one server
     /// and shares a connection. All of 127.0.0.0/8 is local on Linux.
-    #[must_use]
     pub fn address(index: usize) -> Ipv4Addr {
         let [_, high, middle, low] = u32::try_from(index).unwrap_or(0).to_be_bytes();
         Ipv4Addr::new(127, 16 + high % 16, middle, low)
     }
 
-    /// Cuts the first `fraction` of the nodes off in the first `shoots` shoots, all at this instant.
-    pub fn lose(&self, shoots: usize, fraction: f64, last_within: i64) {
+    /// Cuts the nodes of the first `shoots` shoots off at this instant, which it returns.
+    pub fn lose(&self, shoots: usize, last_within: i64) -> i64 {
         let from = now();
         for shoot in self.shoots.iter().take(shoots) {
-            // Rounded up, in range: the fraction is at most 1.
-            let nodes = (fraction.clamp(0.0, 1.0) * shoot.nodes as f64).ceil() as usize;
-            shoot.kubelets.lock().cut(Outage {
-                from,
-                until: None,
-                nodes,
-                last_within,
-                resume_within: 0,
-            });
+            shoot.kubelets.lock().cut(from, last_within);
         }
-    }
-
-    /// Reconnects all nodes at this instant.
-    pub fn recover(&self) {
-        let now = now();
-        for shoot in &self.shoots {
-            shoot.kubelets.lock().heal(now, 0);
-        }
-    }
-
-    /// All API servers fail from this instant on, for callers and kubelets. Returns the instant.
-    pub fn begin_outage(&self, mode: OutageMode) -> i64 {
-        let from = now();
-        for shoot in &self.shoots {
-            shoot.kubelets.lock().cut(Outage {
-                from,
-                until: None,
-                nodes: shoot.nodes,
-                last_within: 0,
-                resume_within: 0,
-            });
-        }
-        let availability = match mode {
-            OutageMode::Hang => {
-                self.gate.shut();
-                Availability::Hanging
-            }
-            OutageMode::Refuse => Availability::Refusing,
-        };
-        self.availability.send_replace(availability);
         from
     }
 
-    /// All API servers answer again from this instant on. Kubelets resume within `resume_within` microseconds, except
-    /// for those of the first `lost` shoots, whose nodes were cut off in the meantime. Returns the instant.
-    pub fn end_outage(&self, lost: usize, resume_within: i64) -> i64 {
+    /// All API servers fail from this instant on, for callers and kubelets. Returns the instant.
+    pub fn begin_outage(&self, mode: Availability) -> i64 {
+        let from = self.lose(self.shoots.len(), 0);
+        if mode == Availability::Hang {
+            self.gate.shut();
+        }
+        self.availability.send_replace(mode);
+        from
+    }
+
+    /// Ends an outage or a loss at this instant, which it returns. Kubelets resume within `resume_within` microseconds,
+    /// except for those of the first `lost` shoots, whose nodes stay cut off.
+    pub fn recover(&self, lost: usize, resume_within: i64) -> i64 {
         let until = now();
         for shoot in self.shoots.iter().skip(lost) {
             shoot.kubelets.lock().heal(until, resume_within);
         }
-        self.availability.send_replace(Availability::Serving);
+        self.availability.send_replace(Availability::Serve);
         self.gate.open();
         until
     }
@@ -306,40 +256,35 @@ impl Fleet {
         }
     }
 
-    /// Writes one page in JSON and returns the index of the item after it, if there is one.
-    pub fn write_page(
-        &self,
-        out: &mut Vec<u8>,
-        shoot: &FleetShoot,
-        kind: ItemKind,
-        start: usize,
-        limit: usize,
-    ) -> Option<usize> {
+    /// A page in JSON; `start` and `limit` as in the request.
+    pub fn json_page(&self, shoot: &FleetShoot, kind: ItemKind, start: usize, limit: usize) -> Vec<u8> {
         let now = now();
         let end = shoot.end_of_page(start, limit);
-        let next = (end < shoot.nodes).then_some(end);
-        let token = http::continue_token(end);
-        let more = next.map(|end| (token.as_str(), shoot.nodes - end));
         let (template, list, version) = match kind {
             ItemKind::Leases => (&self.lease, "LeaseList", "coordination.k8s.io/v1"),
             ItemKind::Nodes => (&self.node, "NodeList", "v1"),
         };
-        let head = objects::list_head(list, version, revision(now), more);
-        out.reserve(head.len() + end.saturating_sub(start) * (template.fixed_len() + 600) + 8);
-        out.extend_from_slice(head.as_bytes());
+        let mut metadata = format!(r#""resourceVersion":"{}""#, revision(now));
+        if end < shoot.nodes {
+            let (token, remaining) = (continue_token(end), shoot.nodes - end);
+            metadata += &format!(r#","continue":"{token}","remainingItemCount":{remaining}"#);
+        }
+        let head =
+            format!(r#"{{"kind":"{list}","apiVersion":"{version}","metadata":{{{metadata}}},"items":["#);
+        let mut out = head.into_bytes();
+        out.reserve(end.saturating_sub(start) * (template.text_len() + 600) + 8);
         let kubelets = shoot.kubelets.lock().clone();
         for node in start..end {
             if node > start {
                 out.push(b',');
             }
-            shoot.write_object(out, template, &kubelets, node, now);
+            template.write(&mut out, &shoot.values(node, &kubelets, now));
         }
         out.extend_from_slice(b"]}\n");
-        next
+        out
     }
 
     /// A page of Leases in Protobuf.
-    #[must_use]
     pub fn lease_page(&self, shoot: &FleetShoot, start: usize, limit: usize) -> Bytes {
         let now = now();
         let end = shoot.end_of_page(start, limit);
@@ -350,7 +295,7 @@ impl Fleet {
                 resource_version: revision(now).to_string(),
                 continue_token: match remaining {
                     0 => String::new(),
-                    _ => http::continue_token(end),
+                    _ => continue_token(end),
                 },
                 remaining_item_count: (remaining > 0).then_some(remaining as i64),
             }),
@@ -361,33 +306,12 @@ impl Fleet {
         list.document()
     }
 
-    /// Writes one object, if there is one of this name.
-    pub fn write_named(&self, out: &mut Vec<u8>, shoot: &FleetShoot, kind: ItemKind, name: &str) -> bool {
-        let Some(node) = (0..shoot.nodes).find(|node| shoot.node_name(*node) == name) else {
-            return false;
-        };
-        let (template, version, kind) = match kind {
-            ItemKind::Leases => (&self.lease, "coordination.k8s.io/v1", "Lease"),
-            ItemKind::Nodes => (&self.node, "v1", "Node"),
-        };
-        out.extend_from_slice(format!(r#"{{"kind":"{kind}","apiVersion":"{version}","#).as_bytes());
-        let at = out.len();
-        let kubelets = shoot.kubelets.lock().clone();
-        shoot.write_object(out, template, &kubelets, node, now());
-        // The object's own opening brace is there already.
-        out.remove(at);
-        true
-    }
-
     /// The observations so far.
-    #[must_use]
     pub fn report(&self) -> Report {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let usage = crate::usage::of_process("self").unwrap_or_default();
+        let usage = Usage::of_process("self").unwrap_or_default();
         Report {
             at: now(),
-            shoots: self.shoots.len(),
-            nodes_per_shoot: self.shoots.first().map_or(0, |shoot| shoot.nodes),
             oldest_list: self
                 .shoots
                 .iter()
@@ -400,9 +324,6 @@ impl Fleet {
             handshakes_failed: get(&self.connections.failed),
             lease_lists: get(&self.requests.leases),
             node_lists: get(&self.requests.nodes),
-            further_pages: get(&self.requests.pages),
-            version_requests: get(&self.requests.version),
-            discovery_requests: get(&self.requests.discovery),
             other_requests: get(&self.requests.other),
             bytes_received: get(&self.wire.received),
             bytes_sent: get(&self.wire.sent),
@@ -416,24 +337,12 @@ impl Fleet {
 
 impl FleetShoot {
     /// The name of a node; names sort as the indices do.
-    #[must_use]
     pub fn node_name(&self, node: usize) -> String {
         format!(
             "{}-worker-{node:04}-{:05x}",
             self.name,
             mix(node as u64) & 0xf_ffff
         )
-    }
-
-    fn write_object(
-        &self,
-        out: &mut Vec<u8>,
-        template: &Template,
-        kubelets: &ShootKubelets,
-        node: usize,
-        now: i64,
-    ) {
-        template.write(out, &self.values(node, kubelets, now));
     }
 
     fn values(&self, node: usize, kubelets: &ShootKubelets, now: i64) -> Values {
@@ -473,7 +382,6 @@ impl FleetShoot {
     }
 
     /// The record of it.
-    #[must_use]
     pub fn report(&self) -> ShootReport {
         let get = |time: &AtomicI64| time.load(Ordering::Relaxed);
         let (kubelets, now) = (self.kubelets.lock().clone(), now());
@@ -495,9 +403,13 @@ impl FleetShoot {
 }
 
 /// Now, in microseconds since 1970.
-#[must_use]
 pub fn now() -> i64 {
     Timestamp::now().as_microsecond()
+}
+
+/// The token that leads to the item with this index: a number, as long as a token of kube-apiserver.
+fn continue_token(start: usize) -> String {
+    format!("{start:048}")
 }
 
 /// A resourceVersion that grows with time.
@@ -515,11 +427,10 @@ mod tests {
     fn pages_join_to_the_whole_list() {
         let fleet = Fleet::new(1, 7);
         let shoot = &fleet.shoots()[0];
-        let (mut start, mut names) = (0, Vec::new());
-        loop {
-            let mut page = Vec::new();
-            let next = fleet.write_page(&mut page, shoot, ItemKind::Leases, start, 3);
-            let page: Value = serde_json::from_slice(&page).unwrap();
+        let (mut next, mut names) = (Some(0), Vec::new());
+        while let Some(start) = next {
+            let page: Value =
+                serde_json::from_slice(&fleet.json_page(shoot, ItemKind::Leases, start, 3)).unwrap();
             let items = page["items"].as_array().unwrap();
             names.extend(
                 items
@@ -527,31 +438,13 @@ mod tests {
                     .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()),
             );
             let token = page["metadata"]["continue"].as_str();
-            assert_eq!(token.and_then(http::parse_continue), next);
-            match next {
-                Some(next) => start = next,
-                None => break,
-            }
+            next = token.map(|token| token.parse().unwrap());
         }
         assert_eq!(
             names,
             (0..7).map(|node| shoot.node_name(node)).collect::<Vec<_>>()
         );
         assert!(names.is_sorted());
-    }
-
-    #[test]
-    fn a_single_object_is_a_whole_object() {
-        let fleet = Fleet::new(1, 2);
-        let shoot = &fleet.shoots()[0];
-        let mut out = Vec::new();
-        assert!(fleet.write_named(&mut out, shoot, ItemKind::Nodes, &shoot.node_name(1)));
-        let node: Value = serde_json::from_slice(&out).unwrap();
-        assert_eq!(
-            (node["kind"].as_str(), node["metadata"]["name"].as_str()),
-            (Some("Node"), Some(shoot.node_name(1).as_str()))
-        );
-        assert!(!fleet.write_named(&mut out, shoot, ItemKind::Nodes, "other"));
     }
 
     #[test]

@@ -9,59 +9,57 @@ const LONG_AGO: &str = "2026-03-01T08:00:00Z";
 const IMAGES: usize = 12;
 
 /// A node's Lease as kubelet writes it: about 0.9 kB.
-#[must_use]
 pub fn lease() -> String {
     json!({
         "metadata": {
-            "name": "@name@",
+            "name": "|name|",
             "namespace": "kube-node-lease",
-            "uid": "@uid@",
-            "resourceVersion": "@version@",
+            "uid": "|uid|",
+            "resourceVersion": "|version|",
             "creationTimestamp": LONG_AGO,
             "ownerReferences": [{
-                "apiVersion": "v1", "kind": "Node", "name": "@name@", "uid": "@uid@",
+                "apiVersion": "v1", "kind": "Node", "name": "|name|", "uid": "|uid|",
             }],
             "managedFields": [{
                 "manager": "kubelet",
                 "operation": "Update",
                 "apiVersion": "coordination.k8s.io/v1",
-                "time": "@renewed@",
+                "time": "|renewed|",
                 "fieldsType": "FieldsV1",
                 "fieldsV1": {
-                    "f:metadata": {"f:ownerReferences": {".": {}, "k:{\"uid\":\"@uid@\"}": {}}},
+                    "f:metadata": {"f:ownerReferences": {".": {}, "k:{\"uid\":\"|uid|\"}": {}}},
                     "f:spec": {"f:holderIdentity": {}, "f:leaseDurationSeconds": {}, "f:renewTime": {}},
                 },
             }],
         },
-        "spec": {"holderIdentity": "@name@", "leaseDurationSeconds": 40, "renewTime": "@renewed@"},
+        "spec": {"holderIdentity": "|name|", "leaseDurationSeconds": 40, "renewTime": "|renewed|"},
     })
     .to_string()
 }
 
 /// A Node of a Gardener shoot: about 10 kB.
-#[must_use]
 pub fn node() -> String {
     json!({
         "metadata": {
-            "name": "@name@",
-            "uid": "@uid@",
-            "resourceVersion": "@version@",
+            "name": "|name|",
+            "uid": "|uid|",
+            "resourceVersion": "|version|",
             "creationTimestamp": LONG_AGO,
             "labels": {
                 "beta.kubernetes.io/arch": "amd64",
                 "beta.kubernetes.io/instance-type": "m5.large",
                 "beta.kubernetes.io/os": "linux",
                 "failure-domain.beta.kubernetes.io/region": "eu-west-1",
-                "failure-domain.beta.kubernetes.io/zone": "@zone@",
+                "failure-domain.beta.kubernetes.io/zone": "|zone|",
                 "kubernetes.io/arch": "amd64",
-                "kubernetes.io/hostname": "@name@",
+                "kubernetes.io/hostname": "|name|",
                 "kubernetes.io/os": "linux",
                 "networking.gardener.cloud/node-local-dns-enabled": "false",
                 "node.kubernetes.io/instance-type": "m5.large",
                 "node.kubernetes.io/role": "node",
-                "topology.ebs.csi.aws.com/zone": "@zone@",
+                "topology.ebs.csi.aws.com/zone": "|zone|",
                 "topology.kubernetes.io/region": "eu-west-1",
-                "topology.kubernetes.io/zone": "@zone@",
+                "topology.kubernetes.io/zone": "|zone|",
                 "worker.garden.sapcloud.io/group": "worker",
                 "worker.gardener.cloud/cri-name": "containerd",
                 "worker.gardener.cloud/kubernetes-version": "1.33.4",
@@ -92,8 +90,8 @@ pub fn node() -> String {
             "conditions": conditions(),
             "addresses": [
                 {"type": "InternalIP", "address": "10.250.0.12"},
-                {"type": "Hostname", "address": "@name@"},
-                {"type": "InternalDNS", "address": "@name@"},
+                {"type": "Hostname", "address": "|name|"},
+                {"type": "InternalDNS", "address": "|name|"},
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             "nodeInfo": {
@@ -121,65 +119,32 @@ fn resources(cpu: &str) -> Value {
     })
 }
 
-/// The conditions that kubelet, node-problem-detector and the network plugin of a Gardener shoot set.
+/// Type, reason and message of the conditions that kubelet, node-problem-detector and the network plugin of a Gardener
+/// shoot set.
+const CONDITIONS: &str = "\
+ReadonlyFilesystem FilesystemIsNotReadOnly Filesystem is not read-only
+KernelDeadlock KernelHasNoDeadlock kernel has no deadlock
+CorruptDockerOverlay2 NoCorruptDockerOverlay2 docker overlay2 is functioning properly
+FrequentKubeletRestart NoFrequentKubeletRestart kubelet is functioning properly
+FrequentContainerdRestart NoFrequentContainerdRestart containerd is functioning properly
+FrequentUnregisterNetDevice NoFrequentUnregisterNetDevice node is functioning properly
+NetworkUnavailable CalicoIsUp Calico is running on this node
+MemoryPressure KubeletHasSufficientMemory kubelet has sufficient memory available
+DiskPressure KubeletHasNoDiskPressure kubelet has no disk pressure
+PIDPressure KubeletHasSufficientPID kubelet has sufficient PID available
+Ready KubeletReady kubelet is posting ready status";
+
 fn conditions() -> Vec<Value> {
-    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
-        json!({
+    let condition = |line: &str| {
+        let (kind, rest) = line.split_once(' ')?;
+        let (reason, message) = rest.split_once(' ')?;
+        let status = if kind == "Ready" { "True" } else { "False" };
+        Some(json!({
             "type": kind, "status": status, "lastHeartbeatTime": LONG_AGO, "lastTransitionTime": LONG_AGO,
             "reason": reason, "message": message,
-        })
+        }))
     };
-    let problems = [
-        (
-            "ReadonlyFilesystem",
-            "FilesystemIsNotReadOnly",
-            "Filesystem is not read-only",
-        ),
-        ("KernelDeadlock", "KernelHasNoDeadlock", "kernel has no deadlock"),
-        (
-            "CorruptDockerOverlay2",
-            "NoCorruptDockerOverlay2",
-            "docker overlay2 is functioning properly",
-        ),
-        (
-            "FrequentKubeletRestart",
-            "NoFrequentKubeletRestart",
-            "kubelet is functioning properly",
-        ),
-        (
-            "FrequentContainerdRestart",
-            "NoFrequentContainerdRestart",
-            "containerd is functioning properly",
-        ),
-        (
-            "FrequentUnregisterNetDevice",
-            "NoFrequentUnregisterNetDevice",
-            "node is functioning properly",
-        ),
-        (
-            "NetworkUnavailable",
-            "CalicoIsUp",
-            "Calico is running on this node",
-        ),
-        (
-            "MemoryPressure",
-            "KubeletHasSufficientMemory",
-            "kubelet has sufficient memory available",
-        ),
-        (
-            "DiskPressure",
-            "KubeletHasNoDiskPressure",
-            "kubelet has no disk pressure",
-        ),
-        (
-            "PIDPressure",
-            "KubeletHasSufficientPID",
-            "kubelet has sufficient PID available",
-        ),
-    ];
-    let problems = problems.map(|(kind, reason, message)| condition(kind, "False", reason, message));
-    let ready = condition("Ready", "True", "KubeletReady", "kubelet is posting ready status");
-    problems.into_iter().chain([ready]).collect()
+    CONDITIONS.lines().filter_map(condition).collect()
 }
 
 fn images() -> Vec<Value> {
@@ -242,19 +207,7 @@ fn managed_fields() -> Vec<Value> {
     ]
 }
 
-/// The head of a list page up to the items; `remaining` counts the items after this page.
-#[must_use]
-pub fn list_head(kind: &str, version: &str, revision: u64, next: Option<(&str, usize)>) -> String {
-    let next = next.map_or(String::new(), |(token, remaining)| {
-        format!(r#","continue":"{token}","remainingItemCount":{remaining}"#)
-    });
-    format!(
-        r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"resourceVersion":"{revision}"{next}}},"items":["#
-    )
-}
-
 /// Discovery, which clients ask first: the answer for a path, as JSON; none for others.
-#[must_use]
 pub fn discovery(path: &str) -> Option<Value> {
     let resource = |name: &str, kind: &str, namespaced: bool| {
         let verbs = ["get", "list"];

@@ -14,6 +14,7 @@ use watchdog_test_support::real::{
     install_seed_crds, kubeconfig, machine_resource,
 };
 
+use super::process::FleetProcessOptions;
 use super::{Fleet, FleetShoot, template};
 
 /// Requests at the same time: enough to keep an API server on a few cores busy.
@@ -28,21 +29,10 @@ const USER: &str = "dependency-watchdog-probe";
 /// The replicas of the dependants before the first scale-down.
 const DEPENDANTS: [(&str, i32); 3] = [(KCM, 1), (MCM, 1), (CA, 1)];
 
-/// Objects on the seed besides namespaces, kubeconfigs and Clusters.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Seeding {
-    /// A Machine for every node: without them no node counts as evidence, so no loss is found.
-    pub machines: bool,
-    /// The Deployments that the watchdog scales.
-    pub dependants: bool,
-}
-
 /// Where callers find the shoots.
 #[derive(Debug, Clone)]
 pub struct ShootEndpoint {
-    /// Host of all shoots; each has a loopback address of its own where there is none.
-    pub host: Option<String>,
-    /// Port of all shoots.
+    /// Port of all shoots; each has a loopback address of its own.
     pub port: u16,
     /// The authority to trust, PEM.
     pub ca_pem: String,
@@ -64,16 +54,8 @@ impl ShootEndpoint {
     /// # Errors
     /// Never in practice: the text that it changes is its own.
     pub fn kubeconfig(&self, index: usize, token: &str) -> anyhow::Result<String> {
-        let host = self
-            .host
-            .clone()
-            .unwrap_or_else(|| Fleet::address(index).to_string());
-        let text = kubeconfig(
-            &format!("https://{host}:{}", self.port),
-            &self.ca_pem,
-            USER,
-            token,
-        );
+        let url = format!("https://{}:{}", Fleet::address(index), self.port);
+        let text = kubeconfig(&url, &self.ca_pem, USER, token);
         let mut value: serde_json::Value = serde_json::from_str(&text)?;
         let cluster = value
             .pointer_mut("/clusters/0/cluster")
@@ -92,8 +74,8 @@ impl ShootEndpoint {
 pub async fn seed(
     fleet: &Fleet,
     client: &Client,
-    reached: &ShootEndpoint,
-    what: Seeding,
+    endpoint: &ShootEndpoint,
+    options: &FleetProcessOptions,
 ) -> anyhow::Result<()> {
     let clusters: Api<DynamicObject> = Api::all_with(client.clone(), &cluster_resource());
     if clusters.list(&ListParams::default().limit(1)).await.is_err() {
@@ -102,23 +84,28 @@ pub async fn seed(
     create_namespace(client, "garden").await?;
     stream::iter(fleet.shoots().iter().enumerate().map(anyhow::Ok))
         .try_for_each_concurrent(AT_ONCE, |(index, shoot)| async move {
-            let kubeconfig = reached.kubeconfig(index, &fleet.token)?;
-            one(client, shoot, &kubeconfig, what)
+            let kubeconfig = endpoint.kubeconfig(index, &fleet.token)?;
+            one(client, shoot, &kubeconfig, options)
                 .await
                 .with_context(|| format!("put {} on the seed", shoot.name))
         })
         .await
 }
 
-async fn one(client: &Client, shoot: &FleetShoot, kubeconfig: &str, what: Seeding) -> anyhow::Result<()> {
+async fn one(
+    client: &Client,
+    shoot: &FleetShoot,
+    kubeconfig: &str,
+    options: &FleetProcessOptions,
+) -> anyhow::Result<()> {
     create_namespace(client, &shoot.name).await?;
     create_kubeconfig_secret(client, &shoot.name, PROBE_SECRET, kubeconfig).await?;
-    if what.dependants {
+    if options.dependants {
         for (name, replicas) in DEPENDANTS {
             create_deployment(client, &shoot.name, name, replicas).await?;
         }
     }
-    if what.machines {
+    if options.machines {
         let machines: Api<DynamicObject> =
             Api::namespaced_with(client.clone(), &shoot.name, &machine_resource());
         let all = stream::iter(0..shoot.nodes).map(|node| {

@@ -1,6 +1,5 @@
 //! The set-up of a measurement: a seed, the fleet and the services under test, each a process of its own.
 
-pub mod admin;
 pub mod memory_limit;
 pub mod perf;
 pub mod seed;
@@ -10,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use watchdog_test_support::binaries;
 use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::watchdog::{Service, Setup};
+use watchdog_test_support::{binaries, fixtures};
 
-use admin::FleetAdmin;
+use crate::fleet::admin::FleetAdmin;
 use seed::BenchSeed;
 
 /// Putting 10,000 shoots with all their objects on a seed takes minutes.
@@ -40,11 +39,27 @@ pub struct RigOptions {
     pub prober: String,
 }
 
+impl RigOptions {
+    /// The sandbox as the seed, with Machines and without dependants; each shoot is probed every `interval` on average.
+    pub fn new(shoots: usize, nodes: usize, interval: Duration) -> Self {
+        // lease-probe adds 0 to 20 % to its interval at random, 10 % on average.
+        let millis = (interval.as_secs_f64() / 1.1 * 1e3).round();
+        Self {
+            shoots,
+            nodes,
+            machines: true,
+            dependants: false,
+            real: false,
+            prober: fixtures::prober(&format!("probeInterval: {millis}ms"), "30s"),
+        }
+    }
+}
+
 /// A seed with its fleet. The services belong to the measurement. Everything ends when it is dropped.
 pub struct Rig {
     /// Steers the fleet.
     pub admin: FleetAdmin,
-    pub fleet: ChildProcess,
+    _fleet: ChildProcess,
     pub seed: BenchSeed,
     /// Starts services.
     pub setup: Setup,
@@ -62,11 +77,30 @@ impl Rig {
     pub async fn start(options: RigOptions) -> anyhow::Result<Self> {
         let scratch = Scratch::new("bench")?;
         let seed = BenchSeed::start(&scratch, options.real).await?;
-        let (fleet, admin) = start_fleet(&scratch, &seed, &options).await?;
+        let kubeconfig = scratch.write("fleet-seed.kubeconfig", &seed.kubeconfig)?;
+        let flags = [
+            ("--machines", options.machines),
+            ("--dependants", options.dependants),
+        ];
+        let fleet = Command::new("fleet", binaries::path("probe-fleet")?)
+            .args(["fleet", "--seed-kubeconfig"])
+            .arg(kubeconfig)
+            .args(["--shoots".to_owned(), options.shoots.to_string()])
+            .args(["--nodes".to_owned(), options.nodes.to_string()])
+            .args(
+                flags
+                    .into_iter()
+                    .filter_map(|(flag, is_set)| is_set.then_some(flag)),
+            )
+            .spawn(&scratch)?;
+        let address = fleet
+            .wait_for_field("fleet ready", "admin", SEEDING_BOUND)
+            .await
+            .context("start the fleet")?;
         Ok(Self {
             setup: Setup::new(&scratch, &options.prober, NO_WEEDER)?,
-            admin,
-            fleet,
+            admin: FleetAdmin { address },
+            _fleet: fleet,
             seed,
             options,
             scratch,
@@ -87,29 +121,13 @@ impl Rig {
     }
 }
 
-async fn start_fleet(
-    scratch: &Arc<Scratch>,
-    seed: &BenchSeed,
-    options: &RigOptions,
-) -> anyhow::Result<(ChildProcess, FleetAdmin)> {
-    let kubeconfig = scratch.write("fleet-seed.kubeconfig", &seed.kubeconfig)?;
-    let mut command = Command::new("fleet", binaries::path("watchdog-fleet")?)
-        .arg("--shoots")
-        .arg(options.shoots.to_string())
-        .arg("--nodes")
-        .arg(options.nodes.to_string())
-        .arg("--seed-kubeconfig")
-        .arg(kubeconfig);
-    if options.machines {
-        command = command.arg("--machines");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_interval_is_the_one_asked_for() {
+        let options = RigOptions::new(1, 1, Duration::from_secs(10));
+        assert!(options.prober.contains("probeInterval: 9091ms"));
     }
-    if options.dependants {
-        command = command.arg("--dependants");
-    }
-    let process = command.spawn(scratch)?;
-    let address = process
-        .wait_for_field("fleet ready", "admin", SEEDING_BOUND)
-        .await
-        .context("start the fleet")?;
-    Ok((process, FleetAdmin::new(address)))
 }

@@ -1,6 +1,6 @@
 //! Profiles of the services under test, with perf.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,14 +17,24 @@ const STOP_BOUND: Duration = Duration::from_secs(60);
 
 /// A running `perf record`.
 #[derive(Debug)]
-pub struct Perf(ChildProcess);
+pub struct Perf {
+    process: ChildProcess,
+    file: PathBuf,
+}
 
 impl Perf {
-    /// Samples these services, with their stacks, into `file`.
+    /// Samples these services, with their stacks, into `file` if there is one.
     ///
     /// # Errors
     /// When there is no perf.
-    pub fn start(scratch: &Arc<Scratch>, services: &[Service], file: &Path) -> anyhow::Result<Self> {
+    pub fn start(
+        scratch: &Arc<Scratch>,
+        services: &[Service],
+        file: Option<&Path>,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(file) = file else {
+            return Ok(None);
+        };
         let pids: Vec<String> = services
             .iter()
             .map(|service| service.process.id().to_string())
@@ -34,21 +44,23 @@ impl Perf {
             .arg(pids.join(","))
             .arg("-o")
             .arg(file);
-        Ok(Self(command.spawn(scratch)?))
+        Ok(Some(Self {
+            process: command.spawn(scratch)?,
+            file: file.to_owned(),
+        }))
     }
 
-    /// Ends it; when this returns the file is whole.
+    /// Ends it, if it runs; when this returns the file is whole.
     ///
     /// # Errors
     /// When perf did not work, for instance because the kernel forbids it.
-    pub async fn stop(self, file: &Path) -> anyhow::Result<()> {
-        self.0.sigint()?;
-        self.0.wait_exit(STOP_BOUND).await?;
-        ensure!(
-            file.is_file(),
-            "perf wrote nothing: {}",
-            watchdog_test_support::log::tail(self.0.log_path())
-        );
+    pub async fn stop(running: Option<Self>) -> anyhow::Result<()> {
+        let Some(Self { process, file }) = running else {
+            return Ok(());
+        };
+        process.sigint()?;
+        process.wait_exit(STOP_BOUND).await?;
+        ensure!(file.is_file(), "perf wrote nothing: {}", process.log_tail());
         Ok(())
     }
 }

@@ -1,53 +1,38 @@
 //! A seed's API server: the sandbox for speed, a real kube-apiserver for truth.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
 use watchdog_test_support::binaries;
-use watchdog_test_support::process::{ChildProcess, Command};
-use watchdog_test_support::real::{KubeApiserver, RealControlPlane};
+use watchdog_test_support::process::Command;
+use watchdog_test_support::real::RealControlPlane;
 use watchdog_test_support::scratch::Scratch;
-use watchdog_test_support::wait;
+use watchdog_test_support::wait::{self, BOUND};
 
-use super::admin;
-
-/// The sandbox starts within milliseconds; a busy machine may need longer.
-const START_BOUND: Duration = Duration::from_secs(30);
+use crate::fleet::admin;
 
 /// A running seed.
 pub struct BenchSeed {
     /// An administrator's kubeconfig.
     pub kubeconfig: String,
-    kind: SeedKind,
-}
-
-enum SeedKind {
-    Sandbox {
-        control: String,
-        _process: ChildProcess,
-    },
-    Real {
-        _server: Box<KubeApiserver>,
-        _plane: Box<RealControlPlane>,
-    },
+    /// Where the sandbox lists its requests; a real kube-apiserver has no such address.
+    control: Option<String>,
+    _processes: Box<dyn Any>,
 }
 
 /// A request that the sandbox noted.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Audited {
+#[derive(Debug, Deserialize)]
+struct Audited {
     /// Number, from 1.
-    pub id: u64,
+    id: u64,
     /// `get`, `list`, `watch`, `create`, …
-    pub verb: String,
+    verb: String,
     /// Path without the query.
-    pub path: String,
-    /// `User-Agent` header.
-    pub user_agent: String,
+    path: String,
 }
 
 impl BenchSeed {
@@ -61,10 +46,8 @@ impl BenchSeed {
             let server = plane.api_server("seed").await?;
             return Ok(Self {
                 kubeconfig: server.kubeconfig_for("admin")?,
-                kind: SeedKind::Real {
-                    _server: Box::new(server),
-                    _plane: Box::new(plane),
-                },
+                control: None,
+                _processes: Box::new((server, plane)),
             });
         }
         let process = Command::new("seed", binaries::path(binaries::SANDBOX)?)
@@ -72,7 +55,7 @@ impl BenchSeed {
             .arg(scratch.path())
             .spawn(scratch)?;
         let addresses = scratch.join("addresses.json");
-        let text = wait::until("the sandbox has started", START_BOUND, || async {
+        let text = wait::until("the sandbox has started", BOUND, || async {
             Ok(std::fs::read_to_string(&addresses).ok())
         })
         .await?;
@@ -81,41 +64,38 @@ impl BenchSeed {
         let control = control.and_then(|url| url.strip_prefix("http://"));
         Ok(Self {
             kubeconfig: std::fs::read_to_string(scratch.join("seed.kubeconfig"))?,
-            kind: SeedKind::Sandbox {
-                control: control
+            control: Some(
+                control
                     .context("the sandbox names no control endpoint")?
                     .to_owned(),
-                _process: process,
-            },
+            ),
+            _processes: Box::new(process),
         })
     }
 
-    /// Number of the newest request; none where it is not counted.
+    /// Number of the newest request.
     ///
     /// # Errors
-    /// When the seed does not answer.
-    pub async fn last_request(&self) -> anyhow::Result<Option<u64>> {
-        let SeedKind::Sandbox { control, .. } = &self.kind else {
-            return Ok(None);
-        };
-        let all: Vec<Audited> = admin::get(control, "/audit").await?;
-        Ok(Some(all.last().map_or(0, |request| request.id)))
+    /// When the seed does not answer, or is not the sandbox.
+    pub async fn last_request(&self) -> anyhow::Result<u64> {
+        Ok(self.audit(0).await?.last().map_or(0, |request| request.id))
     }
 
-    /// Requests since one, by verb and resource; none where they are not counted.
+    /// Requests since one, by verb and resource.
     ///
     /// # Errors
-    /// When the seed does not answer.
-    pub async fn requests_since(&self, since: Option<u64>) -> anyhow::Result<Option<BTreeMap<String, u64>>> {
-        let (SeedKind::Sandbox { control, .. }, Some(since)) = (&self.kind, since) else {
-            return Ok(None);
-        };
-        let all: Vec<Audited> = admin::get(control, &format!("/audit?since={since}")).await?;
+    /// When the seed does not answer, or is not the sandbox.
+    pub async fn requests_since(&self, since: u64) -> anyhow::Result<BTreeMap<String, u64>> {
         let mut counts = BTreeMap::new();
-        for request in all {
+        for request in self.audit(since).await? {
             *counts.entry(what(&request)).or_default() += 1;
         }
-        Ok(Some(counts))
+        Ok(counts)
+    }
+
+    async fn audit(&self, since: u64) -> anyhow::Result<Vec<Audited>> {
+        let control = self.control.as_deref().context("a real kube-apiserver")?;
+        admin::request(control, "GET", &format!("/audit?since={since}")).await
     }
 }
 
@@ -140,7 +120,6 @@ mod tests {
             id: 1,
             verb: verb.into(),
             path: path.into(),
-            user_agent: String::new(),
         };
         let machines = request(
             "list",

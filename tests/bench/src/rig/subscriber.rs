@@ -9,12 +9,12 @@ use anyhow::Context;
 use bytes::Buf;
 use http::uri::PathAndQuery;
 use parking_lot::Mutex;
-use prost::Message as _;
 use tokio_stream::StreamExt;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
+use tonic_prost::ProstEncoder;
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -62,7 +62,6 @@ struct SubscriberVerdicts {
 #[derive(Debug)]
 pub struct Subscriber {
     received: Arc<Mutex<SubscriberVerdicts>>,
-    messages: Arc<AtomicU64>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -77,60 +76,42 @@ impl Subscriber {
     /// Follows these replicas, each over a stream of its own.
     ///
     /// # Errors
-    /// When a stream cannot be opened.
-    pub async fn start(setup: &Setup, services: &[Service]) -> anyhow::Result<Self> {
+    /// When an address cannot be used.
+    pub fn start(setup: &Setup, services: &[Service]) -> anyhow::Result<Self> {
         let received: Arc<Mutex<SubscriberVerdicts>> = Arc::default();
-        let messages = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();
         for service in services {
             let mut client =
                 LeaseProbeServiceClient::new(setup.channel(service)?).max_decoding_message_size(MAX_MESSAGE);
-            let mut stream = client
-                .watch_verdicts(Request::new(request(Scope::Local)))
-                .await
-                .context("open a stream of verdicts")?
-                .into_inner();
-            let (received, messages) = (received.clone(), messages.clone());
+            let received = received.clone();
             tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
+                // A replica ends a stream on which more was taken back at once than it remembers, as when another
+                // replica joins: a follower connects again and has everything anew.
                 loop {
-                    while let Some(Ok(response)) = stream.next().await {
-                        messages.fetch_add(1, Ordering::Relaxed);
-                        received.lock().note(response);
-                    }
-                    // A replica ends a stream on which more was taken back at once than it remembers, as when another
-                    // replica joins: a follower connects again and has everything anew.
-                    stream = loop {
-                        match client.watch_verdicts(Request::new(request(Scope::Local))).await {
-                            Ok(answer) => break answer.into_inner(),
-                            Err(_) => tokio::time::sleep(RECONNECT).await,
+                    if let Ok(answer) = client.watch_verdicts(request(Scope::Local)).await {
+                        let mut stream = answer.into_inner();
+                        while let Some(Ok(response)) = stream.next().await {
+                            received.lock().note(response);
                         }
-                    };
+                    }
+                    tokio::time::sleep(RECONNECT).await;
                 }
             })));
         }
         Ok(Self {
             received,
-            messages,
             _tasks: tasks,
         })
     }
 
     /// The last outcome of every shoot.
-    #[must_use]
     pub fn latest(&self) -> BTreeMap<String, ReceivedOutcome> {
         self.received.lock().latest.clone()
     }
 
     /// The changes of outcomes since this was called last, in the order in which they arrived.
-    #[must_use]
     pub fn take_changes(&self) -> Vec<OutcomeChange> {
         std::mem::take(&mut self.received.lock().changes)
-    }
-
-    /// Messages so far.
-    #[must_use]
-    pub fn messages(&self) -> u64 {
-        self.messages.load(Ordering::Relaxed)
     }
 
     /// Waits until this many shoots have this outcome.
@@ -211,10 +192,15 @@ impl SubscriberVerdicts {
 /// Many streams whose messages are only counted: readers that cost this machine as little as possible.
 #[derive(Debug)]
 pub struct CountingSubscribers {
-    messages: Arc<AtomicU64>,
-    bytes: Arc<AtomicU64>,
-    lost: Arc<AtomicU64>,
+    counters: Arc<StreamCounters>,
     _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct StreamCounters {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+    lost: AtomicU64,
 }
 
 impl CountingSubscribers {
@@ -223,31 +209,33 @@ impl CountingSubscribers {
     /// # Errors
     /// When one cannot be opened.
     pub async fn start(setup: &Setup, services: &[Service], count: usize) -> anyhow::Result<Self> {
-        let mut crowd = Self {
-            messages: Arc::default(),
-            bytes: Arc::default(),
-            lost: Arc::default(),
-            _tasks: Vec::with_capacity(count),
-        };
+        let counters: Arc<StreamCounters> = Arc::default();
+        let mut tasks = Vec::with_capacity(count);
         for service in services.iter().cycle().take(count) {
             let mut stream = open(setup.channel(service)?).await?;
-            let (messages, bytes, lost) = (crowd.messages.clone(), crowd.bytes.clone(), crowd.lost.clone());
-            crowd._tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
+            let counters = counters.clone();
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
                 while let Some(Ok(length)) = stream.next().await {
-                    messages.fetch_add(1, Ordering::Relaxed);
-                    bytes.fetch_add(length, Ordering::Relaxed);
+                    counters.messages.fetch_add(1, Ordering::Relaxed);
+                    counters.bytes.fetch_add(length, Ordering::Relaxed);
                 }
-                lost.fetch_add(1, Ordering::Relaxed);
+                counters.lost.fetch_add(1, Ordering::Relaxed);
             })));
         }
-        Ok(crowd)
+        Ok(Self {
+            counters,
+            _tasks: tasks,
+        })
     }
 
     /// Messages and bytes so far, and streams that have ended.
-    #[must_use]
-    pub fn counts(&self) -> (u64, u64, u64) {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (get(&self.messages), get(&self.bytes), get(&self.lost))
+    pub fn counts(&self) -> [u64; 3] {
+        let StreamCounters {
+            messages,
+            bytes,
+            lost,
+        } = &*self.counters;
+        [messages, bytes, lost].map(|counter| counter.load(Ordering::Relaxed))
     }
 }
 
@@ -268,25 +256,15 @@ struct Lengths;
 impl Codec for Lengths {
     type Encode = pb::WatchVerdictsRequest;
     type Decode = u64;
-    type Encoder = Self;
+    type Encoder = ProstEncoder<Self::Encode>;
     type Decoder = Self;
 
-    fn encoder(&mut self) -> Self {
-        *self
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::new(BufferSettings::default())
     }
 
     fn decoder(&mut self) -> Self {
         *self
-    }
-}
-
-impl Encoder for Lengths {
-    type Item = pb::WatchVerdictsRequest;
-    type Error = Status;
-
-    fn encode(&mut self, item: Self::Item, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        item.encode(buffer)
-            .map_err(|error| Status::internal(error.to_string()))
     }
 }
 

@@ -10,16 +10,20 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::fixtures::KCM;
 use watchdog_test_support::wait;
 
+use super::INTERVAL;
 use super::healthy::{self, Start};
 use super::loss::crossing;
-use super::{Millis, round};
-use crate::fleet::admin::{Loss, ScaleChange};
-use crate::fleet::{self, ShootReport};
+use crate::fleet::ShootReport;
+use crate::fleet::admin::ScaleChange;
 use crate::rig::{Rig, RigOptions};
-use crate::usage::{self, load_average};
+use crate::usage::{Usage, load_average};
+use crate::{Spread, round};
 
 /// The configuration that Gardener deploys.
 const GARDENER: &str = include_str!("../../../../services/common/api/tests/fixtures/prober-gardener.yaml");
+
+/// Nodes of each shoot.
+const NODES: usize = 20;
 
 /// Dependants of a shoot.
 const DEPENDANTS: usize = 3;
@@ -36,37 +40,26 @@ pub struct IncidentOptions {
     /// Shoots
     #[arg(long, default_value_t = 100)]
     pub shoots: usize,
-    /// Nodes of each shoot
-    #[arg(long, default_value_t = 20)]
-    pub nodes: usize,
-    /// The sandbox as the seed instead of a real kube-apiserver
-    #[arg(long)]
-    pub sandbox: bool,
 }
 
 /// The result. Spreads are over the shoots.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(
-    missing_docs,
-    reason = "the names, with their units, are what readers of the JSON see"
-)]
 pub struct Outcomes {
     pub scenario: &'static str,
     pub shoots: usize,
     pub nodes: usize,
-    pub real_seed: bool,
     pub load_average_before: f64,
     pub load_average_after: f64,
     pub start: Start,
-    pub crossing_to_verdict: Option<Millis>,
-    pub last_renewal_to_verdict: Option<Millis>,
-    pub crossing_to_first_scale_write: Option<Millis>,
-    pub last_renewal_to_first_scale_write: Option<Millis>,
-    pub last_renewal_to_kcm_wanted_0: Option<Millis>,
-    pub last_renewal_to_kcm_gone: Option<Millis>,
-    pub recovery_to_kcm_ready: Option<Millis>,
-    pub recovery_to_all_ready: Option<Millis>,
+    pub crossing_to_verdict: Option<Spread>,
+    pub last_renewal_to_verdict: Option<Spread>,
+    pub crossing_to_first_scale_write: Option<Spread>,
+    pub last_renewal_to_first_scale_write: Option<Spread>,
+    pub last_renewal_to_kcm_wanted_0: Option<Spread>,
+    pub last_renewal_to_kcm_gone: Option<Spread>,
+    pub recovery_to_kcm_ready: Option<Spread>,
+    pub recovery_to_all_ready: Option<Spread>,
     pub coordinator_cpu_seconds: f64,
     pub lease_probe_cpu_seconds: f64,
 }
@@ -78,12 +71,10 @@ pub struct Outcomes {
 pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
     let load_average_before = load_average();
     let rig = Rig::start(RigOptions {
-        shoots: options.shoots,
-        nodes: options.nodes,
-        machines: true,
         dependants: true,
-        real: !options.sandbox,
+        real: true,
         prober: GARDENER.to_owned(),
+        ..RigOptions::new(options.shoots, NODES, INTERVAL)
     })
     .await?;
     let wanted = options.shoots * DEPENDANTS;
@@ -96,8 +87,7 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
     coordinator.wait_ready().await?;
     tokio::time::sleep(SETTLE).await;
 
-    let lost_at = fleet::now();
-    rig.admin.lose(Loss::default()).await?;
+    let lost_at = rig.admin.post("/lose").await?;
     until_ready(&rig, lost_at, 0, wanted, "all dependants are at 0").await?;
     subscriber
         .until(options.shoots, Outcome::LeasesExpired, BOUND)
@@ -105,22 +95,20 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
     let latest = subscriber.latest();
     let shoots = rig.admin.shoots().await?;
     let down = Scales::since(&rig.admin.scales().await?, lost_at);
-    let healed_at = fleet::now();
-    rig.admin.recover().await?;
+    let healed_at = rig.admin.post("/recover").await?;
     until_ready(&rig, healed_at, 1, wanted, "all dependants are back").await?;
     let up = Scales::since(&rig.admin.scales().await?, healed_at);
 
     let last = |shoot: &ShootReport| shoot.renewed.last().copied();
     let spread =
-        |moment: &dyn Fn(&ShootReport) -> Option<i64>| Millis::of_micros(shoots.iter().filter_map(moment));
+        |moment: &dyn Fn(&ShootReport) -> Option<i64>| Spread::of_micros(shoots.iter().filter_map(moment));
     let verdict = |shoot: &ShootReport| Some(latest.get(&shoot.name)?.at);
     let kcm =
         |scales: &Scales, shoot: &ShootReport, replicas, ready| scales.at(&shoot.name, KCM, replicas, ready);
     Ok(Outcomes {
         scenario: "incident",
         shoots: options.shoots,
-        nodes: options.nodes,
-        real_seed: !options.sandbox,
+        nodes: NODES,
         load_average_before,
         load_average_after: load_average(),
         start,
@@ -132,8 +120,8 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
         last_renewal_to_kcm_gone: spread(&|s| Some(kcm(&down, s, 0, true)? - last(s)?)),
         recovery_to_kcm_ready: spread(&|s| Some(kcm(&up, s, 1, true)? - healed_at)),
         recovery_to_all_ready: spread(&|s| Some(up.last_ready(&s.name)? - healed_at)),
-        coordinator_cpu_seconds: round(usage::of_process(coordinator.process.id())?.cpu.as_secs_f64()),
-        lease_probe_cpu_seconds: round(super::usage_of(&services)?.cpu.as_secs_f64()),
+        coordinator_cpu_seconds: round(Usage::of_process(coordinator.process.id())?.cpu.as_secs_f64()),
+        lease_probe_cpu_seconds: round(Usage::of_services(&services)?.cpu.as_secs_f64()),
     })
 }
 
@@ -190,51 +178,5 @@ impl Scales {
 
     fn last_ready(&self, shoot: &str) -> Option<i64> {
         self.of(shoot).filter(|(ready, _)| *ready).map(|(_, at)| at).max()
-    }
-}
-
-impl std::fmt::Display for Outcomes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let seed = if self.real_seed {
-            "a real kube-apiserver"
-        } else {
-            "the sandbox"
-        };
-        writeln!(
-            f,
-            "{} shoots x {} nodes lost at once, seed: {seed}; load average before {} and after {}",
-            self.shoots, self.nodes, self.load_average_before, self.load_average_after
-        )?;
-        let rows = [
-            ("crossing -> verdict", self.crossing_to_verdict),
-            ("last renewal -> verdict", self.last_renewal_to_verdict),
-            (
-                "crossing -> first scale write",
-                self.crossing_to_first_scale_write,
-            ),
-            (
-                "last renewal -> first scale write",
-                self.last_renewal_to_first_scale_write,
-            ),
-            (
-                "last renewal -> kube-controller-manager scaled to 0",
-                self.last_renewal_to_kcm_wanted_0,
-            ),
-            ("last renewal -> its pods gone", self.last_renewal_to_kcm_gone),
-            (
-                "recovery -> kube-controller-manager ready",
-                self.recovery_to_kcm_ready,
-            ),
-            ("recovery -> all three ready", self.recovery_to_all_ready),
-        ];
-        for (name, millis) in rows {
-            let millis = millis.map_or("none".to_owned(), |millis| millis.to_string());
-            writeln!(f, "  {name}: {millis}")?;
-        }
-        writeln!(
-            f,
-            "  CPU in all: scaling-coordinator {} s, lease-probe {} s",
-            self.coordinator_cpu_seconds, self.lease_probe_cpu_seconds
-        )
     }
 }

@@ -5,28 +5,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::wait;
 use watchdog_test_support::watchdog::Service;
 
+use super::INTERVAL;
 use super::healthy::{self, Start};
-use super::{Millis, peak_of, prober_config, round, usage_of};
-use crate::fleet::admin::OutageEnd;
 use crate::fleet::kubelets::MAX_RENEW_INTERVAL;
-use crate::fleet::{self, OutageMode, ShootReport};
+use crate::fleet::{self, Availability, ShootReport};
 use crate::rig::subscriber::{OutcomeChange, Subscriber};
 use crate::rig::{Rig, RigOptions};
-use crate::usage::{load_average, open_files_limit};
+use crate::usage::{Usage, load_average};
+use crate::{Spread, round};
 
 /// After an outage kubelets are back within 7 s: the longest pause between two of their retries.
-const RESUME_WITHIN_MILLIS: u32 = 7_000;
+const RESUME_WITHIN_MILLIS: i64 = 7_000;
 
 /// From the end of an outage until every verdict follows from the leases again, on a machine under load.
 const VERDICT_BOUND: Duration = Duration::from_secs(180);
 
 /// Shoots with a false verdict that are listed by name.
 const LISTED: usize = 5;
+
+/// Nodes of each shoot.
+const NODES: usize = 20;
 
 /// A shoot takes up to two file descriptors in the fleet: the connection from before the outage, and an attempt.
 const FILES_PER_SHOOT: u64 = 2;
@@ -40,9 +44,6 @@ pub struct OutageOptions {
     /// Shoots
     #[arg(long, default_value_t = 1_000)]
     pub shoots: usize,
-    /// Nodes of each shoot
-    #[arg(long, default_value_t = 20)]
-    pub nodes: usize,
     /// Seconds that each outage lasts, one outage after the other
     #[arg(
         long = "for",
@@ -51,30 +52,23 @@ pub struct OutageOptions {
         default_values_t = [20.0, 28.0, 32.0, 36.0, 45.0, 60.0]
     )]
     pub durations: Vec<f64>,
-    /// Mean seconds between two probes of a shoot
-    #[arg(long, default_value_t = 10.0)]
-    pub interval: f64,
     /// Share of the shoots whose nodes are cut off in the middle of the outage and do not come back with it, 0 to 1
     #[arg(long, default_value_t = 0.0)]
     pub lost: f64,
     /// How the API servers fail
-    #[arg(long = "how", value_enum, default_value_t = OutageMode::Hang)]
-    pub mode: OutageMode,
+    #[arg(long = "how", value_enum, default_value_t = Availability::Hang)]
+    pub mode: Availability,
 }
 
 /// Figures of the measurement.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(
-    missing_docs,
-    reason = "the names, with their units, are what readers of the JSON see"
-)]
 pub struct Outcomes {
     pub scenario: &'static str,
     pub shoots: usize,
     pub nodes: usize,
     pub interval_seconds: f64,
-    pub mode: OutageMode,
+    pub mode: Availability,
     pub start: Start,
     pub outages: Vec<OutageResult>,
     pub peak_mib: f64,
@@ -82,7 +76,7 @@ pub struct Outcomes {
 }
 
 /// Figures of one outage.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutageResult {
     /// From the first failure of the API servers to the last.
@@ -96,18 +90,18 @@ pub struct OutageResult {
     /// The first of them.
     pub first_false_losses: Vec<FalseLoss>,
     /// From the end of the outage to the false verdicts.
-    pub false_loss_after_end: Option<Millis>,
+    pub false_loss_after_end: Option<Spread>,
     /// Shoots whose nodes were cut off.
     pub lost: usize,
     /// Those of them that never got the verdict `LEASES_EXPIRED`.
     pub undetected_losses: usize,
     /// From the end of the outage to the verdicts on the shoots that were lost.
-    pub loss_after_end: Option<Millis>,
+    pub loss_after_end: Option<Spread>,
     /// From the last renewal of any of its nodes to the verdict on a shoot that was lost.
-    pub loss_after_last_renewal: Option<Millis>,
+    pub loss_after_last_renewal: Option<Spread>,
     /// From the end of the outage until a shoot was `HEALTHY` for good; those that were lost and those that were
     /// `HEALTHY` all the time are not counted.
-    pub healthy_after_end: Option<Millis>,
+    pub healthy_after_end: Option<Spread>,
     /// CPU time of lease-probe from the beginning of the outage until all of these verdicts.
     pub cpu_seconds: f64,
     /// Connections to API servers in that time.
@@ -136,23 +130,14 @@ struct Period {
 /// # Errors
 /// When something does not come up, or a shoot does not become healthy again.
 pub async fn run(options: OutageOptions) -> anyhow::Result<Outcomes> {
-    let interval = Duration::from_secs_f64(options.interval);
     let files = options.shoots as u64 * FILES_PER_SHOOT + OTHER_FILES;
-    let limit = open_files_limit()?;
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     ensure!(
         files <= limit,
         "{} shoots need {files} open files in one process, and {limit} are allowed: raise the limit with ulimit -n",
         options.shoots
     );
-    let rig = Rig::start(RigOptions {
-        shoots: options.shoots,
-        nodes: options.nodes,
-        machines: true,
-        dependants: false,
-        real: false,
-        prober: prober_config(interval),
-    })
-    .await?;
+    let rig = Rig::start(RigOptions::new(options.shoots, NODES, INTERVAL)).await?;
     let (services, subscriber, start) = healthy::start(&rig, 1).await?;
     let mut outages = Vec::new();
     for seconds in &options.durations {
@@ -164,12 +149,12 @@ pub async fn run(options: OutageOptions) -> anyhow::Result<Outcomes> {
     Ok(Outcomes {
         scenario: "outage",
         shoots: options.shoots,
-        nodes: options.nodes,
-        interval_seconds: options.interval,
+        nodes: NODES,
+        interval_seconds: INTERVAL.as_secs_f64(),
         mode: options.mode,
         start,
         outages,
-        peak_mib: round(peak_of(&services)?),
+        peak_mib: round(Usage::of_services(&services)?.peak_mib),
         fleet_resident_mib: round(rig.admin.report().await?.memory_mib),
     })
 }
@@ -182,24 +167,28 @@ async fn outage(
     options: &OutageOptions,
     seconds: f64,
 ) -> anyhow::Result<OutageResult> {
-    until_renewals_observed(rig, options.interval).await?;
+    until_renewals_observed(rig).await?;
     drop(subscriber.take_changes());
     let load_average_before = load_average();
-    let (used, fleet) = (usage_of(services)?, rig.admin.report().await?);
+    let (used, fleet) = (Usage::of_services(services)?, rig.admin.report().await?);
 
     // At most the number of shoots.
     let lost = (options.lost.clamp(0.0, 1.0) * options.shoots as f64).round() as usize;
-    let from = rig.admin.begin_outage(options.mode).await?;
+    let query = match options.mode {
+        Availability::Refuse => "/outage?mode=refuse",
+        _ => "/outage?mode=hang",
+    };
+    let from = rig.admin.post(query).await?;
     // The outage itself.
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-    let until = rig.admin.end_outage(end(lost)).await?;
+    let until = rig.admin.post(&recovery(lost)).await?;
     let reports = rig.admin.shoots().await?;
     let lost_shoots: BTreeSet<&str> = reports
         .iter()
         .take(lost)
         .map(|shoot| shoot.name.as_str())
         .collect();
-    let all_back = until + i64::from(RESUME_WITHIN_MILLIS) * 1_000;
+    let all_back = until + RESUME_WITHIN_MILLIS * 1_000;
     let is_lost = |shoot: &str| lost_shoots.contains(shoot);
     subscriber
         .until_observed(|shoot| !is_lost(shoot), Outcome::Healthy, all_back, VERDICT_BOUND)
@@ -212,12 +201,12 @@ async fn outage(
         eprintln!("losses without a verdict: {error:#}");
     }
     let changes = subscriber.take_changes();
-    let cpu = usage_of(services)?.cpu - used.cpu;
+    let cpu = Usage::of_services(services)?.cpu - used.cpu;
     let new_connections = rig.admin.report().await?.connections_accepted - fleet.connections_accepted;
 
     if lost > 0 {
-        let healed = rig.admin.end_outage(end(0)).await?;
-        let all_back = healed + i64::from(RESUME_WITHIN_MILLIS) * 1_000;
+        let healed = rig.admin.post(&recovery(0)).await?;
+        let all_back = healed + RESUME_WITHIN_MILLIS * 1_000;
         subscriber
             .until_observed(|_| true, Outcome::Healthy, all_back, VERDICT_BOUND)
             .await?;
@@ -230,21 +219,19 @@ async fn outage(
     })
 }
 
-const fn end(lost: usize) -> OutageEnd {
-    OutageEnd {
-        lost,
-        resume_within_millis: RESUME_WITHIN_MILLIS,
-    }
+fn recovery(lost: usize) -> String {
+    format!("/recover?lost={lost}&resume_within={RESUME_WITHIN_MILLIS}")
 }
 
 /// Waits until lease-probe has listed every shoot two renew intervals from now or later: it has seen every lease
 /// change.
-async fn until_renewals_observed(rig: &Rig, interval: f64) -> anyhow::Result<()> {
+async fn until_renewals_observed(rig: &Rig) -> anyhow::Result<()> {
     let listed_after = fleet::now() + 2 * MAX_RENEW_INTERVAL;
-    let bound = VERDICT_BOUND + Duration::from_secs_f64(interval);
-    wait::until_true("lease-probe has listed every shoot", bound, || async {
-        Ok(rig.admin.report().await?.oldest_list >= listed_after)
-    })
+    wait::until_true(
+        "lease-probe has listed every shoot",
+        VERDICT_BOUND + INTERVAL,
+        || async { Ok(rig.admin.report().await?.oldest_list >= listed_after) },
+    )
     .await
 }
 
@@ -288,16 +275,16 @@ fn evaluate(changes: &[OutcomeChange], shoots: &[ShootReport], lost: usize, peri
                 seconds_after_end: round(after_end(*at) as f64 / 1e6),
             })
             .collect(),
-        false_loss_after_end: Millis::of_micros(false_losses.iter().map(|(at, _)| after_end(*at))),
+        false_loss_after_end: Spread::of_micros(false_losses.iter().map(|(at, _)| after_end(*at))),
         lost: lost_shoots.len(),
         undetected_losses: lost_shoots.len() - losses.len(),
-        loss_after_end: Millis::of_micros(losses.iter().map(|(at, _)| after_end(*at))),
-        loss_after_last_renewal: Millis::of_micros(
+        loss_after_end: Spread::of_micros(losses.iter().map(|(at, _)| after_end(*at))),
+        loss_after_last_renewal: Spread::of_micros(
             losses
                 .iter()
                 .filter_map(|(at, shoot)| Some(at - shoot.renewed.last()?)),
         ),
-        healthy_after_end: Millis::of_micros(recoveries),
+        healthy_after_end: Spread::of_micros(recoveries),
         cpu_seconds: 0.0,
         new_connections: 0,
     }
@@ -317,82 +304,6 @@ impl Outcomes {
         );
         Ok(())
     }
-}
-
-impl std::fmt::Display for Outcomes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mode = match self.mode {
-            OutageMode::Hang => "hang",
-            OutageMode::Refuse => "refuse connections",
-        };
-        writeln!(
-            f,
-            "{} shoots x {} nodes, probed every {} s; all API servers {mode}, kubelets renew within {} s after the end",
-            self.shoots,
-            self.nodes,
-            self.interval_seconds,
-            f64::from(RESUME_WITHIN_MILLIS) / 1e3
-        )?;
-        writeln!(
-            f,
-            "  {:>8} {:>5} {:>8} {:>6} {:>7} {:>10}  {:<21} {:<21} {:<21} {:>6} {:>11}",
-            "outage s",
-            "load",
-            "affected",
-            "false",
-            "lost",
-            "undetected",
-            "loss after end s",
-            "after last renewal s",
-            "healthy after end s",
-            "CPU s",
-            "connections"
-        )?;
-        for outage in &self.outages {
-            writeln!(
-                f,
-                "  {:>8.1} {:>5} {:>8} {:>6} {:>7} {:>10}  {:<21} {:<21} {:<21} {:>6.2} {:>11}",
-                outage.seconds,
-                outage.load_average_before,
-                outage.affected,
-                outage.false_losses,
-                outage.lost,
-                outage.undetected_losses,
-                seconds(outage.loss_after_end),
-                seconds(outage.loss_after_last_renewal),
-                seconds(outage.healthy_after_end),
-                outage.cpu_seconds,
-                outage.new_connections
-            )?;
-        }
-        writeln!(f, "  times are p50, p99, max")?;
-        for outage in self.outages.iter().filter(|outage| outage.false_losses > 0) {
-            write!(
-                f,
-                "  FALSE after {:.1} s: {} shoots, {} s after the end:",
-                outage.seconds,
-                outage.false_losses,
-                seconds(outage.false_loss_after_end)
-            )?;
-            for found in &outage.first_false_losses {
-                write!(f, " {} at {:+.1} s", found.shoot, found.seconds_after_end)?;
-            }
-            writeln!(f)?;
-        }
-        writeln!(
-            f,
-            "  lease-probe {} MiB at most, the fleet {} MiB",
-            self.peak_mib, self.fleet_resident_mib
-        )
-    }
-}
-
-/// p50, p99 and the longest, in seconds.
-fn seconds(times: Option<Millis>) -> String {
-    times.map_or("-".to_owned(), |times| {
-        let [p50, p99, max] = [times.p50, times.p99, times.max].map(|millis| millis / 1e3);
-        format!("{p50:.1} {p99:.1} {max:.1}")
-    })
 }
 
 #[cfg(test)]
@@ -444,7 +355,7 @@ mod tests {
         };
         assert_eq!((result.false_losses, result.first_false_losses), (1, vec![found]));
         assert_eq!((result.lost, result.undetected_losses), (2, 1));
-        let longest = |times: Option<Millis>| times.map(|times| (times.count, times.max));
+        let longest = |times: Option<Spread>| times.map(|times| (times.count, times.max));
         assert_eq!(longest(result.loss_after_end), Some((1, 8_000.0)));
         assert_eq!(longest(result.loss_after_last_renewal), Some((1, 40_000.0)));
         assert_eq!(longest(result.healthy_after_end), Some((2, 10_000.0)));

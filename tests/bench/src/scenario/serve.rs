@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::prober_config;
+use super::INTERVAL;
 use crate::rig::{Rig, RigOptions};
 
 /// The processes to start.
@@ -27,17 +27,14 @@ pub struct ServeOptions {
 /// When something does not come up.
 pub async fn run(options: ServeOptions) -> anyhow::Result<()> {
     let rig = Rig::start(RigOptions {
-        shoots: options.shoots,
-        nodes: options.nodes,
-        machines: true,
         dependants: true,
         real: options.real,
-        prober: prober_config(std::time::Duration::from_secs(10)),
+        ..RigOptions::new(options.shoots, options.nodes, INTERVAL)
     })
     .await?;
     let kubeconfig = rig.scratch.join("fleet-seed.kubeconfig");
     let config = rig.setup.prober_file();
-    let (kubeconfig, config, admin) = (kubeconfig.display(), config.display(), rig.admin.address());
+    let (kubeconfig, config, admin) = (kubeconfig.display(), config.display(), &rig.admin.address);
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
@@ -66,7 +63,7 @@ What it did stands at (times in microseconds since 1970, a shoot's renewals in `
 
 A loss and a recovery:
 
-  curl -s -X POST http://{admin}/lose -H 'content-type: application/json' -d '{{\"shoots\": 10}}'
+  curl -s -X POST 'http://{admin}/lose?shoots=10'
   curl -s -X POST http://{admin}/recover
 
 Ctrl-C ends all of it.",
