@@ -1,6 +1,6 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-others fuzz lint fmt build image release chart-package audit bench \
+.PHONY: help demo test test-rust test-chart test-rest fuzz lint fmt build image release chart-package audit bench \
   bench-fleet bench-check bench-profile pictures acceptance soak safety coverage nightly
 SHELL := /bin/bash
 
@@ -10,7 +10,7 @@ LOCKED := $(if $(CI),--locked)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Where tests/tools/setup puts the tools; they come before others of the same name.
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dependency-watchdog/bin
-test test-rust test-others lint fmt audit acceptance soak coverage nightly: export PATH := $(TOOLS):$(PATH)
+test test-rust test-chart test-rest lint fmt audit acceptance soak coverage nightly: export PATH := $(TOOLS):$(PATH)
 
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -22,16 +22,19 @@ demo: ## See a meltdown prevented and a crash loop cut short; needs only Rust. K
 test: ## All tests, also against real Kubernetes; brings the tools it needs
 	tests/tools/setup test >/dev/null
 	cargo build $(LOCKED) --workspace --bins --tests
-	@# Side by side: most of each is waiting.
-	@$(MAKE) --no-print-directory --jobs test-rust test-others
+	@# Side by side: most of each is waiting. What each prints is shown at its end.
+	@$(MAKE) --no-print-directory --jobs --output-sync test-rust test-chart test-rest
 
 test-rust:
-	cargo nextest run $(LOCKED) --workspace
+	@# The plus: this one is shown while it runs.
+	+cargo nextest run $(LOCKED) --workspace
 
-# Shown at its end, so that it does not run into what test-rust prints. What waits most comes first.
-test-others:
-	@{ tests/chart/check && cargo test $(LOCKED) --workspace --doc && fuzz/run 10 1; } \
-	  >$(TARGET)/test-others.log 2>&1; result=$$?; cat $(TARGET)/test-others.log; exit $$result
+test-chart:
+	tests/chart/check
+
+test-rest:
+	cargo test $(LOCKED) --workspace --doc
+	fuzz/run 10 1
 
 acceptance: ## Play the scenarios and faults on the sandbox and on real Kubernetes; writes docs/acceptance.md
 	tests/tools/setup test >/dev/null
