@@ -56,6 +56,16 @@ async fn a_pod_that_recovers_before_the_deletion_arrives_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_silent_watch_is_opened_again() {
+    let (seed, weeder) = following().await;
+    seed.pod("shoot", "kube-apiserver", "apiserver");
+    seed.api.silence_watches();
+    seed.crash("shoot", "kube-apiserver");
+    seed.gone("shoot", "kube-apiserver").await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_of_the_same_name_is_another_pod() {
     let (seed, weeder) = following().await;
     seed.crashing("shoot", "etcd-0", "apiserver");

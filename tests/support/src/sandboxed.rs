@@ -220,10 +220,9 @@ impl SandboxFixture {
             (found.wanted, found.ready) == (replicas, replicas) && (replicas == 0 || !found.held)
         };
         let what = format!("the dependants are at {replicas}");
-        let waited = self
-            .timeline
-            .until_dependants(&what, shoot.namespace(), bound, good);
-        waited.await
+        self.timeline
+            .until_dependants(&what, &[shoot.namespace()], bound, good)
+            .await
     }
 
     /// Cuts all nodes of a shoot off.
@@ -261,14 +260,10 @@ impl SandboxFixture {
             verdicts: false,
         };
         let shoots = self.sandbox.shoots();
-        for shoot in &shoots {
-            let restored = self
-                .timeline
-                .until_restored(shoot.namespace(), &expected.counts, BOUND);
-            restored.await?;
-        }
+        let names: Vec<_> = shoots.iter().map(SimulatedShoot::namespace).collect();
+        let restored = self.timeline.until_restored(&names, &expected.counts, BOUND);
+        restored.await?;
         let history = History::new(history::from_sandbox(&self.sandbox.seed().audit()));
-        let names = shoots.iter().map(SimulatedShoot::namespace);
         let report = history.check_with(&self.timeline, names, &expected);
         report.check()?;
         Ok(report)

@@ -58,7 +58,8 @@ async fn shoots_that_are_not_to_be_probed_say_why_and_are_left_alone() {
         assert_eq!(fixture.shoot(name).api().counters().requests, 0, "{name}");
     }
 
-    // Each is probed as soon as its reason is gone.
+    // Each is probed as soon as its reason is gone, also where the watches are open and silent meanwhile.
+    fixture.seed().silence_watches();
     asleep.set_hibernated(false).unwrap();
     set(&waking, "/status/hibernated", json!(false));
     unborn.set_last_operation("Create", "Succeeded").unwrap();

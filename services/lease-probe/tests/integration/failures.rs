@@ -176,6 +176,8 @@ async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
         replica.until_counted(&failures(&alpha, reason), 1.0).await;
     };
     replica.until_outcome(&alpha, Outcome::Healthy).await;
+    let answered = "watchdog_shoot_requests_total{code=\"200\"}";
+    replica.until_counted(answered, 1.0).await;
 
     let path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/shoot--sandbox--alpha/machines";
     let fault = Fault::always(FaultAction::InternalError).path(path);

@@ -50,6 +50,7 @@ async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
     // Not valid at all.
     probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::ZERO);
     coordinator.until_holding(SHOOT, "is no longer valid").await;
+    until_counted(&coordinator, "expired").await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);
     // Valid for long enough to begin, but not to end: mcm never becomes unready in that time.
     probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::from_secs(2));

@@ -209,7 +209,7 @@ impl ShootUnderTest {
     pub async fn wait_restored(&self) -> anyhow::Result<()> {
         let timeline = &self.seed.timeline;
         timeline
-            .until_restored(&self.namespace, &COUNTS, self.times.bound)
+            .until_restored(&[&self.namespace], &COUNTS, self.times.bound)
             .await?;
         let what = format!("the nodes of {} are ready", self.namespace);
         wait::until_true(&what, self.times.bound, || self.half.is_whole(self.plan.nodes)).await?;
@@ -241,7 +241,7 @@ impl ShootUnderTest {
     pub async fn wait_dependants(&self, what: &str, good: impl Fn(&Dependant) -> bool) -> anyhow::Result<()> {
         let timeline = &self.seed.timeline;
         timeline
-            .until_dependants(what, &self.namespace, self.times.bound, good)
+            .until_dependants(what, &[&self.namespace], self.times.bound, good)
             .await
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use jiff::{SignedDuration, Timestamp};
 use rand::Rng;
 use tokio::time::{Instant, sleep};
 use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
@@ -13,14 +14,14 @@ use super::THRESHOLD;
 use super::seed::Seed;
 use super::times::Times;
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
-use watchdog_test_support::history::History;
 use watchdog_test_support::history::invariants::{Expectation, NodeTimes};
 use watchdog_test_support::history::timeline::{Fact, Timeline};
+use watchdog_test_support::history::{History, Write, from_sandbox};
 use watchdog_test_support::resource_usage::ResourceUsage;
 use watchdog_test_support::restartable_service::RestartableService;
 use watchdog_test_support::sandboxed::client;
 use watchdog_test_support::scratch::Scratch;
-use watchdog_test_support::wait::BOUND;
+use watchdog_test_support::wait::{self, BOUND};
 
 /// Shoots of the seed.
 const SHOOTS: usize = 200;
@@ -39,6 +40,9 @@ const MEASURE: Duration = Duration::from_secs(1);
 
 /// Share of the time after which the first window of measures begins: by then every kind of incident has happened.
 const WARM_UP: f64 = 0.4;
+
+/// The time after the end of a loss in which a verdict from before may still have an effect.
+const QUIET: SignedDuration = SignedDuration::from_secs(15);
 
 const TIMES: Times = Times {
     grace: Duration::from_secs(10),
@@ -62,6 +66,7 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
     let seed = Seed::start(&scratch, admin, kubeconfig, &TIMES).await?;
     let shoots = sandbox.shoots();
     let mut measures: Vec<Measures> = seed.services().iter().map(|_| Measures::new()).collect();
+    let mut writes = RecordedWrites::default();
     let begin = Instant::now();
     let (mut next_incident, mut next_measure) = (begin, begin);
     while begin.elapsed() < period {
@@ -73,6 +78,7 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
         }
         if now >= next_measure {
             next_measure = now + MEASURE;
+            writes.take(&sandbox);
             for (service, measures) in seed.services().iter().zip(&mut measures) {
                 measures.push(ResourceUsage::of(&service.get()).await?);
             }
@@ -80,10 +86,16 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
     }
     for shoot in &shoots {
         mend(shoot, &seed.timeline);
-        seed.timeline
-            .until_restored(shoot.namespace(), &COUNTS, BOUND)
-            .await?;
     }
+    let namespaces: Vec<_> = shoots.iter().map(SimulatedShoot::namespace).collect();
+    // A verdict from before may still scale something down.
+    wait::until_true("nothing changes any more", BOUND, || async {
+        let last = seed.timeline.last_change().context("nothing was recorded")?;
+        Ok(Timestamp::now().duration_since(last) > QUIET)
+    })
+    .await?;
+    seed.timeline.until_restored(&namespaces, &COUNTS, BOUND).await?;
+    writes.take(&sandbox);
     let expected = Expectation {
         counts: COUNTS.to_vec(),
         nodes: Some(NodeTimes {
@@ -94,9 +106,7 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
         restored: true,
         verdicts: true,
     };
-    let namespaces = shoots.iter().map(SimulatedShoot::namespace);
-    // The sandbox keeps no record of requests here.
-    History::new(Vec::new())
+    History::new(writes.taken)
         .check_with(&seed.timeline, namespaces, &expected)
         .check()?;
     seed.services()
@@ -114,15 +124,32 @@ async fn sandbox() -> anyhow::Result<Sandbox> {
         crash_after: Duration::from_millis(500),
         ..SimTiming::scaled(1.0 / TIMES.factor())
     };
-    let mut config = SandboxConfig {
+    let config = SandboxConfig {
         timing,
         shoots: (0..SHOOTS)
             .map(|index| SimulatedShootSpec::new(&format!("soak-{index}"), NODES))
             .collect(),
         ..SandboxConfig::default()
     };
-    config.seed.audit_log = 0;
     Ok(Sandbox::start(config).await?)
+}
+
+/// The writes to Deployments and membership Leases so far; the rest of the sandbox's record is forgotten.
+#[derive(Default)]
+struct RecordedWrites {
+    taken: Vec<Write>,
+    last: u64,
+}
+
+// === impl RecordedWrites ===
+
+impl RecordedWrites {
+    fn take(&mut self, sandbox: &Sandbox) {
+        let mut new = sandbox.seed().audit_since(self.last);
+        self.last = new.last().map_or(self.last, |entry| entry.id);
+        new.retain(|entry| entry.path.contains("/deployments/") || entry.path.contains("/leases/"));
+        self.taken.extend(from_sandbox(&new));
+    }
 }
 
 fn pick(shoots: &[SimulatedShoot]) -> anyhow::Result<SimulatedShoot> {

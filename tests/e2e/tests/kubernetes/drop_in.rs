@@ -330,6 +330,7 @@ async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
     // And back: the Go program restores the recorded count of what has 0 replicas, and removes the protection.
     ours.stop().await;
     assert_eq!(holder(&seed).await.unwrap(), "", "the Go program leads at once");
+    fixture.timeline.catch_up(&seed).await.unwrap();
     fixture.wait_down("all is left as it was").await.unwrap();
 
     // Ours again, after the shoot has recovered.

@@ -16,6 +16,7 @@ use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::tls::{PemFiles, Tls};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::http_exchange::exchange;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service, tls_options};
@@ -170,6 +171,30 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
 }
 
 /// Speaks TLS without a certificate.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_endpoint_asks_all_but_probes_for_a_certificate() {
+    let fixture = SandboxFixture::start("admin-tls", &["one"]).await.unwrap();
+    let server = Authority::new(&fixture.scratch, "ours")
+        .unwrap()
+        .issue("server", &[SERVER_NAME])
+        .unwrap();
+    let command = fixture
+        .bare_command(binaries::LEASE_PROBE, "admin-tls")
+        .unwrap()
+        .args(tls_options(&server))
+        .arg("--admin-tls");
+    let service = fixture.setup.custom(command).await.unwrap();
+    for (path, code) in [("/healthz", 200), ("/metrics", 403)] {
+        let tcp = TcpStream::connect(&service.admin).await.unwrap();
+        let stream = connect_tls(tcp, &server).await.unwrap();
+        let (found, text) = exchange(stream, "GET", path, "").await.unwrap();
+        assert_eq!(found, code, "{path}: {text}");
+    }
+    let tcp = TcpStream::connect(&service.admin).await.unwrap();
+    let plain = exchange(tcp, "GET", "/healthz", "").await;
+    assert!(!matches!(plain, Ok((200, _))), "not in the clear: {plain:?}");
+}
+
 async fn connect_tls(tcp: TcpStream, ca: &TlsFiles) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&ca.ca).unwrap()).unwrap();
@@ -218,7 +243,7 @@ async fn certificates_and_authorities_are_rotated_without_a_dropped_stream() {
     for _ in 0..20 {
         subscribers.push(Subscriber::start(old_client.clone()).await.unwrap());
     }
-    let followed = async || join_all(subscribers.iter().map(Subscriber::until_more)).await;
+    let followed = async || join_all(subscribers.iter().map(|subscriber| subscriber.until_more(2))).await;
 
     let new_client = |ca: &TlsFiles| channel(&service.grpc, Some(tls(&second, ca)));
     let until_served = async |what: &str, ca: &TlsFiles| {

@@ -80,7 +80,8 @@ impl StreamFixture {
     }
 
     async fn verdicts_flow(&self) {
-        self.subscriber.until_more().await;
+        // More than may lie in the buffers of the stream.
+        self.subscriber.until_more(5).await;
     }
 
     async fn until_metric(&self, series: &str, fits: impl Fn(f64) -> bool) {

@@ -60,12 +60,12 @@ impl Subscriber {
         })
     }
 
-    /// Waits for verdicts that come from now on, on the stream from before.
-    pub(crate) async fn until_more(&self) {
+    /// Waits for more than this number of verdicts from now on, on the stream from before.
+    pub(crate) async fn until_more(&self, verdicts: u64) {
         let before = self.messages.load(Ordering::Relaxed);
         wait::until_true("verdicts keep flowing", BOUND, || async {
             anyhow::ensure!(!self.task.is_finished(), "the stream of who behaves has ended");
-            Ok(self.messages.load(Ordering::Relaxed) > before + 2)
+            Ok(self.messages.load(Ordering::Relaxed) > before + verdicts)
         })
         .await
         .unwrap();

@@ -224,13 +224,15 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// When the write that replaced this version came in.
+    /// When the write that replaced this version came in: the last one against it, because one that changes nothing
+    /// succeeds and replaces nothing.
     fn arrival(&self, replaced: &Dependant) -> Option<Timestamp> {
         let arrives = |entry: &&TimelineEntry| match &entry.fact {
             Fact::Arrival { name, against } => *name == replaced.name && *against == replaced.version,
             _ => false,
         };
-        self.entries.iter().find(arrives).map(|entry| entry.at)
+        let arrivals = self.entries.iter().filter(arrives);
+        arrivals.map(|entry| entry.at).max()
     }
 
     /// A dependant as it was at a moment.

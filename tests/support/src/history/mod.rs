@@ -288,7 +288,6 @@ fn overlaps(shoot: &str, actions: &[ShootAction<'_>], report: &mut HistoryReport
     }
 }
 
-/// The shoot whose resource a path names; none for anything else. Kubernetes Events are no actions.
 fn arrival(write: &Write) -> Option<TimelineEntry> {
     let (_, rest) = write.path.split_once("/deployments/")?;
     let against = write.body.pointer("/metadata/resourceVersion")?.as_str()?;
@@ -301,6 +300,7 @@ fn arrival(write: &Write) -> Option<TimelineEntry> {
     })
 }
 
+/// The shoot whose resource a path names; none for anything else. Kubernetes Events are no actions.
 fn shoot_of(path: &str) -> Option<&str> {
     let (_, rest) = path.strip_prefix("/apis/apps/v1")?.split_once("/namespaces/")?;
     rest.split('/').next()

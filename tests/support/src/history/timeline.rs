@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ListParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -148,7 +148,7 @@ impl Timeline {
         let mut all = self.entries.lock();
         let entries = all.entry(shoot.to_owned()).or_default();
         if entries.len() == MAX_ENTRIES {
-            entries.drain(..MAX_ENTRIES / 2);
+            *entries = newer_half(std::mem::take(entries));
         }
         entries.push(entry);
         drop(all);
@@ -204,42 +204,99 @@ impl Timeline {
         }
     }
 
-    /// Waits until something holds of each of Gardener's three dependants of a shoot.
+    /// Waits until everything that the seed has now is in the timeline, so that the next wait does not end with the
+    /// past.
     ///
     /// # Errors
-    /// When `bound` passes; says how the dependants are instead.
-    pub async fn until_dependants(
+    /// When the seed does not answer, or the watch stays behind.
+    pub async fn catch_up(&self, seed: &Client) -> anyhow::Result<()> {
+        let all = Api::<Deployment>::all(seed.clone());
+        let all = all.list(&ListParams::default()).await?;
+        let is_seen = |listed: &Deployment| {
+            let seen = self.dependant(&listed.namespace().unwrap_or_default(), &listed.name_any());
+            seen.is_some_and(|seen| seen.version >= version(listed))
+        };
+        self.until("the timeline has caught up", BOUND, |_| all.iter().all(is_seen))
+            .await
+    }
+
+    /// Waits until something holds of each of Gardener's three dependants of some shoots, of all at once.
+    ///
+    /// # Errors
+    /// When `bound` passes; says of one dependant how it is instead.
+    pub async fn until_dependants<S: AsRef<str>>(
         &self,
         what: &str,
-        shoot: &str,
+        shoots: &[S],
         bound: Duration,
         good: impl Fn(&Dependant) -> bool,
     ) -> anyhow::Result<()> {
-        let now = || [KCM, MCM, CA].map(|name| self.dependant(shoot, name));
-        let condition = |_: &_| now().iter().all(|found| found.as_ref().is_some_and(&good));
-        let waited = self.until(&format!("{what} ({shoot})"), bound, condition).await;
-        waited.with_context(|| format!("{:?}", now()))
+        let wrong = || {
+            shoots.iter().find_map(|shoot| {
+                let all = [KCM, MCM, CA].map(|name| self.dependant(shoot.as_ref(), name));
+                let is_good = all.iter().all(|found| found.as_ref().is_some_and(&good));
+                (!is_good).then(|| format!("{}: {all:?}", shoot.as_ref()))
+            })
+        };
+        let waited = self.until(what, bound, |_| wrong().is_none()).await;
+        waited.with_context(|| wrong().unwrap_or_default())
     }
 
-    /// Waits until the dependants of a shoot want and have these counts, and none is held down.
+    /// Waits until the dependants of some shoots want and have these counts, and none is held down, of all at once.
     ///
     /// # Errors
-    /// When they do not in time; says how the dependants are instead.
-    pub async fn until_restored(
+    /// When they do not in time; says of one dependant how it is instead.
+    pub async fn until_restored<S: AsRef<str>>(
         &self,
-        shoot: &str,
+        shoots: &[S],
         counts: &[(&str, i32)],
         bound: Duration,
     ) -> anyhow::Result<()> {
-        let restored = |dependant: &Dependant| {
-            let is_at = |(name, count): &(&str, i32)| {
-                *name == dependant.name && (dependant.wanted, dependant.ready) == (*count, *count)
-            };
-            counts.iter().any(is_at) && !dependant.held
-        };
-        self.until_dependants("all dependants are restored", shoot, bound, restored)
+        let restored = |dependant: &Dependant| dependant.is_restored(counts);
+        self.until_dependants("all dependants are restored", shoots, bound, restored)
             .await
     }
+
+    /// The last change of a dependant of any shoot.
+    #[must_use]
+    pub fn last_change(&self) -> Option<Timestamp> {
+        let entries = self.entries.lock();
+        let all = entries.values().flatten();
+        let changes = all.filter(|entry| matches!(entry.fact, Fact::Dependant(_)));
+        changes.map(|entry| entry.at).max()
+    }
+}
+
+// === impl Dependant ===
+
+impl Dependant {
+    /// True if it wants and has one of these counts by its name, and is not held down.
+    #[must_use]
+    pub fn is_restored(&self, counts: &[(&str, i32)]) -> bool {
+        let is_at =
+            |(name, count): &(&str, i32)| *name == self.name && (self.wanted, self.ready) == (*count, *count);
+        counts.iter().any(is_at) && !self.held
+    }
+}
+
+/// Forgets the older of too many facts: those before the last beginning of a loss in the older half, except for how
+/// everything was then. So each loss is judged with its beginning.
+fn newer_half(mut entries: Vec<TimelineEntry>) -> Vec<TimelineEntry> {
+    let older = entries.iter().take(entries.len() / 2);
+    let is_loss = |entry: &TimelineEntry| matches!(entry.fact, Fact::Cut { cut: 1.., .. });
+    let begin = older.clone().rposition(is_loss).unwrap_or(older.len());
+    let newer = entries.split_off(begin);
+    let mut state = BTreeMap::new();
+    for entry in entries {
+        let about = match &entry.fact {
+            Fact::Dependant(dependant) => dependant.name.clone(),
+            Fact::Cluster { .. } => "the Cluster".to_owned(),
+            Fact::Verdict(_) => "the verdict".to_owned(),
+            Fact::Operator(_) | Fact::Cut { .. } | Fact::Arrival { .. } => continue,
+        };
+        state.insert(about, entry);
+    }
+    state.into_values().chain(newer).collect()
 }
 
 /// Reports every object that a watch brings, and whether it is gone. What is listed again after a break comes as it is
@@ -308,5 +365,47 @@ fn forbids(cluster: &DynamicObject) -> Option<&'static str> {
         Some("migrating")
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_facts_the_newer_losses_are_kept_whole() {
+        let timeline = Timeline::default();
+        let dependant = |version: u64| {
+            Fact::Dependant(Dependant {
+                version,
+                name: KCM.to_owned(),
+                ..Dependant::default()
+            })
+        };
+        timeline.add("a", dependant(0));
+        for version in 1..100_000 {
+            let cut = if version % 2 == 0 { 0 } else { 5 };
+            timeline.add("a", Fact::Cut { cut, of: 5 });
+            timeline.add("a", Fact::Verdict(Outcome::LeasesExpired));
+            // A dependant that did not change for long is not forgotten.
+            if version % 10_000 == 0 {
+                timeline.add("a", dependant(version));
+            }
+        }
+        let kept = timeline.of("a");
+        assert!(
+            kept.len() <= MAX_ENTRIES && kept.len() >= MAX_ENTRIES / 2,
+            "{}",
+            kept.len()
+        );
+        assert_eq!(
+            timeline.dependant("a", KCM).map(|found| found.version),
+            Some(90_000)
+        );
+        let first_cut = kept.iter().find(|entry| matches!(entry.fact, Fact::Cut { .. }));
+        assert_eq!(
+            first_cut.map(|entry| entry.fact.clone()),
+            Some(Fact::Cut { cut: 5, of: 5 })
+        );
     }
 }

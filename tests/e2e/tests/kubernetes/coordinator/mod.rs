@@ -121,13 +121,13 @@ impl Fixture {
         let is_down = |found: &Dependant| (found.wanted, found.ready, found.held) == (0, 0, true);
         let timeline = &self.timeline;
         timeline
-            .until_dependants("all are down", SHOOT, BOUND, is_down)
+            .until_dependants("all are down", &[SHOOT], BOUND, is_down)
             .await
     }
 
     /// Waits until all three are at these counts, judges how they came there, and begins the record anew.
     async fn end(&mut self, counts: [(&'static str, i32); 3]) -> anyhow::Result<()> {
-        self.timeline.until_restored(SHOOT, &counts, BOUND).await?;
+        self.timeline.until_restored(&[SHOOT], &counts, BOUND).await?;
         self.judge(counts, true)?;
         self.begin().await
     }

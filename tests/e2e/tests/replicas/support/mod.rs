@@ -295,19 +295,17 @@ impl ScriptedShoots {
     /// Waits until every dependant wants and has as many replicas as `fits` accepts; the second argument says whether
     /// it is held down by us.
     pub(crate) async fn until_all(&self, what: &str, fits: impl Fn(i32, bool) -> bool) -> anyhow::Result<()> {
-        for shoot in &self.shoots {
-            let good = |found: &Dependant| found.wanted == found.ready && fits(found.wanted, found.held);
-            self.timeline.until_dependants(what, shoot, BOUND, good).await?;
-        }
-        Ok(())
+        self.timeline.catch_up(&self.client).await?;
+        let good = |found: &Dependant| found.wanted == found.ready && fits(found.wanted, found.held);
+        self.timeline
+            .until_dependants(what, &self.shoots, BOUND, good)
+            .await
     }
 
     /// Waits until everything is as it was before.
     pub(crate) async fn until_restored(&self) -> anyhow::Result<()> {
-        for shoot in &self.shoots {
-            self.timeline.until_restored(shoot, &COUNTS, BOUND).await?;
-        }
-        Ok(())
+        self.timeline.catch_up(&self.client).await?;
+        self.timeline.until_restored(&self.shoots, &COUNTS, BOUND).await
     }
 
     /// The record since the start.
