@@ -14,7 +14,7 @@ use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
 use watchdog_runtime::trace::OtlpEndpoint;
 
-use crate::controller::history::HistoryLimits;
+use crate::domain::history::HistoryLimits;
 
 /// Scales the dependants of shoots down when their nodes are cut off, and up again, level by level.
 #[derive(Debug, Clone, Parser)]

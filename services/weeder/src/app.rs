@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::try_join3;
+use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
@@ -73,6 +74,10 @@ pub fn start(
 ) -> Arc<dyn Collector> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
+    // The membership keeps its own client: renewals must not wait for deletions.
+    let pace = Pace::new(config.request_rate);
+    let seed = pace.client(replica.seed.clone());
+    let events = events(base, replica, &config, seed.clone());
     let rules = base.follow(config.file);
     let membership = replica.membership.clone();
     // Also while its Lease is not renewed, so that it goes on with what it knows. Then it deletes nothing: each
@@ -84,18 +89,6 @@ pub fn start(
         "ownership",
         watch_ownership(membership.clone(), state.clone(), base.draining.clone()),
     );
-    // The membership keeps its own client: renewals must not wait for deletions.
-    let pace = Pace::new(config.request_rate);
-    let seed = pace.client(replica.seed.clone());
-    let events = events::start(
-        seed.clone(),
-        SERVICE,
-        &base.identity,
-        &base.readiness,
-        &base.tasks,
-    );
-    let may_publish = config.mode == Mode::Protect || config.observe_events;
-    let events = events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart);
     let worker = RequestWorker {
         state: state.clone(),
         membership,
@@ -128,6 +121,13 @@ pub fn start(
     };
     routes.add_service(WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES));
     Arc::new(StateCollector { state })
+}
+
+/// Publishes Kubernetes Events, where this replica may.
+fn events(base: &ServiceBuilder, replica: &Replica<Share>, config: &Config, seed: Client) -> EventSink {
+    let events = events::start(seed, SERVICE, &base.identity, &base.readiness, &base.tasks);
+    let may_publish = config.mode == Mode::Protect || config.observe_events;
+    events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart)
 }
 
 /// Watches the seed, and checks the permissions for that. With `annotations` Services may declare their dependants, and

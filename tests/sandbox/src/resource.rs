@@ -116,7 +116,7 @@ pub struct ResourceType {
     pub generation: Generation,
     /// True if an update without resourceVersion is accepted.
     pub unconditional_update: bool,
-    /// Defined by a CustomResourceDefinition: no strategic merge patch, list items carry their type.
+    /// Defined by a CustomResourceDefinition: list items carry their type.
     pub custom: bool,
     /// Only POST is served and nothing is stored (access reviews).
     pub review: bool,

@@ -99,6 +99,13 @@ async fn serves_until_sigterm() {
     .await;
     assert_eq!(call(control, "POST", "/shoots/shoot-0/heal", None).await.0, 200);
 
+    let (_, audit) = call(control, "GET", "/audit?since=0", None).await;
+    let mut audit = audit.as_array().unwrap().iter();
+    assert!(
+        audit.any(|entry| entry["verb"] == "list" && entry["path"] == "/api/v1/pods"),
+        "{audit:?}"
+    );
+
     let (code, error) = call(control, "POST", "/shoots/none/heal", None).await;
     assert_eq!((code, error["error"].as_str().unwrap()), (404, "no shoot none"));
     let pid = process.0.id().to_string();

@@ -1,6 +1,6 @@
-//! Shared by the end-to-end tests, the demo and the benchmarks, one of each: child processes that never outlive their
-//! test, waiting with a bound, proxies, the services as processes, real Kubernetes control planes ([`real`]), and the
-//! checker of what happened ([`history`]).
+//! Shared by the tests, the demo and the benchmarks, one of each: child processes that never outlive their test,
+//! waiting with a bound, proxies, the services as processes and in process ([`in_process`]), real Kubernetes control
+//! planes ([`real`]), and the checker of what happened ([`history`]).
 //!
 //! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
 

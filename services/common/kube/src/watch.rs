@@ -25,6 +25,10 @@ use crate::client::{RequestError, WATCH_SECONDS, request};
 use crate::key::ObjectKey;
 use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS, WatchName};
 
+/// Objects in one page of a list: what client-go's pager takes, and what API servers are tuned for. A seed may have
+/// tens of thousands of pods and Services; a page of them stays below some megabytes.
+pub const LIST_PAGE: u32 = 500;
+
 /// Clusters in one page of a list. They are large, mostly because of the cloud profile in them: pages of 50 keep an
 /// answer near a megabyte.
 pub const CLUSTER_PAGE: u32 = 50;

@@ -10,6 +10,7 @@ use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::{Item, ItemList, ListError};
 use watchdog_api::node::{NodeCondition, NodeItem};
 use watchdog_api::protobuf;
+use watchdog_kube::watch::LIST_PAGE;
 
 use super::answer_budget::MemoryShare;
 use super::connection::{ApiResponse, CachedConnection};
@@ -17,8 +18,8 @@ use super::transport::{ApiRequest, Connector};
 use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::outcome::{ProbeFailure, ShootPermission, quote};
 
-/// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
-pub const LARGEST_PAGE: usize = 500;
+/// Objects asked for at once.
+pub const LARGEST_PAGE: usize = LIST_PAGE as usize;
 
 /// And the fewest, after pages that were too large: 16 nodes are about 250 kB.
 const SMALLEST_PAGE: usize = 16;

@@ -226,7 +226,7 @@ impl NetworkPath<'_> {
 
     /// The first instant from `at` on at which the way to an answering process is not clear; what comes before needs no
     /// closer look.
-    pub(crate) fn next_disturbance(&self, at: Micros) -> Option<Micros> {
+    pub(crate) fn next_fault(&self, at: Micros) -> Option<Micros> {
         let segments = self.server.segments.iter().filter(|segment| {
             matches!(
                 segment.behaviour,

@@ -277,11 +277,11 @@ impl SimLink {
     fn falls_silent(&self, path: &NetworkPath<'_>) -> Option<Micros> {
         let mut sign = self.last_sign;
         loop {
-            // Nothing can happen to a PING before the next disturbance.
-            let disturbed = path.next_disturbance(sign)?;
-            let undisturbed = (disturbed - sign - SECOND) / (PING_INTERVAL + 3 * MILLISECOND);
-            if undisturbed > 0 {
-                sign += undisturbed * (PING_INTERVAL + 3 * MILLISECOND);
+            // Nothing can happen to a PING before the next fault.
+            let fault = path.next_fault(sign)?;
+            let without_fault = (fault - sign - SECOND) / (PING_INTERVAL + 3 * MILLISECOND);
+            if without_fault > 0 {
+                sign += without_fault * (PING_INTERVAL + 3 * MILLISECOND);
             }
             let ping = sign + PING_INTERVAL;
             match path.pong(self.opened, ping) {

@@ -14,19 +14,10 @@ use watchdog_watch_stream::server::StateStore;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::flow::{Action, ActionOutcome};
-use crate::domain::history::{ShootEvent, ShootEventKind, ShootHistory};
+use crate::domain::history::{HistoryLimits, ShootEvent, ShootEventKind, ShootHistory};
 use crate::domain::incident::{EvidenceCounts, Incident};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::ShootScaling;
-
-/// How many events of the history are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HistoryLimits {
-    /// Of one shoot.
-    pub per_shoot: usize,
-    /// Of all shoots.
-    pub total: usize,
-}
 
 /// The history of all shoots.
 pub(crate) struct HistoryStore {

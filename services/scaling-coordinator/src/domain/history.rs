@@ -19,6 +19,15 @@ use super::overview::ShootScaling;
 use super::status::{FlowState, Step};
 use super::{Direction, direction_name};
 
+/// How many events of the history are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Of one shoot.
+    pub per_shoot: usize,
+    /// Of all shoots.
+    pub total: usize,
+}
+
 /// An event in the history of a shoot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ShootEvent {

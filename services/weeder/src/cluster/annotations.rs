@@ -16,10 +16,10 @@ use watchdog_api::names::DEPENDANTS_ANNOTATION;
 use watchdog_api::selector::Selector;
 use watchdog_api::weeder::parse_dependants;
 use watchdog_kube::events::{EventSink, Notice};
-use watchdog_kube::watch::{Change, Watch};
+use watchdog_kube::watch::{Change, LIST_PAGE, Watch};
 use watchdog_runtime::readiness::Readiness;
 
-use super::{ObjectUpdate, PAGE_SIZE, malformed, reference, update};
+use super::{ObjectUpdate, malformed, reference, update};
 use crate::domain::namespaced_name::NamespacedName;
 
 /// The dependants that a Service declares; none if it declares none.
@@ -39,7 +39,7 @@ pub(crate) async fn watch(
     let watch = Watch {
         name: "services",
         api: Api::<PartialObjectMeta<Service>>::all(client),
-        config: Config::default().page_size(PAGE_SIZE),
+        config: Config::default().page_size(LIST_PAGE),
     };
     let mut reports = MalformedReports {
         events,

@@ -24,10 +24,6 @@ pub(crate) mod watches;
 
 pub(crate) use self::objects::{EndpointsObject, PodObject, SliceObject};
 
-/// Objects in one page of a list, as in client-go. A seed may have tens of thousands of pods and Services; a page of
-/// them stays below some megabytes.
-const PAGE_SIZE: u32 = 500;
-
 /// A change that a watch brings, in the terms of the rules.
 #[derive(Debug)]
 pub(crate) enum ObjectUpdate<T> {

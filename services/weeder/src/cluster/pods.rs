@@ -3,11 +3,11 @@
 use kube::Api;
 use kube::runtime::watcher::Config;
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::watch::Watch;
+use watchdog_kube::watch::{LIST_PAGE, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use super::objects::PodObject;
-use super::{ObjectUpdate, PAGE_SIZE, update};
+use super::{ObjectUpdate, update};
 use crate::domain::dependants::PodQuery;
 use crate::domain::pods::Pod;
 
@@ -22,7 +22,7 @@ pub(crate) async fn watch(
     stop: CancellationToken,
     mut on_update: impl FnMut(ObjectUpdate<Pod>) + Send,
 ) -> anyhow::Result<()> {
-    let mut config = Config::default().page_size(PAGE_SIZE);
+    let mut config = Config::default().page_size(LIST_PAGE);
     if let Some(labels) = &query.labels {
         config = config.labels(labels);
     }

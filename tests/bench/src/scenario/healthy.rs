@@ -49,7 +49,7 @@ pub struct HealthyOptions {
 /// The result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcomes {
+pub struct HealthyFigures {
     scenario: &'static str,
     shoots: usize,
     nodes: usize,
@@ -183,7 +183,7 @@ impl Window {
 ///
 /// # Errors
 /// When something does not come up or a shoot does not become healthy.
-pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
+pub async fn run(options: HealthyOptions) -> anyhow::Result<HealthyFigures> {
     let load_average_before = load_average();
     let interval = Duration::from_secs_f64(options.interval);
     let rig = Rig::start(RigOptions {
@@ -203,7 +203,7 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
     let sampling = Perf::start(&rig.scratch, &services, options.perf.as_deref())?;
     let window = Window::measure(&rig, &services, crowd.as_ref(), &options).await?;
     Perf::stop(sampling).await?;
-    Ok(Outcomes {
+    Ok(HealthyFigures {
         scenario: "healthy",
         shoots: options.shoots,
         nodes: options.nodes,

@@ -52,7 +52,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// The result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcomes {
+pub struct HostileFigures {
     pub scenario: &'static str,
     pub shoots: usize,
     pub nodes: usize,
@@ -75,7 +75,7 @@ pub struct Outcomes {
     pub peak_limited_mib: f64,
 }
 
-impl Outcomes {
+impl HostileFigures {
     /// Succeeds if the honest shoots are served and the memory stayed below the limit.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ async fn start_servers() -> anyhow::Result<Vec<String>> {
 ///
 /// # Errors
 /// When something does not come up, lease-probe ends, or a loss is not reported or falsely so.
-pub async fn run() -> anyhow::Result<Outcomes> {
+pub async fn run() -> anyhow::Result<HostileFigures> {
     let load_average_before = load_average();
     let rig = Rig::start(RigOptions::new(SHOOTS, NODES, INTERVAL)).await?;
     put_on_seed(&rig, &start_servers().await?).await?;
@@ -183,7 +183,7 @@ pub async fn run() -> anyhow::Result<Outcomes> {
     // The group can be removed when its process has ended.
     drop(services);
     drop(limit);
-    Ok(Outcomes {
+    Ok(HostileFigures {
         scenario: "hostile",
         shoots: SHOOTS,
         nodes: NODES,

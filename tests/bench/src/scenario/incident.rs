@@ -45,7 +45,7 @@ pub struct IncidentOptions {
 /// The result. Spreads are over the shoots.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcomes {
+pub struct IncidentFigures {
     pub scenario: &'static str,
     pub shoots: usize,
     pub nodes: usize,
@@ -68,7 +68,7 @@ pub struct Outcomes {
 ///
 /// # Errors
 /// When something does not come up, or a shoot is not scaled down or not restored.
-pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
+pub async fn run(options: IncidentOptions) -> anyhow::Result<IncidentFigures> {
     let load_average_before = load_average();
     let rig = Rig::start(RigOptions {
         dependants: true,
@@ -105,7 +105,7 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
     let verdict = |shoot: &ShootReport| Some(latest.get(&shoot.name)?.at);
     let kcm =
         |scales: &Scales, shoot: &ShootReport, replicas, ready| scales.at(&shoot.name, KCM, replicas, ready);
-    Ok(Outcomes {
+    Ok(IncidentFigures {
         scenario: "incident",
         shoots: options.shoots,
         nodes: NODES,

@@ -56,7 +56,7 @@ pub struct LossOptions {
 /// The result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcomes {
+pub struct LossFigures {
     pub scenario: &'static str,
     pub shoots: usize,
     pub nodes: usize,
@@ -112,7 +112,7 @@ pub fn lags<'a>(
 ///
 /// # Errors
 /// When something does not come up, or a loss or recovery is not reported, or reported before it was one.
-pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
+pub async fn run(options: LossOptions) -> anyhow::Result<LossFigures> {
     let load_average_before = load_average();
     let rig = Rig::start(RigOptions::new(options.shoots, options.nodes, INTERVAL)).await?;
     let (services, subscriber, start) = healthy::start(&rig, 1).await?;
@@ -159,7 +159,7 @@ pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
         "the fleet did not recover as it should"
     );
     let delta = |of: fn(&Report) -> u64| of(&fleet_after) - of(&fleet);
-    Ok(Outcomes {
+    Ok(LossFigures {
         scenario: "loss",
         shoots: options.shoots,
         nodes: options.nodes,
@@ -196,7 +196,7 @@ async fn stay_lost(rig: &Rig, services: &[Service], seconds: f64) -> anyhow::Res
     Ok(Some((round(cpu / window), interval)))
 }
 
-impl Outcomes {
+impl LossFigures {
     /// Succeeds if the verdicts came in time, and no shoot's nodes were listed twice.
     ///
     /// # Errors

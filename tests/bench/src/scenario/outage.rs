@@ -63,7 +63,7 @@ pub struct OutageOptions {
 /// Figures of the measurement.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcomes {
+pub struct OutageFigures {
     pub scenario: &'static str,
     pub shoots: usize,
     pub nodes: usize,
@@ -129,7 +129,7 @@ struct Period {
 ///
 /// # Errors
 /// When something does not come up, or a shoot does not become healthy again.
-pub async fn run(options: OutageOptions) -> anyhow::Result<Outcomes> {
+pub async fn run(options: OutageOptions) -> anyhow::Result<OutageFigures> {
     let files = options.shoots as u64 * FILES_PER_SHOOT + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     ensure!(
@@ -146,7 +146,7 @@ pub async fn run(options: OutageOptions) -> anyhow::Result<Outcomes> {
             .with_context(|| format!("an outage of {seconds} s"))?;
         outages.push(result);
     }
-    Ok(Outcomes {
+    Ok(OutageFigures {
         scenario: "outage",
         shoots: options.shoots,
         nodes: NODES,
@@ -290,7 +290,7 @@ fn evaluate(changes: &[OutcomeChange], shoots: &[ShootReport], lost: usize, peri
     }
 }
 
-impl Outcomes {
+impl OutageFigures {
     /// Fails unless every shoot got the verdict that it deserves.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! The same requests to the sandbox and to a real kube-apiserver: the answers must be the same.
 //!
 //! `real.txt` holds what a kube-apiserver v1.20.2 answered, object by object cut down to what a step shows and
-//! with versions, UIDs and times made comparable. This test compares the sandbox with it; `real_conformance` of the
-//! end-to-end tests compares a real kube-apiserver with it, so that the file stays true.
+//! with versions, UIDs and times made comparable. This test compares the sandbox with it; `kubernetes::conformance` of
+//! the end-to-end tests compares a real kube-apiserver with it, so that the file stays true.
 
 #![allow(
     clippy::unwrap_used,

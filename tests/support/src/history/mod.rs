@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | S1 | no scale-down without a valid verdict of a loss | the nodes were cut off for long enough, where the test cuts them off |
 //! | S2 | never on unreachable, throttled, inconclusive, stale or missing verdicts | the verdict at a scale-down, where verdicts are recorded |
-//! | S3 | the order of the levels holds | each change of `spec.replicas` against what was ready at that version |
+//! | S3 | the order of the levels holds | each change of `spec.replicas` against what was ready at that version, or when its write came in |
 //! | S4 | no replica count of a shoot that hibernates, migrates or is deleted is ever written | versions of the Cluster against those of the dependants |
 //! | S5 | one coordinator acts on a shoot at a time | the writes and their authors, as the API server recorded them |
 //! | S6 | what was scaled down is restored to its count | the counts recorded, and the state at the end |

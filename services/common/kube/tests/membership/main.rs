@@ -1,4 +1,4 @@
-//! Membership against an API server: replicas come, go, die, are cut off, and are disturbed.
+//! Membership against an API server: replicas come, go, die, are cut off, and are overwritten.
 
 #![cfg(test)]
 #![allow(unreachable_pub, reason = "shared by the modules of this test")]

@@ -24,23 +24,23 @@ impl MembershipState {
         }) = own
         else {
             self.base = OwnLeaseState::Absent;
-            return self.disturbed(MembershipEvent::Overwritten);
+            return self.overwritten(MembershipEvent::Overwritten);
         };
         if matches!(&self.base, OwnLeaseState::Own(known) if *known == lease_version) {
             return;
         }
         if !record.held {
             self.base = OwnLeaseState::Own(lease_version);
-            return self.disturbed(MembershipEvent::Overwritten);
+            return self.overwritten(MembershipEvent::Overwritten);
         }
         if record.session.within(self.first, self.session) {
             self.base = OwnLeaseState::Own(lease_version);
             if record.session != self.session {
-                self.disturbed(MembershipEvent::Overwritten);
+                self.overwritten(MembershipEvent::Overwritten);
             }
             return;
         }
-        self.disturbed(MembershipEvent::IdentityConflict(record.session));
+        self.overwritten(MembershipEvent::IdentityConflict(record.session));
         // A container starts when the one before in its Pod has ended: only what that one had sent may still arrive.
         let predecessor = self.pod.is_some() && record.pod == self.pod;
         let ends_at = match &self.base {
@@ -72,7 +72,7 @@ impl MembershipState {
         self.timing.takeover_delay
     }
 
-    fn disturbed(&mut self, event: MembershipEvent) {
+    fn overwritten(&mut self, event: MembershipEvent) {
         if matches!(self.phase, SessionPhase::Published | SessionPhase::Joined) && !self.leaving {
             self.events.push_back(event);
             self.new_session();
