@@ -101,10 +101,7 @@ async fn serves_until_sigterm() {
 
     let (_, audit) = call(control, "GET", "/audit?since=0", None).await;
     let mut audit = audit.as_array().unwrap().iter();
-    assert!(
-        audit.any(|entry| entry["verb"] == "list" && entry["path"] == "/api/v1/pods"),
-        "{audit:?}"
-    );
+    assert!(audit.any(|entry| entry["verb"] == "list" && entry["code"] == 200));
 
     let (code, error) = call(control, "POST", "/shoots/none/heal", None).await;
     assert_eq!((code, error["error"].as_str().unwrap()), (404, "no shoot none"));

@@ -253,7 +253,7 @@ async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
     let seed = Seed::start().await;
     let replica = seed.replica().await;
     replica.ready().await;
-    let bad = json!({"stringData": {"ca.key": "classified"}, "data": {"ca.key": "Y2xhc3NpZmllZA=="}});
+    let bad = json!({"data": {"ca.key": "Y2xhc3NpZmllZA=="}});
     let patch = Patch::Merge(&bad);
     seed.secrets
         .patch(SECRET, &PatchParams::default(), &patch)

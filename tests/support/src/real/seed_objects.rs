@@ -1,6 +1,7 @@
 //! Objects that Gardener puts into a seed for a shoot.
 
 use anyhow::Context;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DynamicObject, ObjectMeta, PostParams};
@@ -60,7 +61,7 @@ pub async fn create_kubeconfig_secret(
             name: Some(name.to_owned()),
             ..ObjectMeta::default()
         },
-        string_data: Some([("kubeconfig".to_owned(), kubeconfig.to_owned())].into()),
+        data: Some([("kubeconfig".to_owned(), ByteString(kubeconfig.into()))].into()),
         ..Secret::default()
     };
     bounded("create a Secret", secrets.create(&PostParams::default(), &secret)).await?;
