@@ -184,17 +184,15 @@ pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use k8s_openapi::api::core::v1::Secret;
     use kube::Api;
     use kube::api::ListParams;
     use kube::core::response::StatusDetails;
-    use parking_lot::Mutex;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use watchdog_runtime::args::LogFormat;
     use watchdog_runtime::telemetry;
+    use watchdog_test_support::in_process::CapturedOutput;
 
     use super::*;
 
@@ -247,20 +245,6 @@ mod tests {
         assert_eq!(error.failure().reason, Reason::ConnectionRefused);
     }
 
-    #[derive(Clone, Default)]
-    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for CapturedLog {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     /// kube logs such an answer whole; the place from which it does is known to [`telemetry`] by its name.
     #[tokio::test]
     async fn an_answer_that_cannot_be_decoded_is_not_in_the_log() {
@@ -276,7 +260,7 @@ mod tests {
             let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
-        let kept = CapturedLog::default();
+        let kept = CapturedOutput::default();
         let writer = kept.clone();
         let (subscriber, _) =
             telemetry::subscriber(LogFormat::Text, "trace", move || writer.clone()).unwrap();
@@ -284,7 +268,7 @@ mod tests {
         let secrets: Api<Secret> = Api::all(client(port));
         let error = request(secrets.list(&ListParams::default())).await.unwrap_err();
         serve.await.unwrap();
-        let log = String::from_utf8(kept.0.lock().clone()).unwrap();
+        let log = kept.text();
         assert!(log.contains("kube_client"), "{log}");
         assert!(!log.contains("classified"), "{log}");
         assert!(!error.to_string().contains("classified"), "{error}");
