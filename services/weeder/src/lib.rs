@@ -18,6 +18,8 @@ use self::domain::pods::CrashLoop;
 use self::domain::readiness::Slice;
 pub use self::grpc::service::WeederApi;
 
+// The decoders of the objects of the seed, for the fuzz targets.
+
 /// Labels of a pod, true if it is being deleted, and its containers in a crash loop.
 pub type PodFacts = (BTreeMap<String, String>, bool, Vec<CrashLoop>);
 

@@ -9,17 +9,7 @@ use serde_json::Value;
 #[test]
 fn a_healthy_fleet_is_measured() {
     let output = Command::new(env!("CARGO_BIN_EXE_probe-fleet"))
-        .args([
-            "healthy",
-            "--shoots",
-            "3",
-            "--nodes",
-            "2",
-            "--interval",
-            "2",
-            "--window",
-            "2",
-        ])
+        .args("healthy --shoots 3 --nodes 2 --interval 2 --window 2".split(' '))
         .output()
         .unwrap();
     let figures: Value = serde_json::from_slice(&output.stdout)

@@ -18,7 +18,7 @@ use super::transport::{ApiRequest, Connector};
 use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::outcome::{ProbeFailure, ShootPermission, quote};
 
-/// Objects asked for at once.
+/// The most objects that are asked for at once.
 pub const LARGEST_PAGE: usize = LIST_PAGE as usize;
 
 /// And the fewest, after pages that were too large: 16 nodes are about 250 kB.

@@ -147,7 +147,7 @@ impl RecordedWrites {
     fn take(&mut self, sandbox: &Sandbox) {
         let mut new = sandbox.seed().audit_since(self.last);
         self.last = new.last().map_or(self.last, |entry| entry.id);
-        new.retain(|entry| entry.path.contains("/deployments/") || entry.path.contains("/leases/"));
+        new.retain(|entry| entry.path.contains("/deployments/") || entry.path.contains("/leases"));
         self.taken.extend(from_sandbox(&new));
     }
 }
