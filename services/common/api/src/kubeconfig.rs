@@ -65,7 +65,7 @@ pub struct KubeconfigError {
     pub reason: String,
 }
 
-type Result<T> = std::result::Result<T, KubeconfigError>;
+type Result<T, E = KubeconfigError> = std::result::Result<T, E>;
 
 fn refuse<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T> {
     Err(KubeconfigError {
