@@ -119,7 +119,9 @@ def test_services_let_the_prometheis_of_the_seed_in(namespace, selectors, alias)
     for name, service in of_kind(render(namespace=namespace), "Service").items():
         annotations = service["metadata"].get("annotations", {})
         if not name.endswith("-headless"):
-            assert annotations == {}
+            # The Pod of helm test.
+            (own,) = json.loads(annotations[f"{prefix}namespace-selectors"])
+            assert own == {"matchLabels": {"kubernetes.io/metadata.name": LEASES}} and len(annotations) == 1
             continue
         ports = json.loads(annotations.pop(f"{prefix}from-all-seed-scrape-targets-allowed-ports"))
         assert ports == [{"port": 9643, "protocol": "TCP"}]
@@ -238,7 +240,7 @@ def test_escape_hatches():
         assert pod["spec"][key] == given[key]
     (container,) = pod["spec"]["containers"]
     assert container["args"][-1:] == given["extraArgs"] and container["env"][-1:] == given["extraEnv"]
-    assert {"--grpc-addr=[::]:9645", "--admin-addr=[::]:9643", f"--namespace={LEASES}"} <= set(container["args"])
+    assert {"--grpc-addr=[::]:9645", "--admin-addr=[::]:9643", f"--namespace={OTHER_LEASES}"} <= set(container["args"])
     account = of_kind(objects, "ServiceAccount")["wd-lease-probe"]
     assert given["serviceAccount"]["annotations"].items() <= account["metadata"]["annotations"].items()
     for name in "wd-lease-probe", "wd-lease-probe-headless":

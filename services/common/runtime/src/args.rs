@@ -155,7 +155,7 @@ impl CommonArgs {
         given.unwrap_or_else(|| self.service_name(service))
     }
 
-    /// DNS names of the services of the watchdog, which may call this one: where the name of the other replicas is given
+    /// DNS names of the services of the watchdog, which may call this one. If the name of the other replicas is given
     /// and begins as `prefix-weeder.` does, those like it; else those of the chart in the namespace of the Leases.
     #[must_use]
     pub fn own_server_names(&self) -> Vec<String> {

@@ -26,7 +26,7 @@ use watchdog_api::protobuf;
 use watchdog_runtime::failure::{chain, is_local_limit};
 
 use super::connection::CONNECT_TIMEOUT;
-use super::resolver::ServerName;
+use super::resolver::HostLookup;
 use super::tls::{self, ShootTls};
 use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::address::refused_kind;
@@ -70,7 +70,7 @@ pub struct HttpConnector {
 /// The server address, TLS configuration and credentials of one kubeconfig.
 #[derive(Debug)]
 pub struct HttpTarget {
-    name: ServerName,
+    name: HostLookup,
     /// Host and port, as they stand in a URL.
     authority: String,
     /// Path of the server URL, without a slash at its end.
@@ -109,7 +109,7 @@ impl Connector for HttpConnector {
         let port = authority.port_u16().unwrap_or(443);
         let host = authority.host();
         Ok(Arc::new(HttpTarget {
-            name: ServerName::new(host.trim_start_matches('[').trim_end_matches(']'), port),
+            name: HostLookup::new(host.trim_start_matches('[').trim_end_matches(']'), port),
             authority: format!("{host}:{port}"),
             prefix: access.server.path().trim_end_matches('/').to_owned(),
             tls,

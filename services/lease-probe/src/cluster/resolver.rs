@@ -14,13 +14,13 @@ static LOOKUPS: Semaphore = Semaphore::const_new(MAX_LOOKUPS);
 
 /// The name of one API server, which is looked up once at a time.
 #[derive(Debug)]
-pub(super) struct ServerName {
+pub(super) struct HostLookup {
     host: String,
     port: u16,
     turn: Arc<Semaphore>,
 }
 
-impl ServerName {
+impl HostLookup {
     pub(super) fn new(host: &str, port: u16) -> Self {
         Self {
             host: host.to_owned(),
@@ -39,7 +39,8 @@ impl ServerName {
             return Ok(vec![SocketAddr::new(address, self.port)]);
         }
         let name = (self.host.clone(), self.port);
-        self.look_up(move || Ok(name.to_socket_addrs()?.take(most).collect())).await
+        self.look_up(move || Ok(name.to_socket_addrs()?.take(most).collect()))
+            .await
     }
 
     /// Each permit is given back by the thread, not by the caller.
@@ -47,7 +48,12 @@ impl ServerName {
         &self,
         blocking: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let turn = self.turn.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let turn = self
+            .turn
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(io::Error::other)?;
         let thread = LOOKUPS.acquire().await.map_err(io::Error::other)?;
         let lookup = tokio::task::spawn_blocking(move || {
             let _held = (turn, thread);
@@ -67,7 +73,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_is_slow_holds_one_thread_whoever_gives_up() {
-        let (slow, other) = (ServerName::new("slow.test", 1), ServerName::new("other.test", 1));
+        let (slow, other) = (HostLookup::new("slow.test", 1), HostLookup::new("other.test", 1));
         let (answer, name_server) = mpsc::channel::<()>();
         let mut first = Box::pin(slow.look_up(move || name_server.recv().map_err(io::Error::other)));
         assert!(poll!(&mut first).is_pending());
@@ -75,15 +81,21 @@ mod tests {
         let mut second = Box::pin(slow.look_up(|| Ok(2)));
         assert!(poll!(&mut second).is_pending());
         assert_eq!(other.look_up(|| Ok(3)).await.unwrap(), 3);
-        assert!(poll!(&mut second).is_pending(), "the thread of the first still waits");
+        assert!(
+            poll!(&mut second).is_pending(),
+            "the thread of the first still waits"
+        );
         answer.send(()).unwrap();
         assert_eq!(second.await.unwrap(), 2);
     }
 
     #[tokio::test]
     async fn an_address_needs_no_look_up() {
-        for (host, expected) in [("192.0.2.1", "192.0.2.1:443"), ("2001:db8::1", "[2001:db8::1]:443")] {
-            let found = ServerName::new(host, 443).addresses(8).await.unwrap();
+        for (host, expected) in [
+            ("192.0.2.1", "192.0.2.1:443"),
+            ("2001:db8::1", "[2001:db8::1]:443"),
+        ] {
+            let found = HostLookup::new(host, 443).addresses(8).await.unwrap();
             assert_eq!(found, [expected.parse().unwrap()]);
         }
     }

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 /// A field that is refused unless it is empty or false, and what to do instead.
 pub(super) type RefusedField = (&'static str, &'static str);
 
-/// Which fields are refused. No field is refused by default.
+/// The fields that are refused, none by default.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Policy {
+pub(super) struct RefusedFields {
     pub(super) cluster: &'static [RefusedField],
     pub(super) user: &'static [RefusedField],
 }
@@ -29,16 +29,16 @@ pub(super) struct Document {
 
 /// The cluster and the user of a context.
 pub(super) struct Selected {
-    pub(super) cluster: Section<Cluster>,
-    pub(super) user: Section<AuthInfo>,
+    pub(super) cluster: FilePart<Cluster>,
+    pub(super) user: FilePart<AuthInfo>,
 }
 
 /// A part of a document whose empty values were left out.
-pub(super) struct Section<T> {
+pub(super) struct FilePart<T> {
     pub(super) value: T,
     /// How errors name it.
     pub(super) path: String,
-    /// What relative names of files are relative to.
+    /// Relative names of files begin here.
     pub(super) folder: PathBuf,
 }
 
@@ -77,11 +77,15 @@ pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec
 
 /// Picks the context of this name, or else the current one, or else the only one. Of entries with the same name in
 /// several documents the first counts, as for kubectl.
-pub(super) fn select(documents: &[Document], context: Option<&str>, policy: Policy) -> Result<Selected> {
+pub(super) fn select(
+    documents: &[Document],
+    context: Option<&str>,
+    refused: RefusedFields,
+) -> Result<Selected> {
     if documents.is_empty() {
         return refuse("kubeconfig", "is empty");
     }
-    let context: Section<Context> = current(documents, context)?.section(&[])?;
+    let context: FilePart<Context> = current(documents, context)?.section(&[])?;
     let Some(cluster) = find(documents, "clusters", "cluster", &context.value.cluster)? else {
         return refuse("clusters", "no entry has the name that the context refers to");
     };
@@ -90,11 +94,11 @@ pub(super) fn select(documents: &[Document], context: Option<&str>, policy: Poli
         None => None,
     };
     Ok(Selected {
-        cluster: cluster.section(policy.cluster)?,
+        cluster: cluster.section(refused.cluster)?,
         // Without a user, client-go is anonymous.
         user: match user.filter(|user| !is_empty(user.value)) {
-            Some(user) => user.section(policy.user)?,
-            None => Section {
+            Some(user) => user.section(refused.user)?,
+            None => FilePart {
                 value: AuthInfo::default(),
                 path: "users".to_owned(),
                 folder: PathBuf::new(),
@@ -204,7 +208,7 @@ impl Document {
 impl Entry<'_> {
     /// Checks and decodes it. An error names no more than a field that kube knows, because other keys are text of the
     /// file, and nothing of what serde says, because that quotes the file.
-    fn section<T: DeserializeOwned>(self, refused: &[RefusedField]) -> Result<Section<T>> {
+    fn section<T: DeserializeOwned>(self, refused: &[RefusedField]) -> Result<FilePart<T>> {
         let Value::Object(fields) = self.value else {
             return refuse(self.path, "must be a mapping");
         };
@@ -212,10 +216,7 @@ impl Entry<'_> {
         fields.retain(|_, value| !is_empty(value));
         for (field, instead) in refused {
             if fields.get(*field).is_some_and(|value| *value != false) {
-                return refuse(
-                    join(&self.path, field),
-                    format!("is not supported: {instead}"),
-                );
+                return refuse(join(&self.path, field), format!("is not supported: {instead}"));
             }
         }
         if let Some(Value::Array(extensions)) = fields.get_mut("extensions") {
@@ -228,15 +229,13 @@ impl Entry<'_> {
         numbers_to_text(&mut value);
         let folder = self.document.file.parent().unwrap_or(Path::new(""));
         match serde_path_to_error::deserialize(value) {
-            Ok(value) => Ok(Section {
+            Ok(value) => Ok(FilePart {
                 value,
                 path: self.path,
                 folder: folder.to_owned(),
             }),
             Err(error) => match error.path().iter().next() {
-                Some(serde_path_to_error::Segment::Map { key }) => {
-                    refuse(join(&self.path, key), WRONG_TYPE)
-                }
+                Some(serde_path_to_error::Segment::Map { key }) => refuse(join(&self.path, key), WRONG_TYPE),
                 _ => refuse(self.path, "lacks the field cluster"),
             },
         }

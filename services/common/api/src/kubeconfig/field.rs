@@ -1,6 +1,6 @@
 //! The fields of a cluster and of a user, checked. Reasons never repeat a value.
 
-use super::document::{Section, join};
+use super::document::{FilePart, join};
 use super::{Result, refuse};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 
 /// The address of the server.
-pub(super) fn server(cluster: &Section<Cluster>, allow_http: bool) -> Result<Uri> {
+pub(super) fn server(cluster: &FilePart<Cluster>, allow_http: bool) -> Result<Uri> {
     let field = join(&cluster.path, "server");
     let Some(server) = &cluster.value.server else {
         return refuse(field, "is required");
@@ -23,9 +23,7 @@ pub(super) fn server(cluster: &Section<Cluster>, allow_http: bool) -> Result<Uri
         (Some("https" | "http"), Some(authority)) if authority.as_str().contains('@') => {
             refuse(field, "must not hold credentials; put them into the user")
         }
-        (Some("https" | "http"), Some(_)) if uri.query().is_some() => {
-            refuse(field, "must not have a query")
-        }
+        (Some("https" | "http"), Some(_)) if uri.query().is_some() => refuse(field, "must not have a query"),
         (Some("http"), Some(_)) if !allow_http => {
             refuse(field, "must be https: credentials are not sent in the clear")
         }
@@ -38,7 +36,7 @@ pub(super) fn server(cluster: &Section<Cluster>, allow_http: bool) -> Result<Uri
 }
 
 /// The name in the server's certificate, where it is not the host of the address.
-pub(super) fn server_name(cluster: &Section<Cluster>) -> Result<Option<ServerName<'static>>> {
+pub(super) fn server_name(cluster: &FilePart<Cluster>) -> Result<Option<ServerName<'static>>> {
     let Some(name) = &cluster.value.tls_server_name else {
         return Ok(None);
     };
@@ -52,10 +50,12 @@ pub(super) fn server_name(cluster: &Section<Cluster>) -> Result<Option<ServerNam
 }
 
 /// The token, without white space around it, as client-go has it.
-pub(super) fn token(user: &Section<AuthInfo>) -> Result<Option<SecretString>> {
+pub(super) fn token(user: &FilePart<AuthInfo>) -> Result<Option<SecretString>> {
     let token = user.value.token.as_ref();
     let token = token.map(|token| header_text(token.expose_secret(), join(&user.path, "token")));
-    Ok(token.transpose()?.filter(|token| !token.expose_secret().is_empty()))
+    Ok(token
+        .transpose()?
+        .filter(|token| !token.expose_secret().is_empty()))
 }
 
 /// Text for an HTTP header, trimmed.

@@ -1,6 +1,6 @@
 //! The kubeconfig of the seed, which an operator wrote: all that kube can do, exec plugins and files too.
 
-use super::document::{Document, Policy, Section, Selected, decode, join, select};
+use super::document::{Document, FilePart, RefusedFields, Selected, decode, join, select};
 use super::{KubeconfigError, Result, field, refuse};
 use kube::client::AuthError;
 use kube::config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
@@ -28,7 +28,9 @@ pub fn default_files(kubeconfig: Option<&OsStr>, home: Option<&OsStr>) -> Vec<Pa
         return named;
     }
     let home = home.filter(|home| !home.is_empty());
-    home.map(|home| Path::new(home).join(".kube/config")).into_iter().collect()
+    home.map(|home| Path::new(home).join(".kube/config"))
+        .into_iter()
+        .collect()
 }
 
 /// Merges the files as kubectl does, picks a context, and returns a kubeconfig of that one alone, which kube can use
@@ -46,7 +48,7 @@ pub fn of_seed(files: &[PathBuf], context: Option<&str>, read: ReadFile<'_>) -> 
             Err(error) => return refuse(file.display().to_string(), format!("cannot be read: {error}")),
         }
     }
-    let Selected { cluster, user } = select(&documents, context, Policy::default())?;
+    let Selected { cluster, user } = select(&documents, context, RefusedFields::default())?;
     Ok(Kubeconfig {
         clusters: vec![NamedCluster {
             name: NAME.to_owned(),
@@ -72,7 +74,7 @@ pub fn of_seed(files: &[PathBuf], context: Option<&str>, read: ReadFile<'_>) -> 
     })
 }
 
-fn checked_cluster(mut section: Section<Cluster>, read: ReadFile<'_>) -> Result<Cluster> {
+fn checked_cluster(mut section: FilePart<Cluster>, read: ReadFile<'_>) -> Result<Cluster> {
     // kube ends the process on an address without a scheme.
     section.value.server = Some(field::server(&section, true)?.to_string());
     field::server_name(&section)?;
@@ -85,7 +87,10 @@ fn checked_cluster(mut section: Section<Cluster>, read: ReadFile<'_>) -> Result<
         );
     }
     let cluster = &section.value;
-    let (data, file) = (&cluster.certificate_authority_data, &cluster.certificate_authority);
+    let (data, file) = (
+        &cluster.certificate_authority_data,
+        &cluster.certificate_authority,
+    );
     let names = ["certificate-authority-data", "certificate-authority"];
     if let Some((pem, name)) = section.pem(data.as_deref(), file.as_deref(), names, read)? {
         field::certificates_of_pem(&pem, &name)?;
@@ -95,13 +100,18 @@ fn checked_cluster(mut section: Section<Cluster>, read: ReadFile<'_>) -> Result<
     Ok(section.value)
 }
 
-fn checked_user(mut section: Section<AuthInfo>, read: ReadFile<'_>) -> Result<AuthInfo> {
+fn checked_user(mut section: FilePart<AuthInfo>, read: ReadFile<'_>) -> Result<AuthInfo> {
     let user = &section.value;
     let (data, file) = (&user.client_certificate_data, &user.client_certificate);
     let names = ["client-certificate-data", "client-certificate"];
     let chain = section.pem(data.as_deref(), file.as_deref(), names, read)?;
     let data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-    let key = section.pem(data, user.client_key.as_deref(), ["client-key-data", "client-key"], read)?;
+    let key = section.pem(
+        data,
+        user.client_key.as_deref(),
+        ["client-key-data", "client-key"],
+        read,
+    )?;
     if let Some(((chain, chain_name), (key, key_name))) = field::pair(chain, key, &section.path)? {
         field::certificates_of_pem(&chain, &chain_name)?;
         field::private_key_of_pem(&key, &key_name)?;
@@ -122,7 +132,9 @@ fn checked_user(mut section: Section<AuthInfo>, read: ReadFile<'_>) -> Result<Au
         let token = field::header_text(&content, name.clone())?;
         match path.to_str() {
             // kube reads it again every minute, but sends it as it is.
-            Some(path) if token.expose_secret() == content => section.value.token_file = Some(path.to_owned()),
+            Some(path) if token.expose_secret() == content => {
+                section.value.token_file = Some(path.to_owned())
+            }
             _ if section.value.token.is_none() => section.value.token = Some(token),
             _ => {}
         }
@@ -145,8 +157,8 @@ fn checked_user(mut section: Section<AuthInfo>, read: ReadFile<'_>) -> Result<Au
     Ok(section.value)
 }
 
-/// What went wrong with a plugin, a token file or a proxy, if that is it. What kube says of these shows the answer of
-/// the plugin, or text of the kubeconfig.
+/// The text of an error of a plugin, a token file or a proxy, if it is one. The text of kube shows what the plugin has
+/// answered, or text of the kubeconfig.
 #[must_use]
 pub fn failure_of_credentials(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
@@ -178,9 +190,9 @@ pub fn failure_of_credentials(error: &(dyn Error + 'static)) -> Option<String> {
     None
 }
 
-// === impl Section ===
+// === impl FilePart ===
 
-impl<T> Section<T> {
+impl<T> FilePart<T> {
     /// The PEM behind a field with data, or else behind one that names a file, and how errors name it.
     fn pem(
         &self,

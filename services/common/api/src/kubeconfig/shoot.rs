@@ -1,6 +1,6 @@
 //! The kubeconfig of a shoot: only what can be used without leaving the process.
 
-use super::document::{Policy, Selected, decode, join, select};
+use super::document::{RefusedFields, Selected, decode, join, select};
 use super::{ClientCertificate, Credentials, Result, ShootAccess, field};
 use secrecy::ExposeSecret;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::path::Path;
 /// As large as a Secret can be.
 const MAX_BYTES: usize = 1 << 20;
 
-/// What would read files, run programs, use a proxy, skip verification or impersonate.
-const POLICY: Policy = Policy {
+/// Fields that would read files, run programs, use a proxy, skip verification or impersonate.
+const REFUSED: RefusedFields = RefusedFields {
     cluster: &[
         (
             "certificate-authority",
@@ -56,15 +56,14 @@ const IMPERSONATION: &str = "impersonation is not used; give the user itself the
 /// The first thing that is wrong or refused, by field; never a value of the file.
 pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
     let documents = decode(bytes, MAX_BYTES, Path::new(""))?;
-    let Selected { cluster, user } = select(&documents, None, POLICY)?;
+    let Selected { cluster, user } = select(&documents, None, REFUSED)?;
     let authorities = cluster.value.certificate_authority_data.as_deref();
-    let authorities = authorities
-        .map(|data| field::certificates(data, &join(&cluster.path, "certificate-authority-data")));
+    let authorities =
+        authorities.map(|data| field::certificates(data, &join(&cluster.path, "certificate-authority-data")));
     let chain = user.value.client_certificate_data.as_deref();
     let chain = chain.map(|data| field::certificates(data, &join(&user.path, "client-certificate-data")));
     let key = user.value.client_key_data.as_ref();
-    let key =
-        key.map(|data| field::private_key(data.expose_secret(), &join(&user.path, "client-key-data")));
+    let key = key.map(|data| field::private_key(data.expose_secret(), &join(&user.path, "client-key-data")));
     let pair = field::pair(chain.transpose()?, key.transpose()?, &user.path)?;
     Ok(ShootAccess {
         server: field::server(&cluster, false)?,
