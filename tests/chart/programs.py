@@ -26,7 +26,7 @@ ISSUED = "issued"
 class Program:
     """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody,
     in the `emulator` that the folder has. With `tls`, that folder has its certificate. With `ip`, it has the admin port
-    of a Pod there."""
+    of a Pod there. `namespace` is that of its Leases."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Program:
         options=(),
         tls=None,
         ip=None,
+        namespace=NAMESPACE,
     ):
         self.service, self.replica = service, f"{service}-{replica}"
         self.log = folder / f"{self.replica}.log"
@@ -58,7 +59,7 @@ class Program:
             *local,
             f"--config-file={inside(file)}",
             f"--kubeconfig={inside(rights)}",
-            f"--namespace={LEASES}",
+            f"--namespace={namespace}",
             f"--identity={self.replica}",
             f"--grpc-addr=127.0.0.1:{self.grpc}",
             f"--admin-addr={self._host}:{self.admin}",
@@ -135,7 +136,7 @@ def _transport(tls) -> list[str]:
 def with_rights(seed, folder: Path, service: str, config: str, options=(), tls=None, ip=None) -> Program:
     """One replica with the rights of its ServiceAccount."""
     kubeconfig = seed.kubeconfig(seed.token(NAMESPACE, f"watchdog-{service}"))
-    return Program(folder, service, config, kubeconfig, options=options, tls=tls, ip=ip)
+    return Program(folder, service, config, kubeconfig, options=options, tls=tls, ip=ip, namespace=LEASES)
 
 
 def binary(name: str) -> str:
