@@ -203,7 +203,7 @@ mod tests {
     use std::time::Duration;
 
     use clap::Parser;
-    use k8s_openapi::api::core::v1::Namespace;
+    use k8s_openapi::api::core::v1::{Namespace, Secret};
     use kube::Api;
     use kube::api::PostParams;
     use kube::config::{Config, KubeConfigOptions, Kubeconfig};
@@ -262,6 +262,9 @@ mod tests {
         let garden: Namespace = serde_json::from_value(json!({"metadata": {"name": "garden"}})).unwrap();
         let namespaces: Api<Namespace> = Api::all(seed.clone());
         namespaces.create(&PostParams::default(), &garden).await.unwrap();
+        let empty: Secret = serde_json::from_value(json!({"metadata": {"name": "authority"}})).unwrap();
+        let secrets: Api<Secret> = Api::namespaced(seed.clone(), "garden");
+        secrets.create(&PostParams::default(), &empty).await.unwrap();
         let plain = base(&["--insecure-plaintext"]).await;
         assert!(*issue_certificates(&plain, "weeder", &seed).borrow());
 
