@@ -285,6 +285,66 @@ mod tests {
         assert!(!error.to_string().contains("classified"), "{error}");
     }
 
+    /// Each of these once ended the process, or showed a token.
+    #[tokio::test]
+    async fn a_kubeconfig_is_used_or_refused_and_never_shown() {
+        let file = |user: &str, server: &str| {
+            format!(
+                "contexts: [{{name: a, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {user}}}]\n\
+                 clusters: [{{name: c, cluster: {{server: \"{server}\"}}}}]\n"
+            )
+        };
+        let plugin = |script: &str| {
+            let exec =
+                serde_json::json!({"command": "/bin/sh", "args": ["-c", script], "interactiveMode": "Never"});
+            serde_json::json!({ "exec": exec }).to_string()
+        };
+        let answer = r#"echo '{"kind": "ExecCredential", "status": {"token": "classified\n"}}'"#;
+        let https = "https://127.0.0.1:1";
+        for (text, expected) in [
+            (file("{token: \"classified\\n\"}", https), None),
+            (
+                file("{token: classified}", "127.0.0.1:1"),
+                Some("with https:// before the host"),
+            ),
+            (
+                file("{token: [classified", https),
+                Some("is not valid YAML at line"),
+            ),
+            (
+                file("{token: \"classified\\u00e9\"}", https),
+                Some("token: has characters that no HTTP header"),
+            ),
+            (
+                file(&plugin("echo classified; exit 1"), https),
+                Some("the exec plugin failed: exit status: 1"),
+            ),
+            (
+                file(&plugin("echo classified"), https),
+                Some("did not answer with an ExecCredential"),
+            ),
+            (
+                file(&plugin(answer), https),
+                Some("the token of the exec plugin cannot be used"),
+            ),
+        ] {
+            let path = std::env::temp_dir().join(format!("kubeconfig-{}", std::process::id()));
+            std::fs::write(&path, text).unwrap();
+            let shown = seed(Some(&path), "test")
+                .await
+                .err()
+                .map(|error| format!("{error:#} {error:?}"));
+            std::fs::remove_file(&path).unwrap();
+            let shown = shown.as_deref();
+            assert_eq!(shown.is_some(), expected.is_some(), "{shown:?}");
+            assert!(
+                shown.is_none_or(|shown| shown.contains(expected.unwrap_or_default())),
+                "{shown:?}"
+            );
+            assert!(!shown.unwrap_or_default().contains("classified"), "{shown:?}");
+        }
+    }
+
     #[test]
     fn retry_after_is_read_from_the_header_first() {
         let mut headers = HeaderMap::new();

@@ -1,10 +1,13 @@
 //! Kubeconfigs of the seed: several files, and files that they name.
 
 use super::*;
+use kube::client::AuthError;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Output};
 
 /// Files by their paths.
 struct Files(BTreeMap<&'static str, Vec<u8>>);
@@ -146,6 +149,31 @@ fn several_files_are_merged_and_the_first_counts() {
     let user = read.auth_infos.remove(0).auth_info.unwrap();
     assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
     assert_eq!(user.token_file, None);
+}
+
+#[test]
+fn errors_of_plugins_and_proxies_show_nothing_of_answers_and_files() {
+    let failed = || AuthError::AuthExecRun {
+        cmd: "login hunter2".to_owned(),
+        out: Box::new(Output {
+            status: ExitStatus::from_raw(256),
+            stdout: b"hunter2".to_vec(),
+            stderr: b"hunter2".to_vec(),
+        }),
+    };
+    let proxy = kube::Error::ProxyProtocolDisabled {
+        proxy_url: Box::new("http://hunter2@proxy.test".parse().unwrap()),
+        protocol_feature: "http-proxy",
+    };
+    let expected = "the exec plugin failed: exit status: 1";
+    for (error, expected) in [
+        (kube::Error::Auth(failed()), expected),
+        (kube::Error::Service(Box::new(failed())), expected),
+        (proxy, "the proxy of proxy-url or HTTPS_PROXY cannot be used"),
+    ] {
+        assert_eq!(failure_of_credentials(&error).as_deref(), Some(expected));
+    }
+    assert_eq!(failure_of_credentials(&kube::Error::TlsRequired), None);
 }
 
 #[test]
