@@ -129,7 +129,7 @@ def install(seed, releases, kinds, tmp_path):
             config = maps[f"watchdog-{'weeder' if service == 'weeder' else 'prober'}-config"]
             (container,) = deployments[f"watchdog-{service}"]["spec"]["template"]["spec"]["containers"]
             # The others are those of a Pod.
-            kept = ("--dependants-annotation", *(["--tls-authority="] if tls is ISSUED else []))
+            kept = ("--dependants-annotation", *(["--tls-"] if tls is ISSUED else []))
             options = [option for option in container["args"] if option.startswith(kept)]
             return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options, tls, ip)
 

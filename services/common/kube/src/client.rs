@@ -299,7 +299,7 @@ mod tests {
                 serde_json::json!({"command": "/bin/sh", "args": ["-c", script], "interactiveMode": "Never"});
             serde_json::json!({ "exec": exec }).to_string()
         };
-        let answer = r#"echo '{"kind": "ExecCredential", "status": {"token": "classified\n"}}'"#;
+        let answer = r#"printf %s '{"kind": "ExecCredential", "status": {"token": "classified\n"}}'"#;
         let https = "https://127.0.0.1:1";
         for (text, expected) in [
             (file("{token: \"classified\\n\"}", https), None),
@@ -336,7 +336,7 @@ mod tests {
                 .map(|error| format!("{error:#} {error:?}"));
             std::fs::remove_file(&path).unwrap();
             let shown = shown.as_deref();
-            assert_eq!(shown.is_some(), expected.is_some(), "{shown:?}");
+            assert_eq!(shown.is_some(), expected.is_some(), "{expected:?} {shown:?}");
             assert!(
                 shown.is_none_or(|shown| shown.contains(expected.unwrap_or_default())),
                 "{shown:?}"

@@ -130,7 +130,7 @@ impl Tls {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             Ok(config)
         };
-        let (now, unusable) = (UnixTime::now(), "the authorities cannot be used");
+        let (now, unusable) = (UnixTime::now(), "an authority cannot be used");
         let required = client_verifier(&authorities, now, true).context(unusable)?;
         let optional = client_verifier(&authorities, now, false).context(unusable)?;
         let verifier = server_verifier(&authorities, now).context(unusable)?;

@@ -144,8 +144,8 @@ pub(super) async fn of(
         _ => Err(CommandError::usage(
             "the programs ask for a client certificate, and none is given",
             format!(
-                "add --tls-secret for a Secret that you may read (for example {0}-leases/{0}-authority), or --tls-ca, \
-                 --tls-cert and --tls-key; --insecure-plaintext is for programs without TLS",
+                "add --tls-secret NAME for a Secret that you may read (for example {0}-leases/{0}-authority), or \
+                 --tls-ca, --tls-cert and --tls-key; --insecure-plaintext is for programs without TLS",
                 args.name
             ),
         )),
