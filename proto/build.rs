@@ -22,6 +22,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Path::new(&out).join("watchdog.binpb"),
         compiler.encode_file_descriptor_set(),
     )?;
-    tonic_prost_build::configure().compile_fds(compiler.file_descriptor_set())?;
+    let mut config = tonic_prost_build::Config::new();
+    // Messages know their names, by which reflection finds their fields.
+    config.enable_type_names();
+    tonic_prost_build::configure().compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }

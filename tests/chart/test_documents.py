@@ -65,8 +65,10 @@ def test_every_option_is_explained():
 def test_every_field_is_explained():
     for file in "prober.rs", "prober/dependents.rs", "weeder.rs":
         text = SOURCES[ROOT / "services/common/api/src" / file]
-        fields = re.findall(r"FIELDS: &\[Field\] = &\[(.*?)\];", text, re.DOTALL)
-        names = {name for body in fields for name in re.findall(r'"(\w+)"', body)}
+        files = re.findall(r"struct \w+File {(.*?)\n}", text, re.DOTALL)
+        fields = {name for body in files for name in re.findall(r"^    (?:r#)?(\w+): Option<", body, re.MULTILINE)}
+        names = {re.sub(r"_(\w)", lambda letter: letter[1].upper(), field) for field in fields}
+        names |= {name for body in files for name in re.findall(r'alias = "(\w+)"', body)}
         assert names, file
         for name in names:
             assert re.search(rf"[`.,]{name}[`,.]", CONFIGURATION), name

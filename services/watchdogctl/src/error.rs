@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use tonic::{Code, Status};
+use watchdog_api::text;
 use watchdog_client::failure::{Failure, Reason};
 
 /// Something is wrong: a check failed, a shoot is unknown, a request was refused.
@@ -33,9 +34,19 @@ impl CommandError {
     fn new(code: u8, what: impl Into<String>, what_to_do: impl Into<String>) -> Self {
         Self {
             code,
-            what: what.into(),
+            // It may quote what a program sent.
+            what: text::printable(&what.into()),
             what_to_do: what_to_do.into(),
         }
+    }
+
+    /// An answer is not what the API says: a defect.
+    pub(crate) fn unexpected(what: &str) -> Self {
+        Self::new(
+            WRONG,
+            what,
+            "this is a defect of watchdogctl or of the program: report it",
+        )
     }
 
     /// A call to `program` failed.

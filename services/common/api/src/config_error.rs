@@ -1,34 +1,49 @@
-//! An error in a file, with its place: what the reader of YAML and the reader of configurations both report.
+//! Errors in a file, with their places: what the reader of YAML and the check of a configuration both report.
 
+use serde_saphyr::Location;
 use std::fmt;
 
-/// A place in a file; both numbers start at 1, columns count characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pos {
-    pub(crate) line: usize,
-    pub(crate) column: usize,
-}
-
-/// One thing that is wrong in a configuration file.
+/// One error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Line, from 1.
-    pub line: usize,
+    pub line: u64,
     /// Column in characters, from 1.
-    pub column: usize,
-    /// Where in the structure, such as `dependentResourceInfos[1].scaleUp.level`; empty for the file as a whole.
+    pub column: u64,
+    /// The field, such as `dependentResourceInfos[0].ref.kind`; empty for the file as a whole.
     pub path: String,
-    /// The error and, where it is not plain, what to write instead.
+    /// What is wrong, and what is right.
     pub message: String,
 }
 
-// === impl Pos ===
-
-impl Pos {
-    pub(crate) const START: Self = Self { line: 1, column: 1 };
+/// All errors that were found in a file, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors {
+    file: String,
+    errors: Vec<ConfigError>,
 }
 
 // === impl ConfigError ===
+
+impl ConfigError {
+    /// An unknown place counts as the begin of the file.
+    pub(crate) fn new(at: Location, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            ..Self::of_file((at.line(), at.column()), message)
+        }
+    }
+
+    /// An error of the file as a whole, at a line and column.
+    pub(crate) fn of_file((line, column): (u64, u64), message: impl Into<String>) -> Self {
+        Self {
+            line: line.max(1),
+            column: column.max(1),
+            path: String::new(),
+            message: message.into(),
+        }
+    }
+}
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,13 +55,41 @@ impl fmt::Display for ConfigError {
     }
 }
 
-impl ConfigError {
-    pub(crate) fn new(pos: Pos, path: impl Into<String>, message: impl Into<String>) -> Self {
+// === impl ConfigErrors ===
+
+impl ConfigErrors {
+    pub(crate) fn new(mut errors: Vec<ConfigError>) -> Self {
+        errors.sort_by_key(|error| (error.line, error.column));
         Self {
-            line: pos.line,
-            column: pos.column,
-            path: path.into(),
-            message: message.into(),
+            file: "<config>".to_owned(),
+            errors,
         }
     }
+
+    /// The same errors of a file with this name.
+    #[must_use]
+    pub fn with_file(mut self, file: impl Into<String>) -> Self {
+        self.file = file.into();
+        self
+    }
+
+    /// The errors, sorted by place.
+    #[must_use]
+    pub fn errors(&self) -> &[ConfigError] {
+        &self.errors
+    }
 }
+
+impl fmt::Display for ConfigErrors {
+    /// A line for each error, as compilers write them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for error in &self.errors {
+            write!(f, "{separator}{}:{error}", self.file)?;
+            separator = "\n";
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}

@@ -1,6 +1,6 @@
 //! Objects that may be malformed without stopping the list or watch that they came in.
 
-use crate::text::Text;
+use crate::text::{self, Text};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
@@ -100,7 +100,8 @@ pub(crate) fn describe<E: fmt::Display>(error: serde_path_to_error::Error<E>) ->
     if path == "." {
         message
     } else {
-        format!("{path}: {message}")
+        // A path holds keys, which are as long as the object has them.
+        text::printable_message(&format!("{path}: {message}"))
     }
 }
 

@@ -18,6 +18,7 @@
 //! | [`kubeconfig`] | `parse(&[u8])` to a [`kubeconfig::ShootAccess`] |
 //! | [`prober`], [`weeder`] | `parse(&[u8])` to [`prober::ProberConfig`] and [`weeder::WeederConfig`] |
 //! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration, of kube |
+//! | [`text`] | text from outside, bounded and printable |
 //! | [`config`] | [`config::ConfigErrors`]: all that is wrong in a file, with its places |
 //!
 //! Three rules hold throughout:
@@ -53,7 +54,7 @@ pub mod prober;
 pub mod protobuf;
 pub mod secret;
 pub mod selector;
-mod text;
+pub mod text;
 pub mod unix_time;
 pub mod weeder;
 pub mod workload;

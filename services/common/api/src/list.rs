@@ -148,7 +148,7 @@ fn name_of(raw: &RawValue) -> Option<String> {
     value
         .pointer("/metadata/name")
         .and_then(Value::as_str)
-        .map(str::to_owned)
+        .map(text::printable_name)
 }
 
 fn required<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {

@@ -4,10 +4,13 @@ mod dependents;
 
 pub use dependents::{DependentResource, ResourceRef, ScaleInfo};
 
+use self::dependents::DependentFile;
 use crate::{
-    config::{self, ConfigErrors, Field, Parsed, Section, UnknownFields, Value},
+    config::{self, ConfigErrors, Parsed, Section, UnknownFields},
     names,
 };
+use serde::Deserialize;
+use serde_saphyr::Spanned;
 use std::time::Duration;
 
 /// The prober's configuration, checked. Two equal ones mean the same behaviour.
@@ -43,26 +46,29 @@ pub struct ProberConfig {
     pub dependent_resource_infos: Vec<DependentResource>,
 }
 
-const FIELDS: &[Field] = &[
-    &["kubeConfigSecretName", "internalKubeConfigSecretName"],
-    &["externalKubeConfigSecretName"],
-    &["probeInterval"],
-    &["initialDelay"],
-    &["probeTimeout"],
-    // Go does not look at the case, so backOffJitterFactor is the same name.
-    &["backoffJitterFactor"],
-    &["kcmNodeMonitorGraceDuration"],
-    &["nodeLeaseFailureFraction", "leaseFailureThresholdFraction"],
-    &["successThreshold"],
-    &["failureThreshold"],
-    &[
-        "internalProbeFailureBackOffDuration",
-        "apiServerProbeFailureBackoffDuration",
-    ],
-    &["name"],
-    &["namespace"],
-    &["dependentResourceInfos"],
-];
+/// The file, as it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ProberFile {
+    #[serde(alias = "internalKubeConfigSecretName")]
+    kube_config_secret_name: Option<Spanned<String>>,
+    external_kube_config_secret_name: Option<Spanned<String>>,
+    probe_interval: Option<Spanned<String>>,
+    initial_delay: Option<Spanned<String>>,
+    probe_timeout: Option<Spanned<String>>,
+    #[serde(alias = "backOffJitterFactor")]
+    backoff_jitter_factor: Option<Spanned<f64>>,
+    kcm_node_monitor_grace_duration: Option<Spanned<String>>,
+    #[serde(alias = "leaseFailureThresholdFraction")]
+    node_lease_failure_fraction: Option<Spanned<f64>>,
+    success_threshold: Option<Spanned<u32>>,
+    failure_threshold: Option<Spanned<u32>>,
+    #[serde(alias = "apiServerProbeFailureBackoffDuration")]
+    internal_probe_failure_back_off_duration: Option<Spanned<String>>,
+    name: Option<String>,
+    namespace: Option<String>,
+    dependent_resource_infos: Option<Spanned<Vec<Spanned<DependentFile>>>>,
+}
 
 /// Probes and leases are never looked at more often: kubelets renew every 10 s.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,95 +82,107 @@ const MAX_THRESHOLD: u32 = 1_000;
 /// Reads and checks a prober configuration (YAML or JSON).
 ///
 /// # Errors
-/// Everything that is wrong with it, each with line and column.
+/// The first fault of form, or everything that is wrong with its content, each with line and column.
 pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<ProberConfig>, ConfigErrors> {
-    config::read(bytes, unknown, convert)
+    config::read(bytes, unknown, validate)
 }
 
-fn convert(root: &Value<'_>) -> Option<ProberConfig> {
-    let fields = root.section(FIELDS)?;
-    let threshold = |name, default| fields.or(name, default, |value| value.integer(1..=MAX_THRESHOLD));
-    let duration = |name, default, min| fields.or(name, default, |value| value.duration(min));
-    let secret = fields.required("kubeConfigSecretName").and_then(object_name);
-    let dependents = fields
-        .required("dependentResourceInfos")
-        .and_then(dependents::convert);
-    let config = ProberConfig {
-        kube_config_secret_name: secret.unwrap_or_default(),
-        external_kube_config_secret_name: set_text(&fields, "externalKubeConfigSecretName")
-            .and_then(object_name),
-        probe_interval: duration("probeInterval", names::DEFAULT_PROBE_INTERVAL, MIN_INTERVAL),
-        initial_delay: duration("initialDelay", names::DEFAULT_PROBE_INITIAL_DELAY, Duration::ZERO),
-        probe_timeout: duration("probeTimeout", names::DEFAULT_PROBE_TIMEOUT, POSITIVE),
-        backoff_jitter_factor: fields.or(
-            "backoffJitterFactor",
-            names::DEFAULT_BACKOFF_JITTER_FACTOR,
-            jitter,
+fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
+    let secret = at
+        .required("kubeConfigSecretName", file.kube_config_secret_name)
+        .and_then(|name| object_name(at, "kubeConfigSecretName", name));
+    // Go writes a text that is not set as an empty one.
+    let set = |name: &Spanned<String>| !name.value.is_empty();
+    let external = file.external_kube_config_secret_name.filter(set);
+    let external = external.and_then(|name| object_name(at, "externalKubeConfigSecretName", name));
+    let dependents = at
+        .required("dependentResourceInfos", file.dependent_resource_infos)
+        .and_then(|list| dependents::validate(list, at));
+    let fraction = node_lease_failure_fraction(file.node_lease_failure_fraction, at);
+    Some(ProberConfig {
+        probe_interval: at.duration(
+            "probeInterval",
+            names::DEFAULT_PROBE_INTERVAL,
+            file.probe_interval,
+            MIN_INTERVAL,
         ),
-        kcm_node_monitor_grace_duration: duration(
-            "kcmNodeMonitorGraceDuration",
-            names::DEFAULT_KCM_NODE_MONITOR_GRACE_DURATION,
-            MIN_GRACE,
-        ),
-        node_lease_failure_fraction: fields.or(
-            "nodeLeaseFailureFraction",
-            names::DEFAULT_NODE_LEASE_FAILURE_FRACTION,
-            fraction,
-        ),
-        success_threshold: threshold("successThreshold", names::DEFAULT_SUCCESS_THRESHOLD),
-        failure_threshold: threshold("failureThreshold", names::DEFAULT_FAILURE_THRESHOLD),
-        internal_probe_failure_back_off_duration: duration(
-            "internalProbeFailureBackOffDuration",
-            names::DEFAULT_INTERNAL_PROBE_FAILURE_BACK_OFF,
+        initial_delay: at.duration(
+            "initialDelay",
+            names::DEFAULT_PROBE_INITIAL_DELAY,
+            file.initial_delay,
             Duration::ZERO,
         ),
-        name: free_text(&fields, "name"),
-        namespace: free_text(&fields, "namespace"),
-        dependent_resource_infos: dependents.unwrap_or_default(),
-    };
-    Some(config)
+        probe_timeout: at.duration(
+            "probeTimeout",
+            names::DEFAULT_PROBE_TIMEOUT,
+            file.probe_timeout,
+            POSITIVE,
+        ),
+        backoff_jitter_factor: at.number(
+            "backoffJitterFactor",
+            names::DEFAULT_BACKOFF_JITTER_FACTOR,
+            file.backoff_jitter_factor,
+            0.0..=MAX_JITTER,
+        ),
+        kcm_node_monitor_grace_duration: at.duration(
+            "kcmNodeMonitorGraceDuration",
+            names::DEFAULT_KCM_NODE_MONITOR_GRACE_DURATION,
+            file.kcm_node_monitor_grace_duration,
+            MIN_GRACE,
+        ),
+        node_lease_failure_fraction: fraction,
+        success_threshold: at.number(
+            "successThreshold",
+            names::DEFAULT_SUCCESS_THRESHOLD,
+            file.success_threshold,
+            1..=MAX_THRESHOLD,
+        ),
+        failure_threshold: at.number(
+            "failureThreshold",
+            names::DEFAULT_FAILURE_THRESHOLD,
+            file.failure_threshold,
+            1..=MAX_THRESHOLD,
+        ),
+        internal_probe_failure_back_off_duration: at.duration(
+            "internalProbeFailureBackOffDuration",
+            names::DEFAULT_INTERNAL_PROBE_FAILURE_BACK_OFF,
+            file.internal_probe_failure_back_off_duration,
+            Duration::ZERO,
+        ),
+        name: file.name.filter(|name| !name.is_empty()),
+        namespace: file.namespace.filter(|namespace| !namespace.is_empty()),
+        kube_config_secret_name: secret?,
+        external_kube_config_secret_name: external,
+        dependent_resource_infos: dependents?,
+    })
 }
 
-/// A text that is set: Go writes one that is not as an empty text.
-fn set_text<'s, 'd>(fields: &'s Section<'d>, name: &str) -> Option<&'s Value<'d>> {
-    let value = fields.get(name)?;
-    value.text().filter(|text| !text.is_empty()).map(|_| value)
-}
-
-fn free_text(fields: &Section<'_>, name: &str) -> Option<String> {
-    set_text(fields, name).and_then(Value::text).map(str::to_owned)
-}
-
-fn jitter(value: &Value<'_>) -> Option<f64> {
-    let factor = value.number()?;
-    if (0.0..=MAX_JITTER).contains(&factor) {
-        return Some(factor);
+fn node_lease_failure_fraction(fraction: Option<Spanned<f64>>, at: &Section<'_>) -> f64 {
+    match fraction {
+        None => names::DEFAULT_NODE_LEASE_FAILURE_FRACTION,
+        Some(fraction) => {
+            let value = fraction.value;
+            if !(value > 0.0 && value <= 1.0) {
+                let message = format!("must be more than 0 and at most 1, not {value}");
+                at.fault("nodeLeaseFailureFraction", fraction.referenced, message);
+            }
+            value
+        }
     }
-    value.error(format!("must be from 0 to {MAX_JITTER}, not {factor}"));
-    None
-}
-
-fn fraction(value: &Value<'_>) -> Option<f64> {
-    let fraction = value.number()?;
-    if fraction > 0.0 && fraction <= 1.0 {
-        return Some(fraction);
-    }
-    value.error(format!("must be more than 0 and at most 1, not {fraction}"));
-    None
 }
 
 /// The name of a Kubernetes object: a DNS subdomain.
-fn object_name(value: &Value<'_>) -> Option<String> {
-    let name = value.text()?;
-    if names::is_dns_subdomain(name) {
-        return Some(name.to_owned());
+fn object_name(at: &Section<'_>, field: &str, name: Spanned<String>) -> Option<String> {
+    if names::is_dns_subdomain(&name.value) {
+        return Some(name.value);
     }
     let rule = "must be the name of an object: lower-case letters, digits, - and ., at most 253 characters";
-    value.error(if name.is_empty() {
+    let rule = if name.value.is_empty() {
         "must not be empty"
     } else {
         rule
-    });
+    };
+    at.fault(field, name.referenced, rule);
     None
 }
 

@@ -3,102 +3,112 @@
 //! kube's [`Selector`] matches labels and writes the query, so both follow the API server's rules. What is here reads
 //! one from a configuration file and checks it as the API server would.
 
-use crate::config::{Field, Value};
+use crate::{config::Section, yaml::cut};
 use kube::core::Expression;
 pub use kube::core::{Selector, SelectorExt};
-use std::collections::BTreeSet;
+use serde::Deserialize;
+use serde_saphyr::{Location, Spanned};
+use std::collections::{BTreeMap, BTreeSet};
 
-const FIELDS: &[Field] = &[&["matchLabels"], &["matchExpressions"]];
-const EXPRESSION_FIELDS: &[Field] = &[&["key"], &["operator"], &["values"]];
+/// A selector, as it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SelectorFile {
+    match_labels: Option<BTreeMap<String, Spanned<String>>>,
+    match_expressions: Option<Spanned<Vec<Spanned<ExpressionFile>>>>,
+}
 
-/// Reads a selector from a configuration file. It names at least one label: an empty one would match every pod.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExpressionFile {
+    key: Option<Spanned<String>>,
+    operator: Option<Spanned<String>>,
+    values: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+/// Checks a selector of a configuration file. It names at least one label: an empty one would match every pod.
 ///
 /// Its expressions are sorted and none is repeated, and a label that must have one value is a set of one value: two
 /// selectors that are written differently share their query, and so their watch.
-pub(crate) fn convert(value: &Value<'_>) -> Option<Selector> {
-    let fields = value.section(FIELDS)?;
+pub(crate) fn validate(file: SelectorFile, at: &Section<'_>) -> Option<Selector> {
+    let labels = file.match_labels.unwrap_or_default();
+    let is_empty = labels.is_empty();
     let mut expressions = BTreeSet::new();
-    let mut entries = 0;
-    for (key, label) in fields
-        .get("matchLabels")
-        .and_then(Value::entries)
-        .unwrap_or_default()
-    {
-        entries += 1;
-        check_key(&label, key);
-        let value = label_value(&label);
-        expressions.extend(value.map(|value| Expression::In(key.to_owned(), BTreeSet::from([value]))));
+    let at_labels = at.below("matchLabels", Location::UNKNOWN);
+    for (key, value) in labels {
+        check_key(&at_labels, &key, &key, value.referenced);
+        let value = label_value(&at_labels.below(&key, value.referenced), value.value);
+        expressions.extend(value.map(|value| Expression::In(key, BTreeSet::from([value]))));
     }
-    for item in fields
-        .get("matchExpressions")
-        .and_then(Value::items)
-        .unwrap_or_default()
-    {
-        entries += 1;
-        expressions.extend(expression(&item));
-    }
-    if entries == 0 {
-        value.error(
-            "selects every pod of the namespace; name at least one label in matchLabels or matchExpressions",
-        );
-        return None;
+    let list = file.match_expressions.filter(|list| !list.value.is_empty());
+    let Some(list) = list else {
+        if is_empty {
+            at.wrong(
+                "selects every pod of the namespace; name at least one label in matchLabels or matchExpressions",
+            );
+            return None;
+        }
+        return Some(expressions.into_iter().collect());
+    };
+    let at = at.below("matchExpressions", list.referenced);
+    for (index, item) in list.value.into_iter().enumerate() {
+        expressions.extend(expression(item.value, &at.item(index, item.referenced)));
     }
     Some(expressions.into_iter().collect())
 }
 
-fn expression(value: &Value<'_>) -> Option<Expression> {
-    let fields = value.section(EXPRESSION_FIELDS)?;
-    let key = fields.required("key").and_then(|value| {
-        let key = value.text()?;
-        check_key(value, key).then(|| key.to_owned())
+fn expression(file: ExpressionFile, at: &Section<'_>) -> Option<Expression> {
+    let key = at.required("key", file.key).and_then(|key| {
+        let is_valid = check_key(at, "key", &key.value, key.referenced);
+        is_valid.then_some(key.value)
     });
-    let operator = fields.required("operator");
-    let name = operator.and_then(Value::text)?;
-    let list = fields.get("values");
-    let values = list.and_then(Value::items).unwrap_or_default();
-    let values: BTreeSet<String> = values.iter().filter_map(label_value).collect();
-    let at = list.unwrap_or(value);
-    match name {
-        "In" | "NotIn" if values.is_empty() => {
-            at.error(format!("the operator {name} needs at least one value"));
+    let operator = at.required("operator", file.operator)?;
+    let (at_values, list) = match file.values {
+        Some(list) => (at.below("values", list.referenced), list.value),
+        None => (at.clone(), Vec::new()),
+    };
+    let list = list.into_iter().enumerate();
+    let value = |(index, value): (usize, Spanned<String>)| {
+        label_value(&at_values.item(index, value.referenced), value.value)
+    };
+    let values: BTreeSet<String> = list.filter_map(value).collect();
+    match operator.value.as_str() {
+        name @ ("In" | "NotIn") if values.is_empty() => {
+            at_values.wrong(format!("the operator {name} needs at least one value"));
             None
         }
         "In" => Some(Expression::In(key?, values)),
         "NotIn" => Some(Expression::NotIn(key?, values)),
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            at.error(format!("the operator {name} takes no values"));
+        name @ ("Exists" | "DoesNotExist") if !values.is_empty() => {
+            at_values.wrong(format!("the operator {name} takes no values"));
             None
         }
         "Exists" => Some(Expression::Exists(key?)),
         "DoesNotExist" => Some(Expression::DoesNotExist(key?)),
         other => {
-            let other = crate::yaml::cut(other);
-            operator?.error(format!(
-                "must be In, NotIn, Exists or DoesNotExist, not {other:?}"
-            ));
+            let message = format!("must be In, NotIn, Exists or DoesNotExist, not {:?}", cut(other));
+            at.fault("operator", operator.referenced, message);
             None
         }
     }
 }
 
-fn check_key(at: &Value<'_>, key: &str) -> bool {
+fn check_key(at: &Section<'_>, field: &str, key: &str, place: Location) -> bool {
     let valid = is_label_key(key);
     if !valid {
-        at.error(format!(
-            "{:?} is not the key of a label, such as app or example.com/role",
-            crate::yaml::cut(key)
-        ));
+        let shown = cut(key);
+        let message = format!("{shown:?} is not the key of a label, such as app or example.com/role");
+        at.fault(field, place, message);
     }
     valid
 }
 
-fn label_value(value: &Value<'_>) -> Option<String> {
-    let text = value.text()?;
-    if text.is_empty() || is_label_name(text) {
-        return Some(text.to_owned());
+fn label_value(at: &Section<'_>, value: String) -> Option<String> {
+    if value.is_empty() || is_label_name(&value) {
+        return Some(value);
     }
-    let shown = crate::yaml::cut(text);
-    value.error(format!(
+    let shown = cut(&value);
+    at.wrong(format!(
         "{shown:?} is not the value of a label: letters, digits, -, _ and ., at most 63"
     ));
     None

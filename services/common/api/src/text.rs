@@ -1,4 +1,4 @@
-//! Strings of objects, decoded with one allocation at most.
+//! Text from outside: bounded where it enters, and without characters that a terminal or a log acts upon.
 
 use serde::{
     Deserialize, Deserializer,
@@ -13,9 +13,52 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 /// The most bytes of a name; label values are shorter. API servers enforce both, but not every server is one.
 const LONGEST_NAME: usize = 253;
 
+/// The most characters of a message or a reason.
+const LONGEST_MESSAGE: usize = 512;
+
+/// True unless a terminal or a log may act upon the character: control characters (C0, DEL and C1), line and paragraph
+/// separators, and those that change the direction of text.
+#[must_use]
+pub fn is_printable(character: char) -> bool {
+    !character.is_control()
+        && !matches!(
+            character,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
+/// The text with a space for each character that is not printable.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if is_printable(c) { c } else { ' ' })
+        .collect()
+}
+
+/// A name of something that cannot be decoded, for people: at most 253 bytes.
+#[must_use]
+pub fn printable_name(text: &str) -> String {
+    let end = (0..=LONGEST_NAME.min(text.len()))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    printable(text.get(..end.unwrap_or(0)).unwrap_or_default())
+}
+
+/// A message or reason from outside, for people: at most 512 characters.
+#[must_use]
+pub fn printable_message(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_MESSAGE) {
+        Some((end, _)) => printable(text.get(..end).unwrap_or_default()) + "…",
+        None => printable(text),
+    }
+}
+
 fn bounded(text: &str) -> Result<Arc<str>, &'static str> {
     if text.len() > LONGEST_NAME {
         return Err("must not be longer than 253 bytes");
+    }
+    if !text.chars().all(is_printable) {
+        return Err("must not hold control characters");
     }
     Ok(Arc::from(text))
 }
@@ -45,4 +88,40 @@ pub(crate) fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<s
 /// True: the field is there, whatever its value.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_acts_upon_is_replaced() {
+        for (text, shown) in [
+            ("shoot--a--b", "shoot--a--b"),
+            ("é, 日本 …", "é, 日本 …"),
+            ("a\u{1b}[31mb\u{7}", "a [31mb "),
+            ("a\u{9b}31mb\u{85}c\u{7f}", "a 31mb c "),
+            ("a\r\n\tb", "a   b"),
+            ("\u{202e}abc\u{2066}d\u{200f}\u{2028}", " abc d  "),
+        ] {
+            assert_eq!(printable(text), shown, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn names_and_messages_have_a_length() {
+        assert_eq!(printable_name(&"x".repeat(300_000)).len(), 253);
+        assert_eq!(printable_name(&"é".repeat(200)).len(), 252, "no half character");
+        assert_eq!(printable_message(&"é".repeat(512)).chars().count(), 512);
+        assert_eq!(printable_message(&"é".repeat(300_000)).chars().count(), 513);
+        assert_eq!(printable_name(""), "");
+    }
+
+    #[test]
+    fn a_name_that_no_api_server_takes_is_none() {
+        assert!(name("node-1.example").is_ok());
+        for wrong in ["", "a\nb", "\u{1b}[2J", &"x".repeat(254)] {
+            assert!(name(wrong).is_err(), "{wrong:?}");
+        }
+    }
 }

@@ -1,10 +1,12 @@
 //! The configuration of the weeder: the file that Gardener writes for DWD's weeder.
 
 use crate::{
-    config::{self, ConfigErrors, Field, Parsed, UnknownFields, Value},
+    config::{self, ConfigErrors, Parsed, Section, UnknownFields},
     names,
-    selector::{self, Selector},
+    selector::{self, Selector, SelectorFile},
 };
+use serde::Deserialize;
+use serde_saphyr::Spanned;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -27,15 +29,23 @@ pub struct WeederConfig {
     pub services: BTreeMap<String, Vec<Selector>>,
 }
 
-const FIELDS: &[Field] = &[
-    &["watchDuration"],
-    &["readyFor"],
-    &["excludeKinds"],
-    &["deletePodsWithoutController"],
-    &["deletePodsOfJobs"],
-    &["servicesAndDependantSelectors"],
-];
-const SERVICE_FIELDS: &[Field] = &[&["podSelectors"]];
+/// The file, as it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WeederFile {
+    watch_duration: Option<Spanned<String>>,
+    ready_for: Option<Spanned<String>>,
+    exclude_kinds: Option<Vec<Spanned<String>>>,
+    delete_pods_without_controller: Option<bool>,
+    delete_pods_of_jobs: Option<bool>,
+    services_and_dependant_selectors: Option<Spanned<BTreeMap<String, Spanned<ServiceFile>>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServiceFile {
+    pod_selectors: Option<Spanned<Vec<Spanned<SelectorFile>>>>,
+}
 
 /// Selectors that one Service may declare: ten times what Gardener's own services have, and few enough to list each.
 pub const MAX_DECLARED_SELECTORS: usize = 16;
@@ -55,9 +65,9 @@ const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// Reads and checks a weeder configuration (YAML or JSON).
 ///
 /// # Errors
-/// Everything that is wrong with it, each with line and column.
+/// The first fault of form, or everything that is wrong with its content, each with line and column.
 pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederConfig>, ConfigErrors> {
-    config::read(bytes, unknown, convert)
+    config::read(bytes, unknown, validate)
 }
 
 /// Reads and checks the dependants that a Service declares by [`names::DEPENDANTS_ANNOTATION`]: what the field
@@ -66,85 +76,98 @@ pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederConfig
 /// # Errors
 /// Everything that is wrong with it, each with line and column.
 pub fn parse_dependants(annotation: &str) -> Result<Vec<Selector>, ConfigErrors> {
-    let parsed = config::read(annotation.as_bytes(), UnknownFields::Refused, |root| {
-        let selectors = selector_list(root)?;
-        if selectors.len() > MAX_DECLARED_SELECTORS {
-            root.error(format!("holds more than {MAX_DECLARED_SELECTORS} selectors"));
-        }
-        Some(selectors)
-    })?;
+    let parsed = config::read(
+        annotation.as_bytes(),
+        UnknownFields::Refused,
+        |list: Vec<Spanned<SelectorFile>>, at| {
+            if list.len() > MAX_DECLARED_SELECTORS {
+                at.wrong(format!("holds more than {MAX_DECLARED_SELECTORS} selectors"));
+            }
+            Some(selectors(list, at))
+        },
+    )?;
     Ok(parsed.config)
 }
 
-fn convert(root: &Value<'_>) -> Option<WeederConfig> {
-    let fields = root.section(FIELDS)?;
-    let watch_duration = fields.or("watchDuration", names::DEFAULT_WATCH_DURATION, |value| {
-        value.duration(MIN_WATCH_DURATION)
-    });
-    let ready_for = fields.or("readyFor", Duration::ZERO, |value| value.duration(Duration::ZERO));
-    let exclude_kinds = fields.get("excludeKinds").map(kinds).unwrap_or_default();
-    let services = fields
-        .required("servicesAndDependantSelectors")
-        .and_then(services);
+fn validate(file: WeederFile, at: &Section<'_>) -> Option<WeederConfig> {
+    let services = at.required(
+        "servicesAndDependantSelectors",
+        file.services_and_dependant_selectors,
+    );
     Some(WeederConfig {
-        watch_duration,
-        ready_for,
-        exclude_kinds,
-        delete_pods_without_controller: fields.or("deletePodsWithoutController", false, Value::boolean),
-        delete_pods_of_jobs: fields.or("deletePodsOfJobs", false, Value::boolean),
-        services: services.unwrap_or_default(),
+        watch_duration: at.duration(
+            "watchDuration",
+            names::DEFAULT_WATCH_DURATION,
+            file.watch_duration,
+            MIN_WATCH_DURATION,
+        ),
+        ready_for: at.duration("readyFor", Duration::ZERO, file.ready_for, Duration::ZERO),
+        exclude_kinds: kinds(file.exclude_kinds.unwrap_or_default(), at),
+        delete_pods_without_controller: file.delete_pods_without_controller.unwrap_or(false),
+        delete_pods_of_jobs: file.delete_pods_of_jobs.unwrap_or(false),
+        services: validate_services(services?, at),
     })
 }
 
 /// A pod names its controller, and that of a Deployment's pod is a ReplicaSet.
-fn kinds(list: &Value<'_>) -> BTreeSet<String> {
+fn kinds(list: Vec<Spanned<String>>, at: &Section<'_>) -> BTreeSet<String> {
     let mut kinds = BTreeSet::new();
-    for item in list.items().unwrap_or_default() {
-        let Some(kind) = item.text() else { continue };
+    for (
+        index,
+        Spanned {
+            value: kind,
+            referenced,
+            ..
+        },
+    ) in list.into_iter().enumerate()
+    {
+        let at = at.below("excludeKinds", referenced).item(index, referenced);
         if kind == "Deployment" {
-            item.error("names no controller of a pod; the controller of a Deployment's pods is a ReplicaSet");
-        } else if !names::is_kind(kind) {
+            at.wrong("names no controller of a pod; the controller of a Deployment's pods is a ReplicaSet");
+        } else if !names::is_kind(&kind) {
             let same = |known: &&str| kind.trim_end_matches('s').eq_ignore_ascii_case(known);
             let hint = KNOWN_KINDS.into_iter().find(same);
             let hint = hint.map_or_else(String::new, |known| format!("; did you mean {known:?}?"));
-            item.error(format!("must be a kind, such as StatefulSet{hint}"));
+            at.wrong(format!("must be a kind, such as StatefulSet{hint}"));
         } else {
-            kinds.insert(kind.to_owned());
+            kinds.insert(kind);
         }
     }
     kinds
 }
 
-fn services(value: &Value<'_>) -> Option<BTreeMap<String, Vec<Selector>>> {
-    let entries = value.entries()?;
-    if entries.is_empty() {
-        value.error("must name at least one service");
+fn validate_services(
+    services: Spanned<BTreeMap<String, Spanned<ServiceFile>>>,
+    at: &Section<'_>,
+) -> BTreeMap<String, Vec<Selector>> {
+    let at = at.below("servicesAndDependantSelectors", services.referenced);
+    if services.value.is_empty() {
+        at.wrong("must name at least one service");
     }
-    let mut services = BTreeMap::new();
-    for (name, value) in entries {
-        if !names::is_dns_label(name) {
-            value.error(
-                "the name of a service has lower-case letters, digits and -, and at most 63 characters",
+    let mut valid = BTreeMap::new();
+    for (name, service) in services.value {
+        let at = at.below(&name, service.referenced);
+        if !names::is_dns_label(&name) {
+            at.wrong("the name of a service has lower-case letters, digits and -, and at most 63 characters");
+        }
+        if let Some(list) = at.required("podSelectors", service.value.pod_selectors) {
+            valid.insert(
+                name,
+                selectors(list.value, &at.below("podSelectors", list.referenced)),
             );
         }
-        if let Some(selectors) = selectors(&value) {
-            services.insert(name.to_owned(), selectors);
-        }
     }
-    Some(services)
+    valid
 }
 
-fn selectors(service: &Value<'_>) -> Option<Vec<Selector>> {
-    let fields = service.section(SERVICE_FIELDS)?;
-    selector_list(fields.required("podSelectors")?)
-}
-
-fn selector_list(list: &Value<'_>) -> Option<Vec<Selector>> {
-    let items = list.items()?;
-    if items.is_empty() {
-        list.error("must hold at least one selector");
+fn selectors(list: Vec<Spanned<SelectorFile>>, at: &Section<'_>) -> Vec<Selector> {
+    if list.is_empty() {
+        at.wrong("must hold at least one selector");
     }
-    Some(items.iter().filter_map(selector::convert).collect())
+    let items = list.into_iter().enumerate();
+    let valid =
+        items.filter_map(|(index, item)| selector::validate(item.value, &at.item(index, item.referenced)));
+    valid.collect()
 }
 
 #[cfg(test)]

@@ -1,15 +1,7 @@
-//! YAML (and so JSON) as a tree whose every key and value knows its place, and the limits within which serde-saphyr
-//! reads every file.
+//! The limits within which serde-saphyr reads every file, and what its errors mean.
 
-use crate::config_error::{ConfigError, Pos};
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor},
-};
-use serde_saphyr::{
-    DuplicateKeyPolicy, Error, Location, NonFiniteFloatPolicy, Options, Spanned, budget::BudgetBreach,
-};
-use std::{fmt, ops::Range};
+use crate::config_error::ConfigError;
+use serde_saphyr::{Error, Location, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
 
 /// Largest file that is read: the size limit of a ConfigMap or Secret.
 const MAX_BYTES: usize = 1 << 20;
@@ -18,47 +10,6 @@ const MAX_DEPTH: usize = 32;
 /// Most values in a file, and most that its aliases may add.
 const MAX_NODES: usize = 100_000;
 
-/// A key or a value.
-#[derive(Debug, Deserialize)]
-#[serde(from = "Spanned<NodeKind>")]
-pub(crate) struct Node {
-    /// Its begin; where an alias or a merge key (`<<`) brings it in, theirs.
-    pub(crate) pos: Pos,
-    pub(crate) kind: NodeKind,
-    /// Its own bytes in the file.
-    span: Range<usize>,
-}
-
-#[derive(Debug)]
-pub(crate) enum NodeKind {
-    Null,
-    /// A boolean or a number, which only the file shows as it is written.
-    Plain,
-    /// Any other scalar, escapes resolved.
-    Text(String),
-    Sequence(Vec<Node>),
-    /// Keys and values in the file's order, then those of merge keys. Repeated keys are included.
-    Mapping(Vec<(Node, Node)>),
-}
-
-/// Reads one document: its tree, and the first key that is given twice.
-///
-/// # Errors
-/// Not YAML, more than one document, too deep or too many values, an alias that contains itself, an unknown tag.
-pub(crate) fn parse(file: &str) -> Result<(Node, Option<ConfigError>), ConfigError> {
-    let mut options = options();
-    match serde_saphyr::from_str_with_options(file, options.clone()) {
-        Ok(root) => Ok((root, None)),
-        Err(error) if matches!(cause(&error), Error::DuplicateMappingKey { .. }) => {
-            // This policy passes all but numbers on as often as they are given.
-            options.duplicate_keys = DuplicateKeyPolicy::LastWins;
-            let root = serde_saphyr::from_str_with_options(file, options).map_err(|error| fault(&error))?;
-            Ok((root, Some(fault(&error))))
-        }
-        Err(error) => Err(fault(&error)),
-    }
-}
-
 /// The text of a file, without a byte order mark.
 ///
 /// # Errors
@@ -66,13 +17,13 @@ pub(crate) fn parse(file: &str) -> Result<(Node, Option<ConfigError>), ConfigErr
 pub(crate) fn text(bytes: &[u8]) -> Result<&str, ConfigError> {
     if bytes.len() > MAX_BYTES {
         let message = format!("the file has {} bytes; the limit is {MAX_BYTES}", bytes.len());
-        return Err(ConfigError::new(Pos::START, "", message));
+        return Err(ConfigError::of_file((1, 1), message));
     }
     std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default());
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        ConfigError::new(Pos { line, column }, "", "the file is not UTF-8")
+        ConfigError::of_file((line as u64, column as u64), "the file is not UTF-8")
     })
 }
 
@@ -99,7 +50,8 @@ pub(crate) fn cause(error: &Error) -> &Error {
     }
 }
 
-fn fault(error: &Error) -> ConfigError {
+/// An error of a configuration file, in which nothing is secret.
+pub(crate) fn fault(error: &Error) -> ConfigError {
     let message = match cause(error) {
         Error::ExternalMessage { msg, .. } => msg.clone(),
         Error::DuplicateMappingKey { .. } => "a key is given twice".to_owned(),
@@ -122,116 +74,37 @@ fn fault(error: &Error) -> ConfigError {
         Error::Budget { .. } | Error::AliasReplayLimitExceeded { .. } => {
             format!("the file holds more than {MAX_NODES} values, aliases expanded")
         }
-        _ => "the file is not valid YAML".to_owned(),
+        Error::InvalidScalar { ty: "boolean", .. } => "must be true or false".to_owned(),
+        Error::InvalidScalar {
+            ty: "floating point", ..
+        } => "must be a number".to_owned(),
+        Error::InvalidScalar { ty, .. } if ty.starts_with('u') => {
+            "must be a whole number, 0 or more".to_owned()
+        }
+        Error::InvalidScalar { .. } => "must be a whole number".to_owned(),
+        Error::Unexpected { expected, .. } => format!("expected {expected}"),
+        other => {
+            let message = other.to_string();
+            // The place is shown before it.
+            message.split(" at line ").next().unwrap_or_default().to_owned()
+        }
     };
-    ConfigError::new(error.location().map_or(Pos::START, Pos::from), "", message)
+    ConfigError::new(
+        error.location().unwrap_or(Location::UNKNOWN),
+        "",
+        cut_to(&message, 200),
+    )
 }
 
-// === impl Pos ===
-
-impl From<Location> for Pos {
-    fn from(location: Location) -> Self {
-        let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).max(1);
-        Self {
-            line: number(location.line()),
-            column: number(location.column()),
-        }
-    }
-}
-
-// === impl Node ===
-
-impl Node {
-    /// The text of a scalar, and true if it stands in the file like this, not quoted and not in several lines. `file`
-    /// is what was parsed.
-    pub(crate) fn scalar<'d>(&'d self, file: &'d str) -> Option<(&'d str, bool)> {
-        let written = file.get(self.span.clone()).unwrap_or_default();
-        match &self.kind {
-            NodeKind::Null | NodeKind::Plain => Some((written, true)),
-            NodeKind::Text(text) => Some((text.as_str(), text == written)),
-            NodeKind::Sequence(_) | NodeKind::Mapping(_) => None,
-        }
-    }
-}
-
-impl From<Spanned<NodeKind>> for Node {
-    fn from(spanned: Spanned<NodeKind>) -> Self {
-        let span = spanned.defined.span();
-        let bytes = |number: Option<u64>| number.map_or(0, |number| usize::try_from(number).unwrap_or(0));
-        let start = bytes(span.byte_offset());
-        Self {
-            pos: spanned.referenced.into(),
-            kind: spanned.value,
-            span: start..start + bytes(span.byte_len()),
-        }
-    }
-}
-
-// === impl NodeKind ===
-
-impl<'de> Deserialize<'de> for NodeKind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyKind)
-    }
-}
-
-struct AnyKind;
-
-impl<'de> Visitor<'de> for AnyKind {
-    type Value = NodeKind;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-
-    fn visit_unit<E>(self) -> Result<NodeKind, E> {
-        Ok(NodeKind::Null)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<NodeKind, E> {
-        Ok(NodeKind::Plain)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<NodeKind, E> {
-        Ok(NodeKind::Plain)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<NodeKind, E> {
-        Ok(NodeKind::Plain)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<NodeKind, E> {
-        Ok(NodeKind::Plain)
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<NodeKind, E> {
-        Ok(NodeKind::Text(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<NodeKind, A::Error> {
-        let mut kept = Vec::new();
-        while let Some(item) = items.next_element()? {
-            kept.push(item);
-        }
-        Ok(NodeKind::Sequence(kept))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<NodeKind, A::Error> {
-        let mut kept = Vec::new();
-        while let Some(entry) = entries.next_entry()? {
-            kept.push(entry);
-        }
-        Ok(NodeKind::Mapping(kept))
-    }
-}
-
-/// A text cut to what fits into a message.
+/// A text of the file cut to what fits into a message.
 pub(crate) fn cut(text: &str) -> String {
-    const LIMIT: usize = 60;
-    if text.chars().count() <= LIMIT {
-        text.to_owned()
-    } else {
-        text.chars().take(LIMIT).chain(['…']).collect()
+    cut_to(text, 60)
+}
+
+fn cut_to(text: &str, characters: usize) -> String {
+    match text.char_indices().nth(characters) {
+        None => text.to_owned(),
+        Some((end, _)) => text.get(..end).unwrap_or_default().to_owned() + "…",
     }
 }
 

@@ -1,14 +1,12 @@
 //! A client for each service: unary calls with a deadline, and streams that are followed until they are stopped.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
-use tonic::{Response, Status, Streaming};
+use tonic::{Response, Status};
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::scaling::v1 as scaling;
@@ -18,14 +16,12 @@ use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 
 use crate::follow::{Received, Update, follow};
 use crate::item::Keyed;
-use crate::message::Message;
+use crate::message::MAX_MESSAGE_BYTES;
+use crate::open::open;
 use crate::wire::WatchResponse;
 
 /// A unary call may take this time. A replica waits at most 10 s for the others.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Largest message that is read. The services keep theirs below it.
-pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Runs a unary call with [`CALL_TIMEOUT`]. Its answer counts as sent when the call began: never later than true.
 async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<Received<T>, Status> {
@@ -38,17 +34,6 @@ async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Res
         }),
         Err(_) => Err(Status::deadline_exceeded("no answer within 15 s")),
     }
-}
-
-/// An open stream of items.
-pub type ItemStream<I> = Pin<Box<dyn Stream<Item = Result<Message<<I as Keyed>::Key, I>, Status>> + Send>>;
-
-/// The messages of a stream that was opened. DATA_LOSS when one lacks a part that the contract demands.
-#[must_use]
-pub fn decoded<M: WatchResponse>(response: Response<Streaming<M>>) -> ItemStream<M::Item> {
-    let incomplete = |part: &str| Status::data_loss(format!("a message has no {part}"));
-    let decode = move |message: Result<M, Status>| message?.decode().map_err(incomplete);
-    Box::pin(response.into_inner().map(decode))
 }
 
 macro_rules! unary {
@@ -65,7 +50,7 @@ macro_rules! unary {
 }
 
 macro_rules! watch {
-    ($(#[$doc:meta])* $name:ident: $rpc:ident($request:ty) -> $answer:ty) => {
+    ($(#[$doc:meta])* $name:ident($request:ty) -> $answer:ty) => {
         $(#[$doc])*
         /// Resumes lost streams until `stop` is cancelled or the future is dropped. `on_update` must not block.
         pub async fn $name(
@@ -79,10 +64,7 @@ macro_rules! watch {
                 >,
             ),
         ) {
-            let open = || {
-                let (mut api, request) = (self.api.clone(), request.clone());
-                async move { api.$rpc(request).await.map(decoded) }
-            };
+            let open = || open::<_, $answer>(self.channel.clone(), request.clone());
             follow(open, stop, on_update).await;
         }
     };
@@ -94,14 +76,15 @@ macro_rules! consumer {
         #[derive(Debug, Clone)]
         pub struct $name {
             api: $client<Channel>,
+            channel: Channel,
         }
 
         impl $name {
             /// A client over a channel, for example of [`crate::grpc_client::Dialer`].
             #[must_use]
             pub fn new(channel: Channel) -> Self {
-                let api = $client::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-                Self { api }
+                let api = $client::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+                Self { api, channel }
             }
 
             $($methods)*
@@ -122,7 +105,7 @@ consumer! {
         }
         watch! {
             /// Follows verdicts.
-            follow: watch_verdicts(probe::WatchVerdictsRequest) -> probe::WatchVerdictsResponse
+            follow(probe::WatchVerdictsRequest) -> probe::WatchVerdictsResponse
         }
     }
 }
@@ -148,12 +131,12 @@ consumer! {
         }
         watch! {
             /// Follows what happens to shoots.
-            follow_events: watch_shoot_events(scaling::WatchShootEventsRequest)
+            follow_events(scaling::WatchShootEventsRequest)
                 -> scaling::WatchShootEventsResponse
         }
         watch! {
             /// Follows the state of shoots.
-            follow: watch_scaling(scaling::WatchScalingRequest) -> scaling::WatchScalingResponse
+            follow(scaling::WatchScalingRequest) -> scaling::WatchScalingResponse
         }
     }
 }
@@ -176,11 +159,11 @@ consumer! {
         }
         watch! {
             /// Follows weeders.
-            follow: watch_weeders(weeder::WatchWeedersRequest) -> weeder::WatchWeedersResponse
+            follow(weeder::WatchWeedersRequest) -> weeder::WatchWeedersResponse
         }
         watch! {
             /// Follows the readiness of services.
-            follow_readiness: watch_endpoint_readiness(weeder::WatchEndpointReadinessRequest)
+            follow_readiness(weeder::WatchEndpointReadinessRequest)
                 -> weeder::WatchEndpointReadinessResponse
         }
     }

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
-use crate::message::{COMPLETE, Completeness, Event, HEARTBEAT_INTERVAL, Message};
+use crate::message::{COMPLETE, Completeness, Event, HEARTBEAT_INTERVAL, Incoming, Message, Unreadable};
 use crate::send_time::SendTimeEstimator;
 use crate::wire::forward;
 
@@ -50,6 +50,8 @@ pub enum Update<K, V> {
     Removed(K),
     /// Other replicas are missing than before. What is known of their items is as old as it says.
     Completeness(Completeness),
+    /// A message could not be read and was skipped; the stream goes on. What is known of its item is as old as it says.
+    Skipped(Unreadable),
     /// The stream is lost, for the reason given. What was known is not gone, but is no longer renewed.
     Lost(Failure),
 }
@@ -60,14 +62,15 @@ pub enum Update<K, V> {
 /// Reconnects with jittered back-off, reset by a whole snapshot; codes that a retry cannot mend (INVALID_ARGUMENT,
 /// UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED) are retried at the slowest pace only, because a server may be
 /// replaced by one that answers better.
-pub async fn follow<K, V, O, S>(
+pub async fn follow<K, V, O, S, I>(
     mut open: impl FnMut() -> O,
     stop: &CancellationToken,
     mut on_update: impl FnMut(Update<K, V>),
 ) where
     K: Ord,
     O: Future<Output = Result<S, Status>>,
-    S: Stream<Item = Result<Message<K, V>, Status>> + Unpin,
+    S: Stream<Item = Result<I, Status>> + Unpin,
+    I: Into<Incoming<K, V>>,
 {
     let mut backoff = Backoff::new(Duration::from_millis(50), SLOWEST);
     loop {
@@ -117,11 +120,15 @@ async fn next<M>(messages: &mut (impl Stream<Item = Result<M, Status>> + Unpin))
 }
 
 /// Runs one stream to its end and says why it ended.
-async fn stream<K, V, O, S>(open: &mut impl FnMut() -> O, mut on_update: impl FnMut(Update<K, V>)) -> Status
+async fn stream<K, V, O, S, I>(
+    open: &mut impl FnMut() -> O,
+    mut on_update: impl FnMut(Update<K, V>),
+) -> Status
 where
     K: Ord,
     O: Future<Output = Result<S, Status>>,
-    S: Stream<Item = Result<Message<K, V>, Status>> + Unpin,
+    S: Stream<Item = Result<I, Status>> + Unpin,
+    I: Into<Incoming<K, V>>,
 {
     let opened = Instant::now();
     let mut messages = match tokio::time::timeout(OPEN_TIMEOUT, open()).await {
@@ -131,8 +138,9 @@ where
     };
     let mut received = ReceivedStream::new(opened);
     loop {
-        let update = match next(&mut messages).await {
-            Ok(message) => received.apply(message, Instant::now()),
+        let update = match next(&mut messages).await.map(Into::into) {
+            Ok(Incoming::Message(message)) => received.apply(message, Instant::now()),
+            Ok(Incoming::Unreadable(why)) => Ok(Some(received.skip(why))),
             Err(status) => return status,
         };
         match update {
@@ -150,6 +158,8 @@ struct ReceivedStream<K, V> {
     // None once it is complete.
     snapshot: Option<BTreeMap<K, Received<V>>>,
     completeness: Completeness,
+    // Messages of the snapshot that were skipped.
+    skipped: u64,
 }
 
 impl<K: Ord, V> ReceivedStream<K, V> {
@@ -159,7 +169,16 @@ impl<K: Ord, V> ReceivedStream<K, V> {
             epoch: None,
             snapshot: Some(BTreeMap::new()),
             completeness: COMPLETE,
+            skipped: 0,
         }
+    }
+
+    /// Skips a message. In a snapshot it counts as an item: whatever else it was, a follower does not need.
+    fn skip(&mut self, why: Unreadable) -> Update<K, V> {
+        if self.snapshot.is_some() {
+            self.skipped += 1;
+        }
+        Update::Skipped(why)
     }
 
     /// Takes the next message. Fails if the server broke the rules of a stream.
@@ -210,9 +229,12 @@ impl<K: Ord, V> ReceivedStream<K, V> {
             return Err(Status::data_loss("a second snapshot in one stream"));
         };
         let found = items.len() as u64;
-        if found != count {
-            let why = format!("the snapshot has {found} items instead of {count}");
-            return Err(Status::data_loss(why));
+        // A message that was skipped was an item, or one of the few others that a snapshot has.
+        if count < found || found + self.skipped < count {
+            let (skipped, why) = (self.skipped, "the snapshot has");
+            return Err(Status::data_loss(format!(
+                "{why} {found} items instead of {count}, {skipped} skipped"
+            )));
         }
         self.completeness = completeness.clone();
         Ok(Update::Snapshot(items, completeness))

@@ -58,6 +58,9 @@ impl From<NamePair> for scaling::ShootEventKey {
     }
 }
 
+/// Stands for the texts of an item that would be too large with them.
+const TEXT_LEFT_OUT: &str = "The text is left out: the item would be too large for its readers.";
+
 /// An item with a key.
 pub trait Keyed: Send + 'static {
     /// Unique among the items of a stream.
@@ -65,6 +68,9 @@ pub trait Keyed: Send + 'static {
 
     /// Its key, if it has one.
     fn key(&self) -> Option<Self::Key>;
+
+    /// Leaves out texts and lists of any length. What programs act upon stays.
+    fn leave_out_texts(&mut self);
 }
 
 impl Keyed for probe::Verdict {
@@ -72,6 +78,14 @@ impl Keyed for probe::Verdict {
 
     fn key(&self) -> Option<String> {
         (!self.shoot.is_empty()).then(|| self.shoot.clone())
+    }
+
+    fn leave_out_texts(&mut self) {
+        self.message = TEXT_LEFT_OUT.to_owned();
+        self.traceparent.clear();
+        if let Some(evidence) = &mut self.evidence {
+            evidence.zones.clear();
+        }
     }
 }
 
@@ -81,6 +95,13 @@ impl Keyed for scaling::ShootScaling {
     fn key(&self) -> Option<String> {
         (!self.shoot.is_empty()).then(|| self.shoot.clone())
     }
+
+    fn leave_out_texts(&mut self) {
+        self.reason = TEXT_LEFT_OUT.to_owned();
+        for resource in &mut self.resources {
+            resource.message.clear();
+        }
+    }
 }
 
 impl Keyed for scaling::ShootEvent {
@@ -88,6 +109,11 @@ impl Keyed for scaling::ShootEvent {
 
     fn key(&self) -> Option<NamePair> {
         self.key.as_ref().map(NamePair::from)
+    }
+
+    fn leave_out_texts(&mut self) {
+        self.message = TEXT_LEFT_OUT.to_owned();
+        self.event = None;
     }
 }
 
@@ -97,6 +123,13 @@ impl Keyed for weeder::Weeder {
     fn key(&self) -> Option<NamePair> {
         self.key.as_ref().map(NamePair::from)
     }
+
+    fn leave_out_texts(&mut self) {
+        self.message = TEXT_LEFT_OUT.to_owned();
+        self.selectors.clear();
+        self.deletions.clear();
+        self.left_alone.clear();
+    }
 }
 
 impl Keyed for weeder::EndpointReadiness {
@@ -104,6 +137,10 @@ impl Keyed for weeder::EndpointReadiness {
 
     fn key(&self) -> Option<NamePair> {
         self.key.as_ref().map(NamePair::from)
+    }
+
+    fn leave_out_texts(&mut self) {
+        self.observer.clear();
     }
 }
 

@@ -1,11 +1,22 @@
 //! The messages of a stream.
 
+use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 pub use watchdog_proto::feed::v1::{Completeness, Position};
 
 /// A subscriber receives a message at least this often. Three silent intervals mean a dead stream.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Largest message that is read: the default of gRPC. The services keep their answers below it.
+pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Largest message of a stream that is read; a longer one is skipped. Servers keep theirs below a quarter of it
+/// ([`MAX_ITEM_BYTES`]).
+pub const MAX_STREAM_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// Largest item that is sent: a quarter of what a follower reads. A larger one goes without its texts.
+pub const MAX_ITEM_BYTES: usize = MAX_STREAM_MESSAGE_BYTES / 4;
 
 /// The completeness of an answer that lacks nothing.
 pub const COMPLETE: Completeness = Completeness {
@@ -53,4 +64,42 @@ pub struct Message<K, V> {
     pub position: Position,
     /// The change, or a sign of life.
     pub event: Event<K, V>,
+}
+
+/// The next message of a stream, or why it cannot be read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Incoming<K, V> {
+    /// A message.
+    Message(Message<K, V>),
+    /// A message that is skipped.
+    Unreadable(Unreadable),
+}
+
+/// Why a message of a stream was skipped. Quotes nothing of the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It has this many bytes, more than [`MAX_STREAM_MESSAGE_BYTES`].
+    TooLarge(usize),
+    /// It is not what the contract says.
+    Malformed(String),
+}
+
+impl Display for Unreadable {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge(bytes) => {
+                write!(
+                    f,
+                    "the message has {bytes} bytes; the limit is {MAX_STREAM_MESSAGE_BYTES}"
+                )
+            }
+            Self::Malformed(why) => write!(f, "the message cannot be decoded: {why}"),
+        }
+    }
+}
+
+impl<K, V> From<Message<K, V>> for Incoming<K, V> {
+    fn from(message: Message<K, V>) -> Self {
+        Self::Message(message)
+    }
 }

@@ -20,6 +20,10 @@ pub const MAX_SHOOTS: usize = 1_000;
 pub trait WatchResponse: Sized + Send + 'static {
     /// The items of the stream.
     type Item: Keyed;
+    /// The request that opens it.
+    type Request: prost::Message + Clone + 'static;
+    /// The path of the RPC.
+    const PATH: &'static str;
 
     /// For the wire.
     fn encode(message: Message<<Self::Item as Keyed>::Key, Self::Item>) -> Self;
@@ -33,9 +37,11 @@ pub trait WatchResponse: Sized + Send + 'static {
 
 /// All Watch streams have the same events; only the types of their items and keys differ.
 macro_rules! watch_response {
-    ($response:ty, $event:path, $item:ty) => {
+    ($package:literal / $rpc:literal: $request:ty => $response:ty, $event:path, $item:ty) => {
         impl WatchResponse for $response {
             type Item = $item;
+            type Request = $request;
+            const PATH: &'static str = concat!("/gardener.watchdog.", $package, "/", $rpc);
 
             fn encode(message: Message<<$item as Keyed>::Key, $item>) -> Self {
                 use $event as PbEvent;
@@ -82,27 +88,32 @@ macro_rules! watch_response {
 }
 
 watch_response!(
-    probe::WatchVerdictsResponse,
+    "probe.v1.LeaseProbeService" / "WatchVerdicts":
+    probe::WatchVerdictsRequest => probe::WatchVerdictsResponse,
     probe::watch_verdicts_response::Event,
     probe::Verdict
 );
 watch_response!(
-    scaling::WatchScalingResponse,
+    "scaling.v1.ScalingService" / "WatchScaling":
+    scaling::WatchScalingRequest => scaling::WatchScalingResponse,
     scaling::watch_scaling_response::Event,
     scaling::ShootScaling
 );
 watch_response!(
-    scaling::WatchShootEventsResponse,
+    "scaling.v1.ScalingService" / "WatchShootEvents":
+    scaling::WatchShootEventsRequest => scaling::WatchShootEventsResponse,
     scaling::watch_shoot_events_response::Event,
     scaling::ShootEvent
 );
 watch_response!(
-    weeder::WatchWeedersResponse,
+    "weeder.v1.WeederService" / "WatchWeeders":
+    weeder::WatchWeedersRequest => weeder::WatchWeedersResponse,
     weeder::watch_weeders_response::Event,
     weeder::Weeder
 );
 watch_response!(
-    weeder::WatchEndpointReadinessResponse,
+    "weeder.v1.WeederService" / "WatchEndpointReadiness":
+    weeder::WatchEndpointReadinessRequest => weeder::WatchEndpointReadinessResponse,
     weeder::watch_endpoint_readiness_response::Event,
     weeder::EndpointReadiness
 );

@@ -4,15 +4,18 @@
 
 use std::convert::Infallible;
 
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status};
-use watchdog_client::consumer::decoded;
+use tonic::Status;
 use watchdog_client::follow::{Update, follow};
-use watchdog_client::message::{COMPLETE, Event, Message, Position};
-use watchdog_proto::probe::v1::WatchVerdictsRequest;
-use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_client::message::{COMPLETE, Event, Message, Position, Unreadable};
+use watchdog_client::open::open;
+use watchdog_proto::feed::v1::SnapshotComplete;
+use watchdog_proto::probe::v1::{
+    Verdict, WatchVerdictsRequest, WatchVerdictsResponse, watch_verdicts_response,
+};
 
 type Sent = Result<Message<String, u32>, Status>;
 
@@ -104,28 +107,59 @@ async fn a_silent_stream_is_lost_and_so_is_one_with_an_incomplete_snapshot() {
     assert!(reason.to_string().contains("0 items instead of 1"), "{reason}");
 }
 
-/// A message of a stream of verdicts on the wire: a position, and an event that is the field of this number.
-fn framed(event: u8) -> String {
-    let message = [0x0a, 0, (event << 3) | 2, 0];
-    let frame = [[0, 0, 0, 0].as_slice(), &[4], &message].concat();
-    String::from_utf8(frame).unwrap()
+/// A message on the wire.
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0], length.as_slice(), message].concat()
+}
+
+fn response(event: watch_verdicts_response::Event) -> Vec<u8> {
+    let response = WatchVerdictsResponse {
+        position: Some(Position::default()),
+        event: Some(event),
+    };
+    response.encode_to_vec()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_only_a_newer_server_knows_ends_a_stream_and_the_next_one_is_followed() {
-    const SNAPSHOT_COMPLETE: u8 = 4;
-    const UNKNOWN: u8 = 15;
-    let mut events = [UNKNOWN, SNAPSHOT_COMPLETE].into_iter();
+async fn a_message_that_cannot_be_read_is_skipped_and_the_stream_goes_on() {
+    use watch_verdicts_response::Event;
+    let verdict = |shoot: &str, message: String| {
+        response(Event::Upsert(Verdict {
+            shoot: shoot.to_owned(),
+            message,
+            ..Default::default()
+        }))
+    };
+    let complete = Event::SnapshotComplete(SnapshotComplete {
+        items: 4,
+        completeness: Some(COMPLETE),
+    });
+    let body = [
+        // An event that only a newer server knows: field 15.
+        framed(&[0x0a, 0, (15 << 3) | 2, 0]),
+        // A length that is not there.
+        framed(&[0x0a, 200, 1]),
+        framed(&verdict("large", "x".repeat(300_000))),
+        framed(&verdict("good", "as it should be".to_owned())),
+        framed(&response(complete)),
+        framed(&verdict("large", "x".repeat(300_000))),
+        framed(&verdict("good", "still there".to_owned())),
+    ]
+    .concat();
+    let mut streams = [body].into_iter();
     let open = move || {
-        let event = events.next();
+        let body = streams.next();
         async move {
-            let Some(event) = event else {
+            let Some(body) = body else {
                 return std::future::pending().await;
             };
-            let answer = move |_| std::future::ready(Ok::<_, Infallible>(http::Response::new(framed(event))));
-            let mut api = LeaseProbeServiceClient::new(tower::service_fn(answer));
+            let answer = move |_| {
+                let body = http_body_util::Full::new(bytes::Bytes::from(body.clone()));
+                std::future::ready(Ok::<_, Infallible>(http::Response::new(body)))
+            };
             let request = WatchVerdictsRequest::default();
-            api.watch_verdicts(request).await.map(decoded)
+            open::<_, WatchVerdictsResponse>(tower::service_fn(answer), request).await
         }
     };
     let (sender, mut updates) = mpsc::unbounded_channel();
@@ -133,9 +167,28 @@ async fn an_event_that_only_a_newer_server_knows_ends_a_stream_and_the_next_one_
         let on_update = |update| drop(sender.send(update));
         follow(open, &CancellationToken::new(), on_update).await;
     });
-    let Some(Update::Lost(failure)) = updates.recv().await else {
-        panic!("the unknown event was not noticed")
+    let mut skipped = Vec::new();
+    let items = loop {
+        match updates.recv().await.unwrap() {
+            Update::Skipped(why) => skipped.push(why.to_string()),
+            Update::Snapshot(items, _) => break items,
+            other => panic!("{other:?}"),
+        }
     };
-    assert_eq!(failure.code, Some(Code::DataLoss), "{failure}");
-    assert!(matches!(updates.recv().await, Some(Update::Snapshot(items, _)) if items.is_empty()));
+    assert_eq!(items.keys().collect::<Vec<_>>(), ["good"]);
+    assert_eq!(skipped.len(), 3, "{skipped:?}");
+    assert!(skipped[0].contains("no event"), "{skipped:?}");
+    assert!(skipped[1].contains("cannot be decoded"), "{skipped:?}");
+    assert!(skipped[2].contains("the limit is 262144"), "{skipped:?}");
+    assert!(matches!(
+        updates.recv().await,
+        Some(Update::Skipped(Unreadable::TooLarge(_)))
+    ));
+    let Some(Update::Upsert(shoot, received)) = updates.recv().await else {
+        panic!("the stream did not go on")
+    };
+    assert_eq!(
+        (shoot.as_str(), received.value.message.as_str()),
+        ("good", "still there")
+    );
 }

@@ -5,14 +5,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use watchdog_runtime::readiness::Readiness;
 
-use crate::message::Message;
-use crate::metrics::{CONNECTED, FeedName, RECONNECTS};
+use crate::message::Incoming;
+use crate::metrics::{CONNECTED, FeedName, RECONNECTS, SKIPPED};
 
 pub use watchdog_client::follow::{Received, Update};
 
 /// Follows a feed until `stop` is cancelled. `feed` names it in metrics, logs and `readiness`, whose instance is the
 /// server. `open` opens a stream. `on_update` is called for every update and must not block.
-pub async fn follow<K, V, O, S>(
+pub async fn follow<K, V, O, S, I>(
     feed: &'static str,
     open: impl FnMut() -> O,
     readiness: &Readiness,
@@ -21,10 +21,13 @@ pub async fn follow<K, V, O, S>(
 ) where
     K: Ord,
     O: Future<Output = Result<S, Status>>,
-    S: Stream<Item = Result<Message<K, V>, Status>> + Unpin,
+    S: Stream<Item = Result<I, Status>> + Unpin,
+    I: Into<Incoming<K, V>>,
 {
     let reconnects = RECONNECTS.handle(FeedName(feed));
     let mut connected = None;
+    // One line for each stream: a hostile item may come with every probe.
+    let mut skipped_before = false;
     watchdog_client::follow::follow(open, stop, |update| {
         match &update {
             Update::Snapshot(..) => {
@@ -33,11 +36,24 @@ pub async fn follow<K, V, O, S>(
             }
             Update::Lost(failure) => {
                 connected = None;
+                skipped_before = false;
                 reconnects.increment(1);
                 let (server, reason) = (readiness.instance(), failure.reason.as_str());
                 let code = failure.code.map(tracing::field::debug);
                 tracing::warn!(feed, server, code, reason, error = %failure, "stream lost; connecting again");
                 readiness.failing(feed, failure.clone());
+            }
+            Update::Skipped(why) => {
+                SKIPPED.inc(FeedName(feed));
+                if !std::mem::replace(&mut skipped_before, true) {
+                    let server = readiness.instance();
+                    tracing::warn!(
+                        feed,
+                        server,
+                        reason = %why,
+                        "message of a stream skipped; further ones of this stream are only counted"
+                    );
+                }
             }
             Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => {}
         }

@@ -7,22 +7,16 @@ use std::time::Duration;
 
 use tonic::Status;
 use tonic::transport::Channel;
-use watchdog_client::consumer::{ItemStream, decoded};
+use watchdog_client::open::{ItemStream, open};
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as probe;
-use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::scaling::v1 as scaling;
-use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1 as weeder;
-use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::rpc_metrics::Measured;
 
 use crate::wire::{duration, forward, micros, signed};
 
 pub use watchdog_client::item::{Keyed, NamePair};
-
-/// Largest message that is read from a replica. A weeder that was refused often fills 20 KiB.
-const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// A gRPC channel to another replica, whose calls are counted.
 pub type ReplicaChannel = Measured<Channel>;
@@ -59,14 +53,13 @@ pub trait FeedItem: Keyed<Key: Display + FromStr + Hash> + prost::Message + Clon
 
 /// All replicas are asked alike.
 macro_rules! watch_local {
-    ($client:ident::$rpc:ident, $package:ident::$request:ident) => {
+    ($package:ident::$request:ident => $response:ident) => {
         async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
             let request = $package::$request {
                 scope: Scope::Local.into(),
                 ..Default::default()
             };
-            let mut client = $client::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-            client.$rpc(request).await.map(decoded)
+            open::<_, $package::$response>(channel, request).await
         }
     };
 }
@@ -151,10 +144,7 @@ impl FeedItem for probe::Verdict {
         forward(self.valid_for.as_ref())
     }
 
-    watch_local!(
-        LeaseProbeServiceClient::watch_verdicts,
-        probe::WatchVerdictsRequest
-    );
+    watch_local!(probe::WatchVerdictsRequest => WatchVerdictsResponse);
 }
 
 impl FeedItem for scaling::ShootScaling {
@@ -165,17 +155,14 @@ impl FeedItem for scaling::ShootScaling {
         self.hold_reason() == scaling::HoldReason::Ownership
     }
 
-    watch_local!(ScalingServiceClient::watch_scaling, scaling::WatchScalingRequest);
+    watch_local!(scaling::WatchScalingRequest => WatchScalingResponse);
 }
 
 impl FeedItem for scaling::ShootEvent {
     const FEED: &'static str = "shoot-events";
     const MOVES: bool = false;
 
-    watch_local!(
-        ScalingServiceClient::watch_shoot_events,
-        scaling::WatchShootEventsRequest
-    );
+    watch_local!(scaling::WatchShootEventsRequest => WatchShootEventsResponse);
 }
 
 impl FeedItem for weeder::Weeder {
@@ -193,16 +180,13 @@ impl FeedItem for weeder::Weeder {
         self.remaining = Some(duration(remaining));
     }
 
-    watch_local!(WeederServiceClient::watch_weeders, weeder::WatchWeedersRequest);
+    watch_local!(weeder::WatchWeedersRequest => WatchWeedersResponse);
 }
 
 impl FeedItem for weeder::EndpointReadiness {
     const FEED: &'static str = "endpoint-readiness";
 
-    watch_local!(
-        WeederServiceClient::watch_endpoint_readiness,
-        weeder::WatchEndpointReadinessRequest
-    );
+    watch_local!(weeder::WatchEndpointReadinessRequest => WatchEndpointReadinessResponse);
 }
 
 #[cfg(test)]

@@ -31,6 +31,16 @@ pub(crate) const RECONNECTS: Counter<FeedName> = Counter::new(
     "Streams to other replicas and services that were lost or could not be opened, by feed.",
 );
 
+pub(crate) const SKIPPED: Counter<FeedName> = Counter::new(
+    "watchdog_feed_client_skipped_total",
+    "Messages of streams that could not be read and were skipped, by feed. The stream goes on.",
+);
+
+pub(crate) const TRIMMED: Counter<Rpc> = Counter::new(
+    "watchdog_feed_trimmed_total",
+    "Items of Watch streams that were sent without their texts, because they were too large, by RPC.",
+);
+
 /// Registers the help texts.
 pub fn register() {
     SUBSCRIBERS.register();
@@ -38,4 +48,6 @@ pub fn register() {
     LAG.register();
     CONNECTED.register();
     RECONNECTS.register();
+    SKIPPED.register();
+    TRIMMED.register();
 }

@@ -109,7 +109,7 @@ impl FollowerState {
             }
             Update::Upsert(key, received) => drop(self.items.insert(key, received.value)),
             Update::Removed(key) => drop(self.items.remove(&key)),
-            Update::Completeness(_) => {}
+            Update::Completeness(_) | Update::Skipped(_) => {}
             Update::Lost(_) => self.synced = false,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use watchdog_api::duration::format;
 use watchdog_api::eligibility::SkipReason;
+use watchdog_api::text::printable;
 
 /// The outcome of the last probe of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,12 +253,12 @@ fn requested_wait(wait: Option<Duration>) -> String {
 /// The longest text of somebody else in a sentence.
 const LONGEST_QUOTE: usize = 300;
 
-/// Text that comes from outside, cut to what fits into a sentence.
+/// Text that comes from outside, printable and cut to what fits into a sentence.
 #[must_use]
 pub fn quote(text: &str) -> String {
     match text.char_indices().nth(LONGEST_QUOTE) {
-        None => text.to_owned(),
-        Some(_) => text.chars().take(LONGEST_QUOTE).chain(['…']).collect(),
+        None => printable(text),
+        Some((end, _)) => printable(text.get(..end).unwrap_or_default()) + "…",
     }
 }
 

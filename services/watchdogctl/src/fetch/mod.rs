@@ -1,13 +1,16 @@
 //! The requests to the programs.
 
+mod printable;
 pub(crate) mod status;
 
 use std::collections::BTreeSet;
 use std::mem::take;
 
 use futures::future::try_join_all;
+use prost::{Message, Name};
 use tonic::{Code, Status};
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
+use watchdog_client::follow::Received;
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
 use watchdog_proto::feed::v1::Completeness;
 use watchdog_proto::probe::v1::{
@@ -50,8 +53,15 @@ impl Missing {
     }
 }
 
-fn failed(program: Program) -> impl Fn(Status) -> CommandError {
-    move |status| CommandError::of_status(program.as_str(), &status)
+/// The answer of a program, printable, or why there is none.
+fn answer<M: Message + Name + Default>(
+    program: Program,
+    received: Result<Received<M>, Status>,
+) -> Result<M, CommandError> {
+    match received {
+        Ok(received) => printable::message(received.value),
+        Err(status) => Err(CommandError::of_status(program.as_str(), &status)),
+    }
 }
 
 impl ProgramDialer {
@@ -123,8 +133,8 @@ async fn verdict_page(
         outcomes: outcomes.iter().map(|outcome| (*outcome).into()).collect(),
         ..ListVerdictsRequest::default()
     };
-    let answer = lease_probe.list_verdicts(request).await;
-    Ok(answer.map_err(failed(Program::LeaseProbe))?.value)
+    let received = lease_probe.list_verdicts(request).await;
+    answer(Program::LeaseProbe, received)
 }
 
 /// All verdicts with these outcomes, or all.
@@ -150,8 +160,8 @@ pub(crate) async fn verdict(
     let request = GetVerdictRequest {
         shoot: shoot.to_owned(),
     };
-    let answer = lease_probe.get_verdict(request).await;
-    let answer = answer.map_err(failed(Program::LeaseProbe))?.value;
+    let received = lease_probe.get_verdict(request).await;
+    let answer = answer(Program::LeaseProbe, received)?;
     Ok((answer.verdict, answer.completeness))
 }
 
@@ -161,8 +171,8 @@ async fn scaling_page(
     coordinator: &ScalingCoordinator,
     request: ListScalingRequest,
 ) -> Result<ListScalingResponse, CommandError> {
-    let answer = coordinator.list_scaling(request).await;
-    Ok(answer.map_err(failed(Program::ScalingCoordinator))?.value)
+    let received = coordinator.list_scaling(request).await;
+    answer(Program::ScalingCoordinator, received)
 }
 
 /// All states with these directions, or all.
@@ -197,8 +207,8 @@ pub(crate) async fn scaling(
     let request = GetScalingRequest {
         shoot: shoot.to_owned(),
     };
-    let answer = coordinator.get_scaling(request).await;
-    let answer = answer.map_err(failed(Program::ScalingCoordinator))?.value;
+    let received = coordinator.get_scaling(request).await;
+    let answer = answer(Program::ScalingCoordinator, received)?;
     Ok((answer.scaling, answer.completeness))
 }
 
@@ -211,8 +221,8 @@ pub(crate) async fn plan(
         shoot: shoot.to_owned(),
         direction: direction.into(),
     };
-    let answer = coordinator.plan_scaling(request).await;
-    Ok(answer.map_err(failed(Program::ScalingCoordinator))?.value)
+    let received = coordinator.plan_scaling(request).await;
+    answer(Program::ScalingCoordinator, received)
 }
 
 /// The events of a shoot, oldest first.
@@ -227,8 +237,8 @@ pub(crate) async fn events(
             shoot: shoot.to_owned(),
             ..ListShootEventsRequest::default()
         };
-        let answer = coordinator.list_shoot_events(request).await;
-        Ok(answer.map_err(failed(Program::ScalingCoordinator))?.value)
+        let received = coordinator.list_shoot_events(request).await;
+        answer(Program::ScalingCoordinator, received)
     });
     Ok(all.await?.events)
 }
@@ -248,8 +258,8 @@ pub(crate) async fn weeders(
             service: filter.service.clone().unwrap_or_default(),
             ..ListWeedersRequest::default()
         };
-        let answer = weeder.list_weeders(request).await;
-        let answer = answer.map_err(failed(Program::Weeder))?.value;
+        let received = weeder.list_weeders(request).await;
+        let answer = answer(Program::Weeder, received)?;
         missing.add(Program::Weeder, answer.completeness.as_ref());
         Ok(answer)
     });
@@ -269,8 +279,8 @@ pub(crate) async fn services(
             service: filter.service.clone().unwrap_or_default(),
             ..ListEndpointReadinessRequest::default()
         };
-        let answer = weeder.list_endpoint_readiness(request).await;
-        let answer = answer.map_err(failed(Program::Weeder))?.value;
+        let received = weeder.list_endpoint_readiness(request).await;
+        let answer = answer(Program::Weeder, received)?;
         missing.add(Program::Weeder, answer.completeness.as_ref());
         Ok(answer)
     });
@@ -329,8 +339,8 @@ pub(crate) async fn missing_of(
                 page_size: 1,
                 ..ListWeedersRequest::default()
             };
-            let answer = dialer.weeder().await?.list_weeders(request).await;
-            answer.map_err(failed(program))?.value.completeness
+            let received = dialer.weeder().await?.list_weeders(request).await;
+            answer(program, received)?.completeness
         }
     };
     Ok(missing(program, completeness.as_ref()))

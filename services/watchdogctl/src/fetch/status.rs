@@ -12,7 +12,7 @@ use watchdog_proto::scaling::v1::{
     Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, WatchScalingRequest,
 };
 
-use super::{Missing, count, scaling_page, verdict_page};
+use super::{Missing, count, printable, scaling_page, verdict_page};
 use crate::error::CommandError;
 use crate::program::Program;
 use crate::render::status::{SeedStatus, StatusRow};
@@ -141,10 +141,10 @@ async fn complete_rows(
     });
     let (scalings, verdicts) = tokio::join!(scalings, verdicts);
     for (shoot, scaling) in scalings? {
-        row(rows, &shoot).scaling = Some(scaling.value);
+        row(rows, &shoot).scaling = Some(printable::message(scaling.value)?);
     }
     for (shoot, verdict) in verdicts? {
-        row(rows, &shoot).verdict = Some(verdict.value);
+        row(rows, &shoot).verdict = Some(printable::message(verdict.value)?);
     }
     Ok(())
 }
@@ -160,8 +160,12 @@ async fn first_snapshot<V>(
             found = match update {
                 Update::Snapshot(items, _) => Some(Ok(items)),
                 Update::Lost(failure) => Some(Err(failure)),
-                Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => None,
+                Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) | Update::Skipped(_) => {
+                    None
+                }
             };
+        }
+        if found.is_some() {
             stop.cancel();
         }
     };

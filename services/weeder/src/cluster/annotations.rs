@@ -77,7 +77,7 @@ impl MalformedReports {
             Some(Err(errors)) => {
                 let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&annotation);
                 if self.reported.insert(key.clone(), hash) != Some(hash) {
-                    self.report(&key, service.uid, &errors.lines());
+                    self.report(&key, service.uid, &errors.to_string());
                 }
                 // It counts as none, whatever was there before.
                 return Some((key, None));

@@ -1,11 +1,14 @@
 //! `dependentResourceInfos`: what is scaled, and in which order.
 
 use super::{POSITIVE, object_name};
-use crate::{
-    config::{Field, Section, Value},
-    names,
+use crate::{config::Section, names};
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fmt,
+    time::Duration,
 };
-use std::{collections::HashMap, fmt, time::Duration};
 
 /// A workload that is scaled down when a shoot's nodes are cut off, and restored afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,56 +47,74 @@ pub struct ScaleInfo {
     pub replicas: Option<i32>,
 }
 
-const FIELDS: &[Field] = &[
-    &["ref"],
-    &["optional"],
-    // Until 2022: the opposite of optional.
-    &["shouldExist"],
-    &["scaleUp"],
-    &["scaleDown"],
-];
-const REF_FIELDS: &[Field] = &[&["apiVersion"], &["kind"], &["name"]];
-const SCALE_FIELDS: &[Field] = &[&["level"], &["initialDelay"], &["timeout"], &["replicas"]];
+/// An entry of the list, as it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DependentFile {
+    r#ref: Option<Spanned<RefFile>>,
+    optional: Option<Spanned<bool>>,
+    /// Until 2022: the opposite of optional.
+    should_exist: Option<Spanned<bool>>,
+    scale_up: Option<Spanned<ScaleFile>>,
+    scale_down: Option<Spanned<ScaleFile>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RefFile {
+    api_version: Option<Spanned<String>>,
+    kind: Option<Spanned<String>>,
+    name: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScaleFile {
+    level: Option<Spanned<i32>>,
+    initial_delay: Option<Spanned<String>>,
+    timeout: Option<Spanned<String>>,
+    replicas: Option<Spanned<i32>>,
+}
 
 /// Bounds the work per shoot; Gardener has three.
 const MAX_DEPENDENTS: usize = 100;
 const MAX_LEVEL: i32 = 1_000;
 const MAX_REPLICAS: i32 = 10_000;
 
-pub(super) fn convert(list: &Value<'_>) -> Option<Vec<DependentResource>> {
-    let items = list.items()?;
-    if items.is_empty() {
-        list.error("must name at least one resource");
+pub(super) fn validate(
+    list: Spanned<Vec<Spanned<DependentFile>>>,
+    at: &Section<'_>,
+) -> Option<Vec<DependentResource>> {
+    let at = at.below("dependentResourceInfos", list.referenced);
+    if list.value.is_empty() {
+        at.wrong("must name at least one resource");
     }
-    if items.len() > MAX_DEPENDENTS {
-        list.error(format!(
+    if list.value.len() > MAX_DEPENDENTS {
+        at.wrong(format!(
             "must name at most {MAX_DEPENDENTS} resources, not {}",
-            items.len()
+            list.value.len()
         ));
         return None;
     }
     let mut seen: HashMap<ResourceRef, String> = HashMap::new();
-    let mut dependents = Vec::with_capacity(items.len());
-    for item in &items {
-        let Some(fields) = item.section(FIELDS) else {
+    let mut dependents = Vec::with_capacity(list.value.len());
+    for (
+        index,
+        Spanned {
+            value, referenced, ..
+        },
+    ) in list.value.into_iter().enumerate()
+    {
+        let at = at.item(index, referenced);
+        let optional = optional(value.optional, value.should_exist, &at);
+        let scale_up = at.required("scaleUp", value.scale_up);
+        let scale_up = scale_up.map(|scale| scale_info("scaleUp", scale, 1, &at));
+        let scale_down = at.required("scaleDown", value.scale_down);
+        let scale_down = scale_down.map(|scale| scale_info("scaleDown", scale, 0, &at));
+        let reference = at.required("ref", value.r#ref);
+        let Some(reference) = reference.and_then(|written| reference_to(written, &at, &mut seen)) else {
             continue;
         };
-        let reference = fields
-            .required("ref")
-            .and_then(|value| Some((value, reference(value)?)));
-        let optional = optional(&fields);
-        let scale_up = fields.required("scaleUp").and_then(|value| scale_info(value, 1));
-        let scale_down = fields
-            .required("scaleDown")
-            .and_then(|value| scale_info(value, 0));
-        let Some((at, reference)) = reference else {
-            continue;
-        };
-        if let Some(first) = seen.get(&reference) {
-            at.error(format!("{reference} is named before, by {first}"));
-            continue;
-        }
-        seen.insert(reference.clone(), at.path().to_owned());
         if let (Some(scale_up), Some(scale_down)) = (scale_up, scale_down) {
             dependents.push(DependentResource {
                 reference,
@@ -106,40 +127,68 @@ pub(super) fn convert(list: &Value<'_>) -> Option<Vec<DependentResource>> {
     Some(dependents)
 }
 
-fn optional(fields: &Section<'_>) -> bool {
-    match (fields.get("optional"), fields.get("shouldExist")) {
+fn optional(optional: Option<Spanned<bool>>, should_exist: Option<Spanned<bool>>, at: &Section<'_>) -> bool {
+    match (optional, should_exist) {
         (Some(_), Some(old)) => {
-            old.error("is the older, opposite name of \"optional\", which is given too; remove it");
+            let message = "is the older, opposite name of \"optional\", which is given too; remove it";
+            at.fault("shouldExist", old.referenced, message);
             false
         }
-        (Some(optional), None) => optional.boolean().unwrap_or(false),
-        (None, Some(should_exist)) => !should_exist.boolean().unwrap_or(true),
+        (Some(optional), None) => optional.value,
+        (None, Some(should_exist)) => !should_exist.value,
         (None, None) => false,
     }
 }
 
-fn reference(value: &Value<'_>) -> Option<ResourceRef> {
-    let fields = value.section(REF_FIELDS)?;
-    let api_version = fields
-        .required("apiVersion")
-        .and_then(|value| checked(value, is_api_version, "like apps/v1"));
-    let kind = fields
-        .required("kind")
-        .and_then(|value| checked(value, names::is_kind, "like Deployment"));
-    let name = fields.required("name").and_then(object_name);
-    Some(ResourceRef {
+/// The resource, unless an entry before this one refers to it.
+fn reference_to(
+    written: Spanned<RefFile>,
+    at: &Section<'_>,
+    seen: &mut HashMap<ResourceRef, String>,
+) -> Option<ResourceRef> {
+    let at = at.below("ref", written.referenced);
+    let RefFile {
+        api_version,
+        kind,
+        name,
+    } = written.value;
+    let api_version = at.required("apiVersion", api_version);
+    let kind = at.required("kind", kind);
+    let name = at.required("name", name);
+    let api_version =
+        api_version.and_then(|text| checked(&at, "apiVersion", text, is_api_version, "like apps/v1"));
+    let kind = kind.and_then(|text| checked(&at, "kind", text, names::is_kind, "like Deployment"));
+    let name = name.and_then(|name| object_name(&at, "name", name));
+    let reference = ResourceRef {
         api_version: api_version?,
         kind: kind?,
         name: name?,
-    })
+    };
+    match seen.entry(reference) {
+        Entry::Occupied(first) => {
+            at.wrong(format!("{} is named before, by {}", first.key(), first.get()));
+            None
+        }
+        Entry::Vacant(new) => {
+            let reference = new.key().clone();
+            new.insert(at.path().to_owned());
+            Some(reference)
+        }
+    }
 }
 
-fn checked(value: &Value<'_>, rule: fn(&str) -> bool, wanted: &str) -> Option<String> {
-    let text = value.text()?;
-    if rule(text) {
-        return Some(text.to_owned());
+fn checked(
+    at: &Section<'_>,
+    field: &str,
+    text: Spanned<String>,
+    rule: fn(&str) -> bool,
+    wanted: &str,
+) -> Option<String> {
+    if rule(&text.value) {
+        return Some(text.value);
     }
-    value.error(format!("must be {wanted}, not {:?}", crate::yaml::cut(text)));
+    let message = format!("must be {wanted}, not {:?}", crate::yaml::cut(&text.value));
+    at.fault(field, text.referenced, message);
     None
 }
 
@@ -157,25 +206,25 @@ fn is_api_version(text: &str) -> bool {
     is_version && group.is_none_or(names::is_dns_subdomain)
 }
 
-fn scale_info(value: &Value<'_>, least_replicas: i32) -> Option<ScaleInfo> {
-    let fields = value.section(SCALE_FIELDS)?;
-    // DWD reads an absent level as 0.
-    let level = fields.or("level", 0, |value| value.integer(0..=MAX_LEVEL));
-    let initial_delay = fields.or("initialDelay", names::DEFAULT_SCALE_INITIAL_DELAY, |value| {
-        value.duration(Duration::ZERO)
+fn scale_info(field: &str, scale: Spanned<ScaleFile>, least_replicas: i32, at: &Section<'_>) -> ScaleInfo {
+    let at = at.below(field, scale.referenced);
+    let scale = scale.value;
+    let replicas = scale.replicas.map(|replicas| {
+        let (default, range) = (least_replicas, least_replicas..=MAX_REPLICAS);
+        at.number("replicas", default, Some(replicas), range)
     });
-    let timeout = fields.or("timeout", names::DEFAULT_SCALE_TIMEOUT, |value| {
-        value.duration(POSITIVE)
-    });
-    let replicas = fields
-        .get("replicas")
-        .and_then(|value| value.integer(least_replicas..=MAX_REPLICAS));
-    Some(ScaleInfo {
-        level,
-        initial_delay,
-        timeout,
+    ScaleInfo {
+        // DWD reads an absent level as 0.
+        level: at.number("level", 0, scale.level, 0..=MAX_LEVEL),
+        initial_delay: at.duration(
+            "initialDelay",
+            names::DEFAULT_SCALE_INITIAL_DELAY,
+            scale.initial_delay,
+            Duration::ZERO,
+        ),
+        timeout: at.duration("timeout", names::DEFAULT_SCALE_TIMEOUT, scale.timeout, POSITIVE),
         replicas,
-    })
+    }
 }
 
 // === impl ResourceRef ===

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
 fn read(json: &Json) -> Result<Selector, ConfigErrors> {
-    let parsed = config::read(json.to_string().as_bytes(), UnknownFields::Refused, convert);
+    let parsed = config::read(json.to_string().as_bytes(), UnknownFields::Refused, validate);
     parsed.map(|parsed| parsed.config)
 }
 
@@ -115,7 +115,10 @@ fn an_empty_selector_is_refused() {
         json!({"matchExpressions": []}),
     ] {
         let errors = read(&empty).unwrap_err();
-        assert!(errors.lines().contains("selects every pod"), "{empty}: {errors}");
+        assert!(
+            errors.to_string().contains("selects every pod"),
+            "{empty}: {errors}"
+        );
     }
 }
 

@@ -6,8 +6,12 @@ use tonic::transport::{Endpoint, Server};
 use tonic::{Code, Request};
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
 
+use std::pin::Pin;
+
+use tokio_stream::{Stream, StreamExt as _};
+
 use super::*;
-use crate::message::{COMPLETE, Event, Position};
+use crate::message::{COMPLETE, Event, Message, Position};
 
 type WatchStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 

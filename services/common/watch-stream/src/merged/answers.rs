@@ -13,16 +13,29 @@ use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 use super::MergedView;
 use super::known_replicas::{KnownReplicas, Leadership, WAIT_FOR_REPLICAS};
 use crate::item::FeedItem;
-use crate::message::{Completeness, Event, Message};
+use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
+use crate::metrics::{Rpc, TRIMMED};
 use crate::reports::ReplicaReport;
 use crate::server::StateStore;
 use crate::stream::{Responses, Streams};
 use crate::subscription::{CompletenessChanges, Subscription};
 use crate::wire::{ItemPage, WatchResponse};
 
-/// A page ends before it grows larger than this: clients take messages of 4 MiB by default, and a weeder that was
-/// refused often may fill 20 KiB.
-const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
+/// A page ends before it grows larger than this: a quarter of the 4 MiB that clients take by default.
+const MAX_PAGE_BYTES: usize = 1024 * 1024;
+
+/// The names of unary RPCs in the count of items that were sent without their texts.
+const LIST: &str = "List";
+const GET: &str = "Get";
+
+/// The item, without its texts where it is too large for those who follow it.
+fn trimmed<M: FeedItem>(rpc: &'static str, mut item: M) -> M {
+    if item.encoded_len() > MAX_ITEM_BYTES {
+        item.leave_out_texts();
+        TRIMMED.inc(Rpc(rpc));
+    }
+    item
+}
 
 /// An answer about one item.
 #[derive(Debug)]
@@ -113,7 +126,7 @@ impl<M: FeedItem> MergedView<M> {
                 }
                 Event::Heartbeat { .. } | Event::Upsert(..) | Event::Removed(_) => {}
             }
-            let event = event.map(|report| report.now());
+            let event = event.map(|report| trimmed(rpc, report.now()));
             Ok(R::encode(Message { position, event }))
         };
         streams.serve(rpc, extensions, subscription, encode)
@@ -145,7 +158,7 @@ impl<M: FeedItem> MergedView<M> {
             completeness
         };
         ItemAnswer {
-            item: report.map(|report| report.now()),
+            item: report.map(|report| trimmed(GET, report.now())),
             position: Some(merged.position()),
             completeness: Some(completeness),
         }
@@ -170,7 +183,7 @@ impl<M: FeedItem> MergedView<M> {
             });
         let (mut items, mut last, mut bytes, mut more) = (Vec::new(), None, 0, page.more);
         for (key, report) in page.items {
-            let item = report.now();
+            let item = trimmed(LIST, report.now());
             bytes += item.encoded_len();
             if bytes > MAX_PAGE_BYTES && last.is_some() {
                 more = true;
@@ -196,4 +209,46 @@ fn read_key<K: FromStr>(text: &str) -> Result<K, Status> {
     let why = "was given out by another method: use next_page_token of the previous page, unchanged";
     text.parse()
         .map_err(|_| invalid(ErrorReason::InvalidPageToken, "page_token", why))
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+    use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict, ZoneEvidence};
+
+    use super::*;
+    use crate::message::MAX_STREAM_MESSAGE_BYTES;
+
+    #[test]
+    fn an_item_that_is_too_large_goes_without_its_texts() {
+        let zone = |zone: &str| ZoneEvidence {
+            zone: zone.to_owned(),
+            ..Default::default()
+        };
+        let verdict = |message: String, zones| Verdict {
+            shoot: "shoot--a--b".to_owned(),
+            outcome: Outcome::LeasesExpired.into(),
+            message,
+            evidence: Some(Evidence {
+                leases: 3,
+                zones,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let usual = verdict("as ever".to_owned(), vec![zone("a")]);
+        assert_eq!(trimmed(LIST, usual.clone()), usual);
+        for hostile in [
+            verdict("x".repeat(300_000), Vec::new()),
+            verdict(String::new(), vec![zone(&"x".repeat(253)); 1_000]),
+        ] {
+            let sent = trimmed(LIST, hostile);
+            assert!(sent.encoded_len() * 4 <= MAX_STREAM_MESSAGE_BYTES);
+            assert_eq!(
+                (sent.shoot.as_str(), sent.outcome()),
+                ("shoot--a--b", Outcome::LeasesExpired)
+            );
+            assert_eq!(sent.evidence.map(|evidence| evidence.leases), Some(3));
+        }
+    }
 }

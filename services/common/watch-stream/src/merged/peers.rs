@@ -64,7 +64,7 @@ where
             Update::Upsert(key, received) => view.set(replica, key, report(received)),
             Update::Removed(key) => view.unset(replica, &key, keep(&key)),
             // Of its own items, a replica has all from its snapshot on.
-            Update::Completeness(_) => {}
+            Update::Completeness(_) | Update::Skipped(_) => {}
             // Its items stay until it sends others or leaves.
             Update::Lost(_) => {
                 let joined = matches!(
