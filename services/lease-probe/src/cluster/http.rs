@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use rustls::CertificateError;
+use rustls::{CertificateError, OtherError};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout};
 use tracing::Span;
 use watchdog_api::kubeconfig::ShootAccess;
 use watchdog_api::protobuf;
+use watchdog_certificates::Refusal;
 use watchdog_runtime::failure::{chain, is_local_limit};
 
 use super::connection::CONNECT_TIMEOUT;
@@ -45,9 +46,6 @@ const LATE_PONG: Duration = Duration::from_millis(500);
 /// The bytes that a server may send before they are read, which no budget counts. A list of 8 MB comes in 2 s over a
 /// way of 50 ms.
 const RECEIVE_WINDOW: u32 = 256 * 1024;
-
-/// Of the names of a certificate that does not match, this many are shown.
-const NAMES_SHOWN: usize = 5;
 
 /// The most bytes of the headers of an answer.
 const MAX_HEADERS: u32 = 16 * 1024;
@@ -401,21 +399,13 @@ fn bearer(token: &SecretString) -> Result<header::HeaderValue, header::InvalidHe
 /// The TLS error inside an I/O error, if that is what it is.
 fn tls_error(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    let text = match error {
-        rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
-            expected,
-            presented,
-        }) => {
-            let names: Vec<&str> = presented.iter().take(NAMES_SHOWN).map(String::as_str).collect();
-            format!(
-                "the certificate does not have the name {}, only {}. Set tls-server-name in the kubeconfig",
-                expected.to_str(),
-                names.join(", ")
-            )
+    // A refusal is short and names the remedy at its end.
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(refusal))) if refusal.is::<Refusal>() => {
+            Some(refusal.to_string())
         }
-        other => other.to_string(),
-    };
-    Some(quote(&text))
+        other => Some(quote(&other.to_string())),
+    }
 }
 
 fn broken(error: hyper::Error) -> ProbeFailure {
