@@ -90,7 +90,7 @@ image: ## Build and test all images for amd64 and arm64 (ARCHS=…), without a c
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check
 
-release: ## Build and sign a release from the checked-out tag. SIGNING_KEY=…, SOURCE_URL=…
+release: ## Build a release from the checked-out tag, for images/attest sign. SOURCE_URL=…
 	images/release
 
 chart-package: ## Pack the chart into target/charts: an archive for Helm, and an OCI archive for any registry

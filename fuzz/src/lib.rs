@@ -16,6 +16,7 @@ use objects::{annotations, endpoints, membership, pods};
 use requests::{page_token, requests};
 
 use lease_probe::cluster::LARGEST_PAGE;
+use secrecy::ExposeSecret;
 use serde::Deserialize;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{ShootSettings, SkipReason, may_continue, may_start};
@@ -47,23 +48,36 @@ const SECRETS: [&str; 2] = ["hunter2-hunter2", "aHVudGVyMi1odW50ZXIy"];
 /// A reason is a sentence for people, not a copy of the input.
 const LONGEST_REASON: usize = 600;
 
-/// The kubeconfig of a Secret: it is refused with a field and a reason, or tells how to reach a server by TLS; and
-/// neither the error nor the debug output of the credentials shows a secret.
+/// A kubeconfig, of a shoot and of the seed: it is refused with a field and a reason, or tells how to reach a server, a
+/// shoot's by TLS; and neither the error nor the debug output of the credentials shows a secret. What is accepted for
+/// the seed, kube takes without ending the process: its address has a scheme, and its token is one for a header.
 fn kubeconfig(data: &[u8]) {
-    let shown = match kubeconfig::parse(data) {
-        Ok(access) => {
-            assert_eq!(access.server.scheme_str(), Some("https"));
-            assert!(access.server.authority().is_some());
-            format!("{:?}", access.credentials)
+    let shoot = kubeconfig::parse(data).map(|access| {
+        assert_eq!(access.server.scheme_str(), Some("https"));
+        assert!(access.server.authority().is_some());
+        format!("{:?}", access.credentials)
+    });
+    // Every file that it names has the same content.
+    let seed = kubeconfig::of_seed(&["seed".into()], None, &|_| Ok(data.to_vec())).map(|read| {
+        let cluster = read.clusters.iter().find_map(|named| named.cluster.as_ref());
+        let server = cluster.and_then(|cluster| cluster.server.as_ref());
+        let server: http::Uri = server.expect("a server").parse().expect("an address");
+        assert!(server.scheme().is_some() && server.authority().is_some());
+        for token in read.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()?.token.as_ref()) {
+            let token = token.expose_secret();
+            assert!(!token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()));
         }
-        Err(error) => {
+        String::new()
+    });
+    for read in [shoot, seed] {
+        let shown = read.unwrap_or_else(|error| {
             assert!(!error.field.is_empty() && !error.reason.is_empty());
             assert!(error.reason.len() <= LONGEST_REASON, "{error}");
             format!("{error} {error:?}")
+        });
+        for secret in SECRETS {
+            assert!(!shown.contains(secret), "{shown}");
         }
-    };
-    for secret in SECRETS {
-        assert!(!shown.contains(secret), "{shown}");
     }
 }
 

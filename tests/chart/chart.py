@@ -8,8 +8,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "dependency-watchdog"
 NAMESPACE = "garden"
-# Where membership Leases are kept apart from others.
-LEASES = "watchdog-leases"
+# Where Leases are: by default, in a namespace that the chart creates; and in one that exists.
+LEASES, OTHER_LEASES = "watchdog-leases", "leases-of-watchdogs"
 RELEASE = "watchdog"
 SERVICES = "lease-probe", "scaling-coordinator", "weeder"
 
@@ -109,7 +109,7 @@ MATRIX = {
         "commonAnnotations": {"owner": "team-a"},
         "expectedShoots": 5000,
         "listenIP": "::",
-        "membership": {"namespace": LEASES},
+        "membership": {"namespace": OTHER_LEASES},
         "seed": {"callerNamespaceSelectors": [{"matchLabels": {"kubernetes.io/metadata.name": "consumer"}}]},
         "topologySpread": {"zone": {"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}},
         "verticalPodAutoscaler": {"enabled": True},

@@ -7,7 +7,7 @@ import threading
 import helm_python as helm
 import pytest
 import real_kubernetes
-from chart import CHART, LEASES, NAMESPACE, RELEASE, SERVICES, merged, objects, of_kind
+from chart import CHART, LEASES, NAMESPACE, OTHER_LEASES, RELEASE, SERVICES, merged, objects, of_kind
 from desk import on_desk
 from programs import ISSUED, with_rights
 
@@ -17,7 +17,7 @@ def seed(tmp_path_factory):
     """A seed with its namespace garden, and the kinds of the Prometheus operator and of cert-manager."""
     server = real_kubernetes.Kubernetes(real_kubernetes.assets(), tmp_path_factory.mktemp("seed"))
     try:
-        for name in NAMESPACE, LEASES:
+        for name in NAMESPACE, OTHER_LEASES:
             server.create("/api/v1/namespaces", {"metadata": {"name": name}})
         # Their own schemas are not at hand.
         for kind in "PodMonitor", "ServiceMonitor", "PrometheusRule":
@@ -65,7 +65,8 @@ def releases(seed, fitting):
 
 
 class Releases:
-    """Helm on a seed where nobody runs Jobs: one counts as done as soon as it is there."""
+    """Helm on a seed where no controllers run: a Job counts as done as soon as it is there, and the namespace of the
+    Leases is gone after an uninstallation."""
 
     def __init__(self, config, seed, chart):
         self._config, self._seed, self.chart = config, seed, chart
@@ -89,6 +90,7 @@ class Releases:
         finally:
             ended.set()
             finisher.join()
+            self._seed.end_namespace(LEASES)
 
     def _finish_jobs(self, ended):
         jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"

@@ -1,16 +1,15 @@
 """What each service may do on the seed with the default values: the same as the functions named `permissions` in the
 sources ask for when a service starts."""
 
-from chart import NAMESPACE
+from chart import LEASES, NAMESPACE
 
 GARDENER_DEPENDANTS = "kube-controller-manager", "machine-controller-manager", "cluster-autoscaler"
 GARDENER_SERVICES = "etcd-main-client", "kube-apiserver"
 PROBE_SECRET = "shoot-access-dependency-watchdog-probe"
 
-# In the namespace of the release, for every service: (verb, group, resource, name).
+# In the namespace of the Leases, for every service: (verb, group, resource, name).
 # On the certificate authority that the programs share; none where their certificates come from elsewhere.
 AUTHORITY = {
-    ("create", "", "secrets", ""),
     ("get", "", "secrets", "watchdog-authority"),
     ("update", "", "secrets", "watchdog-authority"),
 }
@@ -64,8 +63,14 @@ NOWHERE = {
     ("get", "", "secrets", "ca", "garden"),
     ("list", "", "secrets", "", "garden"),
     ("update", "", "secrets", "ca", "garden"),
-    ("delete", "", "secrets", "watchdog-authority", "garden"),
+    ("get", "", "secrets", "watchdog-authority", "garden"),
+    ("get", "", "secrets", "ca", LEASES),
+    ("delete", "", "secrets", "watchdog-authority", LEASES),
+    ("create", "", "secrets", "", LEASES),
+    ("create", "", "secrets", "", "garden"),
     ("create", "", "secrets", "", "shoot--a--b"),
+    ("create", "coordination.k8s.io", "leases", "", "garden"),
+    ("update", "coordination.k8s.io", "leases", "x", "garden"),
     ("list", "apps", "deployments", "", ""),
     ("list", "", "endpoints", "", ""),
     ("patch", "apps", "deployments", "kube-apiserver", "shoot--a--b"),

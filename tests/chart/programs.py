@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from chart import NAMESPACE, ROOT
+from chart import LEASES, NAMESPACE, ROOT
 from real_kubernetes import free_port
 
 # Below a second on an idle machine.
@@ -58,7 +58,7 @@ class Program:
             *local,
             f"--config-file={inside(file)}",
             f"--kubeconfig={inside(rights)}",
-            f"--namespace={NAMESPACE}",
+            f"--namespace={LEASES}",
             f"--identity={self.replica}",
             f"--grpc-addr=127.0.0.1:{self.grpc}",
             f"--admin-addr={self._host}:{self.admin}",

@@ -26,6 +26,7 @@ NAMESPACED = {
     "PrometheusRule": "prometheusrules",
     "Role": "roles",
     "RoleBinding": "rolebindings",
+    "Secret": "secrets",
     "Service": "services",
     "ServiceAccount": "serviceaccounts",
     "ServiceMonitor": "servicemonitors",
@@ -37,6 +38,7 @@ CLUSTER_SCOPED = {
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
     "CustomResourceDefinition": "customresourcedefinitions",
+    "Namespace": "namespaces",
 }
 
 # About ten seconds on two idle cores; other tests may run beside.
@@ -121,6 +123,19 @@ class Kubernetes:
             lines.append(f"--- {name}")
             lines += (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-15:]
         return "\n".join(lines)
+
+    def end_namespace(self, name: str) -> None:
+        """Removes a namespace with its Leases and Secrets, as the controller does that runs nowhere here."""
+        where = f"/api/v1/namespaces/{name}"
+        status, found = self.request("GET", where)
+        if status == 404:
+            return
+        for kind in f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases", f"{where}/secrets":
+            assert self.request("DELETE", kind)[0] == 200
+        self.request("DELETE", where)
+        found = self.request("GET", where)[1] | {"spec": {"finalizers": []}}
+        status, got = self.request("PUT", f"{where}/finalize", found)
+        assert status == 200, got
 
     def _is_ready(self) -> bool:
         if not self.ca.exists():

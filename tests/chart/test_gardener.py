@@ -10,7 +10,19 @@ import tarfile
 
 import helm_python as helm
 import pytest
-from chart import CHART, GARDENLET, LEASES, MATRIX, SERVICES, hooks, manifests, merged, of_kind, render
+from chart import (
+    CHART,
+    GARDENLET,
+    LEASES,
+    MATRIX,
+    OTHER_LEASES,
+    SERVICES,
+    hooks,
+    manifests,
+    merged,
+    of_kind,
+    render,
+)
 from programs import binary
 
 # pkg/component/nodemanagement/dependencywatchdog: what gardenlet writes into the namespace garden of every seed.
@@ -272,11 +284,31 @@ def test_the_parser_knows_the_lines_of_the_programs(tmp_path):
         assert {parser["spec"]["json"]["timeKey"]} | renamed <= set(line)
 
 
-def test_membership_leases_in_a_namespace_of_their_own():
+def test_leases_are_in_a_namespace_of_their_own():
+    (created,) = of_kind(render(), "Namespace")
+    assert created == LEASES and of_kind(render({"nameOverride": "wd"}), "Namespace").keys() == {"wd-leases"}
+    for role in of_kind(render(), "Role").values():
+        assert role["metadata"]["namespace"] == LEASES or role["metadata"]["name"].endswith("-release")
+    # One that exists is not created, garden neither, which takes a value of its own.
+    for name in OTHER_LEASES, "garden":
+        named = render({"membership": {"namespace": name}})
+        assert of_kind(named, "Namespace") == {}
+        assert of_kind(named, "Secret")["watchdog-authority"]["metadata"]["namespace"] == name
+
+
+def test_gardener_leaves_the_authority_alone():
+    """gardener-resource-manager takes data away that a Secret does not have in the chart, unless it carries this
+    annotation: then it creates the Secret where it is missing, and does nothing else (applyNewResources in
+    pkg/resourcemanager/controller/managedresource/reconciler.go)."""
+    (secret,) = of_kind(render(GARDENLET), "Secret").values()
+    assert secret["metadata"]["annotations"]["resources.gardener.cloud/ignore"] == "true"
+
+
+def test_membership_leases_in_a_namespace_that_exists():
     for kind in "Role", "RoleBinding":
         for service in SERVICES:
             found = of_kind(render(MATRIX["everything-set"]), kind)[f"wd-{service}"]
-            assert found["metadata"]["namespace"] == LEASES
+            assert found["metadata"]["namespace"] == OTHER_LEASES
             assert kind == "Role" or found["subjects"][0]["namespace"] == "garden"
 
 

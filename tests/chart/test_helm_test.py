@@ -7,10 +7,11 @@ import threading
 
 import helm_python as helm
 import pytest
-from chart import NAMESPACE, RELEASE, SERVICES
+from chart import LEASES, NAMESPACE, RELEASE, SERVICES
 from programs import ISSUED, binary
 
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+# Next to the Secret that they mount.
+PODS = f"/api/v1/namespaces/{LEASES}/pods"
 
 
 def test_helm_test_passes_while_all_replicas_answer_and_fails_when_one_does_not(seed, releases, install, tmp_path):
@@ -80,7 +81,7 @@ class Kubelet:
         assert status == 200, got
 
     def _mounted(self, source) -> str:
-        secret = self._seed.request("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{source['secretName']}")[1]
+        secret = self._seed.request("GET", f"/api/v1/namespaces/{LEASES}/secrets/{source['secretName']}")[1]
         folder = self._folder / source["secretName"]
         folder.mkdir(exist_ok=True)
         for name, content in secret["data"].items():

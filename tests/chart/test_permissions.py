@@ -10,7 +10,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from chart import NAMESPACE, SERVICES, hooks, render
+from chart import LEASES, NAMESPACE, SERVICES, hooks, render
 from permissions import allowed, granted, role
 from programs import ISSUED, binary, grpcurl, wait
 from real_kubernetes import Kubernetes, assets, path
@@ -185,7 +185,7 @@ def take_rules_away_in_turn(seed, start, service) -> int:
     taken = 0
     for where in (
         role_path(service),
-        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/watchdog-{service}",
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{LEASES}/roles/watchdog-{service}",
     ):
         whole = seed.request("GET", where)[1]["rules"]
         for index, rule in enumerate(whole):
@@ -193,7 +193,7 @@ def take_rules_away_in_turn(seed, start, service) -> int:
                 continue
             seed.merge(where, {"rules": whole[:index] + whole[index + 1 :]})
             gone = granted({"rules": [rule]})
-            sample = (*min(gone), NAMESPACE)
+            sample = (*min(gone), LEASES)
             wait(lambda sample=sample: not allowed(seed, service, *sample))
             with start(service, tls=ISSUED) as program:
                 program.wait_until_readyz_says("permissions: grant this service on the seed: ")

@@ -37,13 +37,17 @@ def release(tmp_path, keys):
         f"arm64/libc pkg:deb/debian/libc6-dev@2.36?arch=arm64 sha256:{PACKAGE}\n"
         "amd64/libc pkg:deb/debian/libc6-dev@2.35?arch=amd64\n"
     )
-    subprocess.run([ATTEST, "sign", folder, keys[0], "0.1.0", REVISION, SOURCE], check=True)
+    subprocess.run([ATTEST, "state", folder, "0.1.0", REVISION, SOURCE], check=True)
+    # Nothing but the folder, the key and the script.
+    alone = tmp_path / "attest"
+    shutil.copy(ATTEST, alone)
+    subprocess.run([alone, "sign", folder, keys[0]], check=True, cwd=tmp_path)
     return folder
 
 
-def refusal(folder, key) -> str:
+def refusal(folder, key, version="0.1.0") -> str:
     """Why it is refused; empty when it is not."""
-    done = subprocess.run([ATTEST, "verify", folder, key], capture_output=True, text=True)
+    done = subprocess.run([ATTEST, "verify", folder, key, version], capture_output=True, text=True)
     assert bool(done.returncode) == bool(done.stderr), done
     return done.stderr.strip()
 
@@ -52,6 +56,7 @@ def test_what_was_signed_is_accepted_and_nothing_else(release, keys):
     _, public, other = keys
     assert refusal(release, public) == ""
     assert refusal(release, other).startswith("SHA256SUMS is not signed by this key: do not install")
+    assert refusal(release, public, "0.2.0").startswith("provenance.json is that of version 0.1.0, not 0.2.0: do not")
     (release / "weeder.oci.tar").write_bytes(b"another image")
     assert refusal(release, public).startswith("weeder.oci.tar is not the file that SHA256SUMS lists: ")
     (release / "weeder.oci.tar").write_bytes(b"an image")
@@ -63,6 +68,12 @@ def test_what_was_signed_is_accepted_and_nothing_else(release, keys):
     provenance["payload"] = base64.b64encode(payload).decode()
     (release / "provenance.json").write_text(json.dumps(provenance))
     assert refusal(release, public).startswith("provenance.json is not signed by this key: ")
+
+
+def test_what_changed_after_the_statement_is_not_signed(release, keys):
+    (release / "weeder.cdx.json").write_text("{ }")
+    done = subprocess.run([ATTEST, "sign", release, keys[0]], capture_output=True, text=True)
+    assert done.returncode and "weeder.cdx.json is not the file that SHA256SUMS lists" in done.stderr
 
 
 def test_the_provenance_has_the_form_of_slsa(release):
@@ -100,7 +111,7 @@ def test_the_signature_is_one_over_the_encoding_of_dsse(release, keys, tmp_path)
     assert subprocess.run(check, input=head + payload, capture_output=True).returncode == 0
 
 
-def test_a_release_is_made_of_a_tag_alone(tmp_path):
+def test_a_release_is_made_of_a_tag_alone(tmp_path, monkeypatch):
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
     for script in "release", "attest":
@@ -119,6 +130,8 @@ def test_a_release_is_made_of_a_tag_alone(tmp_path):
     assert "the tag is v9.9.9, and Cargo.toml has version 0.1.0" in refused()
     subprocess.run([*git, "tag", "--delete", "v9.9.9"], check=True, capture_output=True)
     subprocess.run([*git, "tag", "v0.1.0"], check=True)
-    assert "SIGNING_KEY names no file" in refused()
+    assert "SOURCE_URL is not set" in refused()
+    monkeypatch.setenv("SIGNING_KEY", "key.pem")
+    assert "SIGNING_KEY is set, where packages are installed" in refused()
     (clone / "added").write_text("")
     assert "not committed" in refused()

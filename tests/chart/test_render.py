@@ -7,7 +7,7 @@ import helm_python as helm
 import kubernetes_validate
 import pytest
 import yaml
-from chart import CHART, DIGEST, MATRIX, NAMESPACE, ROOT, SERVICES, hooks, merged, notes, of_kind, render
+from chart import CHART, DIGEST, LEASES, MATRIX, NAMESPACE, ROOT, SERVICES, hooks, merged, notes, of_kind, render
 from kubernetes_validate.utils import all_versions
 from permissions import EVERYWHERE, WITH_OPTION, granted, role
 
@@ -318,15 +318,16 @@ def test_helm_test_asks_each_replica_as_people_do():
     assert set(arguments) <= options
     for service in SERVICES:
         assert arguments[service] == f"watchdog-{service}-headless.garden.svc:9645"
-        allowed = f"networking.resources.gardener.cloud/to-watchdog-{service}-tcp-9645"
+        allowed = f"networking.resources.gardener.cloud/to-garden-watchdog-{service}-tcp-9645"
         assert pod["metadata"]["labels"][allowed] == "allowed"
     assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-authority"
     assert arguments["tls-ca-key"].endswith("/ca.key") and "tls-cert" not in arguments
     (pod,) = hooks(render({"certificates": {"source": "secrets"}}), "test")
     assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-lease-probe-tls"
     assert "--tls-cert=" in " ".join(pod["spec"]["containers"][0]["args"])
-    assert hooks(render({"membership": {"namespace": "leases"}}), "test") == [], "a Secret that cannot be mounted"
+    assert pod["metadata"]["namespace"] == NAMESPACE
     (pod,) = hooks(render(), "test")
+    assert pod["metadata"]["namespace"] == LEASES, "where the Secret is that it mounts"
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert container["image"] == "registry.example.org/dependency-watchdog/watchdogctl:0.1.0"
 
@@ -507,13 +508,12 @@ def test_the_programs_issue_their_own_certificates_unless_others_do():
     for role in of_kind(objects, "Role").values():
         secrets = [rule for rule in role["rules"] if rule["resources"] == ["secrets"]]
         if role["metadata"]["namespace"] == "leases":
-            assert [rule["verbs"] for rule in secrets] == [["create"], ["get", "update"]]
-            assert secrets[1]["resourceNames"] == ["watchdog-authority"]
+            assert [rule["verbs"] for rule in secrets] == [["get", "update"]]
+            assert secrets[0]["resourceNames"] == ["watchdog-authority"]
     for other in [MATRIX["operators"], MATRIX["plaintext"]]:
+        assert of_kind(render(other), "Secret") == {}
         for role in of_kind(render(other), "Role").values():
-            assert not [
-                rule for rule in role["rules"] if "create" in rule["verbs"] and rule["resources"] == ["secrets"]
-            ]
+            assert not [rule for rule in role["rules"] if rule["resources"] == ["secrets"]]
 
 
 def test_notes_tell_how_to_look():

@@ -2,7 +2,7 @@
 
 import helm_python as helm
 import pytest
-from chart import CHART, MATRIX, NAMESPACE, RELEASE, SERVICES, hooks, objects, of_kind, render
+from chart import CHART, LEASES, MATRIX, NAMESPACE, RELEASE, SERVICES, hooks, objects, of_kind, render
 from permissions import AUTHORITY, EVERYWHERE, MEMBERSHIP, NOWHERE, allowed, granted, role
 from real_kubernetes import path
 from test_gardener import OF_GARDENLET
@@ -10,8 +10,14 @@ from test_gardener import OF_GARDENLET
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
 def test_every_object_is_accepted_whole(seed, releases, values):
+    installed = objects(releases.install(values, dry_run="server"))
+    # What is only tried finds no namespace that is only tried.
+    namespaces = of_kind(installed, "Namespace").values()
+    for namespace in namespaces:
+        seed.create("/api/v1/namespaces", namespace)
     # The hooks are no part of the release.
-    for sent in objects(releases.install(values, dry_run="server")) + hooks(render(values, chart=releases.chart)):
+    sent_later = [found for found in installed if found not in namespaces] + hooks(render(values, chart=releases.chart))
+    for sent in sent_later:
         query = "?dryRun=All&fieldManager=check&force=true&fieldValidation=Strict"
         status, got = seed.request("PATCH", path(sent) + query, sent, "application/apply-patch+yaml")
         assert status in (200, 201), f"{sent['kind']} {sent['metadata']['name']}: {got}"
@@ -81,6 +87,24 @@ def test_install_upgrade_roll_back_uninstall(seed, releases):
         assert seed.request("GET", path(found))[0] == 404
 
 
+def test_the_authority_outlives_upgrades_and_is_removed_in_the_end(seed, releases):
+    """The programs fill the Secret. What Helm merges has no data."""
+    (secret,) = of_kind(objects(releases.install()), "Secret").values()
+    where, data = path(secret), {"ca.crt": "YQ==", "ca.key": "Yg=="}
+    assert secret["type"] == "Opaque" and "data" not in secret
+    account = "watchdog-lease-probe"
+    _, empty = seed.request("GET", where, user=account)
+    status, got = seed.request("PUT", where, empty | {"data": data}, user=account)
+    assert status == 200, got
+    assert seed.request("POST", where.rpartition("/")[0], {"metadata": {"name": "x"}}, user=account)[0] == 403
+    releases.upgrade({"commonLabels": {"landscape": "live"}})
+    assert seed.request("GET", where)[1]["data"] == data
+    releases.rollback(RELEASE, version=1)
+    assert seed.request("GET", where)[1]["data"] == data
+    releases.uninstall(RELEASE)
+    assert seed.request("GET", where)[0] == 404
+
+
 @pytest.mark.parametrize("values", ["operators", "without-gardener", "everything-set"])
 def test_any_installation_can_be_changed_changed_back_and_removed(seed, releases, values):
     before = objects(releases.install(MATRIX[values]))
@@ -123,7 +147,7 @@ def test_the_server_grants_the_same(seed, releases):
         needed = {(*rule, "shoot--a--b") for rule in EVERYWHERE[service]}
         # In all namespaces at once, where the services ask so.
         needed |= {(*rule, "") for rule in EVERYWHERE[service] if rule[0] in ("list", "watch")}
-        needed |= {(*rule, NAMESPACE) for rule in MEMBERSHIP | AUTHORITY}
+        needed |= {(*rule, LEASES) for rule in MEMBERSHIP | AUTHORITY}
         refused = {rule for rule in needed if not allowed(seed, service, *rule)}
         assert refused == set(), service
         too_much = {rule for rule in NOWHERE if allowed(seed, service, *rule)}

@@ -23,7 +23,18 @@ fail() {
 
 # Where setup puts what comes from PyPI: a virtual environment per set of versions.
 python_environment() {
-  printf '%s\n' "$CACHE/venv-$(cksum <"$TOOLS_DIR/versions.env" | cut -d' ' -f1)"
+  printf '%s\n' "$CACHE/venv-$(cat "$TOOLS_DIR"/{requirements,grpcurl}.txt | cksum | cut -d' ' -f1)"
+}
+
+# pip_install ENVIRONMENT REQUIREMENTS [OPTION...]: what is listed there by hash, and nothing else. Without isolation,
+# because pip would fetch what builds a package without a hash.
+pip_install() {
+  local python="$1/bin/python" requirements="$2"
+  shift 2
+  retry "$python" -m pip --disable-pip-version-check --quiet install --require-hashes --no-build-isolation "$@" \
+    -r "$requirements" >&2 ||
+    fail "pip could not install what $requirements lists" \
+      "check the network and pip's configuration, then start this again"
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }

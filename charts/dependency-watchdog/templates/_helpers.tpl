@@ -156,9 +156,15 @@ gardenlet renders the chart, with one set of values for all seeds.
     {{- end }}
 {{- end }}
 
-{{/* Namespace of the membership Leases. */}}
+{{/* Namespace of the Leases and of the certificate authority. */}}
 {{- define "watchdog.leaseNamespace" -}}
-{{ .Values.membership.namespace | default .Release.Namespace }}
+{{ .Values.membership.namespace | default (printf "%s-leases" (include "watchdog.name" .)) }}
+{{- end }}
+
+{{/* Namespace of the Pod of helm test: where the Secret is that it mounts. */}}
+{{- define "watchdog.testNamespace" -}}
+{{ and (eq (include "watchdog.certificates" .) "builtIn") (not .Values.watchdogctl.tlsSecretName)
+    | ternary (include "watchdog.leaseNamespace" .) .Release.Namespace }}
 {{- end }}
 
 {{/*

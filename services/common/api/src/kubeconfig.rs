@@ -1,12 +1,16 @@
-//! The kubeconfig of a shoot, as a Secret holds it: only what can be used without leaving the process.
+//! Kubeconfigs: of shoots, as Secrets hold them, and of the seed, as operators have them.
 //!
-//! A Secret's content must not make the watchdog run a program, read a file of its host or connect to a proxy, so
-//! everything of that kind is refused with a reason. No error and no `Debug` shows a credential, nor any other value of
-//! the file.
+//! Both are read alike, and only the context in use has to be right. They differ in what is refused: a Secret's content
+//! must not make the watchdog run a program, read a file of its host or connect to a proxy ([`parse`]); an operator may
+//! do all of that ([`of_seed`]). No error and no `Debug` shows a credential, nor any other value of a file.
 
-mod read;
+mod document;
+mod field;
+mod seed;
+mod shoot;
 
-pub use read::parse;
+pub use seed::{ReadFile, default_files, failure_of_credentials, of_seed};
+pub use shoot::parse;
 
 use http::Uri;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -55,10 +59,19 @@ impl Drop for ClientCertificate {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kubeconfig cannot be used: {field}: {reason}")]
 pub struct KubeconfigError {
-    /// The field, such as `users[0].user.exec`; `kubeconfig` for the document as a whole.
+    /// The field, such as `users[0].user.exec`; `kubeconfig` for the document as a whole. Of the seed also the file.
     pub field: String,
     /// The error, and what to do.
     pub reason: String,
+}
+
+type Result<T, E = KubeconfigError> = std::result::Result<T, E>;
+
+fn refuse<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T> {
+    Err(KubeconfigError {
+        field: field.into(),
+        reason: reason.into(),
+    })
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ fn decode_all(bytes: &[u8]) {
     let _ = ItemList::<NodeItem>::from_slice(bytes);
     let _ = ItemList::<MachineItem>::from_slice(bytes);
     let _ = kubeconfig::parse(bytes);
+    let _ = kubeconfig::of_seed(&["seed".into()], None, &|_| Ok(bytes.to_vec()));
     let prober = prober::parse(bytes, UnknownFields::Refused).err();
     let weeder = weeder::parse(bytes, UnknownFields::Ignored).err();
     for errors in [prober, weeder].into_iter().flatten() {

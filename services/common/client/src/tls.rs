@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use rustls::ClientConfig;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
+use crate::authorities::server_verifier;
 use crate::setup_error::SetupError;
 
 /// Where the PEM files of a client are.
@@ -46,13 +48,10 @@ impl ClientTls {
     /// # Errors
     /// When a part cannot be used; the message names it and never shows its content.
     pub fn from_pem(ca: (&str, &[u8]), cert: (&str, &[u8]), key: (&str, &[u8])) -> Result<Self, SetupError> {
-        let mut roots = RootCertStore::empty();
-        for authority in certificates(ca.0, ca.1)? {
-            let added = roots.add(authority);
-            added.map_err(|error| SetupError::BadAuthority(ca.0.to_owned(), error))?;
-        }
+        let verifier = server_verifier(&certificates(ca.0, ca.1)?, UnixTime::now());
+        let verifier = verifier.map_err(|error| SetupError::BadAuthority(ca.0.to_owned(), error))?;
         let chain = certificates(cert.0, cert.1)?;
-        let config = client_config(roots.into(), chain, private_key(key.0, key.1)?);
+        let config = client_config(verifier, chain, private_key(key.0, key.1)?);
         let mismatch = |reason| SetupError::Mismatch {
             cert: cert.0.to_owned(),
             key: key.0.to_owned(),
@@ -81,19 +80,21 @@ impl ClientTls {
     }
 }
 
-/// A client's configuration for gRPC: HTTP/2 by ALPN, TLS 1.2 and 1.3.
+/// A client's configuration for gRPC: HTTP/2 by ALPN, TLS 1.2 and 1.3. The verifier is that of
+/// [`server_verifier`].
 ///
 /// # Errors
 /// When the key does not fit the certificate.
 pub fn client_config(
-    roots: Arc<RootCertStore>,
+    verifier: Arc<dyn ServerCertVerifier>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
         .with_client_auth_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::PostParams;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_certificates::Authorities;
@@ -39,6 +39,9 @@ enum TurnError {
     /// The Secret could not be read or written.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// Nobody but the chart creates it.
+    #[error("the Secret {0} does not exist; install the chart again, which creates it")]
+    Missing(String),
     #[error(
         "the Secret was changed by others at each of {} tries to renew the authority",
         MAX_WRITES
@@ -53,6 +56,7 @@ impl TurnError {
     fn failure(&self) -> Failure {
         match self {
             Self::Request(error) => error.failure(),
+            Self::Missing(_) => Failure::new(Reason::NotFound, &self.to_string()),
             Self::Overtaken | Self::Certificate(_) => Failure::new(Reason::Certificate, &self.to_string()),
         }
     }
@@ -116,7 +120,7 @@ impl CertificateIssuer {
         }
     }
 
-    /// Makes the authority if there is none, follows it, and replaces the certificate in time, until `stop` is
+    /// Makes the authority if the Secret is empty, follows it, and replaces the certificate in time, until `stop` is
     /// cancelled. Once the authority is known, an API server that does not answer changes nothing. From this call on it
     /// blocks readiness until the first certificate is issued.
     ///
@@ -192,9 +196,9 @@ impl CertificateIssuer {
         let mut authorities = Authorities::default();
         for _ in 0..MAX_WRITES {
             let secret = found(&self.secret, request(secrets.get(&self.secret)).await)?;
-            authorities = secret
-                .as_ref()
-                .map_or_else(|| Ok(Authorities::default()), |secret| self.parse(secret))?;
+            let missing = || TurnError::Missing(format!("{}/{}", self.namespace, self.secret));
+            let secret = secret.ok_or_else(missing)?;
+            authorities = self.parse(&secret)?;
             let Some(renewed) = authorities.renewed(now)? else {
                 return Ok((authorities, Ok(())));
             };
@@ -226,36 +230,23 @@ impl CertificateIssuer {
 
     fn unusable(&self) -> String {
         format!(
-            "the Secret {}/{} cannot be used; correct it, or delete it to have a new authority made",
+            "the Secret {}/{} cannot be used; correct it, or remove its data to have a new authority made",
             self.namespace, self.secret
         )
     }
 
-    /// Creates the Secret, or replaces exactly that version of it.
+    /// Replaces exactly this version of the Secret.
     async fn write(
         &self,
         secrets: &Api<Secret>,
-        secret: Option<Secret>,
+        mut secret: Secret,
         authorities: &Authorities,
     ) -> Result<(), RequestError> {
         let (certificates, keys) = authorities.to_pem();
-        let exists = secret.is_some();
-        let mut secret = secret.unwrap_or_else(|| Secret {
-            metadata: ObjectMeta {
-                name: Some(self.secret.clone()),
-                ..ObjectMeta::default()
-            },
-            ..Secret::default()
-        });
         let data = [("ca.crt", certificates), ("ca.key", keys)];
         let data = data.map(|(name, pem)| (name.to_owned(), ByteString(pem.into_bytes())));
         secret.data.get_or_insert_default().extend(BTreeMap::from(data));
-        let params = PostParams::default();
-        if exists {
-            request(secrets.replace(&self.secret, &params, &secret)).await?;
-        } else {
-            request(secrets.create(&params, &secret)).await?;
-        }
+        request(secrets.replace(&self.secret, &PostParams::default(), &secret)).await?;
         Ok(())
     }
 

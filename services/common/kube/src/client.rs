@@ -1,13 +1,16 @@
 //! Clients for the seed, and deadlines on their requests.
 
+use std::error::Error;
 use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Context as _, anyhow};
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
+use watchdog_api::kubeconfig;
 use watchdog_runtime::failure::{Failure, Reason, chain};
 
 /// The longest time for one request to the seed. Above the 5 s in which a healthy API server answers anything that this
@@ -43,7 +46,7 @@ pub enum RequestError {
     #[error("{} ({} {})", .0.message, .0.code, .0.reason)]
     Refused(Box<Status>),
     /// It did not arrive or its answer did not. A write may have been applied all the same.
-    #[error("{}", chain(.0))]
+    #[error("{}", shown(&**.0))]
     Failed(Box<kube::Error>),
 }
 
@@ -149,28 +152,23 @@ pub async fn request_within<T>(
     }
 }
 
+/// The text of an error of kube, which shows nothing of what an exec plugin has answered.
+pub(crate) fn shown(error: &(dyn Error + 'static)) -> String {
+    kubeconfig::failure_of_credentials(error).unwrap_or_else(|| chain(error))
+}
+
 /// A client for the seed: from `kubeconfig`, else the Pod's service account, else the file named by KUBECONFIG.
 /// Requests are not retried behind the caller's back: every part has its own schedule.
 ///
 /// # Errors
 /// When none of the three is there or the one that is cannot be used.
 pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result<kube::Client> {
-    use anyhow::Context as _;
-    let options = KubeConfigOptions::default();
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path)
-                .with_context(|| format!("cannot read the kubeconfig {} of --kubeconfig", path.display()))?;
-            Config::from_custom_kubeconfig(file, &options)
-                .await
-                .with_context(|| path.display().to_string())?
-        }
-        None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-            Config::incluster().context("cannot use the service account of the Pod")?
-        }
-        None => Config::from_kubeconfig(&options)
+    let mut config = if kubeconfig.is_none() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        Config::incluster().context("cannot use the service account of the Pod")?
+    } else {
+        config_of(kubeconfig)
             .await
-            .context("not in a Pod and no usable kubeconfig: set --kubeconfig or KUBECONFIG")?,
+            .context("no usable kubeconfig: set --kubeconfig or KUBECONFIG")?
     };
     config.default_retry = false;
     // Counted from the last write, so that an idle connection of the pool does not spend it.
@@ -179,7 +177,20 @@ pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result
     config
         .headers
         .push((http::header::USER_AGENT, http::HeaderValue::from_str(user_agent)?));
-    kube::Client::try_from(config).context("cannot build a client for the seed")
+    // kube runs an exec plugin here, waits for it, and panics if its token is none for a header.
+    let client = tokio::task::spawn_blocking(|| kube::Client::try_from(config)).await;
+    let client = client.context("the token of the exec plugin cannot be used")?;
+    client.map_err(|error| anyhow!("cannot build a client for the seed: {}", shown(&error)))
+}
+
+async fn config_of(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+    let variable = std::env::var_os;
+    let files = match kubeconfig {
+        Some(path) => vec![path.to_owned()],
+        None => kubeconfig::default_files(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref()),
+    };
+    let file = kubeconfig::of_seed(&files, None, &|path| std::fs::read(path))?;
+    Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
 }
 
 #[cfg(test)]

@@ -100,7 +100,6 @@ pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
     let leases = leases.map(|verb| Permission::new(verb, "coordination.k8s.io", "leases"));
     let authority = common.tls_authority.iter().flat_map(|secret| {
         [
-            Permission::new("create", "", "secrets"),
             Permission::new("get", "", "secrets").named(secret),
             Permission::new("update", "", "secrets").named(secret),
         ]

@@ -57,7 +57,10 @@ impl Seed {
     async fn start() -> Self {
         let api = api_server(&["garden"]).await.unwrap();
         let client = client(&api.kubeconfig("weeder")).await.unwrap();
-        let secrets = Api::namespaced(client, "garden");
+        let secrets: Api<Secret> = Api::namespaced(client, "garden");
+        // As the chart does.
+        let empty = serde_json::from_value(json!({"metadata": {"name": SECRET}})).unwrap();
+        secrets.create(&PostParams::default(), &empty).await.unwrap();
         // Now, because the handshakes go by the real clock.
         let clock = TestClock::at(&Timestamp::now().to_string());
         Self { api, secrets, clock }
@@ -84,26 +87,22 @@ impl Seed {
         }
     }
 
-    /// Puts the Secret there, whatever there was.
+    /// Puts this into the Secret, whatever there was.
     async fn put(&self, certificates: &str, keys: &str) {
         let part = |text: &str| ByteString(text.as_bytes().to_vec());
         let data = json!({"ca.crt": part(certificates), "ca.key": part(keys)});
-        let secret: Secret =
-            serde_json::from_value(json!({"metadata": {"name": SECRET}, "data": data})).unwrap();
-        let created = self.secrets.create(&PostParams::default(), &secret).await;
-        if created.is_err() {
-            let patch = Patch::Merge(json!({ "data": data }));
-            let params = PatchParams::default();
-            self.secrets.patch(SECRET, &params, &patch).await.unwrap();
-        }
+        self.patch(json!({ "data": data })).await;
+    }
+
+    async fn patch(&self, patch: serde_json::Value) {
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        self.secrets.patch(SECRET, &params, &patch).await.unwrap();
     }
 
     async fn authorities(&self) -> usize {
-        let Some(secret) = self.secrets.get_opt(SECRET).await.unwrap() else {
-            return 0;
-        };
-        let data = secret.data.unwrap_or_default();
-        let pem = String::from_utf8(data["ca.crt"].0.clone()).unwrap();
+        let data = self.secrets.get(SECRET).await.unwrap().data.unwrap_or_default();
+        let certificates = data.get("ca.crt").map_or(Vec::new(), |part| part.0.clone());
+        let pem = String::from_utf8(certificates).unwrap();
         pem.matches("BEGIN CERTIFICATE").count()
     }
 }
@@ -181,17 +180,14 @@ async fn replicas_that_start_at_once_agree_on_one_authority() {
 }
 
 #[tokio::test]
-async fn a_deleted_authority_is_made_anew_and_all_follow() {
+async fn an_authority_whose_secret_is_emptied_is_made_anew_and_all_follow() {
     let seed = Seed::start().await;
     let replicas = [seed.replica().await, seed.replica().await];
     for replica in &replicas {
         replica.ready().await;
     }
     let before = replicas[0].tls.client().current();
-    seed.secrets
-        .delete(SECRET, &DeleteParams::default())
-        .await
-        .unwrap();
+    seed.patch(json!({"data": null})).await;
     eventually_async("a new certificate", async || {
         let after = [&replicas[0], &replicas[1]].map(|replica| replica.tls.client().current());
         !Arc::ptr_eq(&after[0], &before) && seed.authorities().await == 1
@@ -254,14 +250,10 @@ async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
     let replica = seed.replica().await;
     replica.ready().await;
     let bad = json!({"data": {"ca.key": "Y2xhc3NpZmllZA=="}});
-    let patch = Patch::Merge(&bad);
-    seed.secrets
-        .patch(SECRET, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    seed.patch(bad).await;
     let shown = replica.failure().await;
     assert!(
-        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or delete it"),
+        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or remove its data"),
         "{shown}"
     );
     assert!(
@@ -270,6 +262,19 @@ async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
     );
     assert!(!shown.contains("classified"), "{shown}");
     assert!(calls(&replica, &replica).await);
+}
+
+/// Nobody but the chart may create a Secret: one with the right to do that can ask for the token of any ServiceAccount.
+#[tokio::test]
+async fn a_secret_that_is_missing_is_named_and_not_created() {
+    let seed = Seed::start().await;
+    let replica = seed.replica().await;
+    replica.ready().await;
+    seed.secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
+    let shown = replica.failure().await;
+    assert!(shown.contains("the Secret garden/watchdog-authority does not exist; install the chart"), "{shown}");
+    assert!(calls(&replica, &replica).await, "it goes on with what it has");
+    assert!(seed.secrets.get_opt(SECRET).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -336,7 +341,7 @@ async fn an_authority_whose_certificates_nobody_would_accept_is_named_and_the_ol
     seed.put(&certificate, &key).await;
     let shown = replica.failure().await;
     assert!(
-        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or delete it"),
+        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or remove its data"),
         "{shown}"
     );
     assert!(calls(&replica, &replica).await);

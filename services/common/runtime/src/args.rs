@@ -75,8 +75,8 @@ pub struct CommonArgs {
     #[arg(long, conflicts_with = "insecure_plaintext")]
     pub admin_tls: bool,
 
-    /// Secret in the namespace of the membership Leases with the certificate authority (ca.crt, ca.key) from which this
-    /// program issues its own certificates. All programs of the seed share it; the first one makes it.
+    /// Secret in the namespace of the membership Leases for the certificate authority (ca.crt, ca.key) from which this
+    /// program issues its own certificates. It must exist. All programs of the seed share it; the first one fills it.
     #[arg(long, value_name = "SECRET", conflicts_with = "tls_cert")]
     pub tls_authority: Option<String>,
 
@@ -94,7 +94,7 @@ pub struct CommonArgs {
     pub tls_client_ca: Option<PathBuf>,
 
     /// DNS name that the certificate of another caller may carry; repeatable. The services of the watchdog may always
-    /// call: those of the namespace by the names of the chart, and those named as the replicas of this program.
+    /// call: those named as the replicas of this program.
     #[arg(long, value_name = "NAME", conflicts_with = "insecure_plaintext", value_parser = dns_name)]
     pub tls_allowed_client: Vec<String>,
 
@@ -155,19 +155,17 @@ impl CommonArgs {
         given.unwrap_or_else(|| self.service_name(service))
     }
 
-    /// DNS names of the services of the watchdog, which may call this one: those of the chart, and those that are like
-    /// the name of the other replicas if that begins as `prefix-weeder.` does.
+    /// DNS names of the services of the watchdog, which may call this one: where the name of the other replicas is given
+    /// and begins as `prefix-weeder.` does, those like it; else those of the chart in the namespace of the Leases.
     #[must_use]
     pub fn own_server_names(&self) -> Vec<String> {
-        let mut names: Vec<String> = PROGRAMS.map(|program| self.service_name(program)).into();
-        if let Some(given) = &self.tls_peer_server_name {
-            names.push(given.clone());
-            let (label, domain) = given.split_once('.').unwrap_or((given, ""));
-            let prefix = PROGRAMS.iter().find_map(|program| label.strip_suffix(program));
-            let others = prefix.map(|prefix| PROGRAMS.map(|program| format!("{prefix}{program}.{domain}")));
-            names.extend(others.into_iter().flatten());
-        }
-        names
+        let Some(given) = &self.tls_peer_server_name else {
+            return PROGRAMS.map(|program| self.service_name(program)).into();
+        };
+        let (label, domain) = given.split_once('.').unwrap_or((given, ""));
+        let prefix = PROGRAMS.iter().find_map(|program| label.strip_suffix(program));
+        let all = prefix.map(|prefix| PROGRAMS.map(|program| format!("{prefix}{program}.{domain}")));
+        all.map_or_else(|| vec![given.clone()], Vec::from)
     }
 
     /// DNS name of a service as the chart names it, if it runs in the namespace of the membership Leases.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use rustls::RootCertStore;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use watchdog_certificates::ValidityPeriod;
+use watchdog_client::authorities::{client_verifier, server_verifier};
 pub use watchdog_client::tls::PemFiles;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key};
 
@@ -117,11 +118,6 @@ impl Tls {
                 authorities.iter().filter_map(end).max(),
             ),
         ];
-        let mut roots = RootCertStore::empty();
-        for authority in authorities {
-            roots.add(authority).context("an authority cannot be used")?;
-        }
-        let roots = Arc::new(roots);
         let unpaired = "the private key does not belong to the certificate";
         let server = |verifier, protocol: &[u8]| -> anyhow::Result<rustls::ServerConfig> {
             let mut config = rustls::ServerConfig::builder_with_provider(provider())
@@ -134,12 +130,12 @@ impl Tls {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             Ok(config)
         };
-        let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
-        let unusable = "the authorities cannot be used";
-        let required = verifier().build().context(unusable)?;
-        let optional = verifier().allow_unauthenticated().build().context(unusable)?;
+        let (now, unusable) = (UnixTime::now(), "the authorities cannot be used");
+        let required = client_verifier(&authorities, now, true).context(unusable)?;
+        let optional = client_verifier(&authorities, now, false).context(unusable)?;
+        let verifier = server_verifier(&authorities, now).context(unusable)?;
         let (grpc, admin) = (server(required, b"h2")?, server(optional, b"http/1.1")?);
-        let client = client_config(roots.clone(), chain.clone(), key.clone_key()).context(unpaired)?;
+        let client = client_config(verifier, chain.clone(), key.clone_key()).context(unpaired)?;
         self.server.store(Arc::new(grpc));
         self.admin.store(Arc::new(admin));
         self.client.replace(client);

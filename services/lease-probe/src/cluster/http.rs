@@ -27,6 +27,7 @@ use watchdog_certificates::Refusal;
 use watchdog_runtime::failure::{chain, is_local_limit};
 
 use super::connection::CONNECT_TIMEOUT;
+use super::resolver::ServerName;
 use super::tls::{self, ShootTls};
 use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::address::refused_kind;
@@ -67,9 +68,8 @@ pub struct HttpConnector {
 /// The server address, TLS configuration and credentials of one kubeconfig.
 #[derive(Debug)]
 pub struct HttpTarget {
-    host: String,
-    port: u16,
-    /// Both, as they stand in a URL.
+    name: ServerName,
+    /// Host and port, as they stand in a URL.
     authority: String,
     /// Path of the server URL, without a slash at its end.
     prefix: String,
@@ -107,8 +107,7 @@ impl Connector for HttpConnector {
         let port = authority.port_u16().unwrap_or(443);
         let host = authority.host();
         Ok(Arc::new(HttpTarget {
-            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-            port,
+            name: ServerName::new(host.trim_start_matches('[').trim_end_matches(']'), port),
             authority: format!("{host}:{port}"),
             prefix: access.server.path().trim_end_matches('/').to_owned(),
             tls,
@@ -179,18 +178,18 @@ impl HttpConnector {
     /// an equal part of the time that is left of [`CONNECT_TIMEOUT`].
     async fn connect(&self, target: &HttpTarget) -> Result<TcpStream, ProbeFailure> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
-        let resolved = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
+        let resolved = target.name.addresses(MOST_ADDRESSES).await;
         // The resolver does not say so when it lacks a file descriptor itself.
         let resolved = resolved.map_err(|e| match out_of_file_descriptors() {
             Some(limit) => target.unreachable(&limit),
             None => target.unreachable(&e),
         })?;
         let (refused, allowed): (Vec<SocketAddr>, Vec<SocketAddr>) = resolved
-            .take(MOST_ADDRESSES)
+            .into_iter()
             .partition(|address| !self.allow_local_addresses && refused_kind(address.ip()).is_some());
         match refused.first().map(SocketAddr::ip) {
             Some(address) if allowed.is_empty() => Err(ProbeFailure::AddressRefused {
-                host: target.host.clone(),
+                host: target.name.host().to_owned(),
                 address,
                 kind: refused_kind(address).unwrap_or_default(),
             }),

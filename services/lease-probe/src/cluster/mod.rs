@@ -10,6 +10,7 @@ pub mod kubeconfig;
 pub mod machines;
 mod pages;
 pub mod permissions;
+mod resolver;
 pub mod shoot_client;
 pub mod start_limiter;
 mod tls;

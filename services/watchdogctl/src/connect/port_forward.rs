@@ -1,6 +1,7 @@
 //! Programs in pods, through the API server of the seed.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,10 +9,11 @@ use std::time::Duration;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::config::{Config, KubeConfigOptions};
 use kube::{Api, Client};
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
+use watchdog_api::kubeconfig;
 use watchdog_client::failure::chain;
 
 use super::{GRPC_PORT, Transport};
@@ -38,26 +40,26 @@ pub(super) struct PortForward {
 impl PortForward {
     /// Reads the kubeconfig.
     pub(super) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
-        let options = KubeConfigOptions {
-            context: args.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        let unusable = |error: &(dyn std::error::Error + 'static)| {
+        let unusable = |why: String| {
             CommandError::usage(
-                format!("no usable kubeconfig: {}", chain(error)),
+                format!("no usable kubeconfig: {why}"),
                 "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, \
                  --scaling-coordinator and --weeder",
             )
         };
-        let config = match &args.kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
-                Config::from_custom_kubeconfig(file, &options).await
-            }
-            None => Config::from_kubeconfig(&options).await,
+        let variable = std::env::var_os;
+        let files = match &args.kubeconfig {
+            Some(path) => vec![path.clone()],
+            None => kubeconfig::default_files(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref()),
         };
-        let config = config.map_err(|error| unusable(&error))?;
-        let seed = Client::try_from(config).map_err(|error| unusable(&error))?;
+        let file = kubeconfig::of_seed(&files, args.context.as_deref(), &|path| std::fs::read(path));
+        let file = file.map_err(|error| unusable(format!("{}: {}", error.field, error.reason)))?;
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+        let config = config.map_err(|error| unusable(shown(&error)))?;
+        // kube runs an exec plugin here, waits for it, and panics if its token is none for a header.
+        let seed = tokio::task::spawn_blocking(|| Client::try_from(config)).await;
+        let seed = seed.map_err(|_| unusable("the token of the exec plugin cannot be used".to_owned()))?;
+        let seed = seed.map_err(|error| unusable(shown(&error)))?;
         Ok(Self {
             seed,
             namespace: args.namespace.clone(),
@@ -120,7 +122,7 @@ impl PortForward {
     pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn Transport>> {
         let pods: Api<Pod> = Api::namespaced(self.seed.clone(), &self.namespace);
         let refused = |error: kube::Error| {
-            let why = chain(&error);
+            let why = shown(&error);
             io::Error::other(format!(
                 "port-forward to pod {pod}: {why}; it needs get and create on pods/portforward in {}",
                 self.namespace
@@ -155,7 +157,7 @@ impl PortForward {
                 "use a kubeconfig that may, or name addresses and certificate files",
             )),
             Ok(Err(error)) => Err(CommandError::unreachable(
-                format!("cannot {what} in namespace {namespace}: {}", chain(&error)),
+                format!("cannot {what} in namespace {namespace}: {}", shown(&error)),
                 "check --kubeconfig, --context and the connection to the API server of the seed",
             )),
             Err(_) => Err(CommandError::unreachable(
@@ -164,6 +166,11 @@ impl PortForward {
             )),
         }
     }
+}
+
+/// The text of an error of kube, which shows nothing of what an exec plugin has answered.
+fn shown(error: &(dyn Error + 'static)) -> String {
+    kubeconfig::failure_of_credentials(error).unwrap_or_else(|| chain(error))
 }
 
 /// The bytes of a forwarded port, whose end says why it ended: the API server reports on a channel of its own that

@@ -129,7 +129,7 @@ async fn certificate_writes_files_with_which_a_program_can_be_called() {
         ),
         (
             format!("--tls-ca {ca} certificate {path}"),
-            "add --tls-secret watchdog-authority, or",
+            "add --tls-secret watchdog-leases/watchdog-authority, or",
         ),
     ] {
         fails(&line, 2, part).await;

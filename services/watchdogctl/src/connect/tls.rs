@@ -8,8 +8,9 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use rustls::RootCertStore;
+use rustls::pki_types::UnixTime;
 use watchdog_certificates::{Authorities, Issued, ValidityPeriod};
+use watchdog_client::authorities::server_verifier;
 use watchdog_client::failure::chain;
 use watchdog_client::setup_error::SetupError;
 use watchdog_client::tls::{ClientTls, certificates, client_config, read};
@@ -41,12 +42,10 @@ impl NamedAuthority {
     fn tls(&self, names: &[String]) -> Result<Certificates, CommandError> {
         let now = Timestamp::now();
         let (issued, authorities) = self.issue(names, now)?;
-        let mut roots = RootCertStore::empty();
-        for authority in authorities.trusted(now) {
-            let added = roots.add(authority.clone());
-            added.map_err(|error| self.unusable(&error))?;
-        }
-        let config = client_config(roots.into(), vec![issued.certificate], issued.key);
+        let trusted: Vec<_> = authorities.trusted(now).cloned().collect();
+        let verifier = server_verifier(&trusted, UnixTime::now());
+        let verifier = verifier.map_err(|error| self.unusable(&error))?;
+        let config = client_config(verifier, vec![issued.certificate], issued.key);
         let config = config.map_err(|error| self.unusable(&error))?;
         Ok((ClientTls::new(config), Some(issued.validity)))
     }
@@ -72,7 +71,7 @@ pub(crate) async fn write(args: &ConnectArgs, folder: &Path, names: &[String]) -
             return Err(CommandError::usage(
                 "a certificate needs an authority, and none is given",
                 format!(
-                    "add --tls-secret {}-authority, or --tls-ca and --tls-ca-key",
+                    "add --tls-secret {0}-leases/{0}-authority, or --tls-ca and --tls-ca-key",
                     args.name
                 ),
             ));
@@ -145,9 +144,9 @@ pub(super) async fn of(
         _ => Err(CommandError::usage(
             "the programs ask for a client certificate, and none is given",
             format!(
-                "add --tls-secret NAME for a Secret in namespace {} that you may read (for example {}-authority), or \
-                 --tls-ca, --tls-cert and --tls-key; --insecure-plaintext is for programs without TLS",
-                args.namespace, args.name
+                "add --tls-secret for a Secret that you may read (for example {0}-leases/{0}-authority), or --tls-ca, \
+                 --tls-cert and --tls-key; --insecure-plaintext is for programs without TLS",
+                args.name
             ),
         )),
     }

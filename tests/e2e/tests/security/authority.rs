@@ -2,13 +2,23 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use watchdog_test_support::binaries;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{NAMESPACE, Service};
 
 const SECRET: &str = "watchdog-authority";
+
+/// A seed with the empty Secret that the chart renders.
+async fn seed(name: &str) -> (SandboxFixture, Api<Secret>) {
+    let fixture = SandboxFixture::start(name, &["one"]).await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
+    let empty = serde_json::json!({"metadata": {"name": SECRET}});
+    let empty = serde_json::from_value(empty).unwrap();
+    secrets.create(&PostParams::default(), &empty).await.unwrap();
+    (fixture, secrets)
+}
 
 async fn start(fixture: &SandboxFixture, binary: &str, name: &str) -> Service {
     let command = fixture.bare_command(binary, name);
@@ -61,10 +71,9 @@ async fn members(service: &Service) -> Option<f64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
-    let fixture = SandboxFixture::start("no-certificate", &["one"]).await.unwrap();
+    let (fixture, secrets) = seed("no-certificate").await;
     let first = start(&fixture, binaries::LEASE_PROBE, "first").await;
     first.wait_ready().await.unwrap();
-    let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
     let good = secrets.get(SECRET).await.unwrap().data;
     let put = async |data: serde_json::Value| {
         let patch = Patch::Merge(serde_json::json!({ "data": data }));
@@ -92,7 +101,7 @@ async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
-    let fixture = SandboxFixture::start("authority", &["one"]).await.unwrap();
+    let (fixture, secrets) = seed("authority").await;
     // At once, as a chart starts them.
     let (lease_probe, coordinator, weeder) = tokio::join!(
         start(&fixture, binaries::LEASE_PROBE, "lease-probe"),
@@ -140,7 +149,6 @@ async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
     lease_probe.process.kill_9().await.unwrap();
     let successor = start(&fixture, binaries::LEASE_PROBE, "successor").await;
     successor.wait_ready().await.unwrap();
-    let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
     let secret = secrets.get(SECRET).await.unwrap();
     let data = secret.data.unwrap_or_default();
     let authorities = String::from_utf8(data["ca.crt"].0.clone()).unwrap();
@@ -154,5 +162,4 @@ async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
         let log = std::fs::read_to_string(service.process.log_path()).unwrap();
         assert!(!log.contains(line));
     }
-    secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
 }

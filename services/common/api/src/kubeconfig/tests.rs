@@ -1,4 +1,6 @@
 mod refused;
+mod reports;
+mod seed;
 
 use super::*;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -175,7 +177,8 @@ proptest! {
         let mut bytes = good().to_string().into_bytes();
         let at = at.index(bytes.len());
         if cut { bytes.truncate(at) } else { bytes[at] = byte }
-        if let Err(error) = parse(&bytes) {
+        let of_seed = of_seed(&["seed".into()], None, &|_| Ok(bytes.clone()));
+        for error in [parse(&bytes).err(), of_seed.err()].into_iter().flatten() {
             let shown = format!("{error} {error:?}");
             prop_assert!(!shown.contains("hunter2") && !shown.contains("example.com"), "{}", shown);
         }

@@ -69,10 +69,13 @@ fn what_would_leave_the_process_is_refused_by_name() {
             );
         }
     }
-    // Unset or switched off they do no harm.
+    // Unset, empty or switched off they do no harm.
     for (pointer, value) in [
         ("/users/0/user/exec", json!(null)),
+        ("/users/0/user/auth-provider", json!({})),
         ("/users/0/user/tokenFile", json!("")),
+        ("/users/0/user/as-groups", json!([])),
+        ("/users/0/user/as-user-extra", json!({})),
         ("/clusters/1/cluster/insecure-skip-tls-verify", json!(false)),
     ] {
         assert!(read(&with(pointer, value)).is_ok(), "{pointer}");
@@ -98,11 +101,6 @@ fn a_context_must_lead_to_one_cluster_and_user() {
             "clusters: no entry has the name that the context refers to",
         ),
         (
-            "/contexts/1/context/user",
-            json!("x"),
-            "users: no entry has the name that the context refers to",
-        ),
-        (
             "/contexts/0/name",
             json!("b"),
             "contexts[1].name: is the same as that of an entry before",
@@ -114,19 +112,43 @@ fn a_context_must_lead_to_one_cluster_and_user() {
 
 #[test]
 fn a_value_of_the_wrong_type_is_refused_with_its_place() {
-    for (pointer, value, path) in [
-        ("/current-context", json!(["b"]), "current-context"),
-        ("/contexts", json!({}), "contexts"),
-        ("/contexts/1/context", json!("c"), "contexts[1].context"),
+    const WRONG_TYPE: &str = "has a value of the wrong type";
+    for (pointer, value, path, reason) in [
+        ("/current-context", json!(["b"]), "current-context", WRONG_TYPE),
+        ("/contexts", json!("c"), "contexts", WRONG_TYPE),
+        (
+            "/contexts/1/context",
+            json!("hunter2"),
+            "contexts[1].context",
+            "must be a mapping",
+        ),
         (
             "/contexts/1/context/cluster",
             json!(null),
-            "contexts[1].context.cluster",
+            "contexts[1].context",
+            "lacks the field cluster",
         ),
+        (
+            "/contexts/1/context/cluster",
+            json!(["hunter2"]),
+            "contexts[1].context.cluster",
+            WRONG_TYPE,
+        ),
+        (
+            "/clusters/1/cluster",
+            json!(null),
+            "clusters[1].cluster",
+            "must be a mapping",
+        ),
+        (
+            "/users/0/user/token",
+            json!({"hunter2": 1}),
+            "users[0].user.token",
+            WRONG_TYPE,
+        ),
+        ("/users", json!({"u": 1}), "users", WRONG_TYPE),
     ] {
-        let error = error(&with(pointer, value));
-        let expected = format!("{path}: has a value of the wrong type at line 1, column ");
-        assert!(error.starts_with(&expected), "{error}");
+        assert_eq!(error(&with(pointer, value)), format!("{path}: {reason}"));
     }
 }
 
@@ -146,7 +168,7 @@ fn malformed_fields_are_refused_by_name() {
             CLUSTER,
             "server",
             json!("hunter2:443"),
-            "must be an address such as https://host:443",
+            "must be an address such as https://host:443, with https:// before the host",
         ),
         (
             CLUSTER,
@@ -208,50 +230,44 @@ fn malformed_fields_are_refused_by_name() {
 
 #[test]
 fn documents_that_are_no_kubeconfig_are_refused() {
-    let refused = |bytes: &[u8]| parse(bytes).unwrap_err().to_string();
-    let prefix = "the kubeconfig cannot be used: kubeconfig: ";
-    assert_eq!(refused(b""), format!("{prefix}is empty"));
-    assert_eq!(refused(b"null"), format!("{prefix}is empty"));
-    assert_eq!(
-        refused(b"hunter2"),
-        format!("{prefix}has a value of the wrong type at line 1, column 1")
-    );
-    assert_eq!(
-        refused(b"a: [hunter2\nb: 1"),
-        format!("{prefix}is not valid YAML at line 2, column 2")
-    );
-    assert_eq!(
-        refused(b"a: \xff"),
-        format!("{prefix}the file is not UTF-8 at line 1, column 4")
-    );
-    assert_eq!(
-        refused(b"users: []\nusers: []"),
-        format!("{prefix}has the same field twice at line 2, column 1")
-    );
-    assert_eq!(
-        refused(b"a: {b: 1, b: 2}"),
-        format!("{prefix}has the same field twice at line 1, column 11")
-    );
-    assert_eq!(
-        refused(b"contexts:\n- context:\n    user: u\n"),
-        "the kubeconfig cannot be used: contexts[0].context: lacks the field cluster at line 3, column 5"
-    );
-    assert_eq!(
-        refused(b"users:\n- name: u\n  user: {hunter2: {hunter3: 1, hunter3: 2}}\n"),
-        "the kubeconfig cannot be used: users[0].user: has the same field twice at line 3, column 32"
-    );
-    assert_eq!(
-        refused(b"users: []\n---\nusers: []\n"),
-        format!("{prefix}is not valid YAML at line 3, column 1")
-    );
-    assert_eq!(
-        refused(b"users: !hunter2 []\n"),
-        format!("{prefix}is not valid YAML at line 1, column 17")
-    );
-    assert_eq!(
-        refused(b"apiVersion: v1"),
-        "the kubeconfig cannot be used: contexts: must hold a context"
-    );
+    let refused = |bytes: &[u8]| {
+        let error = parse(bytes).unwrap_err();
+        format!("{}: {}", error.field, error.reason)
+    };
+    for (document, expected) in [
+        (&b""[..], "kubeconfig: is empty"),
+        (b"null", "kubeconfig: is empty"),
+        (b"---\n---\n{}\n", "kubeconfig: is empty"),
+        (b"hunter2", "kubeconfig: must be a mapping"),
+        (b"- hunter2", "kubeconfig: must be a mapping"),
+        (
+            b"a: [hunter2\nb: 1",
+            "kubeconfig: is not valid YAML at line 2, column 2",
+        ),
+        (b"a: \xff", "kubeconfig: is not UTF-8"),
+        (b"\xff\xfea\0:\0 ", "kubeconfig: is not UTF-8"),
+        (
+            b"users: []\nusers: []",
+            "kubeconfig: has the same field twice at line 2, column 1",
+        ),
+        (
+            b"users:\n- name: u\n  user: {hunter2: {hunter3: 1, hunter3: 2}}\n",
+            "kubeconfig: has the same field twice at line 3, column 32",
+        ),
+        (
+            b"contexts:\n- context:\n    user: u\n",
+            "contexts[0].context: lacks the field cluster",
+        ),
+        (
+            b"users: !hunter2 []\n",
+            "kubeconfig: is not valid YAML at line 1, column 17",
+        ),
+        (b"apiVersion: v1", "contexts: must hold a context"),
+    ] {
+        assert_eq!(refused(document), expected);
+    }
+    let shown = parse(b"").unwrap_err().to_string();
+    assert_eq!(shown, "the kubeconfig cannot be used: kubeconfig: is empty");
 }
 
 /// A kubeconfig larger than a Secret can be, or that grows when aliases are expanded, takes neither memory nor time.
@@ -262,7 +278,7 @@ fn size_depth_and_aliases_are_bounded() {
     let large = refused(&" ".repeat((1 << 20) + 1));
     assert_eq!(
         large,
-        format!("{prefix}the file has 1048577 bytes; the limit is 1048576 at line 1, column 1")
+        format!("{prefix}has 1048577 bytes; the limit is 1048576")
     );
     let deep = format!("a: {}x{}", "[".repeat(33), "]".repeat(33));
     let mut bomb = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();

@@ -1,0 +1,305 @@
+//! YAML or JSON, from which the context in use picks its cluster and its user, in kube's own types. Everything else in
+//! a file may be anything.
+
+use super::{Result, refuse};
+use crate::yaml;
+use kube::config::{AuthInfo, Cluster, Context};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use serde_saphyr::Error as YamlError;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+/// A field that is refused unless it is empty or false, and what to do instead.
+pub(super) type RefusedField = (&'static str, &'static str);
+
+/// Which fields are refused. No field is refused by default.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Policy {
+    pub(super) cluster: &'static [RefusedField],
+    pub(super) user: &'static [RefusedField],
+}
+
+/// One document that is not empty.
+pub(super) struct Document {
+    /// Its file; empty where it comes from a Secret.
+    file: PathBuf,
+    root: Map<String, Value>,
+}
+
+/// The cluster and the user of a context.
+pub(super) struct Selected {
+    pub(super) cluster: Section<Cluster>,
+    pub(super) user: Section<AuthInfo>,
+}
+
+/// A part of a document whose empty values were left out.
+pub(super) struct Section<T> {
+    pub(super) value: T,
+    /// How errors name it.
+    pub(super) path: String,
+    /// What relative names of files are relative to.
+    pub(super) folder: PathBuf,
+}
+
+/// An entry of a list: `[{name: ..., cluster: {...}}, ...]`.
+struct Entry<'d> {
+    document: &'d Document,
+    path: String,
+    value: &'d Value,
+}
+
+/// Reads the documents of a file.
+pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec<Document>> {
+    let whole = || located(file, "kubeconfig");
+    if bytes.len() > most_bytes {
+        let reason = format!("has {} bytes; the limit is {most_bytes}", bytes.len());
+        return refuse(whole(), reason);
+    }
+    let Some(text) = text(bytes) else {
+        return refuse(whole(), "is not UTF-8");
+    };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, yaml::options())
+        .or_else(|error| refuse(whole(), undecodable(&error)))?;
+    let mut kept = Vec::new();
+    for document in documents {
+        match document {
+            Value::Object(root) if !root.is_empty() => kept.push(Document {
+                file: file.to_owned(),
+                root,
+            }),
+            Value::Object(_) | Value::Null => {}
+            _ => return refuse(whole(), "must be a mapping"),
+        }
+    }
+    Ok(kept)
+}
+
+/// Picks the context of this name, or else the current one, or else the only one. Of entries with the same name in
+/// several documents the first counts, as for kubectl.
+pub(super) fn select(documents: &[Document], context: Option<&str>, policy: Policy) -> Result<Selected> {
+    if documents.is_empty() {
+        return refuse("kubeconfig", "is empty");
+    }
+    let context: Section<Context> = current(documents, context)?.section(&[])?;
+    let Some(cluster) = find(documents, "clusters", "cluster", &context.value.cluster)? else {
+        return refuse("clusters", "no entry has the name that the context refers to");
+    };
+    let user = match &context.value.user {
+        Some(name) => find(documents, "users", "user", name)?,
+        None => None,
+    };
+    Ok(Selected {
+        cluster: cluster.section(policy.cluster)?,
+        // Without a user, client-go is anonymous.
+        user: match user.filter(|user| !is_empty(user.value)) {
+            Some(user) => user.section(policy.user)?,
+            None => Section {
+                value: AuthInfo::default(),
+                path: "users".to_owned(),
+                folder: PathBuf::new(),
+            },
+        },
+    })
+}
+
+/// The context in use.
+fn current<'d>(documents: &'d [Document], asked: Option<&str>) -> Result<Entry<'d>> {
+    let (name, referrer) = match asked {
+        Some(name) => (Some(Cow::Borrowed(name)), "--context"),
+        None => (current_name(documents)?, "current-context"),
+    };
+    if let Some(name) = name {
+        return match find(documents, "contexts", "context", &name)? {
+            Some(entry) => Ok(entry),
+            None => refuse(
+                "contexts",
+                format!("no entry has the name that {referrer} refers to"),
+            ),
+        };
+    }
+    let mut all = Vec::new();
+    for document in documents {
+        all.extend(document.entries("contexts", "context")?);
+    }
+    match (all.pop(), all.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (Some(_), false) => refuse("current-context", "is required when there are several contexts"),
+        (None, _) => refuse("contexts", "must hold a context"),
+    }
+}
+
+fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
+    const FIELD: &str = "current-context";
+    for document in documents {
+        match document.root.get(FIELD) {
+            Some(value) if !is_empty(value) => {
+                let wrong = || refuse(located(&document.file, FIELD), WRONG_TYPE);
+                return name(value).map_or_else(wrong, |name| Ok(Some(name)));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The entry of a list by its name.
+fn find<'d>(documents: &'d [Document], list: &str, field: &str, wanted: &str) -> Result<Option<Entry<'d>>> {
+    for document in documents {
+        let named = |entry: &Value| entry.get("name").and_then(name).as_deref() == Some(wanted);
+        let items = document.items(list)?;
+        let mut found = items.iter().enumerate().filter(|(_, entry)| named(entry));
+        let Some((index, entry)) = found.next() else {
+            continue;
+        };
+        if let Some((second, _)) = found.next() {
+            return refuse(
+                located(&document.file, &format!("{list}[{second}].name")),
+                "is the same as that of an entry before",
+            );
+        }
+        return Ok(Some(document.entry(list, field, index, entry)));
+    }
+    Ok(None)
+}
+
+/// A name is text; YAML takes one of digits for a number.
+fn name(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        Value::Number(number) => Some(Cow::Owned(number.to_string())),
+        _ => None,
+    }
+}
+
+const WRONG_TYPE: &str = "has a value of the wrong type";
+
+// === impl Document ===
+
+impl Document {
+    fn items(&self, list: &str) -> Result<&[Value]> {
+        match self.root.get(list) {
+            Some(Value::Array(items)) => Ok(items),
+            Some(value) if !is_empty(value) => refuse(located(&self.file, list), WRONG_TYPE),
+            _ => Ok(&[]),
+        }
+    }
+
+    fn entries<'d>(&'d self, list: &'d str, field: &'d str) -> Result<impl Iterator<Item = Entry<'d>>> {
+        let numbered = self.items(list)?.iter().enumerate();
+        Ok(numbered.map(move |(index, entry)| self.entry(list, field, index, entry)))
+    }
+
+    fn entry<'d>(&'d self, list: &str, field: &str, index: usize, entry: &'d Value) -> Entry<'d> {
+        Entry {
+            document: self,
+            path: located(&self.file, &format!("{list}[{index}].{field}")),
+            value: entry.get(field).unwrap_or(&Value::Null),
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry<'_> {
+    /// Checks and decodes it. An error names no more than a field that kube knows, because other keys are text of the
+    /// file, and nothing of what serde says, because that quotes the file.
+    fn section<T: DeserializeOwned>(self, refused: &[RefusedField]) -> Result<Section<T>> {
+        let Value::Object(fields) = self.value else {
+            return refuse(self.path, "must be a mapping");
+        };
+        let mut fields = fields.clone();
+        fields.retain(|_, value| !is_empty(value));
+        for (field, instead) in refused {
+            if fields.get(*field).is_some_and(|value| *value != false) {
+                return refuse(
+                    join(&self.path, field),
+                    format!("is not supported: {instead}"),
+                );
+            }
+        }
+        if let Some(Value::Array(extensions)) = fields.get_mut("extensions") {
+            let complete = |entry: &Value| {
+                entry.get("extension").is_some() && entry.get("name").is_some_and(Value::is_string)
+            };
+            extensions.retain(complete);
+        }
+        let mut value = Value::Object(fields);
+        numbers_to_text(&mut value);
+        let folder = self.document.file.parent().unwrap_or(Path::new(""));
+        match serde_path_to_error::deserialize(value) {
+            Ok(value) => Ok(Section {
+                value,
+                path: self.path,
+                folder: folder.to_owned(),
+            }),
+            Err(error) => match error.path().iter().next() {
+                Some(serde_path_to_error::Segment::Map { key }) => {
+                    refuse(join(&self.path, key), WRONG_TYPE)
+                }
+                _ => refuse(self.path, "lacks the field cluster"),
+            },
+        }
+    }
+}
+
+/// Go, unlike kube, does not distinguish these from a field that is absent.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// No field is a number, but YAML takes text of digits for one. What the extensions hold is passed on as it is.
+fn numbers_to_text(value: &mut Value) {
+    match value {
+        Value::Number(number) => *value = Value::String(number.to_string()),
+        Value::Array(items) => items.iter_mut().for_each(numbers_to_text),
+        Value::Object(fields) => {
+            let texts = fields.iter_mut().filter(|(key, _)| *key != "extensions");
+            texts.for_each(|(_, value)| numbers_to_text(value));
+        }
+        _ => {}
+    }
+}
+
+/// The text of a file, which may begin with a byte order mark.
+fn text(bytes: &[u8]) -> Option<Cow<'_, str>> {
+    let utf16 = |rest: &[u8], unit: fn([u8; 2]) -> u16| {
+        let (pairs, rest) = rest.as_chunks();
+        let units: Vec<u16> = pairs.iter().map(|pair| unit(*pair)).collect();
+        let text = rest.is_empty().then(|| String::from_utf16(&units).ok());
+        text.flatten().map(Cow::Owned)
+    };
+    match bytes {
+        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
+        [0xef, 0xbb, 0xbf, rest @ ..] | rest => std::str::from_utf8(rest).ok().map(Cow::Borrowed),
+    }
+}
+
+/// Why and where a file cannot be decoded. What the decoder says is not shown, because it quotes the file.
+fn undecodable(error: &YamlError) -> String {
+    let what = match yaml::cause(error) {
+        YamlError::DuplicateMappingKey { .. } => "has the same field twice",
+        YamlError::Budget { .. } | YamlError::AliasReplayLimitExceeded { .. } => "is too large or too deep",
+        _ => "is not valid YAML",
+    };
+    let at = error.location().unwrap_or(serde_saphyr::Location::UNKNOWN);
+    format!("{what} at line {}, column {}", at.line(), at.column())
+}
+
+fn located(file: &Path, path: &str) -> String {
+    if file.as_os_str().is_empty() {
+        return path.to_owned();
+    }
+    format!("{}: {path}", file.display())
+}
+
+pub(super) fn join(path: &str, field: &str) -> String {
+    format!("{path}.{field}")
+}

@@ -1,0 +1,141 @@
+//! Shapes that people have reported, for a shoot and for the seed.
+
+use super::*;
+
+const LEFTOVER_CONTEXT: &str = include_str!("../../../tests/fixtures/kubeconfigs/leftover-context.yaml");
+const NULL_LISTS: &str = include_str!("../../../tests/fixtures/kubeconfigs/null-lists.yaml");
+const NULL_USER: &str = include_str!("../../../tests/fixtures/kubeconfigs/null-user.yaml");
+const UNLISTED_USER: &str = include_str!("../../../tests/fixtures/kubeconfigs/unlisted-user.yaml");
+const EMPTY_TOKEN: &str = include_str!("../../../tests/fixtures/kubeconfigs/empty-token.yaml");
+const TWO_USERS: &str = include_str!("../../../tests/fixtures/kubeconfigs/two-users-of-one-name.yaml");
+const NO_SCHEME: &str = include_str!("../../../tests/fixtures/kubeconfigs/no-scheme.yaml");
+const PROXY: &str = include_str!("../../../tests/fixtures/kubeconfigs/proxy.yaml");
+const BASIC: &str = include_str!("../../../tests/fixtures/kubeconfigs/basic.yaml");
+const EXEC_PLUGIN: &str = include_str!("../../../tests/fixtures/kubeconfigs/exec-plugin.yaml");
+const OIDC: &str = include_str!("../../../tests/fixtures/kubeconfigs/oidc.yaml");
+
+fn filled(text: &str) -> String {
+    text.replace("CA-DATA", &encoded(&PKI.cert))
+}
+
+/// The cluster and the user that kube gets for the seed.
+fn seed(text: &str) -> Result<(kube::config::Cluster, kube::config::AuthInfo), KubeconfigError> {
+    let file = filled(text).into_bytes();
+    let mut read = of_seed(&["/home/me/seed.yaml".into()], None, &|_| Ok(file.clone()))?;
+    let cluster = read.clusters.remove(0).cluster.unwrap();
+    Ok((cluster, read.auth_infos.remove(0).auth_info.unwrap()))
+}
+
+fn shoot(text: &str) -> Result<ShootAccess, KubeconfigError> {
+    parse(filled(text).as_bytes())
+}
+
+#[test]
+fn only_the_current_context_counts() {
+    for text in [LEFTOVER_CONTEXT, NULL_LISTS] {
+        let access = shoot(text).unwrap();
+        assert_eq!(access.server, "https://api.test");
+        assert_eq!(access.authorities, Some(vec![PKI.der.clone()]));
+        assert_eq!(access.credentials.token.unwrap().expose_secret(), TOKEN);
+        let (cluster, user) = seed(text).unwrap();
+        assert_eq!(cluster.server.unwrap(), "https://api.test/");
+        assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
+    }
+    let broken = r#"
+contexts: [null, 7, {name: b, context: null}, {name: [x]}, {context: {cluster: c}}, {name: a, context: {cluster: c, user: u}}]
+clusters: [{name: null}, {}, {name: other, cluster: {server: 7}}, {name: c, cluster: {server: "https://api.test"}}]
+users: [{name: v, user: {token: [hunter2]}}, {name: v, user: x}, {name: u, user: {token: hunter2-hunter2}}]
+current-context: a
+"#;
+    assert_eq!(shoot(broken).unwrap().credentials.token.unwrap().expose_secret(), TOKEN);
+    assert!(seed(broken).is_ok());
+}
+
+#[test]
+fn a_user_that_is_null_empty_or_not_listed_is_anonymous() {
+    for text in [NULL_USER, UNLISTED_USER, EMPTY_TOKEN] {
+        let credentials = shoot(text).unwrap().credentials;
+        assert!(credentials.token.is_none() && credentials.client_certificate.is_none());
+        let (_, user) = seed(text).unwrap();
+        assert!(user.token.is_none() && user.exec.is_none());
+    }
+}
+
+#[test]
+fn an_empty_document_does_not_count_and_of_others_the_first_counts() {
+    for text in [
+        format!("---\n{LEFTOVER_CONTEXT}"),
+        format!("{LEFTOVER_CONTEXT}---\n"),
+        format!("# nothing\n---\n{{}}\n---\n{LEFTOVER_CONTEXT}---\n# nothing\n"),
+        format!("{LEFTOVER_CONTEXT}---\ncurrent-context: x\nusers: [{{name: prober, user: {{token: y}}}}]\n"),
+    ] {
+        assert_eq!(shoot(&text).unwrap().credentials.token.unwrap().expose_secret(), TOKEN);
+        assert!(seed(&text).is_ok());
+    }
+}
+
+#[test]
+fn text_of_digits_is_text() {
+    let text = LEFTOVER_CONTEXT.replace("in-use", "1234").replace("prober", "5");
+    assert_eq!(shoot(&text).unwrap().server, "https://api.test");
+}
+
+#[test]
+fn other_encodings_of_text_are_read() {
+    let units = || filled(LEFTOVER_CONTEXT).encode_utf16().collect::<Vec<_>>();
+    let little = units().into_iter().flat_map(u16::to_le_bytes);
+    let big = units().into_iter().flat_map(u16::to_be_bytes);
+    for bytes in [
+        [0xff, 0xfe].into_iter().chain(little).collect::<Vec<_>>(),
+        [0xfe, 0xff].into_iter().chain(big).collect(),
+        [&[0xef, 0xbb, 0xbf], filled(LEFTOVER_CONTEXT).as_bytes()].concat(),
+    ] {
+        assert_eq!(parse(&bytes).unwrap().server, "https://api.test");
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_named() {
+    let refused = [
+        (TWO_USERS, "users[1].name: is the same as that of an entry before"),
+        (
+            NO_SCHEME,
+            "clusters[0].cluster.server: must be an address such as https://host:443, with https:// before the host",
+        ),
+    ];
+    for (text, expected) in refused {
+        let error = shoot(text).unwrap_err();
+        assert_eq!(format!("{}: {}", error.field, error.reason), expected);
+        let error = seed(text).unwrap_err();
+        let expected = format!("/home/me/seed.yaml: {expected}");
+        assert_eq!(format!("{}: {}", error.field, error.reason), expected);
+    }
+    for (text, expected) in [
+        (PROXY, "clusters[0].cluster.proxy-url"),
+        (BASIC, "clusters[0].cluster.insecure-skip-tls-verify"),
+        (EXEC_PLUGIN, "users[0].user.exec"),
+        (OIDC, "users[0].user.auth-provider"),
+    ] {
+        let error = shoot(text).unwrap_err();
+        assert_eq!(error.field, expected);
+        assert!(error.reason.starts_with("is not supported: "), "{error}");
+    }
+}
+
+#[test]
+fn the_seed_may_do_all_that_kube_can() {
+    let (cluster, _) = seed(PROXY).unwrap();
+    assert_eq!(cluster.proxy_url.unwrap(), "http://hunter2@proxy.test:3128");
+    let (cluster, user) = seed(BASIC).unwrap();
+    assert_eq!(cluster.insecure_skip_tls_verify, Some(true));
+    assert_eq!((user.username.as_deref(), user.password.is_some()), (Some("admin"), true));
+    let (cluster, user) = seed(EXEC_PLUGIN).unwrap();
+    let exec = user.exec.unwrap();
+    assert_eq!(exec.command.unwrap(), "/home/me/bin/login", "relative to its file");
+    assert_eq!(exec.args.unwrap(), ["certificate", "15"]);
+    assert!(exec.provide_cluster_info);
+    let extensions = cluster.extensions.unwrap();
+    assert_eq!(extensions[0].extension, json!({"shoot": {"name": "one", "number": 7}}));
+    let (_, user) = seed(OIDC).unwrap();
+    assert_eq!(user.auth_provider.unwrap().config["id-token"], TOKEN);
+}

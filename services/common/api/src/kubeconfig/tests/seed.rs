@@ -1,0 +1,151 @@
+//! What only the kubeconfig of the seed may have: files, of its own and beside it.
+
+use super::*;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Files by their paths.
+struct Files(BTreeMap<&'static str, Vec<u8>>);
+
+impl Files {
+    fn new() -> Self {
+        let kubeconfig = r"
+current-context: b
+contexts: [{name: b, context: {cluster: c, user: u}}, {name: plain, context: {cluster: plain}}]
+clusters:
+- {name: c, cluster: {server: 'https://api.test:6443', certificate-authority: pki/ca.crt}}
+- {name: plain, cluster: {server: 'http://127.0.0.1:8001'}}
+users: [{name: u, user: {client-certificate: /pki/tls.crt, client-key: ../tls.key, tokenFile: token}}]
+";
+        Self(BTreeMap::from([
+            ("/home/me/config", kubeconfig.into()),
+            ("/home/me/pki/ca.crt", PKI.cert.clone().into()),
+            ("/pki/tls.crt", PKI.cert.clone().into()),
+            ("/home/me/../tls.key", PKI.key.clone().into()),
+            ("/home/me/token", TOKEN.into()),
+        ]))
+    }
+
+    fn with(mut self, path: &'static str, content: impl Into<Vec<u8>>) -> Self {
+        self.0.insert(path, content.into());
+        self
+    }
+
+    fn read(&self, files: &[&str], context: Option<&str>) -> Result<kube::config::Kubeconfig, String> {
+        let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+        let open = |path: &Path| {
+            let content = path.to_str().and_then(|path| self.0.get(path));
+            content.cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+        };
+        of_seed(&files, context, &open).map_err(|error| {
+            let shown = format!("{error:?} {error}");
+            assert!(!shown.contains("hunter2"), "{shown}");
+            format!("{}: {}", error.field, error.reason)
+        })
+    }
+
+    fn user(&self) -> Result<kube::config::AuthInfo, String> {
+        let mut read = self.read(&["/home/me/config"], None)?;
+        Ok(read.auth_infos.remove(0).auth_info.unwrap())
+    }
+}
+
+#[test]
+fn files_beside_it_are_read() {
+    let mut read = Files::new().read(&["/home/me/config"], None).unwrap();
+    let cluster = read.clusters.remove(0).cluster.unwrap();
+    assert_eq!(cluster.certificate_authority_data.unwrap(), encoded(&PKI.cert));
+    assert_eq!(cluster.certificate_authority, None);
+    let user = read.auth_infos.remove(0).auth_info.unwrap();
+    assert_eq!(user.client_certificate_data.unwrap(), encoded(&PKI.cert));
+    assert_eq!(user.client_key_data.unwrap().expose_secret(), encoded(&PKI.key));
+    assert_eq!(user.token_file.as_deref(), Some("/home/me/token"), "kube reads it again");
+    assert!(user.token.is_none());
+    let mut plain = Files::new().read(&["/home/me/config"], Some("plain")).unwrap();
+    let cluster = plain.clusters.remove(0).cluster.unwrap();
+    assert_eq!(cluster.server.unwrap(), "http://127.0.0.1:8001/");
+}
+
+#[test]
+fn white_space_around_a_token_is_no_part_of_it() {
+    let user = Files::new().with("/home/me/token", format!("{TOKEN}\n")).user().unwrap();
+    assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
+    assert_eq!(user.token_file, None, "kube would send the line feed");
+    let inline = "
+contexts: [{name: b, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: 'https://api.test'}}]
+users: [{name: u, user: {token: \"hunter2-hunter2\\n\"}}]
+";
+    let user = Files::new().with("/home/me/config", inline).user().unwrap();
+    assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
+}
+
+#[test]
+fn what_cannot_be_used_is_named_with_its_file_and_field() {
+    let config = "/home/me/config";
+    for (files, expected) in [
+        (
+            Files::new().with("/home/me/token", "hunter2 hunter2"),
+            "users[0].user.tokenFile: has characters that no HTTP header can carry",
+        ),
+        (
+            Files::new().with("/home/me/token", b"hunter2\xff"),
+            "users[0].user.tokenFile: names a file that is not UTF-8",
+        ),
+        (
+            Files::new().with("/home/me/pki/ca.crt", "hunter2"),
+            "clusters[0].cluster.certificate-authority: holds no certificate in PEM",
+        ),
+        (
+            Files::new().with("/pki/tls.crt", "hunter2"),
+            "users[0].user.client-certificate: holds no certificate in PEM",
+        ),
+        (
+            Files::new().with("/home/me/../tls.key", "hunter2"),
+            "users[0].user.client-key: holds no private key in PEM",
+        ),
+        (Files::new().with(config, "token: hunter2: x"), "kubeconfig: is not valid YAML at line 1, column 15"),
+    ] {
+        let error = files.read(&[config], None).unwrap_err();
+        assert_eq!(error, format!("{config}: {expected}"));
+    }
+    let mut missing = Files::new();
+    missing.0.remove("/pki/tls.crt");
+    assert_eq!(
+        missing.user().unwrap_err(),
+        "/home/me/config: users[0].user.client-certificate: names a file that cannot be read: entity not found"
+    );
+    assert_eq!(
+        Files::new().read(&["/none"], None).unwrap_err(),
+        "/none: cannot be read: entity not found"
+    );
+    assert_eq!(
+        Files::new().read(&[config], Some("x")).unwrap_err(),
+        "contexts: no entry has the name that --context refers to"
+    );
+    assert_eq!(Files::new().read(&[], None).unwrap_err(), "kubeconfig: is empty");
+}
+
+#[test]
+fn several_files_are_merged_and_the_first_counts() {
+    let first = "current-context: b\nusers: [{name: u, user: {token: hunter2-hunter2}}]\n";
+    let files = Files::new().with("/first", first);
+    let mut read = files.read(&["/first", "/none", "/home/me/config"], None).unwrap();
+    let user = read.auth_infos.remove(0).auth_info.unwrap();
+    assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
+    assert_eq!(user.token_file, None);
+}
+
+#[test]
+fn the_files_are_those_of_the_environment() {
+    let files = |kubeconfig: Option<&str>, home: Option<&str>| {
+        default_files(kubeconfig.map(OsStr::new), home.map(OsStr::new))
+    };
+    assert_eq!(files(Some(":/a::b"), Some("/root")), [Path::new("/a"), Path::new("b")]);
+    for empty in [None, Some(""), Some(":")] {
+        assert_eq!(files(empty, Some("/root")), [Path::new("/root/.kube/config")]);
+    }
+    assert!(files(None, None).is_empty());
+}
