@@ -123,6 +123,7 @@ fn a_certificate_that_is_itself_trusted_is_accepted_for_its_own_names() {
     let leaf = signed(server(), &root);
     assert_eq!(judged(&[&leaf], &[&leaf]), Ok(()));
     let mut params = server();
+    params.distinguished_name.push(DnType::CommonName, "own");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let own = self_signed(params);
     assert_eq!(judged(&[&own], &[&own]), Ok(()));
