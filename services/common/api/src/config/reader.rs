@@ -318,6 +318,10 @@ impl<'d> Value<'d> {
             return;
         }
         let message = match nearest(key, known) {
+            _ if self.path.is_empty() && OF_VERSION_0.contains(&key) => format!(
+                "this is a file for dependency-watchdog 0.x, which has no {key:?} any more; docs/migrate.md has the \
+                 format of today"
+            ),
             Some(name) => format!("unknown field; did you mean {name:?}?"),
             None => "unknown field".to_owned(),
         };
@@ -348,6 +352,9 @@ impl<'d> Section<'d> {
         self.get(name).and_then(convert).unwrap_or(default)
     }
 }
+
+/// What the files of dependency-watchdog 0.x begin with.
+const OF_VERSION_0: [&str; 2] = ["probes", "services"];
 
 /// The known name that a misspelt key most likely means.
 fn nearest(key: &str, known: &[Field]) -> Option<&'static str> {
