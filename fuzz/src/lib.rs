@@ -63,7 +63,11 @@ fn kubeconfig(data: &[u8]) {
         let server = cluster.and_then(|cluster| cluster.server.as_ref());
         let server: http::Uri = server.expect("a server").parse().expect("an address");
         assert!(server.scheme().is_some() && server.authority().is_some());
-        for token in read.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()?.token.as_ref()) {
+        for token in read
+            .auth_infos
+            .iter()
+            .filter_map(|named| named.auth_info.as_ref()?.token.as_ref())
+        {
             let token = token.expose_secret();
             assert!(!token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()));
         }

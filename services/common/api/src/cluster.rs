@@ -234,7 +234,9 @@ impl Subset for RawSpec {
             "spec" => {
                 "hibernation" => { "enabled" },
                 "kubernetes" => { "kubeControllerManager" => { "nodeMonitorGracePeriod" } },
-                "provider" => { "workers" => { "name", "machineControllerManager" => { "nodeConditions" } } },
+                "provider" => {
+                    "workers" => { "name", "controlPlane" => {}, "machineControllerManager" => { "nodeConditions" } },
+                },
             },
             "status" => { "hibernated", "lastOperation" => { "type", "state" } },
         },

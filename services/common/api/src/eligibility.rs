@@ -118,7 +118,13 @@ fn not_stopped(cluster: &Cluster) -> Result<&Shoot, SkipReason> {
         return Err(SkipReason::NoWorkers);
     }
     // No machine-controller-manager replaces the machines, and the seed has nothing to scale.
-    if shoot.spec.provider.workers.iter().any(|worker| worker.runs_control_plane) {
+    if shoot
+        .spec
+        .provider
+        .workers
+        .iter()
+        .any(|worker| worker.runs_control_plane)
+    {
         return Err(SkipReason::SelfHosted);
     }
     Ok(shoot)

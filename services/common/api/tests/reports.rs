@@ -14,7 +14,11 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::{prober, weeder};
 
 fn read(file: &str) -> Vec<u8> {
-    std::fs::read(format!("{}/tests/fixtures/reports/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    std::fs::read(format!(
+        "{}/tests/fixtures/reports/{file}",
+        env!("CARGO_MANIFEST_DIR")
+    ))
+    .unwrap()
 }
 
 fn cluster(name: &str) -> Cluster {
@@ -59,7 +63,11 @@ fn probed_clusters_have_the_right_settings() {
     ] {
         assert_eq!(settings(name), ShootSettings::default(), "{name}");
     }
-    for (name, seconds) in [("grace-2m0s", 120), ("grace-40s-podeviction", 40), ("grace-10s", 10)] {
+    for (name, seconds) in [
+        ("grace-2m0s", 120),
+        ("grace-40s-podeviction", 40),
+        ("grace-10s", 10),
+    ] {
         let grace = settings(name).node_monitor_grace;
         assert_eq!(grace, Some(Duration::from_secs(seconds)), "{name}");
     }
@@ -92,13 +100,20 @@ fn a_lease_that_cannot_be_used_hides_no_other() {
 #[test]
 fn an_empty_list_is_one_and_a_refusal_is_none() {
     for file in ["leases/empty.json", "leases/items-null.json"] {
-        assert!(LeaseItem::page::<500>(&read(file)).unwrap().items.is_empty(), "{file}");
+        assert!(
+            LeaseItem::page::<500>(&read(file)).unwrap().items.is_empty(),
+            "{file}"
+        );
     }
     assert!(LeaseItem::page::<500>(&read("leases/namespace-gone.json")).is_err());
     for file in ["leases/six.json", "leases/old-and-quarter-lost.json"] {
         let bytes = read(file);
         let list = LeaseItem::page::<500>(&bytes).unwrap();
-        assert!(list.items.iter().all(|item| item.ok().is_some_and(|lease| lease.renew_time.is_some())));
+        assert!(
+            list.items
+                .iter()
+                .all(|item| item.ok().is_some_and(|lease| lease.renew_time.is_some()))
+        );
         assert_eq!(list.items.len(), 6, "{file}");
     }
 }
@@ -108,29 +123,42 @@ fn nodes_and_machines_are_read_as_they_are() {
     let nodes = |name: &str| {
         let bytes = read(&format!("nodes/{name}.json"));
         let list = ItemList::<NodeItem>::from_slice(&bytes).unwrap();
-        list.items.iter().map(|item| item.ok().unwrap().clone()).collect::<Vec<_>>()
+        list.items
+            .iter()
+            .map(|item| item.ok().unwrap().clone())
+            .collect::<Vec<_>>()
     };
     assert!(nodes("none").is_empty());
     assert_eq!(nodes("ccm-deleted-five").len(), 1);
-    assert!(nodes("no-pool-label").iter().all(|node| node.pool.is_none() && node.zone.is_none()));
+    assert!(
+        nodes("no-pool-label")
+            .iter()
+            .all(|node| node.pool.is_none() && node.zone.is_none())
+    );
     assert!(nodes("six").iter().all(|node| node.pool.as_deref() == Some("a")));
     let zone = |name: &str| {
         let of = nodes("one-zone-of-three");
-        of.iter().filter(|node| node.zone.as_deref() == Some(name)).count()
+        of.iter()
+            .filter(|node| node.zone.as_deref() == Some(name))
+            .count()
     };
     assert_eq!(["z-1", "z-2", "z-3"].map(zone), [2, 2, 2]);
     let sticky = nodes("readonly-filesystem-sticks");
     let settings = ShootSettings::default();
     let unhealthy = |node: &&NodeItem| {
         let pool = node.pool.as_deref();
-        node.true_conditions().any(|condition| settings.is_unhealthy_condition(pool, condition))
+        node.true_conditions()
+            .any(|condition| settings.is_unhealthy_condition(pool, condition))
     };
     assert_eq!(sticky.iter().filter(unhealthy).count(), 5);
 
     let machines = |name: &str| {
         let bytes = read(&format!("machines/{name}.json"));
         let list = ItemList::<MachineItem>::from_slice(&bytes).unwrap();
-        list.items.iter().map(|item| item.ok().unwrap().node.clone()).collect::<Vec<_>>()
+        list.items
+            .iter()
+            .map(|item| item.ok().unwrap().node.clone())
+            .collect::<Vec<_>>()
     };
     assert!(machines("none").is_empty());
     let labels = |name: &str| machines(name).into_iter().flatten().count();
@@ -145,7 +173,9 @@ fn errors(file: &str) -> Vec<String> {
         true => prober::parse(&bytes, UnknownFields::Refused).map(drop),
         false => weeder::parse(&bytes, UnknownFields::Refused).map(drop),
     };
-    let shown = |errors: watchdog_api::config::ConfigErrors| errors.errors().iter().map(ToString::to_string).collect();
+    let shown = |errors: watchdog_api::config::ConfigErrors| {
+        errors.errors().iter().map(ToString::to_string).collect()
+    };
     outcome.err().map(shown).unwrap_or_default()
 }
 
@@ -155,13 +185,25 @@ fn configurations_of_older_versions_are_accepted_or_refused_with_the_line_to_cha
         assert_eq!(errors(file), Vec::<String>::new(), "{file}");
     }
     for (file, expected) in [
-        ("prober-alpha-backoff-duration", "7:1: backOffDuration: unknown field"),
+        (
+            "prober-alpha-backoff-duration",
+            "7:1: backOffDuration: unknown field",
+        ),
         ("prober-gardener-null", "dependentResourceInfos"),
-        ("prober-v0-scale-ref", "4:1: probes: this is a file for dependency-watchdog 0.x"),
+        (
+            "prober-v0-scale-ref",
+            "4:1: probes: this is a file for dependency-watchdog 0.x",
+        ),
         ("weeder-gardener-null", "servicesAndDependantSelectors"),
-        ("weeder-v0-dependant-pods", "3:1: services: this is a file for dependency-watchdog 0.x"),
+        (
+            "weeder-v0-dependant-pods",
+            "3:1: services: this is a file for dependency-watchdog 0.x",
+        ),
     ] {
         let found = errors(file);
-        assert!(found.iter().any(|error| error.contains(expected)), "{file}: {found:?}");
+        assert!(
+            found.iter().any(|error| error.contains(expected)),
+            "{file}: {found:?}"
+        );
     }
 }

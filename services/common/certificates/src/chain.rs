@@ -125,7 +125,7 @@ impl TrustStore {
 const SERVER: &str = "the server's certificate";
 const AUTHORITY: &str = "the authority";
 
-/// What is read of a certificate.
+/// A certificate, and the parts of it that count.
 struct Certificate<'a> {
     der: &'a [u8],
     parsed: X509Certificate<'a>,
@@ -184,7 +184,11 @@ impl<'a> Certificate<'a> {
             return Err("has extensions, which only version 3 has".to_owned());
         }
         for (index, extension) in extensions.iter().enumerate() {
-            if extensions.iter().skip(index + 1).any(|other| other.oid == extension.oid) {
+            if extensions
+                .iter()
+                .skip(index + 1)
+                .any(|other| other.oid == extension.oid)
+            {
                 return Err(format!("has the extension {} twice", extension.oid));
             }
             match extension.parsed_extension() {
@@ -195,9 +199,8 @@ impl<'a> Certificate<'a> {
                 ParsedExtension::KeyUsage(usage) => self.may_sign = usage.flags == 0 || usage.key_cert_sign(),
                 ParsedExtension::ExtendedKeyUsage(usage) => self.may_serve = usage.any || usage.server_auth,
                 ParsedExtension::SubjectAlternativeName(names) => {
-                    let malformed = |name: &GeneralName<'_>| {
-                        matches!(name, GeneralName::Invalid(Tag(2 | 7), _))
-                    };
+                    let malformed =
+                        |name: &GeneralName<'_>| matches!(name, GeneralName::Invalid(Tag(2 | 7), _));
                     if names.general_names.iter().any(malformed) {
                         return Err("has a malformed subject alternative name".to_owned());
                     }
@@ -242,7 +245,8 @@ impl<'a> Certificate<'a> {
     }
 
     fn refuse(&self, role: &str, reason: impl Into<String>, remedy: impl Into<String>) -> Refusal {
-        let [subject, issuer] = [self.parsed.subject(), self.parsed.issuer()].map(|name| shown(&name.to_string()));
+        let [subject, issuer] =
+            [self.parsed.subject(), self.parsed.issuer()].map(|name| shown(&name.to_string()));
         let end = self.validity().not_after;
         Refusal {
             certificate: format!("{role} (subject {subject}, issuer {issuer}, valid until {end})"),
@@ -251,13 +255,16 @@ impl<'a> Certificate<'a> {
         }
     }
 
-    /// What holds for every certificate, wherever it stands.
+    /// Checks the rules for every certificate, wherever it stands.
     fn check_itself(&self, role: &str, now: UnixTime) -> Result<(), Refusal> {
         if let Some(extension) = &self.unknown_critical {
             let reason = format!("has the critical extension {extension}, which clients do not know");
             return Err(self.refuse(role, reason, "Issue it again without that extension"));
         }
-        let ValidityPeriod { not_before, not_after } = self.validity();
+        let ValidityPeriod {
+            not_before,
+            not_after,
+        } = self.validity();
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if now > not_after.as_second() {
             return Err(self.refuse(role, "has expired", "Issue it again"));
@@ -274,7 +281,11 @@ impl<'a> Certificate<'a> {
             return Ok(());
         }
         let remedy = "Issue it again with the extended key usage serverAuth, or without any";
-        Err(self.refuse(role, "is not for servers: its extended key usages lack serverAuth", remedy))
+        Err(self.refuse(
+            role,
+            "is not for servers: its extended key usages lack serverAuth",
+            remedy,
+        ))
     }
 
     fn check_name(&self, expected: &ServerName<'_>) -> Result<(), Refusal> {
@@ -284,12 +295,16 @@ impl<'a> Certificate<'a> {
                     IpAddr::V4(v4) => v4.octets().to_vec(),
                     IpAddr::V6(v6) => v6.octets().to_vec(),
                 };
-                let same = |name: &GeneralName<'_>| matches!(name, GeneralName::IPAddress(ip) if *ip == octets);
+                let same =
+                    |name: &GeneralName<'_>| matches!(name, GeneralName::IPAddress(ip) if *ip == octets);
                 ("IP", IpAddr::from(*ip).to_string(), self.names.iter().any(same))
             }
             ServerName::DnsName(host) => {
                 let host = host.as_ref();
-                let same = |name: &GeneralName<'_>| matches!(name, GeneralName::DNSName(pattern) if covers(pattern, host));
+                let same = |name: &GeneralName<'_>| match name {
+                    GeneralName::DNSName(pattern) => covers(pattern, host),
+                    _ => false,
+                };
                 ("DNS", host.to_owned(), self.names.iter().any(same))
             }
             _ => ("DNS", "of an unknown kind".to_owned(), false),
@@ -297,7 +312,12 @@ impl<'a> Certificate<'a> {
         if matches {
             return Ok(());
         }
-        let names: Vec<String> = self.names.iter().filter_map(name_shown).take(NAMES_SHOWN).collect();
+        let names: Vec<String> = self
+            .names
+            .iter()
+            .filter_map(name_shown)
+            .take(NAMES_SHOWN)
+            .collect();
         let expected = shown(&expected_text);
         let again = format!("issue it again with the subject alternative name {kind}:{expected}");
         if names.is_empty() {
@@ -306,11 +326,19 @@ impl<'a> Certificate<'a> {
                 Some(common) => format!("only the common name {}, which clients ignore", shown(common)),
                 None => "no name at all".to_owned(),
             };
-            let reason = format!("does not have the name {expected}: it has no subject alternative name, {has}");
+            let reason =
+                format!("does not have the name {expected}: it has no subject alternative name, {has}");
             return Err(self.refuse(SERVER, reason, capitalized(&again)));
         }
-        let more = if self.names.len() > names.len() { ", …" } else { "" };
-        let reason = format!("does not have the name {expected}, only {}{more}", names.join(", "));
+        let more = if self.names.len() > names.len() {
+            ", …"
+        } else {
+            ""
+        };
+        let reason = format!(
+            "does not have the name {expected}, only {}{more}",
+            names.join(", ")
+        );
         let remedy = format!("Set tls-server-name in the kubeconfig to a name that it has, or {again}");
         Err(self.refuse(SERVER, reason, remedy))
     }
@@ -340,17 +368,24 @@ impl<'a> Certificate<'a> {
         }
         match key.parsed() {
             Ok(PublicKey::RSA(rsa)) if rsa.key_size() < FEWEST_RSA_BITS => {
-                let reason = format!("is signed by {by} with an RSA key of fewer than {FEWEST_RSA_BITS} bits");
-                Err(self.refuse("a certificate", reason, "Issue the authority and the certificate again"))
+                let reason =
+                    format!("is signed by {by} with an RSA key of fewer than {FEWEST_RSA_BITS} bits");
+                Err(self.refuse(
+                    "a certificate",
+                    reason,
+                    "Issue the authority and the certificate again",
+                ))
             }
             _ if is_checked => {
-                let reason = format!("is not signed by the authority {by}, although it names it as its issuer");
+                let reason =
+                    format!("is not signed by the authority {by}, although it names it as its issuer");
                 let remedy = "Put the authority that signed it into certificate-authority-data";
                 Err(self.refuse("a certificate", reason, remedy))
             }
             _ => {
                 let algorithm = &self.parsed.signature_algorithm.algorithm;
-                let reason = format!("is signed by {by} with an algorithm ({algorithm}) or key that is not accepted");
+                let reason =
+                    format!("is signed by {by} with an algorithm ({algorithm}) or key that is not accepted");
                 let remedy = "Issue it again with SHA-256 or longer, and RSA, P-256, P-384, P-521 or Ed25519";
                 Err(self.refuse("a certificate", reason, remedy))
             }
@@ -380,7 +415,11 @@ impl<'a> Search<'a> {
         };
         let mut first = None;
         let trusted = self.trusted;
-        for candidate in trusted.0.iter().filter(|trusted| *trusted.subject == *child.issuer()) {
+        for candidate in trusted
+            .0
+            .iter()
+            .filter(|trusted| *trusted.subject == *child.issuer())
+        {
             let outcome = Certificate::parse(&candidate.der)
                 .map_err(|why| unreadable(AUTHORITY, &why))
                 .and_then(|root| self.complete(chain, &root));
@@ -429,25 +468,55 @@ impl<'a> Search<'a> {
         let Some((server, authorities)) = chain.split_first() else {
             return Ok(());
         };
-        match root.constrains_names || authorities.iter().any(|authority| authority.constrains_names) {
-            true => self.check_constrained_names(server, root),
-            false => Ok(()),
+        let mut constraining = authorities
+            .iter()
+            .copied()
+            .chain([root])
+            .filter(|one| one.constrains_names);
+        let Some(first) = constraining.next() else {
+            return Ok(());
+        };
+        // Go also judges them by their own constraints; webpki does not.
+        if let Some(named) = [first]
+            .into_iter()
+            .chain(constraining)
+            .find(|one| !one.names.is_empty())
+        {
+            let reason = "has name constraints and subject alternative names of its own";
+            return Err(named.refuse(AUTHORITY, reason, "Issue it again without these names"));
         }
+        self.check_constrained_names(server, root)
     }
 
     /// webpki judges the whole chain where an authority may sign some names only.
-    fn check_constrained_names(&self, server: &Certificate<'_>, root: &Certificate<'_>) -> Result<(), Refusal> {
+    fn check_constrained_names(
+        &self,
+        server: &Certificate<'_>,
+        root: &Certificate<'_>,
+    ) -> Result<(), Refusal> {
         let root = CertificateDer::from(root.der);
         let leaf = CertificateDer::from(server.der);
         let judged = anchor_from_trusted_cert(&root).and_then(|anchor| {
             let end_entity = EndEntityCert::try_from(&leaf)?;
             let usage = KeyUsage::server_auth();
-            end_entity.verify_for_usage(self.algorithms, &[anchor], self.others, self.now, usage, None, None)?;
+            end_entity.verify_for_usage(
+                self.algorithms,
+                &[anchor],
+                self.others,
+                self.now,
+                usage,
+                None,
+                None,
+            )?;
             Ok(())
         });
         judged.map_err(|error| {
             let reason = format!("is not accepted under the name constraints of its authorities: {error}");
-            server.refuse(SERVER, reason, "Issue it again with names that its authorities may sign")
+            server.refuse(
+                SERVER,
+                reason,
+                "Issue it again with names that its authorities may sign",
+            )
         })
     }
 
@@ -461,7 +530,10 @@ impl<'a> Search<'a> {
             child.refuse("a certificate", reason, "Let the server send one chain")
         })?;
         // Version 1 knows no flag.
-        if !parent.is_authority.unwrap_or(parent.parsed.version() != X509Version::V3) {
+        if !parent
+            .is_authority
+            .unwrap_or(parent.parsed.version() != X509Version::V3)
+        {
             return Err(no_authority(parent));
         }
         if !parent.may_sign {
@@ -495,11 +567,16 @@ fn check_policies(chain: &[&Certificate<'_>]) -> Result<(), Refusal> {
         .iter()
         .flat_map(|certificate| &certificate.policies)
         .filter(|policy| any_counts || policy.as_bytes() != ANY_POLICY)
-        .any(|policy| chain.iter().all(|certificate| has(certificate, policy.as_bytes())));
+        .any(|policy| {
+            chain
+                .iter()
+                .all(|certificate| has(certificate, policy.as_bytes()))
+        });
     if in_common && !chain.iter().any(|certificate| certificate.maps_policies) {
         return Ok(());
     }
-    let reason = "demands a certificate policy that the certificates below and above it do not have in common";
+    let reason =
+        "demands a certificate policy that the certificates below and above it do not have in common";
     Err(demanding.refuse("a certificate", reason, "Issue them again with one policy"))
 }
 
@@ -539,7 +616,10 @@ fn name_shown(name: &GeneralName<'_>) -> Option<String> {
 
 /// Text that somebody else wrote, short and on one line.
 fn shown(text: &str) -> String {
-    let is_plain = |c: char| !c.is_control() && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_plain = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     let plain = |c| if is_plain(c) { c } else { '\u{fffd}' };
     match text.char_indices().nth(LONGEST_NAME) {
         None => text.chars().map(plain).collect(),
@@ -549,7 +629,12 @@ fn shown(text: &str) -> String {
 
 fn capitalized(text: &str) -> String {
     let mut characters = text.chars();
-    characters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(characters).collect()
+    characters
+        .next()
+        .map(|first| first.to_ascii_uppercase())
+        .into_iter()
+        .chain(characters)
+        .collect()
 }
 
 #[cfg(test)]

@@ -118,7 +118,10 @@ impl ServerCertVerifier for ServerVerifier {
             .find(|(scheme, _)| *scheme == signed.scheme)
             .ok_or(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme)?;
         // In TLS 1.2 the scheme does not say which curve the key is on.
-        let is_valid = |algorithm: &&_| key.verify_signature(*algorithm, message, signed.signature()).is_ok();
+        let is_valid = |algorithm: &&_| {
+            key.verify_signature(*algorithm, message, signed.signature())
+                .is_ok()
+        };
         match algorithms.iter().any(is_valid) {
             true => Ok(HandshakeSignatureValid::assertion()),
             false => Err(CertificateError::BadSignature.into()),
@@ -141,5 +144,7 @@ impl ServerCertVerifier for ServerVerifier {
 
 fn spki<'a>(certificate: &'a CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'a>, Error> {
     let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
-    Ok(SubjectPublicKeyInfoDer::from(parsed.tbs_certificate.subject_pki.raw))
+    Ok(SubjectPublicKeyInfoDer::from(
+        parsed.tbs_certificate.subject_pki.raw,
+    ))
 }

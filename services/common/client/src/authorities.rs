@@ -116,7 +116,9 @@ impl<V: ?Sized> UnendedAuthorities<V> {
     }
 
     fn schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
@@ -164,7 +166,9 @@ impl ServerCertVerifier for UnendedAuthorities<dyn ServerCertVerifier> {
 
 impl ClientCertVerifier for UnendedAuthorities<dyn ClientCertVerifier> {
     fn client_auth_mandatory(&self) -> bool {
-        self.by_end.iter().all(|(_, verifier)| verifier.client_auth_mandatory())
+        self.by_end
+            .iter()
+            .all(|(_, verifier)| verifier.client_auth_mandatory())
     }
 
     // Clients of ours have one certificate and need no hint.
@@ -226,7 +230,9 @@ mod tests {
     }
 
     fn in_year(year: u64) -> UnixTime {
-        UnixTime::since_unix_epoch(std::time::Duration::from_secs((year - 1970) * 31_556_952 + 10_000_000))
+        UnixTime::since_unix_epoch(std::time::Duration::from_secs(
+            (year - 1970) * 31_556_952 + 10_000_000,
+        ))
     }
 
     #[test]
@@ -238,7 +244,9 @@ mod tests {
         let servers = server_verifier(&both, in_year(2026)).unwrap();
         let clients = client_verifier(&both, in_year(2026), true).unwrap();
         let trusted = |certificate, now| {
-            let server = servers.verify_server_cert(certificate, &[], &name, &[], now).is_ok();
+            let server = servers
+                .verify_server_cert(certificate, &[], &name, &[], now)
+                .is_ok();
             let client = clients.verify_client_cert(certificate, &[], now).is_ok();
             assert_eq!(server, client);
             server
@@ -257,7 +265,11 @@ mod tests {
             assert_eq!(trusted(certificate, now), expected, "{now:?}");
         }
         assert!(clients.client_auth_mandatory());
-        assert!(!client_verifier(&both, in_year(2026), false).unwrap().client_auth_mandatory());
+        assert!(
+            !client_verifier(&both, in_year(2026), false)
+                .unwrap()
+                .client_auth_mandatory()
+        );
     }
 
     #[test]
@@ -265,6 +277,9 @@ mod tests {
         let ended = [authority(2024)[0].clone(), authority(2025)[0].clone()];
         let expected = Error::InvalidCertificate(CertificateError::Expired);
         assert_eq!(server_verifier(&ended, in_year(2026)).unwrap_err(), expected);
-        assert_eq!(client_verifier(&ended, in_year(2026), true).unwrap_err(), expected);
+        assert_eq!(
+            client_verifier(&ended, in_year(2026), true).unwrap_err(),
+            expected
+        );
     }
 }

@@ -270,9 +270,15 @@ async fn a_secret_that_is_missing_is_named_and_not_created() {
     let seed = Seed::start().await;
     let replica = seed.replica().await;
     replica.ready().await;
-    seed.secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
+    seed.secrets
+        .delete(SECRET, &DeleteParams::default())
+        .await
+        .unwrap();
     let shown = replica.failure().await;
-    assert!(shown.contains("the Secret garden/watchdog-authority does not exist; install the chart"), "{shown}");
+    assert!(
+        shown.contains("the Secret garden/watchdog-authority does not exist; install the chart"),
+        "{shown}"
+    );
     assert!(calls(&replica, &replica).await, "it goes on with what it has");
     assert!(seed.secrets.get_opt(SECRET).await.unwrap().is_none());
 }

@@ -192,8 +192,8 @@ impl<C: Connector> CachedConnection<C> {
     ///
     /// # Errors
     /// As [`request`](Self::request); [`ProbeFailure::Timeout`] when the server had its time,
-    /// [`ProbeFailure::NameLookup`] when its addresses were not found in as much, [`ProbeFailure::QueueTimeout`] when no
-    /// permit was free for as long.
+    /// [`ProbeFailure::NameLookup`] when its addresses were not found in as much, [`ProbeFailure::QueueTimeout`] when
+    /// no permit was free for as long.
     pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
         let request = ApiRequest::get(path, AnswerKind::Small);
         (self.queueing, self.resolving) = (false, false);

@@ -127,10 +127,14 @@ impl Connector for HttpConnector {
 
     async fn resolve(&self, target: &Arc<HttpTarget>) -> Result<(), ProbeFailure> {
         // The resolver does not say so when it lacks a file descriptor itself.
-        target.name.resolve(MOST_ADDRESSES).await.map_err(|error| match out_of_file_descriptors() {
-            Some(limit) => target.unreachable(&limit),
-            None => ProbeFailure::NameLookup(format!("{}: {error}", target.name.host())),
-        })
+        target
+            .name
+            .resolve(MOST_ADDRESSES)
+            .await
+            .map_err(|error| match out_of_file_descriptors() {
+                Some(limit) => target.unreachable(&limit),
+                None => ProbeFailure::NameLookup(format!("{}: {error}", target.name.host())),
+            })
     }
 
     async fn open(&self, target: &Arc<HttpTarget>) -> Result<HttpLink, ProbeFailure> {
@@ -204,8 +208,8 @@ impl HttpConnector {
     }
 }
 
-/// Races the addresses (RFC 8305): each begins [`ATTEMPT_DELAY`] after the one before, or when one before has failed. The
-/// error is the last one.
+/// Races the addresses (RFC 8305): each begins [`ATTEMPT_DELAY`] after the one before, or when one before has failed.
+/// The error is the last one.
 async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut failure = io::Error::other("it has no address");
     let mut waiting = interleaved(addresses).into_iter();
@@ -231,8 +235,9 @@ async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
 /// IPv6 and IPv4 in turn, in the resolver's order, so that a network without one of them costs one delay.
 fn interleaved(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (first, second): (Vec<SocketAddr>, Vec<SocketAddr>) =
-        addresses.iter().partition(|address| address.is_ipv6() == first_is_v6);
+    let (first, second): (Vec<SocketAddr>, Vec<SocketAddr>) = addresses
+        .iter()
+        .partition(|address| address.is_ipv6() == first_is_v6);
     let mut second = second.into_iter();
     let mut ordered = Vec::with_capacity(addresses.len());
     for address in first {
@@ -426,7 +431,9 @@ fn tls_error(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     // A refusal is short and names the remedy at its end.
     match error {
-        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(refusal))) if refusal.is::<Refusal>() => {
+        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(refusal)))
+            if refusal.is::<Refusal>() =>
+        {
             Some(refusal.to_string())
         }
         other => Some(quote(&other.to_string())),
@@ -488,9 +495,21 @@ mod tests {
 
     #[test]
     fn families_take_turns() {
-        let parsed = |addresses: &[&str]| -> Vec<SocketAddr> { addresses.iter().map(|a| a.parse().unwrap()).collect() };
-        let given = parsed(&["[2001:db8::1]:1", "[2001:db8::2]:1", "192.0.2.1:1", "[2001:db8::3]:1"]);
-        let expected = parsed(&["[2001:db8::1]:1", "192.0.2.1:1", "[2001:db8::2]:1", "[2001:db8::3]:1"]);
+        let parsed = |addresses: &[&str]| -> Vec<SocketAddr> {
+            addresses.iter().map(|a| a.parse().unwrap()).collect()
+        };
+        let given = parsed(&[
+            "[2001:db8::1]:1",
+            "[2001:db8::2]:1",
+            "192.0.2.1:1",
+            "[2001:db8::3]:1",
+        ]);
+        let expected = parsed(&[
+            "[2001:db8::1]:1",
+            "192.0.2.1:1",
+            "[2001:db8::2]:1",
+            "[2001:db8::3]:1",
+        ]);
         assert_eq!(interleaved(&given), expected);
         assert_eq!(interleaved(&[]), []);
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// After this time the addresses that were found last are used (RFC 8767): whoever answers there proves by a certificate
+/// After this time the addresses that were found last are used (RFC 8767). A server there proves by its certificate
 /// that it is the API server.
 const STALE_AFTER: Duration = Duration::from_secs(1);
 
@@ -85,7 +85,12 @@ impl ServerName {
         &self,
         blocking: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let turn = self.turn.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let turn = self
+            .turn
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(io::Error::other)?;
         let thread = LOOKUPS.acquire().await.map_err(io::Error::other)?;
         let lookup = tokio::task::spawn_blocking(move || {
             let _held = (turn, thread);
@@ -113,7 +118,10 @@ mod tests {
         let mut second = Box::pin(slow.look_up(|| Ok(2)));
         assert!(poll!(&mut second).is_pending());
         assert_eq!(other.look_up(|| Ok(3)).await.unwrap(), 3);
-        assert!(poll!(&mut second).is_pending(), "the thread of the first still waits");
+        assert!(
+            poll!(&mut second).is_pending(),
+            "the thread of the first still waits"
+        );
         answer.send(()).unwrap();
         assert_eq!(second.await.unwrap(), 2);
     }
@@ -128,7 +136,12 @@ mod tests {
         name.resolve_with(failed).await.unwrap();
         assert_eq!(name.addresses(), [first]);
         let (answer, name_server) = mpsc::channel::<()>();
-        let slow = move || name_server.recv().map_err(io::Error::other).map(|()| vec![second]);
+        let slow = move || {
+            name_server
+                .recv()
+                .map_err(io::Error::other)
+                .map(|()| vec![second])
+        };
         let mut slow = Box::pin(name.resolve_with(slow));
         assert!(poll!(&mut slow).is_pending());
         // A paused clock stands still while a thread is blocked.
@@ -143,7 +156,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_needs_no_look_up() {
-        for (host, expected) in [("192.0.2.1", "192.0.2.1:443"), ("2001:db8::1", "[2001:db8::1]:443")] {
+        for (host, expected) in [
+            ("192.0.2.1", "192.0.2.1:443"),
+            ("2001:db8::1", "[2001:db8::1]:443"),
+        ] {
             let name = ServerName::new(host, 443);
             name.resolve(8).await.unwrap();
             assert_eq!(name.addresses(), [expected.parse().unwrap()]);

@@ -21,7 +21,10 @@ static HOST_AUTHORITIES: LazyLock<Arc<TrustStore>> = LazyLock::new(|| {
     }
     let (trusted, unreadable) = TrustStore::new(loaded.certs);
     if unreadable > 0 {
-        tracing::warn!(unreadable, "the host trusts certificates that cannot be read; leaving them out");
+        tracing::warn!(
+            unreadable,
+            "the host trusts certificates that cannot be read; leaving them out"
+        );
     }
     Arc::new(trusted)
 });
@@ -76,7 +79,9 @@ fn server_host(access: &ShootAccess) -> Result<ServerName<'static>, ProbeFailure
 fn trusted(certificates: &[CertificateDer<'static>]) -> Result<TrustStore, ProbeFailure> {
     let (trusted, unreadable) = TrustStore::new(certificates.iter().cloned());
     match (trusted.is_empty(), unreadable) {
-        (true, _) => Err(unusable("certificate-authority-data holds no certificate that can be read")),
+        (true, _) => Err(unusable(
+            "certificate-authority-data holds no certificate that can be read",
+        )),
         (false, 0) => Ok(trusted),
         (false, _) => {
             tracing::warn!(

@@ -68,7 +68,8 @@ pub trait Connector: Clone + Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Opens a connection to the addresses that were resolved, TCP and TLS, and does not bound the time that this takes. Cancelling gives up the attempt.
+    /// Opens a connection to the addresses that were resolved, TCP and TLS, and does not bound the time that this
+    /// takes. Cancelling gives up the attempt.
     ///
     /// # Errors
     /// [`ProbeFailure::Connect`] or [`ProbeFailure::Tls`].

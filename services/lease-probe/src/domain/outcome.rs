@@ -97,8 +97,8 @@ pub enum ProbeFailure {
     },
     /// Its name server does not know it, or does not answer, which is no evidence about the API server.
     #[error(
-        "The name of the API server in the kubeconfig cannot be looked up: {0}. Check the name servers of lease-probe's \
-         Pod, and that the name is right."
+        "The name of the API server in the kubeconfig cannot be looked up: {0}. Check the name servers of this \
+         replica, and that the name is right."
     )]
     NameLookup(String),
     /// The port is closed, or the connection broke.

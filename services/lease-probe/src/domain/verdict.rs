@@ -158,7 +158,10 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             .map(|(reason, count)| format!("{count} {}", reason.as_str()))
             .collect();
         if !left_out.is_empty() {
-            text.push_str(&format!(" Most leases are not eligible: {}.", left_out.join(", ")));
+            text.push_str(&format!(
+                " Most leases are not eligible: {}.",
+                left_out.join(", ")
+            ));
         }
     }
     if is_notable(e.largest_skew) {

@@ -319,7 +319,7 @@ impl<'d> Value<'d> {
         }
         let message = match nearest(key, known) {
             _ if self.path.is_empty() && OF_VERSION_0.contains(&key) => format!(
-                "this is a file for dependency-watchdog 0.x, which has no {key:?} any more; docs/migrate.md has the \
+                "this is a file for dependency-watchdog 0.x, which has no {key:?} any more; docs/configuration.md has the \
                  format of today"
             ),
             Some(name) => format!("unknown field; did you mean {name:?}?"),

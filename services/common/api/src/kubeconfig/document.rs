@@ -212,10 +212,7 @@ impl Entry<'_> {
         fields.retain(|_, value| !is_empty(value));
         for (field, instead) in refused {
             if fields.get(*field).is_some_and(|value| *value != false) {
-                return refuse(
-                    join(&self.path, field),
-                    format!("is not supported: {instead}"),
-                );
+                return refuse(join(&self.path, field), format!("is not supported: {instead}"));
             }
         }
         if let Some(Value::Array(extensions)) = fields.get_mut("extensions") {
@@ -234,9 +231,7 @@ impl Entry<'_> {
                 folder: folder.to_owned(),
             }),
             Err(error) => match error.path().iter().next() {
-                Some(serde_path_to_error::Segment::Map { key }) => {
-                    refuse(join(&self.path, key), WRONG_TYPE)
-                }
+                Some(serde_path_to_error::Segment::Map { key }) => refuse(join(&self.path, key), WRONG_TYPE),
                 _ => refuse(self.path, "lacks the field cluster"),
             },
         }

@@ -23,9 +23,7 @@ pub(super) fn server(cluster: &Section<Cluster>, allow_http: bool) -> Result<Uri
         (Some("https" | "http"), Some(authority)) if authority.as_str().contains('@') => {
             refuse(field, "must not hold credentials; put them into the user")
         }
-        (Some("https" | "http"), Some(_)) if uri.query().is_some() => {
-            refuse(field, "must not have a query")
-        }
+        (Some("https" | "http"), Some(_)) if uri.query().is_some() => refuse(field, "must not have a query"),
         (Some("http"), Some(_)) if !allow_http => {
             refuse(field, "must be https: credentials are not sent in the clear")
         }
@@ -55,7 +53,9 @@ pub(super) fn server_name(cluster: &Section<Cluster>) -> Result<Option<ServerNam
 pub(super) fn token(user: &Section<AuthInfo>) -> Result<Option<SecretString>> {
     let token = user.value.token.as_ref();
     let token = token.map(|token| header_text(token.expose_secret(), join(&user.path, "token")));
-    Ok(token.transpose()?.filter(|token| !token.expose_secret().is_empty()))
+    Ok(token
+        .transpose()?
+        .filter(|token| !token.expose_secret().is_empty()))
 }
 
 /// Text for an HTTP header, trimmed.

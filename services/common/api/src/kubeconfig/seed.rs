@@ -28,7 +28,9 @@ pub fn default_files(kubeconfig: Option<&OsStr>, home: Option<&OsStr>) -> Vec<Pa
         return named;
     }
     let home = home.filter(|home| !home.is_empty());
-    home.map(|home| Path::new(home).join(".kube/config")).into_iter().collect()
+    home.map(|home| Path::new(home).join(".kube/config"))
+        .into_iter()
+        .collect()
 }
 
 /// Merges the files as kubectl does, picks a context, and returns a kubeconfig of that one alone, which kube can use
@@ -85,7 +87,10 @@ fn checked_cluster(mut section: Section<Cluster>, read: ReadFile<'_>) -> Result<
         );
     }
     let cluster = &section.value;
-    let (data, file) = (&cluster.certificate_authority_data, &cluster.certificate_authority);
+    let (data, file) = (
+        &cluster.certificate_authority_data,
+        &cluster.certificate_authority,
+    );
     let names = ["certificate-authority-data", "certificate-authority"];
     if let Some((pem, name)) = section.pem(data.as_deref(), file.as_deref(), names, read)? {
         field::certificates_of_pem(&pem, &name)?;
@@ -101,7 +106,12 @@ fn checked_user(mut section: Section<AuthInfo>, read: ReadFile<'_>) -> Result<Au
     let names = ["client-certificate-data", "client-certificate"];
     let chain = section.pem(data.as_deref(), file.as_deref(), names, read)?;
     let data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-    let key = section.pem(data, user.client_key.as_deref(), ["client-key-data", "client-key"], read)?;
+    let key = section.pem(
+        data,
+        user.client_key.as_deref(),
+        ["client-key-data", "client-key"],
+        read,
+    )?;
     if let Some(((chain, chain_name), (key, key_name))) = field::pair(chain, key, &section.path)? {
         field::certificates_of_pem(&chain, &chain_name)?;
         field::private_key_of_pem(&key, &key_name)?;
@@ -122,7 +132,9 @@ fn checked_user(mut section: Section<AuthInfo>, read: ReadFile<'_>) -> Result<Au
         let token = field::header_text(&content, name.clone())?;
         match path.to_str() {
             // kube reads it again every minute, but sends it as it is.
-            Some(path) if token.expose_secret() == content => section.value.token_file = Some(path.to_owned()),
+            Some(path) if token.expose_secret() == content => {
+                section.value.token_file = Some(path.to_owned())
+            }
             _ if section.value.token.is_none() => section.value.token = Some(token),
             _ => {}
         }

@@ -58,13 +58,12 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
     let documents = decode(bytes, MAX_BYTES, Path::new(""))?;
     let Selected { cluster, user } = select(&documents, None, POLICY)?;
     let authorities = cluster.value.certificate_authority_data.as_deref();
-    let authorities = authorities
-        .map(|data| field::certificates(data, &join(&cluster.path, "certificate-authority-data")));
+    let authorities =
+        authorities.map(|data| field::certificates(data, &join(&cluster.path, "certificate-authority-data")));
     let chain = user.value.client_certificate_data.as_deref();
     let chain = chain.map(|data| field::certificates(data, &join(&user.path, "client-certificate-data")));
     let key = user.value.client_key_data.as_ref();
-    let key =
-        key.map(|data| field::private_key(data.expose_secret(), &join(&user.path, "client-key-data")));
+    let key = key.map(|data| field::private_key(data.expose_secret(), &join(&user.path, "client-key-data")));
     let pair = field::pair(chain.transpose()?, key.transpose()?, &user.path)?;
     Ok(ShootAccess {
         server: field::server(&cluster, false)?,

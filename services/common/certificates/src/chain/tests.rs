@@ -1,6 +1,6 @@
 use rcgen::{
-    BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P521_SHA512,
+    BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, GeneralSubtree,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P521_SHA512,
     SignatureAlgorithm, date_time_ymd,
 };
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -102,7 +102,10 @@ fn judged(trusted: &[&Made], sent: &[&Made]) -> Result<(), String> {
 fn refused(outcome: Result<(), String>, reason: &str) {
     let refusal = outcome.unwrap_err();
     assert!(refusal.contains(reason), "{refusal}");
-    assert!(refusal.contains("(subject CN=") && refusal.contains(", issuer CN="), "{refusal}");
+    assert!(
+        refusal.contains("(subject CN=") && refusal.contains(", issuer CN="),
+        "{refusal}"
+    );
     assert!(refusal.contains(", valid until 20"), "{refusal}");
 }
 
@@ -112,7 +115,11 @@ fn a_chain_to_a_trusted_authority_is_accepted() {
     let between = signed(authority("between"), &root);
     let leaf = signed(server(), &between);
     assert_eq!(judged(&[&root], &[&leaf, &between]), Ok(()));
-    assert_eq!(judged(&[&between], &[&leaf]), Ok(()), "an authority that another one signed");
+    assert_eq!(
+        judged(&[&between], &[&leaf]),
+        Ok(()),
+        "an authority that another one signed"
+    );
     refused(judged(&[&root], &[&leaf]), "neither trusted nor sent");
     refused(judged(&[&leaf], &[&between]), "no subject alternative name");
 }
@@ -128,7 +135,10 @@ fn a_certificate_that_is_itself_trusted_is_accepted_for_its_own_names() {
     let own = self_signed(params);
     assert_eq!(judged(&[&own], &[&own]), Ok(()));
     for pinned in [&leaf, &own] {
-        refused(judged_at(&[pinned], &[pinned], "other.test", 2026), "does not have the name other.test");
+        refused(
+            judged_at(&[pinned], &[pinned], "other.test", 2026),
+            "does not have the name other.test",
+        );
         refused(judged_at(&[pinned], &[pinned], HOST, 2028), "has expired");
     }
     refused(judged(&[&leaf], &[&own]), "signed by itself");
@@ -139,7 +149,11 @@ fn a_certificate_that_is_itself_trusted_is_accepted_for_its_own_names() {
 
 #[test]
 fn curves_and_hashes_of_go_are_known() {
-    for algorithm in [&PKCS_ECDSA_P521_SHA512, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
+    for algorithm in [
+        &PKCS_ECDSA_P521_SHA512,
+        &rcgen::PKCS_ECDSA_P384_SHA384,
+        &rcgen::PKCS_ED25519,
+    ] {
         let root = self_signed_with(authority("root"), algorithm);
         let leaf = signed_with(server(), &root, algorithm);
         assert_eq!(judged(&[&root], &[&leaf]), Ok(()));
@@ -150,7 +164,10 @@ fn curves_and_hashes_of_go_are_known() {
 #[test]
 fn old_authorities_and_long_hashes_are_accepted() {
     let algorithms = default_provider().signature_verification_algorithms.all;
-    for pem in [include_bytes!("v1-authority.pem").as_slice(), include_bytes!("p256-sha512.pem")] {
+    for pem in [
+        include_bytes!("v1-authority.pem").as_slice(),
+        include_bytes!("p256-sha512.pem"),
+    ] {
         let read = pem::parse_many(pem).unwrap();
         let [root, leaf] = [0, 1].map(|index| CertificateDer::from(read[index].contents().to_vec()));
         let (store, _) = TrustStore::new([root]);
@@ -167,7 +184,10 @@ fn every_date_counts() {
     early.not_after = date_time_ymd(2026, 2, 1);
     let mut late = authority("between");
     late.not_before = date_time_ymd(2026, 12, 1);
-    for (params, reason) in [(early, "has expired"), (late, "is not valid before 2026-12-01T00:00:00Z")] {
+    for (params, reason) in [
+        (early, "has expired"),
+        (late, "is not valid before 2026-12-01T00:00:00Z"),
+    ] {
         let between = signed(params, &root);
         let leaf = signed(server(), &between);
         refused(judged(&[&root], &[&leaf, &between]), reason);
@@ -183,9 +203,19 @@ fn a_signature_of_another_key_is_refused() {
     let root = self_signed(authority("root"));
     let namesake = self_signed(authority("root"));
     let leaf = signed(server(), &namesake);
-    refused(judged(&[&root], &[&leaf]), "is not signed by the authority CN=root");
-    refused(judged(&[&root], &[&leaf, &namesake]), "is not signed by the authority CN=root");
-    assert_eq!(judged(&[&root, &namesake], &[&leaf]), Ok(()), "the next of the same name has signed it");
+    refused(
+        judged(&[&root], &[&leaf]),
+        "is not signed by the authority CN=root",
+    );
+    refused(
+        judged(&[&root], &[&leaf, &namesake]),
+        "is not signed by the authority CN=root",
+    );
+    assert_eq!(
+        judged(&[&root, &namesake], &[&leaf]),
+        Ok(()),
+        "the next of the same name has signed it"
+    );
     for byte in 0..leaf.der.len() {
         let mut der = leaf.der.to_vec();
         der[byte] ^= 1;
@@ -226,7 +256,10 @@ fn a_path_is_no_longer_than_its_authorities_allow() {
     let root = self_signed(short);
     let between = signed(authority("between"), &root);
     let leaf = signed(server(), &between);
-    refused(judged(&[&root], &[&leaf, &between]), "allows 0 authorities below it, and there are 1");
+    refused(
+        judged(&[&root], &[&leaf, &between]),
+        "allows 0 authorities below it, and there are 1",
+    );
     let direct = signed(server(), &root);
     assert_eq!(judged(&[&root], &[&direct]), Ok(()));
 }
@@ -240,7 +273,11 @@ fn extended_key_usages_count_in_the_whole_chain() {
     let client = [ExtendedKeyUsagePurpose::ClientAuth];
     let any = [ExtendedKeyUsagePurpose::Any];
     let root = self_signed(authority("root"));
-    for accepted in [usages(server(), &[]), usages(server(), &any), usages(server(), &[client[0].clone(), SERVES])] {
+    for accepted in [
+        usages(server(), &[]),
+        usages(server(), &any),
+        usages(server(), &[client[0].clone(), SERVES]),
+    ] {
         assert_eq!(judged(&[&root], &[&signed(accepted, &root)]), Ok(()));
     }
     let leaf = signed(usages(server(), &client), &root);
@@ -265,8 +302,14 @@ fn critical_policies_are_judged() {
         assert_eq!(judged(&[&root], &[&below(&between, own), &between]), Ok(()));
     }
     let between = demanding(FIRST);
-    refused(judged(&[&root], &[&below(&between, SECOND), &between]), "do not have in common");
-    refused(judged(&[&root], &[&signed(server(), &between), &between]), "do not have in common");
+    refused(
+        judged(&[&root], &[&below(&between, SECOND), &between]),
+        "do not have in common",
+    );
+    refused(
+        judged(&[&root], &[&signed(server(), &between), &between]),
+        "do not have in common",
+    );
     assert_eq!(
         judged(&[&between], &[&below(&between, SECOND)]),
         Ok(()),
@@ -284,7 +327,10 @@ fn an_unknown_critical_extension_is_refused() {
     let leaf = signed(with(server(), oid, false, b"\x05\x00"), &root);
     assert_eq!(judged(&[&root], &[&leaf]), Ok(()));
     let root = self_signed(with(authority("root"), oid, true, b"\x05\x00"));
-    refused(judged(&[&root], &[&signed(server(), &root)]), "the critical extension 1.2.3.4,");
+    refused(
+        judged(&[&root], &[&signed(server(), &root)]),
+        "the critical extension 1.2.3.4,",
+    );
 }
 
 #[test]
@@ -300,11 +346,17 @@ fn name_constraints_hold() {
     let root = self_signed(constrained("shoot.test"));
     assert_eq!(judged(&[&root], &[&signed(server(), &root)]), Ok(()));
     let root = self_signed(constrained("other.test"));
-    refused(judged(&[&root], &[&signed(server(), &root)]), "under the name constraints");
+    refused(
+        judged(&[&root], &[&signed(server(), &root)]),
+        "under the name constraints",
+    );
     let outer = self_signed(authority("outer"));
     let between = signed(constrained("other.test"), &outer);
     let leaf = signed(server(), &between);
-    refused(judged(&[&outer], &[&leaf, &between]), "under the name constraints");
+    refused(
+        judged(&[&outer], &[&leaf, &between]),
+        "under the name constraints",
+    );
 }
 
 #[test]
@@ -323,7 +375,10 @@ fn a_refusal_names_what_a_certificate_has_and_lacks() {
     assert!(judged(&[&root], &[&leaf]).unwrap_err().len() < 700);
     let leaf = signed(server(), &root);
     let refusal = judged_at(&[&root], &[&leaf], "10.0.0.1", 2026).unwrap_err();
-    assert!(refusal.contains("only api.shoot.test. Set tls-server-name"), "{refusal}");
+    assert!(
+        refusal.contains("only api.shoot.test. Set tls-server-name"),
+        "{refusal}"
+    );
     assert!(refusal.ends_with("alternative name IP:10.0.0.1"), "{refusal}");
 }
 
@@ -352,7 +407,11 @@ fn what_cannot_be_read_is_left_out_and_nothing_panics() {
     let name = ServerName::try_from(HOST).unwrap();
     let algorithms = default_provider().signature_verification_algorithms.all;
     for cut in 0..root.der.len() {
-        assert!(store.judge(&root.der[..cut], &[], &name, seconds(2026), algorithms).is_err());
+        assert!(
+            store
+                .judge(&root.der[..cut], &[], &name, seconds(2026), algorithms)
+                .is_err()
+        );
     }
 }
 
@@ -364,7 +423,10 @@ fn the_search_is_bounded() {
     let stranger = self_signed(authority("same"));
     let leaf = signed(server(), &stranger);
     let sent: Vec<_> = [&leaf].into_iter().chain(&roots).collect();
-    refused(judged(&[&trusted], &sent), "is not signed by the authority CN=same");
+    refused(
+        judged(&[&trusted], &sent),
+        "is not signed by the authority CN=same",
+    );
     let ring: Vec<_> = {
         let keys: Vec<_> = (0..8).map(|_| self_signed(authority("same"))).collect();
         keys.iter()
@@ -372,7 +434,11 @@ fn the_search_is_bounded() {
             .map(|(by, of)| {
                 let issuer = Issuer::from_params(&by.params, &by.key);
                 let der = of.params.signed_by(&of.key, &issuer).unwrap().der().clone();
-                Made { der, params: authority("same"), key: KeyPair::generate().unwrap() }
+                Made {
+                    der,
+                    params: authority("same"),
+                    key: KeyPair::generate().unwrap(),
+                }
             })
             .collect()
     };

@@ -276,10 +276,7 @@ fn size_depth_and_aliases_are_bounded() {
     let refused = |text: &str| parse(text.as_bytes()).unwrap_err().to_string();
     let prefix = "the kubeconfig cannot be used: kubeconfig: ";
     let large = refused(&" ".repeat((1 << 20) + 1));
-    assert_eq!(
-        large,
-        format!("{prefix}has 1048577 bytes; the limit is 1048576")
-    );
+    assert_eq!(large, format!("{prefix}has 1048577 bytes; the limit is 1048576"));
     let deep = format!("a: {}x{}", "[".repeat(33), "]".repeat(33));
     let mut bomb = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
     for i in 1..10 {

@@ -47,7 +47,10 @@ clusters: [{name: null}, {}, {name: other, cluster: {server: 7}}, {name: c, clus
 users: [{name: v, user: {token: [hunter2]}}, {name: v, user: x}, {name: u, user: {token: hunter2-hunter2}}]
 current-context: a
 "#;
-    assert_eq!(shoot(broken).unwrap().credentials.token.unwrap().expose_secret(), TOKEN);
+    assert_eq!(
+        shoot(broken).unwrap().credentials.token.unwrap().expose_secret(),
+        TOKEN
+    );
     assert!(seed(broken).is_ok());
 }
 
@@ -69,7 +72,10 @@ fn an_empty_document_does_not_count_and_of_others_the_first_counts() {
         format!("# nothing\n---\n{{}}\n---\n{LEFTOVER_CONTEXT}---\n# nothing\n"),
         format!("{LEFTOVER_CONTEXT}---\ncurrent-context: x\nusers: [{{name: prober, user: {{token: y}}}}]\n"),
     ] {
-        assert_eq!(shoot(&text).unwrap().credentials.token.unwrap().expose_secret(), TOKEN);
+        assert_eq!(
+            shoot(&text).unwrap().credentials.token.unwrap().expose_secret(),
+            TOKEN
+        );
         assert!(seed(&text).is_ok());
     }
 }
@@ -128,14 +134,24 @@ fn the_seed_may_do_all_that_kube_can() {
     assert_eq!(cluster.proxy_url.unwrap(), "http://hunter2@proxy.test:3128");
     let (cluster, user) = seed(BASIC).unwrap();
     assert_eq!(cluster.insecure_skip_tls_verify, Some(true));
-    assert_eq!((user.username.as_deref(), user.password.is_some()), (Some("admin"), true));
+    assert_eq!(
+        (user.username.as_deref(), user.password.is_some()),
+        (Some("admin"), true)
+    );
     let (cluster, user) = seed(EXEC_PLUGIN).unwrap();
     let exec = user.exec.unwrap();
-    assert_eq!(exec.command.unwrap(), "/home/me/bin/login", "relative to its file");
+    assert_eq!(
+        exec.command.unwrap(),
+        "/home/me/bin/login",
+        "relative to its file"
+    );
     assert_eq!(exec.args.unwrap(), ["certificate", "15"]);
     assert!(exec.provide_cluster_info);
     let extensions = cluster.extensions.unwrap();
-    assert_eq!(extensions[0].extension, json!({"shoot": {"name": "one", "number": 7}}));
+    assert_eq!(
+        extensions[0].extension,
+        json!({"shoot": {"name": "one", "number": 7}})
+    );
     let (_, user) = seed(OIDC).unwrap();
     assert_eq!(user.auth_provider.unwrap().config["id-token"], TOKEN);
 }

@@ -61,7 +61,11 @@ fn files_beside_it_are_read() {
     let user = read.auth_infos.remove(0).auth_info.unwrap();
     assert_eq!(user.client_certificate_data.unwrap(), encoded(&PKI.cert));
     assert_eq!(user.client_key_data.unwrap().expose_secret(), encoded(&PKI.key));
-    assert_eq!(user.token_file.as_deref(), Some("/home/me/token"), "kube reads it again");
+    assert_eq!(
+        user.token_file.as_deref(),
+        Some("/home/me/token"),
+        "kube reads it again"
+    );
     assert!(user.token.is_none());
     let mut plain = Files::new().read(&["/home/me/config"], Some("plain")).unwrap();
     let cluster = plain.clusters.remove(0).cluster.unwrap();
@@ -70,7 +74,10 @@ fn files_beside_it_are_read() {
 
 #[test]
 fn white_space_around_a_token_is_no_part_of_it() {
-    let user = Files::new().with("/home/me/token", format!("{TOKEN}\n")).user().unwrap();
+    let user = Files::new()
+        .with("/home/me/token", format!("{TOKEN}\n"))
+        .user()
+        .unwrap();
     assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
     assert_eq!(user.token_file, None, "kube would send the line feed");
     let inline = "
@@ -106,7 +113,10 @@ fn what_cannot_be_used_is_named_with_its_file_and_field() {
             Files::new().with("/home/me/../tls.key", "hunter2"),
             "users[0].user.client-key: holds no private key in PEM",
         ),
-        (Files::new().with(config, "token: hunter2: x"), "kubeconfig: is not valid YAML at line 1, column 15"),
+        (
+            Files::new().with(config, "token: hunter2: x"),
+            "kubeconfig: is not valid YAML at line 1, column 15",
+        ),
     ] {
         let error = files.read(&[config], None).unwrap_err();
         assert_eq!(error, format!("{config}: {expected}"));
@@ -143,7 +153,10 @@ fn the_files_are_those_of_the_environment() {
     let files = |kubeconfig: Option<&str>, home: Option<&str>| {
         default_files(kubeconfig.map(OsStr::new), home.map(OsStr::new))
     };
-    assert_eq!(files(Some(":/a::b"), Some("/root")), [Path::new("/a"), Path::new("b")]);
+    assert_eq!(
+        files(Some(":/a::b"), Some("/root")),
+        [Path::new("/a"), Path::new("b")]
+    );
     for empty in [None, Some(""), Some(":")] {
         assert_eq!(files(empty, Some("/root")), [Path::new("/root/.kube/config")]);
     }
