@@ -396,3 +396,23 @@ fn http2(max_streams: u32) -> http2::Builder<TokioExecutor> {
         .max_send_buf_size(SEND_BUFFER_BYTES);
     builder
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_gets_a_goaway_at_its_age() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = tower::service_fn(|_: Request<Body>| async { Ok(Response::new(Body::empty())) });
+        let (allowed, stop) = (AllowedClients::default(), CancellationToken::new());
+        let max_age = Duration::from_millis(200);
+        tokio::spawn(serve(listener, None, allowed, service, max_age, stop.clone()));
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let (client, connection) = h2::client::handshake::<_, hyper::body::Bytes>(tcp).await.unwrap();
+        let ended = timeout(Duration::from_secs(120), connection).await;
+        ended.expect("it ends").expect("by a GOAWAY");
+        drop((client, stop));
+    }
+}

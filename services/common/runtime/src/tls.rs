@@ -273,3 +273,49 @@ impl ResolvesServerCert for NoCertificate {
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// The start of these years in seconds since 1970.
+    const Y2030: u64 = 1_893_456_000;
+    const Y2040: u64 = 2_208_988_800;
+
+    fn authority(last_year: i32) -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_after = date_time_ymd(last_year, 1, 1);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_caller_is_trusted_until_its_certificate_or_its_authority_ends() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        for (authority_year, own_year, end) in [(2040, 2030, Y2030), (2030, 2040, Y2030), (2040, 2040, Y2040)]
+        {
+            let (ours, other) = (authority(authority_year), authority(2050));
+            let mut params = CertificateParams::new(vec!["client.test".to_owned()]).unwrap();
+            params.not_after = date_time_ymd(own_year, 1, 1);
+            let own = params.signed_by(&KeyPair::generate().unwrap(), &ours).unwrap();
+            let shown = [own.der().clone()];
+            let (ours, other) = (ours.der().clone(), other.der().clone());
+            let both = [ours, other.clone()];
+            let left = |now| trusted_for(&shown, &both, at(now));
+            assert_eq!(
+                left(end - 10),
+                Some(Duration::from_secs(11)),
+                "{authority_year} {own_year}"
+            );
+            assert_eq!(left(end + 1), None, "{authority_year} {own_year}");
+            assert_eq!(
+                trusted_for(&shown, &[other], at(end - 10)),
+                None,
+                "it was replaced"
+            );
+            assert_eq!(trusted_for(&[], &both, at(end - 10)), None);
+        }
+    }
+}
