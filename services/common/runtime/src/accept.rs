@@ -84,10 +84,10 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Headers of a request in bytes.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
-/// What a caller may send on a stream, and on all of a connection, before it is read.
+/// Bytes that a caller may send on a stream, and on all of a connection, before they are read.
 const WINDOW_BYTES: (u32, u32) = (128 * 1024, 256 * 1024);
 
-/// What of the answer of a stream waits to be written.
+/// Bytes of the answer on a stream that wait to be written.
 const SEND_BUFFER_BYTES: usize = 32 * 1024;
 
 /// How often the log gets the refusals that are due.
@@ -410,7 +410,7 @@ mod tests {
         let max_age = Duration::from_millis(200);
         tokio::spawn(serve(listener, None, allowed, service, max_age, stop.clone()));
         let tcp = TcpStream::connect(address).await.unwrap();
-        let (client, connection) = h2::client::handshake::<_, hyper::body::Bytes>(tcp).await.unwrap();
+        let (client, connection) = h2::client::handshake(tcp).await.unwrap();
         let ended = timeout(Duration::from_secs(120), connection).await;
         ended.expect("it ends").expect("by a GOAWAY");
         drop((client, stop));
