@@ -1,7 +1,7 @@
 //! The memory that one caller can take, of a service as it runs: this program again, with one test as its `main`.
 
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -39,6 +39,16 @@ const ALLOWED_BYTES: u64 = 64 << 20;
 
 /// As large as the answer about 1,000 shoots.
 const ANSWER_BYTES: usize = 170_000;
+
+/// Ends with the test, however that ends.
+struct Attacked(Child);
+
+impl Drop for Attacked {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 struct Lists;
 
@@ -197,12 +207,13 @@ async fn one_caller_takes_less_than_64_mib() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.issue(SERVER), &authority.pem());
     let dir = files.paths().ca.parent().unwrap().to_owned();
-    let mut service = Command::new(std::env::current_exe().unwrap())
+    let service = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "memory::service_under_attack", "--nocapture"])
         .env(DIR, &dir)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
+    let service = Attacked(service);
     let mut addresses = String::new();
     until("it listens", async || {
         addresses = std::fs::read_to_string(dir.join("addresses")).unwrap_or_default();
@@ -213,13 +224,13 @@ async fn one_caller_takes_less_than_64_mib() {
     let caller = authority.tls(CLIENT);
     // What every first call costs.
     drop(connect(grpc, &caller).await.unwrap());
-    let before = memory(service.id(), "VmRSS");
+    let before = memory(service.0.id(), "VmRSS");
 
     let attack = join_all((0..24).map(|_| send_incomplete_requests(grpc, &caller)));
     tokio::time::timeout(PATIENCE, attack)
         .await
         .expect("the server gives them up");
-    let peak = memory(service.id(), "VmHWM");
+    let peak = memory(service.0.id(), "VmHWM");
     println!("incomplete requests: {before} bytes before, {peak} at most");
     assert!(peak < before + ALLOWED_BYTES, "{before} {peak}");
 
@@ -235,9 +246,7 @@ async fn one_caller_takes_less_than_64_mib() {
         count.is_some_and(|count| count != "0")
     })
     .await;
-    let peak = memory(service.id(), "VmHWM");
+    let peak = memory(service.0.id(), "VmHWM");
     println!("unread answers: {before} bytes before, {peak} at most");
     assert!(peak < before + ALLOWED_BYTES, "{before} {peak}");
-    service.kill().unwrap();
-    service.wait().unwrap();
 }
