@@ -123,8 +123,6 @@ impl FeedItem for probe::Verdict {
             observer,
             outcome_since,
             traceparent,
-            // Like the times, it grows with every list.
-            list_revision: _,
         } = self;
         *outcome == sent.outcome
             && *skip_reason == sent.skip_reason

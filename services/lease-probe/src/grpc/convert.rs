@@ -25,7 +25,6 @@ pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verd
         observer: verdict.observer.to_string(),
         outcome_since: Some(timestamp(verdict.outcome_since.0)),
         traceparent: verdict.traceparent.as_deref().unwrap_or_default().to_owned(),
-        list_revision: 0,
     }
 }
 
