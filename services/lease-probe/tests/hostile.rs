@@ -134,7 +134,11 @@ async fn a_name_of_300_000_bytes_is_quoted_with_253_in_each_list() {
         .err();
     for failure in [leases, nodes] {
         let sentence = failure.unwrap().to_string();
-        assert!(sentence.contains("nnn") && sentence.len() < 600, "{}", sentence.len());
+        assert!(
+            sentence.contains("nnn") && sentence.len() < 600,
+            "{}",
+            sentence.len()
+        );
         assert!(!sentence.contains('\u{1b}'), "{sentence:?}");
     }
 }
