@@ -63,7 +63,10 @@ struct ProberFile {
     node_lease_failure_fraction: Option<Spanned<f64>>,
     success_threshold: Option<Spanned<u32>>,
     failure_threshold: Option<Spanned<u32>>,
-    #[serde(alias = "apiServerProbeFailureBackoffDuration")]
+    #[serde(
+        alias = "apiServerProbeFailureBackoffDuration",
+        alias = "internalProbeFailureBackoffDuration"
+    )]
     internal_probe_failure_back_off_duration: Option<Spanned<String>>,
     name: Option<String>,
     namespace: Option<String>,

@@ -25,6 +25,13 @@ use watchdog_test_support::watchdog::{NAMESPACE, Service};
 /// `terminationGracePeriodSeconds` of a Pod, where nobody says otherwise.
 const GRACE_PERIOD: Duration = Duration::from_secs(30);
 
+/// A seed, and a lease-probe that runs to the end: without one a coordinator is not ready.
+async fn seed(name: &str) -> (SandboxFixture, Service) {
+    let fixture = SandboxFixture::start(name, &["one"]).await.unwrap();
+    let observer = fixture.start_replica(ServiceKind::LeaseProbe, "observer").await;
+    (fixture, observer.unwrap())
+}
+
 /// Opens a stream, waits for its first message, and gives what ends it.
 async fn stream(
     kind: ServiceKind,
@@ -123,7 +130,7 @@ async fn stops(fixture: &SandboxFixture, kind: ServiceKind) -> anyhow::Result<()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
-    let fixture = SandboxFixture::start("drain", &["one"]).await.unwrap();
+    let (fixture, _observer) = seed("drain").await;
     tokio::try_join!(
         stops(&fixture, ServiceKind::LeaseProbe),
         stops(&fixture, ServiceKind::Coordinator),
@@ -135,7 +142,7 @@ async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
 /// The seed does not answer: the Lease cannot be released, which is what holds up the drain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
-    let fixture = SandboxFixture::start("drain-held", &["one"]).await.unwrap();
+    let (fixture, _observer) = seed("drain-held").await;
     let drained = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
         let service = fixture.start_replica(kind, &name).await?;
@@ -163,7 +170,7 @@ async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_at_once() {
-    let fixture = SandboxFixture::start("drain-twice", &["one"]).await.unwrap();
+    let (fixture, _observer) = seed("drain-twice").await;
     let ended = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
         let service = fixture.start_replica(kind, &name).await?;
