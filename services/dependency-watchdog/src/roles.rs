@@ -56,8 +56,8 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
             (names, collectors)
         }
         Services::Weeder(config) => {
-            let replica = Replica::elect_exclusive(&base, "weeder", WEEDER_LEASE, timing).await?;
-            let collector = weeder::app::start(&base, &replica.share(), *config, &mut routes);
+            let replica = Replica::elect_as_drop_in(&base, "weeder", WEEDER_LEASE, timing).await?;
+            let collector = weeder::app::start(&base, &replica, *config, &mut routes);
             (&[weeder::app::GRPC_SERVICE], vec![collector])
         }
     };

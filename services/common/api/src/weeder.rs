@@ -13,7 +13,7 @@ use std::{
 /// The weeder's configuration, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeederConfig {
-    /// Life of a weeder after its service became ready; more than zero.
+    /// For this long after a service recovered, its dependants are deleted; more than zero.
     pub watch_duration: Duration,
     /// How long a service must have been ready before its dependants are deleted.
     pub ready_for: Duration,
@@ -37,9 +37,6 @@ const FIELDS: &[Field] = &[
 ];
 const SERVICE_FIELDS: &[Field] = &[&["podSelectors"]];
 
-/// Selectors that one Service may declare: ten times what Gardener's own services have, and few enough to list each.
-pub const MAX_DECLARED_SELECTORS: usize = 16;
-
 /// Names of kinds that are worth a question when they are written in lower case or as a plural.
 const KNOWN_KINDS: [&str; 6] = [
     "DaemonSet",
@@ -58,22 +55,6 @@ const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// Everything that is wrong with it, each with line and column.
 pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederConfig>, ConfigErrors> {
     config::read(bytes, unknown, convert)
-}
-
-/// Reads and checks the dependants that a Service declares by [`names::DEPENDANTS_ANNOTATION`]: what the field
-/// `podSelectors` holds in the file, at least one selector and at most [`MAX_DECLARED_SELECTORS`].
-///
-/// # Errors
-/// Everything that is wrong with it, each with line and column.
-pub fn parse_dependants(annotation: &str) -> Result<Vec<Selector>, ConfigErrors> {
-    let parsed = config::read(annotation.as_bytes(), UnknownFields::Refused, |root| {
-        let selectors = selector_list(root)?;
-        if selectors.len() > MAX_DECLARED_SELECTORS {
-            root.error(format!("holds more than {MAX_DECLARED_SELECTORS} selectors"));
-        }
-        Some(selectors)
-    })?;
-    Ok(parsed.config)
 }
 
 fn convert(root: &Value<'_>) -> Option<WeederConfig> {
@@ -136,10 +117,7 @@ fn services(value: &Value<'_>) -> Option<BTreeMap<String, Vec<Selector>>> {
 
 fn selectors(service: &Value<'_>) -> Option<Vec<Selector>> {
     let fields = service.section(SERVICE_FIELDS)?;
-    selector_list(fields.required("podSelectors")?)
-}
-
-fn selector_list(list: &Value<'_>) -> Option<Vec<Selector>> {
+    let list = fields.required("podSelectors")?;
     let items = list.items()?;
     if items.is_empty() {
         list.error("must hold at least one selector");
