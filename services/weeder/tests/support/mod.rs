@@ -115,10 +115,11 @@ impl Seed {
         }
     }
 
-    /// Starts a weeder and waits until it is ready. It leads a moment later.
+    /// Starts a weeder and waits until it is ready and leads.
     pub async fn ready(&self) -> Weeder {
         let weeder = self.start("weeder-0").await;
         weeder.wait_ready().await;
+        eventually("it leads", || self.leader().is_some()).await;
         weeder
     }
 
