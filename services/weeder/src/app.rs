@@ -94,7 +94,8 @@ pub fn start(
         mode: config.mode,
         max_requests: MAX_REQUESTS.min(config.request_rate.into()),
     };
-    base.tasks.critical("deletions", worker.run(base.draining.clone()));
+    base.tasks
+        .critical("deletions", worker.run(base.draining.clone()));
     base.tasks.critical(
         "configuration",
         watch_configuration(rules.clone(), state.clone(), base.draining.clone()),
@@ -202,7 +203,10 @@ fn leader_name(base: &ServiceBuilder, leadership: &Leadership) -> watch::Receive
     let (mut leader, stop) = (leadership.leader(), base.draining.clone());
     base.tasks.critical("leader", async move {
         loop {
-            let current = leader.borrow_and_update().as_ref().map(|leader| leader.name.clone());
+            let current = leader
+                .borrow_and_update()
+                .as_ref()
+                .map(|leader| leader.name.clone());
             names.send_replace(current);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),

@@ -92,7 +92,9 @@ async fn a_pod_of_the_same_name_is_another_pod() {
     assert_eq!(results(&weeding), [pb::DeletionResult::Obsolete]);
     seed.crash("shoot", "etcd-0");
     let left = |w: &pb::Weeder| !w.left_alone.is_empty();
-    weeder.wait("shoot", "etcd", "the new one is left alone", left).await;
+    weeder
+        .wait("shoot", "etcd", "the new one is left alone", left)
+        .await;
     assert!(seed.exists("shoot", "etcd-0"));
     weeder.stop().await;
 }

@@ -180,7 +180,9 @@ async fn a_start_in_the_middle_of_a_recovery_helps_at_once_and_a_second_one_repe
     let weeder = seed.ready().await;
     for i in 0..5 {
         let left = |w: &pb::Weeder| w.left_alone.iter().any(|left| left.pod == "successor");
-        let shown = weeder.wait(&format!("shoot--{i}"), "etcd", "it is left alone", left).await;
+        let shown = weeder
+            .wait(&format!("shoot--{i}"), "etcd", "it is left alone", left)
+            .await;
         let [left] = &shown.left_alone[..] else {
             panic!("{shown:#?}")
         };

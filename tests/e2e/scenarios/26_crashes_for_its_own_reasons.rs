@@ -35,10 +35,14 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     plane.breaks(OWN).await?;
     plane.up(API_SERVER).await?;
 
-    let left = wait::until("the successor is left alone", fixture.times().bound * 4, || async {
-        let weeder = weeder_of(&seed, &seed.weeder.get(), &namespace).await?;
-        Ok(weeder.left_alone.first().cloned())
-    })
+    let left = wait::until(
+        "the successor is left alone",
+        fixture.times().bound * 4,
+        || async {
+            let weeder = weeder_of(&seed, &seed.weeder.get(), &namespace).await?;
+            Ok(weeder.left_alone.first().cloned())
+        },
+    )
     .await?;
     ensure!(
         (left.container.as_str(), left.exit_code) == ("main", Some(1))
@@ -78,7 +82,9 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let leases = Api::<Lease>::namespaced(seed.client.clone(), "garden");
     wait::until_true("the new replica leads", fixture.times().bound, || async {
         let spec = leases.get("weeder-leader").await?.spec.unwrap_or_default();
-        Ok(spec.holder_identity.is_some_and(|holder| holder.starts_with("weeder-1")))
+        Ok(spec
+            .holder_identity
+            .is_some_and(|holder| holder.starts_with("weeder-1")))
     })
     .await?;
     wait::holds("nothing is weeded", fixture.observation_window(), || async {

@@ -154,7 +154,10 @@ fn slice(
         malformed(kind, &key.namespace, &key.name, reason);
         Endpoints::default()
     });
-    let triggered = meta.annotations.as_ref().and_then(|all| all.get(LAST_CHANGE_ANNOTATION));
+    let triggered = meta
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(LAST_CHANGE_ANNOTATION));
     Some(Slice {
         key,
         service,

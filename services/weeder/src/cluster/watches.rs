@@ -107,7 +107,9 @@ impl<H: SeedUpdates> SeedWatches<H> {
                     let on_change = self.slices(Some(service.clone()), EndpointsObject::into_slice);
                     let api = Api::all(api.clone());
                     let watch = Watch { name, api, config };
-                    watch.run(self.readiness.named(service), stop.clone(), on_change).boxed()
+                    watch
+                        .run(self.readiness.named(service), stop.clone(), on_change)
+                        .boxed()
                 };
                 services.iter().map(watch).collect()
             }

@@ -139,20 +139,29 @@ impl WeederState {
             self.changed_weeders.insert(key.clone());
         }
         let dependants = &self.dependants;
-        let changes = self.index.keep_services(|service| dependants.contains_key(service), now);
-        self.changed_services.extend(changes.into_iter().map(|change| change.key));
-        let others = self.pods.extract_if(.., |_, known| !is_dependant(dependants, &known.pod));
+        let changes = self
+            .index
+            .keep_services(|service| dependants.contains_key(service), now);
+        self.changed_services
+            .extend(changes.into_iter().map(|change| change.key));
+        let others = self
+            .pods
+            .extract_if(.., |_, known| !is_dependant(dependants, &known.pod));
         for (key, _) in others {
             self.due_pods.remove(&key);
         }
         for key in self.pods.keys() {
             self.due_pods.expedite(key.clone(), now);
         }
-        let all = self.dependants.values().flat_map(|dependants| dependants.queries().cloned());
+        let all = self
+            .dependants
+            .values()
+            .flat_map(|dependants| dependants.queries().cloned());
         let queries = PodQuery::plan(all.collect());
         let services = self.dependants.keys().cloned().collect();
         self.pod_queries.send_if_modified(|known| replace(known, queries));
-        self.watched_services.send_if_modified(|known| replace(known, services));
+        self.watched_services
+            .send_if_modified(|known| replace(known, services));
     }
 
     pub(crate) fn slice_applied(&mut self, slice: Slice, now: UnixTime) {
@@ -192,7 +201,10 @@ impl WeederState {
             return;
         };
         let weeder = Weeder::new(key.clone(), recovery, dependants.clone());
-        let recent = self.weeders.remove(&key).map_or_else(Vec::new, |managed| managed.recent);
+        let recent = self
+            .weeders
+            .remove(&key)
+            .map_or_else(Vec::new, |managed| managed.recent);
         self.weeders.insert(key.clone(), ManagedWeeder { weeder, recent });
         self.advance_weeder(&key, now);
     }
@@ -275,7 +287,11 @@ impl WeederState {
 
     /// A watch lost sight of a pod. Another one may still see it, if its labels have changed.
     pub(crate) fn pod_removed(&mut self, key: &NamespacedName, query: &PodQuery) {
-        if self.pods.get(key).is_some_and(|known| self.sees(query, &known.pod)) {
+        if self
+            .pods
+            .get(key)
+            .is_some_and(|known| self.sees(query, &known.pod))
+        {
             self.forget_pod(key);
         }
     }
@@ -285,7 +301,12 @@ impl WeederState {
         let is_gone = |(key, known): &(&NamespacedName, &KnownPod)| {
             !live.contains(*key) && self.sees(query, &known.pod)
         };
-        let gone: Vec<_> = self.pods.iter().filter(is_gone).map(|(key, _)| key.clone()).collect();
+        let gone: Vec<_> = self
+            .pods
+            .iter()
+            .filter(is_gone)
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in gone {
             self.forget_pod(&key);
         }
@@ -336,7 +357,10 @@ impl WeederState {
 
     /// Asks the rule about a pod, for each weeder of its namespace.
     fn decide(&mut self, key: &NamespacedName, now: UnixTime) -> Option<Deletion> {
-        let known = self.pods.get(key).filter(|known| known.progress == Progress::None)?;
+        let known = self
+            .pods
+            .get(key)
+            .filter(|known| known.progress == Progress::None)?;
         let (pod, crash) = (known.pod.clone(), known.pod.crash_loop()?.clone());
         let (seen_at, mut kept) = (known.seen_at, Vec::new());
         for (service, ManagedWeeder { weeder, .. }) in in_namespace(&self.weeders, &key.namespace) {
@@ -363,7 +387,8 @@ impl WeederState {
             if let Some(managed) = self.weeders.get_mut(&service)
                 && managed.weeder.leave_alone(&pod, &crash, reason, now)
             {
-                self.findings.push(Finding::LeftAlone(service.clone(), pod.clone(), reason));
+                self.findings
+                    .push(Finding::LeftAlone(service.clone(), pod.clone(), reason));
                 self.changed_weeders.insert(service);
             }
         }
@@ -379,8 +404,13 @@ impl WeederState {
             && pod == Some(&deletion.pod)
             && weeder.is_some_and(|weeder| {
                 weeder.recovery == deletion.recovery
-                    && decide(&deletion.pod, &weeder.dependants, &weeder.recovery, &self.config, now)
-                        == Decision::Delete
+                    && decide(
+                        &deletion.pod,
+                        &weeder.dependants,
+                        &weeder.recovery,
+                        &self.config,
+                        now,
+                    ) == Decision::Delete
             })
     }
 
@@ -388,7 +418,8 @@ impl WeederState {
     pub(crate) fn put_back(&mut self, deletion: &Deletion, now: UnixTime) {
         if let Some(known) = self.known(&deletion.pod) {
             known.progress = Progress::None;
-            self.due_pods.insert(deletion.pod.key.clone(), now.after(LEAD_PAUSE));
+            self.due_pods
+                .insert(deletion.pod.key.clone(), now.after(LEAD_PAUSE));
         }
     }
 
@@ -417,9 +448,7 @@ impl WeederState {
                     known.retry_at = now.after(failure.pause(known.failures));
                     let unchanged = known.pod.resource_version == deletion.pod.resource_version;
                     let again = match failure {
-                        RequestFailure::Changed if unchanged => {
-                            known.retry_at.max(now.after(WATCH_DELAY))
-                        }
+                        RequestFailure::Changed if unchanged => known.retry_at.max(now.after(WATCH_DELAY)),
                         _ => known.retry_at,
                     };
                     self.due_pods.insert(key.clone(), again);

@@ -106,9 +106,7 @@ impl DeletionWorker {
         let covered = permit.as_ref().map_or(Duration::ZERO, |permit| {
             permit.until().saturating_duration_since(Instant::now())
         });
-        let is_current = self
-            .state
-            .plan(|state, now| state.is_current(&deletion, now));
+        let is_current = self.state.plan(|state, now| state.is_current(&deletion, now));
         if !is_current || covered < LEAST_DEADLINE {
             self.state.update(|state, now| state.put_back(&deletion, now));
             tracing::debug!(

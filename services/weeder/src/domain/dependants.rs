@@ -103,6 +103,9 @@ mod tests {
         let selectors = |count: usize| (0..count).map(|i| Arc::from(format!("role in (r{i})"))).collect();
         assert_eq!(PodQuery::plan(selectors(2)).len(), 2);
         assert_eq!(PodQuery::plan(selectors(MAX_WATCHES)).len(), MAX_WATCHES);
-        assert_eq!(PodQuery::plan(selectors(MAX_WATCHES + 1)), BTreeSet::from([PodQuery::All]));
+        assert_eq!(
+            PodQuery::plan(selectors(MAX_WATCHES + 1)),
+            BTreeSet::from([PodQuery::All])
+        );
     }
 }

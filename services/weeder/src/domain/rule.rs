@@ -75,7 +75,9 @@ fn kept_for_owner(owner: Option<&ControllerRef>, config: &WeederConfig) -> Optio
 impl KeepReason {
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
-            Self::YoungerThanRecovery => "it is not older than the recovery, so it crashes for reasons of its own",
+            Self::YoungerThanRecovery => {
+                "it is not older than the recovery, so it crashes for reasons of its own"
+            }
             Self::NoController => "no controller would replace it",
             Self::Job => "a Job counts the deletion as a failure",
             Self::ExcludedKind => "the configuration excludes the kind of its controller",

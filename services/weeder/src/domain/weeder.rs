@@ -107,7 +107,10 @@ impl StopReason {
 impl Weeder {
     pub(crate) fn new(key: NamespacedName, recovery: Recovery, dependants: Arc<Dependants>) -> Self {
         let from = recovery.deletes_from;
-        let message = format!("Service {} is ready again. Its dependants are deleted from {from} on.", key.name);
+        let message = format!(
+            "Service {} is ready again. Its dependants are deleted from {from} on.",
+            key.name
+        );
         Self {
             key,
             recovery,
@@ -124,7 +127,9 @@ impl Weeder {
         self.phase = Phase::Active;
         let service = &self.key.name;
         self.message = match self.recovery.write {
-            Some(_) => format!("Deletes the dependants that crash and were there before service {service} recovered."),
+            Some(_) => format!(
+                "Deletes the dependants that crash and were there before service {service} recovered."
+            ),
             None => format!(
                 "The API server does not say when service {service} was written. Nothing is deleted, because nothing \
                  shows which pods were there before."
@@ -166,7 +171,8 @@ impl Weeder {
         now: UnixTime,
     ) {
         let (service, since) = (&self.key.name, self.recovery.at);
-        let why = format!("{crash} was in CrashLoopBackOff, and service {service} is ready again since {since}.");
+        let why =
+            format!("{crash} was in CrashLoopBackOff, and service {service} is ready again since {since}.");
         let (result, message) = match answer {
             Ok(()) if kept_back => (
                 DeletionResult::KeptBack,
@@ -200,7 +206,13 @@ impl Weeder {
     }
 
     /// Records that a pod is left alone. False if that is known.
-    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, reason: KeepReason, now: UnixTime) -> bool {
+    pub(crate) fn leave_alone(
+        &mut self,
+        pod: &Pod,
+        crash: &CrashLoop,
+        reason: KeepReason,
+        now: UnixTime,
+    ) -> bool {
         if self.left_alone.iter().any(|left| left.uid == pod.uid) {
             return false;
         }
@@ -229,7 +241,10 @@ impl Weeder {
             .is_some_and(|ended_at| ended_at.since(created) <= SUCCESSOR_TIME);
         let replaced = |deletion: &&mut PodDeletion| {
             let by_same = deletion.owner.as_ref().is_some_and(|of| of.uid == owner.uid);
-            deletion.result == DeletionResult::Deleted && !deletion.useless && by_same && deletion.uid != pod.uid
+            deletion.result == DeletionResult::Deleted
+                && !deletion.useless
+                && by_same
+                && deletion.uid != pod.uid
         };
         match self.deletions.iter_mut().find(replaced) {
             Some(deletion) if crashed_soon => {
@@ -291,7 +306,13 @@ mod tests {
             assert!(weeder.leave_alone(&pod, &crash, younger, at(200)));
             assert!(!weeder.leave_alone(&pod, &crash, younger, at(201)));
         }
-        assert_eq!((weeder.deletions.len(), weeder.left_alone.len()), (KEPT_ENTRIES, KEPT_ENTRIES));
-        assert_eq!((weeder.deletions.back().unwrap().sequence, weeder.deleted), (100, 0));
+        assert_eq!(
+            (weeder.deletions.len(), weeder.left_alone.len()),
+            (KEPT_ENTRIES, KEPT_ENTRIES)
+        );
+        assert_eq!(
+            (weeder.deletions.back().unwrap().sequence, weeder.deleted),
+            (100, 0)
+        );
     }
 }

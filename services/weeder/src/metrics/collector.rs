@@ -82,6 +82,9 @@ mod tests {
             assert!(leader.lines().any(|l| l == line), "{line} is not in\n{leader}");
         }
         let standby = text(Leadership::never("weeder-0"));
-        assert!(standby.contains("watchdog_weeder_pending_deletions 0"), "{standby}");
+        assert!(
+            standby.contains("watchdog_weeder_pending_deletions 0"),
+            "{standby}"
+        );
     }
 }

@@ -131,9 +131,7 @@ impl Seed {
 
     /// Creates or replaces an `EndpointSlice` by the `ready` conditions of its endpoints.
     pub fn slice(&self, namespace: &str, name: &str, service: &str, ready: &[Option<bool>]) {
-        let endpoint = |(i, ready): (usize, &Option<bool>)| {
-            json!({"addresses": [format!("10.0.0.{i}")], "conditions": {"ready": ready}})
-        };
+        let endpoint = |(i, ready): (usize, &Option<bool>)| json!({"addresses": [format!("10.0.0.{i}")], "conditions": {"ready": ready}});
         let endpoints: Vec<Value> = ready.iter().enumerate().map(endpoint).collect();
         self.put(
             &keys::ENDPOINT_SLICES,
@@ -171,7 +169,9 @@ impl Seed {
     pub fn endpoints(&self, namespace: &str, service: &str, ready: usize, not_ready: usize) {
         let addresses = |ready: bool, count: usize| -> Vec<Value> {
             let block = u8::from(ready);
-            (0..count).map(|i| json!({"ip": format!("10.0.{block}.{i}")})).collect()
+            (0..count)
+                .map(|i| json!({"ip": format!("10.0.{block}.{i}")}))
+                .collect()
         };
         self.put(
             &keys::ENDPOINTS,
@@ -271,7 +271,10 @@ impl Seed {
 
     /// The holder of the Lease of the leader election, if it has one.
     pub fn leader(&self) -> Option<String> {
-        let lease = self.api.store().find(&keys::LEASES, "garden", weeder::app::LEASE)?;
+        let lease = self
+            .api
+            .store()
+            .find(&keys::LEASES, "garden", weeder::app::LEASE)?;
         let holder = lease.text("/spec/holderIdentity").to_owned();
         Some(holder).filter(|holder| !holder.is_empty())
     }
@@ -310,10 +313,22 @@ impl Weeder {
             service: service.to_owned(),
             ..Default::default()
         };
-        let wanted = if ready { pb::Readiness::Ready } else { pb::Readiness::NotReady };
+        let wanted = if ready {
+            pb::Readiness::Ready
+        } else {
+            pb::Readiness::NotReady
+        };
         wait::until_true("the readiness of the service is known", BOUND, || async {
-            let answer = self.client.clone().list_endpoint_readiness(request.clone()).await?;
-            Ok(answer.into_inner().services.iter().any(|found| found.readiness() == wanted))
+            let answer = self
+                .client
+                .clone()
+                .list_endpoint_readiness(request.clone())
+                .await?;
+            Ok(answer
+                .into_inner()
+                .services
+                .iter()
+                .any(|found| found.readiness() == wanted))
         })
         .await
         .unwrap();

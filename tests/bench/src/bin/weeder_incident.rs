@@ -280,7 +280,10 @@ async fn recover(api: ApiServer, args: Args) -> anyhow::Result<BTreeMap<String, 
                     fields.insert("endpoints".to_owned(), endpoints(true));
                 }
                 if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-                    metadata.insert("annotations".to_owned(), json!({ LAST_CHANGE_ANNOTATION: changed_at }));
+                    metadata.insert(
+                        "annotations".to_owned(),
+                        json!({ LAST_CHANGE_ANNOTATION: changed_at }),
+                    );
                 }
                 Ok(())
             };

@@ -342,6 +342,8 @@ fn settle(
 fn manager<'a>(res: &ResourceType, options: &'a WriteOptions) -> Option<&'a str> {
     let resource = res.key();
     let is_dated = resource == keys::ENDPOINT_SLICES || resource == keys::ENDPOINTS;
-    options.manager.as_deref().or_else(|| is_dated.then_some("sandbox"))
+    options
+        .manager
+        .as_deref()
+        .or_else(|| is_dated.then_some("sandbox"))
 }
-

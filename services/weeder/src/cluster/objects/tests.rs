@@ -161,7 +161,8 @@ fn endpoints() {
 #[test]
 fn when_a_slice_was_written_and_why() {
     let read = |metadata: Value| {
-        let mut object = json!({"metadata": {"name": "etcd-1", "namespace": "shoot", "resourceVersion": "77"}});
+        let mut object =
+            json!({"metadata": {"name": "etcd-1", "namespace": "shoot", "resourceVersion": "77"}});
         let all = object["metadata"].as_object_mut().unwrap();
         all.extend(metadata.as_object().unwrap().clone());
         let slice: SliceObject = serde_json::from_value(object).unwrap();

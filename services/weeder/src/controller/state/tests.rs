@@ -51,7 +51,10 @@ fn a_recovery_deletes_what_crashes_since_before_and_leaves_its_successor_alone()
     let findings = state.take_findings();
     assert!(matches!(
         &findings[..],
-        [Finding::Useless(..), Finding::LeftAlone(_, _, KeepReason::YoungerThanRecovery)]
+        [
+            Finding::Useless(..),
+            Finding::LeftAlone(_, _, KeepReason::YoungerThanRecovery)
+        ]
     ));
     assert!(weeder(&state).deletions[0].useless);
     assert_eq!(weeder(&state).left_alone.len(), 1);
@@ -119,10 +122,19 @@ fn services_that_recovered_while_no_weeder_ran_are_weeded_at_once_and_once() {
     assert_eq!(started(&slices, &pods, 150).len(), 50);
     let successors: Vec<Pod> = pods
         .iter()
-        .map(|pod| in_shoot!(pod.key.namespace.clone(), crashing("kube-apiserver-2", "apiserver", 150, 2_000)))
+        .map(|pod| {
+            in_shoot!(
+                pod.key.namespace.clone(),
+                crashing("kube-apiserver-2", "apiserver", 150, 2_000)
+            )
+        })
         .collect();
     assert_eq!(started(&slices, &successors, 170), [""; 0], "started again");
-    assert_eq!(started(&slices, &pods, 420).len(), 30, "20 recovered too long ago");
+    assert_eq!(
+        started(&slices, &pods, 420).len(),
+        30,
+        "20 recovered too long ago"
+    );
 }
 
 #[test]
@@ -168,7 +180,12 @@ fn ready_for_and_a_fourth_recovery_in_a_minute_wait() {
         let wanted = if i < 3 { Phase::Active } else { Phase::Queued };
         assert_eq!(weeder(&state).phase, wanted, "recovery {i}");
     }
-    assert!(state.take_findings().iter().any(|finding| matches!(finding, Finding::HeldBack(_))));
+    assert!(
+        state
+            .take_findings()
+            .iter()
+            .any(|finding| matches!(finding, Finding::HeldBack(_)))
+    );
     assert_eq!(weeder(&state).recovery.deletes_from, at(165));
     state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 70), at(140));
     assert_eq!(delete_all(&mut state, 164), [""; 0]);

@@ -13,7 +13,10 @@ fn seen(before: Option<bool>, received: Received, slices: Vec<Slice>, now: i64) 
     }
     let changes = match received {
         Received::InList => index.list(None, slices, at(now)),
-        Received::InWatch => slices.into_iter().flat_map(|slice| index.apply(slice, at(now))).collect(),
+        Received::InWatch => slices
+            .into_iter()
+            .flat_map(|slice| index.apply(slice, at(now)))
+            .collect(),
     };
     changes
         .iter()
@@ -66,7 +69,10 @@ fn a_date_is_never_later_than_the_write_of_the_slice() {
     let write = later.write.unwrap();
     assert_eq!((write.second, write.version), (at(90), 0));
     // Our own clock is behind.
-    assert_eq!(seen(None, Received::InList, vec![ready(500)], 200).unwrap().at, at(200));
+    assert_eq!(
+        seen(None, Received::InList, vec![ready(500)], 200).unwrap().at,
+        at(200)
+    );
 }
 
 #[test]
@@ -92,7 +98,10 @@ fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
     assert_eq!((recovery.at, recovery.ends_at), (at(900), at(1_200)));
     assert_eq!(recovery.write.unwrap().second, at(100));
     assert!(!recovery.first_sight);
-    assert!(watched(None, undated(100)).is_some(), "created ready while we watch");
+    assert!(
+        watched(None, undated(100)).is_some(),
+        "created ready while we watch"
+    );
     assert_eq!(watched(Some(true), ready(100)), None, "it was ready");
     let unwritten = Slice {
         write: None,

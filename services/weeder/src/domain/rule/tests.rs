@@ -13,10 +13,16 @@ const YOUNGER: Decision = Decision::Keep(KeepReason::YoungerThanRecovery);
 #[test]
 fn what_was_there_before_the_recovery_is_deleted_and_a_successor_never() {
     let recovery = recovery(100, 50);
-    assert_eq!(of(&crashing("old", "kcm", 99, 60), &recovery, 100), Decision::Delete);
+    assert_eq!(
+        of(&crashing("old", "kcm", 99, 60), &recovery, 100),
+        Decision::Delete
+    );
     assert_eq!(of(&crashing("new", "kcm", 101, 60), &recovery, 200), YOUNGER);
     // In the same second the revisions decide; what is not earlier is left alone.
-    assert_eq!(of(&crashing("a", "kcm", 100, 49), &recovery, 100), Decision::Delete);
+    assert_eq!(
+        of(&crashing("a", "kcm", 100, 49), &recovery, 100),
+        Decision::Delete
+    );
     assert_eq!(of(&crashing("b", "kcm", 100, 51), &recovery, 100), YOUNGER);
     let mut unreadable = crashing("c", "kcm", 100, 49);
     unreadable.resource_version = "opaque".to_owned();
@@ -41,7 +47,11 @@ fn only_dependants_that_crash_are_concerned_and_only_for_a_while() {
         assert_eq!(of(&other, &recovery, 100), Decision::NotConcerned, "{other:?}");
     }
     assert_eq!(of(&pod, &recovery, 400), Decision::Delete);
-    assert_eq!(of(&pod, &recovery, 401), Decision::NotConcerned, "watchDuration is over");
+    assert_eq!(
+        of(&pod, &recovery, 401),
+        Decision::NotConcerned,
+        "watchDuration is over"
+    );
     recovery.deletes_from = at(105);
     assert_eq!(of(&pod, &recovery, 104), Decision::NotConcerned, "readyFor");
     assert_eq!(of(&pod, &recovery, 105), Decision::Delete);
@@ -53,7 +63,13 @@ fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
     let of = |file: &WeederConfig, kind: Option<&str>| {
         let mut pod = crashing("old", "kcm", 1, 1);
         pod.owner = kind.map(|kind| owner(kind, "1"));
-        decide(&pod, &dependants("kube-apiserver"), &recovery(100, 50), file, at(100))
+        decide(
+            &pod,
+            &dependants("kube-apiserver"),
+            &recovery(100, 50),
+            file,
+            at(100),
+        )
     };
     assert_eq!(of(&file, Some("ReplicaSet")), Decision::Delete);
     assert_eq!(of(&file, Some("StatefulSet")), Decision::Delete);
@@ -63,7 +79,10 @@ fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
     file.exclude_kinds.insert("StatefulSet".to_owned());
     file.delete_pods_of_jobs = true;
     file.delete_pods_without_controller = true;
-    assert_eq!(of(&file, Some("StatefulSet")), Decision::Keep(KeepReason::ExcludedKind));
+    assert_eq!(
+        of(&file, Some("StatefulSet")),
+        Decision::Keep(KeepReason::ExcludedKind)
+    );
     assert_eq!(of(&file, Some("Job")), Decision::Delete);
     assert_eq!(of(&file, None), Decision::Delete);
     assert_eq!(of(&file, Some("Node")), Decision::Keep(KeepReason::StaticPod));
@@ -77,7 +96,10 @@ enum Step {
     /// Milliseconds pass.
     Wait(i64),
     /// The slice is written. It has the date of this clock, which is that many seconds off; or none.
-    Write { ready: bool, dated: Option<i64> },
+    Write {
+        ready: bool,
+        dated: Option<i64>,
+    },
     /// Something else about the slice is written: its date stays.
     Touch,
     Crash(usize),
@@ -234,7 +256,10 @@ impl Weeder {
             // the weeder had seen.
             let ready = seen.iter().rev().take_while(|slice| slice.endpoints.is_ready());
             let versions = ready.map(|slice| slice.write.unwrap().version);
-            assert!(versions.max().unwrap() > created, "it is younger than the recovery");
+            assert!(
+                versions.max().unwrap() > created,
+                "it is younger than the recovery"
+            );
             world.create(lineage);
         }
     }
