@@ -89,8 +89,8 @@ pub(crate) const DELETED_PODS: Counter<DeletedPodLabels> = Counter::new(
 
 pub(crate) const LEFT_ALONE: Counter<KeepLabel> = Counter::new(
     "watchdog_weeder_left_alone_total",
-    "Crash-looping dependants of a recovered service that are not deleted, by reason: younger_than_recovery (they crash \
-     for reasons of their own), no_controller, job, excluded_kind or static_pod.",
+    "Crash-looping dependants of a recovered service that are not deleted, by reason: younger_than_recovery (they \
+     crash for reasons of their own), no_controller, job, excluded_kind or static_pod.",
 );
 
 pub(crate) const HELD_BACK: Counter = Counter::new(

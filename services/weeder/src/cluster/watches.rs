@@ -117,8 +117,8 @@ impl<H: SeedUpdates> SeedWatches<H> {
         try_join_all(watches).await.map(drop)
     }
 
-    /// Hands over slices: those of a list together, once it is complete, because only then it is known whether a service
-    /// is ready and since when.
+    /// Hands over slices: those of a list together, once it is complete, because only then it is known whether a
+    /// service is ready and since when.
     fn slices<K: Resource>(
         &self,
         service: Option<Arc<str>>,

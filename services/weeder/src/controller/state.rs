@@ -1,7 +1,7 @@
-//! Which services, recoveries and crash-looping pods there are, and which of these pods is to be deleted next.
+//! The services, recoveries and crash-looping pods of the seed, and the next of these pods that must be deleted.
 //!
-//! All of it follows from the watches and is the same on every replica; only the leader takes deletions from it. What is
-//! not taken waits, so a replica that gains the lead acts on all recoveries that are still young.
+//! All of it follows from the watches and is the same on every replica; only the leader takes deletions from it. What
+//! is not taken waits, so a replica that gains the lead acts on all recoveries that are still young.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::domain::dependants::{Dependants, PodQuery};
 use crate::domain::failure::RequestFailure;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 use crate::domain::pods::{CrashLoop, Pod};
-use crate::domain::readiness::{Index, Received, ServiceChange, ServiceState, Slice};
+use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceState, Slice};
 use crate::domain::recovery::Recovery;
-use crate::domain::rule::{Decision, KeepReason, decide};
+use crate::domain::rule::{KeepReason, PodDecision, decide};
 use crate::domain::schedule::Schedule;
 use crate::domain::weeder::{Phase, StopReason, Weeder};
 
-/// How long a weeder is shown after its end. No shorter than the minute in which recoveries of a service are counted and
-/// successors judged.
+/// How long a weeder is shown after its end. No shorter than the minute in which recoveries of a service are counted
+/// and successors judged.
 const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
 /// A pod whose deletion was refused because it changed waits this long for the watch to bring the change.
@@ -31,7 +31,7 @@ const WATCH_DELAY: Duration = Duration::from_secs(1);
 /// The pause of a pod whose deletion could not be sent, because the lead was lost on the way.
 const LEAD_PAUSE: Duration = Duration::from_millis(100);
 
-/// A pod that is to be deleted now, and why.
+/// A pod that must be deleted now, and why.
 #[derive(Debug, Clone)]
 pub(crate) struct Deletion {
     pub(crate) service: NamespacedName,
@@ -44,7 +44,7 @@ pub(crate) struct Deletion {
     pub(crate) crashed_later: bool,
 }
 
-/// What happened besides requests, for logs, metrics and Events.
+/// An event besides requests, for logs, metrics and Events.
 #[derive(Debug)]
 pub(crate) enum Finding {
     HeldBack(NamespacedName),
@@ -80,7 +80,7 @@ struct ManagedWeeder {
 struct KnownPod {
     pod: Pod,
     seen_at: UnixTime,
-    progress: Progress,
+    progress: DeletionProgress,
     /// Failed deletions in a row.
     failures: u32,
     retry_at: UnixTime,
@@ -88,7 +88,7 @@ struct KnownPod {
 
 /// A hint that saves requests: the preconditions of a deletion keep it from being done twice.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum DeletionProgress {
     None,
     InFlight,
     Deleted,
@@ -166,21 +166,21 @@ impl WeederState {
 
     pub(crate) fn slice_applied(&mut self, slice: Slice, now: UnixTime) {
         let changes = self.index.apply(slice, now);
-        self.services_changed(changes, Received::InWatch, now);
+        self.services_changed(changes, ReceivedBy::Watch, now);
     }
 
     pub(crate) fn slice_removed(&mut self, key: &NamespacedName, now: UnixTime) {
         let changes = self.index.remove(key, now);
-        self.services_changed(changes, Received::InWatch, now);
+        self.services_changed(changes, ReceivedBy::Watch, now);
     }
 
     /// A list of the slices of a service, or of all services, is complete.
     pub(crate) fn slices_listed(&mut self, service: Option<&str>, slices: Vec<Slice>, now: UnixTime) {
         let changes = self.index.list(service, slices, now);
-        self.services_changed(changes, Received::InList, now);
+        self.services_changed(changes, ReceivedBy::List, now);
     }
 
-    fn services_changed(&mut self, changes: Vec<ServiceChange>, received: Received, now: UnixTime) {
+    fn services_changed(&mut self, changes: Vec<ServiceChange>, received: ReceivedBy, now: UnixTime) {
         for change in changes {
             let key = change.key.clone();
             self.changed_services.insert(key.clone());
@@ -252,8 +252,8 @@ impl WeederState {
         let first = NamespacedName::new(namespace, "");
         let pods = self.pods.range_mut(first..);
         for (key, known) in pods.take_while(|(key, _)| *key.namespace == *namespace) {
-            if known.progress == Progress::KeptBack {
-                known.progress = Progress::None;
+            if known.progress == DeletionProgress::KeptBack {
+                known.progress = DeletionProgress::None;
             }
             self.due_pods.expedite(key.clone(), now.max(known.retry_at));
         }
@@ -276,7 +276,7 @@ impl WeederState {
             None => KnownPod {
                 pod,
                 seen_at: now,
-                progress: Progress::None,
+                progress: DeletionProgress::None,
                 failures: 0,
                 retry_at: now,
             },
@@ -285,7 +285,7 @@ impl WeederState {
         self.pods.insert(key, known);
     }
 
-    /// A watch lost sight of a pod. Another one may still see it, if its labels have changed.
+    /// A pod is gone from a watch. Another one may still have it, if its labels have changed.
     pub(crate) fn pod_removed(&mut self, key: &NamespacedName, query: &PodQuery) {
         if self
             .pods
@@ -327,7 +327,7 @@ impl WeederState {
         self.due_pods.remove(key);
     }
 
-    /// Takes the next pod that is to be deleted now.
+    /// Takes the next pod that must be deleted now.
     pub(crate) fn next(&mut self, now: UnixTime) -> Option<Deletion> {
         if now < self.throttled_until {
             return None;
@@ -337,7 +337,7 @@ impl WeederState {
                 continue;
             };
             if let Some(known) = self.pods.get_mut(&key) {
-                known.progress = Progress::InFlight;
+                known.progress = DeletionProgress::InFlight;
             }
             return Some(deletion);
         }
@@ -360,7 +360,7 @@ impl WeederState {
         let known = self
             .pods
             .get(key)
-            .filter(|known| known.progress == Progress::None)?;
+            .filter(|known| known.progress == DeletionProgress::None)?;
         let (pod, crash) = (known.pod.clone(), known.pod.crash_loop()?.clone());
         let (seen_at, mut kept) = (known.seen_at, Vec::new());
         for (service, ManagedWeeder { weeder, .. }) in in_namespace(&self.weeders, &key.namespace) {
@@ -368,7 +368,7 @@ impl WeederState {
                 continue;
             }
             match decide(&pod, &weeder.dependants, &weeder.recovery, &self.config, now) {
-                Decision::Delete => {
+                PodDecision::Delete => {
                     let recovery = weeder.recovery;
                     return Some(Deletion {
                         service: service.clone(),
@@ -379,8 +379,8 @@ impl WeederState {
                         crashed_later: seen_at > recovery.at,
                     });
                 }
-                Decision::Keep(reason) => kept.push((service.clone(), reason)),
-                Decision::NotConcerned => {}
+                PodDecision::Keep(reason) => kept.push((service.clone(), reason)),
+                PodDecision::NotConcerned => {}
             }
         }
         for (service, reason) in kept {
@@ -410,14 +410,14 @@ impl WeederState {
                         &weeder.recovery,
                         &self.config,
                         now,
-                    ) == Decision::Delete
+                    ) == PodDecision::Delete
             })
     }
 
     /// A deletion was not sent. The pod is looked at again.
     pub(crate) fn put_back(&mut self, deletion: &Deletion, now: UnixTime) {
         if let Some(known) = self.known(&deletion.pod) {
-            known.progress = Progress::None;
+            known.progress = DeletionProgress::None;
             self.due_pods
                 .insert(deletion.pod.key.clone(), now.after(LEAD_PAUSE));
         }
@@ -438,12 +438,12 @@ impl WeederState {
         }
         if let Some(known) = self.known(&deletion.pod) {
             match answer {
-                Ok(()) if kept_back => known.progress = Progress::KeptBack,
-                Ok(()) => known.progress = Progress::Deleted,
+                Ok(()) if kept_back => known.progress = DeletionProgress::KeptBack,
+                Ok(()) => known.progress = DeletionProgress::Deleted,
                 // The watch brings it back if that is not true.
                 Err(RequestFailure::Gone) => self.forget_pod(key),
                 Err(failure) => {
-                    known.progress = Progress::None;
+                    known.progress = DeletionProgress::None;
                     known.failures = known.failures.saturating_add(1);
                     known.retry_at = now.after(failure.pause(known.failures));
                     let unchanged = known.pod.resource_version == deletion.pod.resource_version;
@@ -531,7 +531,7 @@ impl WeederState {
 
     /// Pods whose deletion is under way, and those that wait for a decision.
     pub(crate) fn pending_deletions(&self) -> usize {
-        let in_flight = |known: &&KnownPod| known.progress == Progress::InFlight;
+        let in_flight = |known: &&KnownPod| known.progress == DeletionProgress::InFlight;
         self.pods.values().filter(in_flight).count() + self.due_pods.len()
     }
 }

@@ -95,8 +95,8 @@ impl DeletionWorker {
         Ok(())
     }
 
-    /// Deletes a pod if, when the turn of the request has come, this replica leads and the rule still says so. Until the
-    /// answer the Lease is not released, and nobody else leads.
+    /// Deletes a pod if, when the turn of the request has come, this replica leads and the rule still says so. Until
+    /// the answer the Lease is not released, and nobody else leads.
     async fn process(self, deletion: Deletion) {
         if self.mode != Mode::Protect {
             return self.keep_back(&deletion);

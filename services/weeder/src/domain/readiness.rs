@@ -44,11 +44,11 @@ pub struct Slice {
 
 /// How a change of a slice was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
+pub enum ReceivedBy {
     /// In a list: when it happened, only the slice can say.
-    InList,
+    List,
     /// In a watch, as it happened.
-    InWatch,
+    Watch,
 }
 
 /// State of a service that has a slice.
@@ -117,7 +117,7 @@ impl Slice {
         if write.second <= triggered {
             return Some((write.second, write));
         }
-        // It was written later, maybe for another reason: of that second nothing can be told.
+        // It was written later, maybe for another reason, so its revision says nothing about that second.
         let second = triggered.at_multiple_of(Duration::from_secs(1));
         Some((triggered, SliceWrite { second, version: 0 }))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
-use super::readiness::{Received, ServiceChange, SliceWrite};
+use super::readiness::{ReceivedBy, ServiceChange, SliceWrite};
 
 /// A service may recover this often within [`WINDOW`] before its dependants wait.
 const MAX_RECOVERIES: usize = 3;
@@ -33,7 +33,7 @@ impl Recovery {
     /// recoveries, oldest first.
     pub(crate) fn of(
         change: &ServiceChange,
-        received: Received,
+        received: ReceivedBy,
         recent: &[UnixTime],
         config: &WeederConfig,
         now: UnixTime,
@@ -42,11 +42,11 @@ impl Recovery {
             return None;
         }
         let (at, write, first_sight) = match (received, change.last_change, change.before) {
-            (Received::InWatch, _, _) => (now, change.write, false),
-            (Received::InList, Some((at, write)), before) => (at.min(now), Some(write), before.is_none()),
+            (ReceivedBy::Watch, _, _) => (now, change.write, false),
+            (ReceivedBy::List, Some((at, write)), before) => (at.min(now), Some(write), before.is_none()),
             // It was seen not ready, so it has recovered since then.
-            (Received::InList, None, Some(_)) => (now, change.write, false),
-            (Received::InList, None, None) => return None,
+            (ReceivedBy::List, None, Some(_)) => (now, change.write, false),
+            (ReceivedBy::List, None, None) => return None,
         };
         let ends_at = at.after(config.watch_duration);
         let recovery = Self {

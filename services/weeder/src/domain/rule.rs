@@ -23,30 +23,30 @@ pub(crate) enum KeepReason {
 
 /// The answer of [`decide`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum PodDecision {
     Delete,
     Keep(KeepReason),
     /// It is no dependant, does not crash or is being deleted already, or this is not the time for it.
     NotConcerned,
 }
 
-/// What is to be done with a pod for a recovery.
+/// Decides about a pod for a recovery.
 pub(crate) fn decide(
     pod: &Pod,
     dependants: &Dependants,
     recovery: &Recovery,
     config: &WeederConfig,
     now: UnixTime,
-) -> Decision {
+) -> PodDecision {
     let is_time = recovery.deletes_from <= now && now <= recovery.ends_at;
     if !is_time || pod.crash_loop().is_none() || !dependants.include(&pod.labels) {
-        Decision::NotConcerned
+        PodDecision::NotConcerned
     } else if !was_there_before(pod, recovery) {
-        Decision::Keep(KeepReason::YoungerThanRecovery)
+        PodDecision::Keep(KeepReason::YoungerThanRecovery)
     } else {
         match kept_for_owner(pod.owner.as_ref(), config) {
-            Some(reason) => Decision::Keep(reason),
-            None => Decision::Delete,
+            Some(reason) => PodDecision::Keep(reason),
+            None => PodDecision::Delete,
         }
     }
 }

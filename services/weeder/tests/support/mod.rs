@@ -131,7 +131,10 @@ impl Seed {
 
     /// Creates or replaces an `EndpointSlice` by the `ready` conditions of its endpoints.
     pub fn slice(&self, namespace: &str, name: &str, service: &str, ready: &[Option<bool>]) {
-        let endpoint = |(i, ready): (usize, &Option<bool>)| json!({"addresses": [format!("10.0.0.{i}")], "conditions": {"ready": ready}});
+        let endpoint = |(i, ready): (usize, &Option<bool>)| {
+            let addresses = [format!("10.0.0.{i}")];
+            json!({"addresses": addresses, "conditions": {"ready": ready}})
+        };
         let endpoints: Vec<Value> = ready.iter().enumerate().map(endpoint).collect();
         self.put(
             &keys::ENDPOINT_SLICES,

@@ -337,7 +337,7 @@ fn settle(
     }
     inner.put(&resource, key, new)
 }
-/// Who is named in managedFields. A real API server names the writer of every object; of those that the simulators
+/// The writer that managedFields names. A real API server names the writer of every object; of those that the simulators
 /// write, only slices and Endpoints have one here, because the weeder reads when they were written.
 fn manager<'a>(res: &ResourceType, options: &'a WriteOptions) -> Option<&'a str> {
     let resource = res.key();

@@ -106,7 +106,7 @@ fn fifty_shoots() -> (Vec<Slice>, Vec<Pod>) {
     (0..50).map(shoot).unzip()
 }
 
-/// What a process deletes that starts then, and finds this.
+/// The pods that a process deletes which starts then and finds this.
 fn started(slices: &[Slice], pods: &[Pod], now: i64) -> Vec<String> {
     let mut state = WeederState::new(&config());
     for pod in pods {
@@ -261,7 +261,7 @@ fn pods_that_run_or_are_gone_are_forgotten() {
     let other = PodQuery::Labels("role in (other)".into());
     state.pod_removed(&pod.key, &other);
     state.pods_synced(&other, &BTreeSet::new());
-    assert_eq!(state.crashing_pods(), 1, "another watch lost sight of it");
+    assert_eq!(state.crashing_pods(), 1, "it is gone from another watch");
     state.pods_synced(&query, &BTreeSet::from([pod.key.clone()]));
     assert_eq!(state.crashing_pods(), 1);
     state.pods_synced(&query, &BTreeSet::new());

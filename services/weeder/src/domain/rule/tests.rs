@@ -2,26 +2,26 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::fixtures::{at, config, crashing, dependants, owner, recovery, running, slice};
-use crate::domain::readiness::{Index, Received, ServiceChange, Slice, SliceWrite};
+use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, Slice, SliceWrite};
 
-fn of(pod: &Pod, recovery: &Recovery, now: i64) -> Decision {
+fn of(pod: &Pod, recovery: &Recovery, now: i64) -> PodDecision {
     decide(pod, &dependants("kube-apiserver"), recovery, &config(), at(now))
 }
 
-const YOUNGER: Decision = Decision::Keep(KeepReason::YoungerThanRecovery);
+const YOUNGER: PodDecision = PodDecision::Keep(KeepReason::YoungerThanRecovery);
 
 #[test]
 fn what_was_there_before_the_recovery_is_deleted_and_a_successor_never() {
     let recovery = recovery(100, 50);
     assert_eq!(
         of(&crashing("old", "kcm", 99, 60), &recovery, 100),
-        Decision::Delete
+        PodDecision::Delete
     );
     assert_eq!(of(&crashing("new", "kcm", 101, 60), &recovery, 200), YOUNGER);
     // In the same second the revisions decide; what is not earlier is left alone.
     assert_eq!(
         of(&crashing("a", "kcm", 100, 49), &recovery, 100),
-        Decision::Delete
+        PodDecision::Delete
     );
     assert_eq!(of(&crashing("b", "kcm", 100, 51), &recovery, 100), YOUNGER);
     let mut unreadable = crashing("c", "kcm", 100, 49);
@@ -44,17 +44,17 @@ fn only_dependants_that_crash_are_concerned_and_only_for_a_while() {
     let mut deleting = pod.clone();
     deleting.deleting = true;
     for other in [running(pod.clone()), deleting, crashing("old", "other", 1, 1)] {
-        assert_eq!(of(&other, &recovery, 100), Decision::NotConcerned, "{other:?}");
+        assert_eq!(of(&other, &recovery, 100), PodDecision::NotConcerned, "{other:?}");
     }
-    assert_eq!(of(&pod, &recovery, 400), Decision::Delete);
+    assert_eq!(of(&pod, &recovery, 400), PodDecision::Delete);
     assert_eq!(
         of(&pod, &recovery, 401),
-        Decision::NotConcerned,
+        PodDecision::NotConcerned,
         "watchDuration is over"
     );
     recovery.deletes_from = at(105);
-    assert_eq!(of(&pod, &recovery, 104), Decision::NotConcerned, "readyFor");
-    assert_eq!(of(&pod, &recovery, 105), Decision::Delete);
+    assert_eq!(of(&pod, &recovery, 104), PodDecision::NotConcerned, "readyFor");
+    assert_eq!(of(&pod, &recovery, 105), PodDecision::Delete);
 }
 
 #[test]
@@ -71,26 +71,29 @@ fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
             at(100),
         )
     };
-    assert_eq!(of(&file, Some("ReplicaSet")), Decision::Delete);
-    assert_eq!(of(&file, Some("StatefulSet")), Decision::Delete);
-    assert_eq!(of(&file, Some("Job")), Decision::Keep(KeepReason::Job));
-    assert_eq!(of(&file, Some("Node")), Decision::Keep(KeepReason::StaticPod));
-    assert_eq!(of(&file, None), Decision::Keep(KeepReason::NoController));
+    assert_eq!(of(&file, Some("ReplicaSet")), PodDecision::Delete);
+    assert_eq!(of(&file, Some("StatefulSet")), PodDecision::Delete);
+    assert_eq!(of(&file, Some("Job")), PodDecision::Keep(KeepReason::Job));
+    assert_eq!(of(&file, Some("Node")), PodDecision::Keep(KeepReason::StaticPod));
+    assert_eq!(of(&file, None), PodDecision::Keep(KeepReason::NoController));
     file.exclude_kinds.insert("StatefulSet".to_owned());
     file.delete_pods_of_jobs = true;
     file.delete_pods_without_controller = true;
     assert_eq!(
         of(&file, Some("StatefulSet")),
-        Decision::Keep(KeepReason::ExcludedKind)
+        PodDecision::Keep(KeepReason::ExcludedKind)
     );
-    assert_eq!(of(&file, Some("Job")), Decision::Delete);
-    assert_eq!(of(&file, None), Decision::Delete);
-    assert_eq!(of(&file, Some("Node")), Decision::Keep(KeepReason::StaticPod));
+    assert_eq!(of(&file, Some("Job")), PodDecision::Delete);
+    assert_eq!(of(&file, None), PodDecision::Delete);
+    assert_eq!(of(&file, Some("Node")), PodDecision::Keep(KeepReason::StaticPod));
     file.exclude_kinds.insert("Job".to_owned());
-    assert_eq!(of(&file, Some("Job")), Decision::Keep(KeepReason::ExcludedKind));
+    assert_eq!(
+        of(&file, Some("Job")),
+        PodDecision::Keep(KeepReason::ExcludedKind)
+    );
 }
 
-/// What happens in a history.
+/// A step of a history.
 #[derive(Debug, Clone)]
 enum Step {
     /// Milliseconds pass.
@@ -222,18 +225,18 @@ impl Weeder {
         let slices = world.writes.last().cloned().into_iter().collect();
         let changes = self.index.list(None, slices, self.now(world));
         self.seen = world.writes.len();
-        self.changed(changes, Received::InList, world);
+        self.changed(changes, ReceivedBy::List, world);
     }
 
     fn receive(&mut self, world: &World) {
         for slice in &world.writes[self.seen..] {
             let changes = self.index.apply(slice.clone(), self.now(world));
-            self.changed(changes, Received::InWatch, world);
+            self.changed(changes, ReceivedBy::Watch, world);
         }
         self.seen = world.writes.len();
     }
 
-    fn changed(&mut self, changes: Vec<ServiceChange>, received: Received, world: &World) {
+    fn changed(&mut self, changes: Vec<ServiceChange>, received: ReceivedBy, world: &World) {
         for change in changes {
             let recovery = Recovery::of(&change, received, &[], &config(), self.now(world));
             if recovery.is_some() || !change.is_ready() {
@@ -246,7 +249,7 @@ impl Weeder {
         let Some(recovery) = self.recovery else { return };
         for lineage in 0..world.pods.len() {
             let (pod, created) = world.pods[lineage].clone();
-            if of(&pod, &recovery, self.now(world).0 / 1_000_000) != Decision::Delete {
+            if of(&pod, &recovery, self.now(world).0 / 1_000_000) != PodDecision::Delete {
                 continue;
             }
             let seen = &world.writes[..self.seen];
