@@ -159,7 +159,7 @@ fn spawn_watches(
     });
 }
 
-/// The services and weeders of this replica, and what is said about them on a standby.
+/// The services and weeders of this replica, and its answers about them as a standby.
 fn merge(
     base: &ServiceBuilder,
     replica: &Replica<Leadership>,

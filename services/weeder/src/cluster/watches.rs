@@ -22,7 +22,7 @@ use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::Pod;
 use crate::domain::readiness::Slice;
 
-/// What a watch on slices brings.
+/// An update of a watch on slices.
 #[derive(Debug)]
 pub(crate) enum SliceUpdate {
     Applied(Slice),
@@ -31,7 +31,7 @@ pub(crate) enum SliceUpdate {
     Listed(Vec<Slice>),
 }
 
-/// What a watch on pods brings.
+/// An update of a watch on pods.
 #[derive(Debug)]
 pub(crate) enum PodUpdate {
     Applied(Pod),
@@ -147,8 +147,8 @@ impl<H: SeedUpdates> SeedWatches<H> {
 
     /// Watches the pods in a crash loop.
     ///
-    /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are known
-    /// at the moment at which their service recovers. A list for each recovery would take 20,000 requests when a seed
+    /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are
+    /// known at the moment at which their service recovers. A list for each recovery would take 20,000 requests when a seed
     /// with 10,000 shoots recovers.
     ///
     /// # Errors

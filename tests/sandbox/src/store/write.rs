@@ -337,8 +337,8 @@ fn settle(
     }
     inner.put(&resource, key, new)
 }
-/// The writer that managedFields names. A real API server names the writer of every object; of those that the simulators
-/// write, only slices and Endpoints have one here, because the weeder reads when they were written.
+/// The writer that managedFields names. A real API server names the writer of every object; of those that the
+/// simulators write, only slices and Endpoints have one here, because the weeder reads when they were written.
 fn manager<'a>(res: &ResourceType, options: &'a WriteOptions) -> Option<&'a str> {
     let resource = res.key();
     let is_dated = resource == keys::ENDPOINT_SLICES || resource == keys::ENDPOINTS;
