@@ -9,6 +9,7 @@
 //! Permissions, in the namespace of the Lease: `coordination.k8s.io` `leases`: get and update by name, create.
 
 pub(crate) mod election;
+pub mod forward;
 mod run;
 
 use std::sync::Arc;
