@@ -10,6 +10,7 @@ use tonic::service::RoutesBuilder;
 use watchdog_api::policy::Mode;
 use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::events::{self, EventSink};
+use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::leadership::{ElectionTiming, Leadership};
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
@@ -22,7 +23,6 @@ use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
-use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
@@ -108,13 +108,18 @@ pub fn start(
     };
     let current = rules.borrow().clone();
     spawn_watches(base, replica, watches, current);
-    let (readiness, weeders) = merge(base, replica, &state);
+    let (readiness, weeders) = views(base, &leadership, &state);
     let api = WeederApi {
         readiness,
         weeders,
         streams: Streams::new(base.draining.clone()),
     };
-    routes.add_service(WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES));
+    let api = WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
+    routes.add_service(ForwardToLeader::new(
+        api,
+        leadership.clone(),
+        base.peer_dialer(SERVICE),
+    ));
     Arc::new(StateCollector { leadership, state })
 }
 
@@ -159,30 +164,23 @@ fn spawn_watches(
     });
 }
 
-/// The services and weeders of this replica, and its answers about them as a standby.
-fn merge(
+/// The services and weeders of the seed. Only the leader is asked.
+fn views(
     base: &ServiceBuilder,
-    replica: &Replica<Leadership>,
+    leadership: &Leadership,
     state: &Arc<SharedState>,
 ) -> (MergedView<pb::EndpointReadiness>, MergedView<pb::Weeder>) {
     let readiness = MergedView::new(base.identity.clone());
     let weeders = MergedView::new(base.identity.clone());
-    let nobody = watch::Sender::default().subscribe();
-    let leader = leader_name(base, replica.leadership());
-    let peers = ReplicaEndpoints::new(nobody, base.peer_dialer(SERVICE)).led_by(Some(leader));
-    let (observer, services, known) = (base.identity.clone(), state.clone(), base.readiness.clone());
+    let observer = base.identity.clone();
     let own = OwnItems {
         store: state.services.clone(),
         encode: move |key: &NamespacedName, state: &ServiceState| convert::readiness(key, state, &observer),
         key: convert::name_pair,
-        exists: move |NamePair(namespace, service): &NamePair| {
-            !known.blockers().is_empty()
-                || services
-                    .read(|state| state.has_service(&NamespacedName::new(namespace.clone(), service.clone())))
-        },
+        exists: |_: &NamePair| true,
         is_filled: is_filled(base, &state.services),
     };
-    readiness.spawn(base, own, peers.clone());
+    readiness.spawn_led(base, own, leadership.subscribe());
     let (owner, clock) = (base.identity.clone(), state.clone());
     let own = OwnItems {
         store: state.weeders.clone(),
@@ -193,28 +191,8 @@ fn merge(
         exists: |_: &NamePair| true,
         is_filled: is_filled(base, &state.weeders),
     };
-    weeders.spawn(base, own, peers);
+    weeders.spawn_led(base, own, leadership.subscribe());
     (readiness, weeders)
-}
-
-/// The name of the leader.
-fn leader_name(base: &ServiceBuilder, leadership: &Leadership) -> watch::Receiver<Option<Arc<str>>> {
-    let (names, name) = watch::channel(None);
-    let (mut leader, stop) = (leadership.leader(), base.draining.clone());
-    base.tasks.critical("leader", async move {
-        loop {
-            let current = leader
-                .borrow_and_update()
-                .as_ref()
-                .map(|leader| leader.name.clone());
-            names.send_replace(current);
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                changed = leader.changed() => changed?,
-            }
-        }
-    });
-    name
 }
 
 /// Says of a merged view whether it has all items of a store, and the store those of the whole seed.

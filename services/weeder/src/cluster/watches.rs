@@ -148,8 +148,8 @@ impl<H: SeedUpdates> SeedWatches<H> {
     /// Watches the pods in a crash loop.
     ///
     /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are
-    /// known at the moment at which their service recovers. A list for each recovery would take 20,000 requests when a seed
-    /// with 10,000 shoots recovers.
+    /// known at the moment at which their service recovers. A list for each recovery would take 20,000 requests when a
+    /// seed with 10,000 shoots recovers.
     ///
     /// # Errors
     /// When a watch ends or panics.

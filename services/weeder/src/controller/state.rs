@@ -516,7 +516,8 @@ impl WeederState {
         std::mem::take(&mut self.findings)
     }
 
-    pub(crate) fn has_service(&self, key: &NamespacedName) -> bool {
+    #[cfg(test)]
+    fn has_service(&self, key: &NamespacedName) -> bool {
         self.index.get(key).is_some()
     }
 
