@@ -34,7 +34,7 @@ pub(crate) enum SliceUpdate {
 /// An update of a watch on pods.
 #[derive(Debug)]
 pub(crate) enum PodUpdate {
-    Applied(Pod),
+    Applied(Box<Pod>),
     Removed(NamespacedName),
     /// These exist and no others.
     Synced(BTreeSet<NamespacedName>),
@@ -194,7 +194,7 @@ impl<H: SeedUpdates> SeedWatches<H> {
         let on_change = move |change| {
             let update = match change {
                 Change::Applied(object) => match PodObject::into_pod(object) {
-                    Some(pod) => PodUpdate::Applied(pod),
+                    Some(pod) => PodUpdate::Applied(Box::new(pod)),
                     None => return,
                 },
                 Change::Deleted(object) => PodUpdate::Removed(name_of(ObjectKey::of(&object))),

@@ -28,7 +28,7 @@ impl SeedUpdates for Arc<SharedState> {
 
     fn pod_updated(&self, query: &PodQuery, update: PodUpdate) {
         self.update(|state, now| match update {
-            PodUpdate::Applied(pod) => state.pod_applied(pod, now),
+            PodUpdate::Applied(pod) => state.pod_applied(*pod, now),
             PodUpdate::Removed(pod) => state.pod_removed(&pod, query),
             PodUpdate::Synced(live) => state.pods_synced(query, &live),
         });

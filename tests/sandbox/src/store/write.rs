@@ -325,7 +325,7 @@ fn settle(
             (old.number("/metadata/generation") + 1).into(),
         );
     }
-    if let Some(manager) = manager(&res, options) {
+    if let Some(manager) = manager(res, options) {
         fields::track(Some(old.value()), &mut new, manager, &res.api_version());
     }
     let resource = res.key();
