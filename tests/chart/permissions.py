@@ -16,6 +16,13 @@ AUTHORITY = {
 MEMBERSHIP = {
     (verb, "coordination.k8s.io", "leases", "") for verb in ("get", "list", "watch", "create", "update", "delete")
 }
+ELECTION = {
+    ("create", "coordination.k8s.io", "leases", ""),
+    ("get", "coordination.k8s.io", "leases", "weeder-leader"),
+    ("update", "coordination.k8s.io", "leases", "weeder-leader"),
+}
+# In the namespace of the Leases, by service.
+LEASE_RULES = {"lease-probe": MEMBERSHIP, "scaling-coordinator": MEMBERSHIP, "weeder": ELECTION}
 
 # In all namespaces, by service: (verb, group, resource, name).
 EVERYWHERE = {
@@ -44,17 +51,10 @@ EVERYWHERE = {
         ("list", "", "pods", ""),
         ("watch", "", "pods", ""),
         ("delete", "", "pods", ""),
-        ("list", "", "namespaces", ""),
-        ("watch", "", "namespaces", ""),
         ("create", "events.k8s.io", "events", ""),
         ("patch", "events.k8s.io", "events", ""),
     }
     | {(verb, "", "endpoints", service) for service in GARDENER_SERVICES for verb in ("list", "watch")},
-}
-
-# What services ask for besides, when an option is on.
-WITH_OPTION = {
-    "weeder": {(verb, "", resource, "") for verb in ("list", "watch") for resource in ("services", "endpoints")},
 }
 
 # What a careless rule would give: (verb, group, resource, name, namespace).

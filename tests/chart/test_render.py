@@ -9,7 +9,7 @@ import pytest
 import yaml
 from chart import CHART, DIGEST, LEASES, MATRIX, NAMESPACE, ROOT, SERVICES, hooks, merged, notes, of_kind, render
 from kubernetes_validate.utils import all_versions
-from permissions import EVERYWHERE, WITH_OPTION, granted, role
+from permissions import EVERYWHERE, granted, role
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
@@ -234,20 +234,7 @@ def test_permissions_in_the_sources_are_spelt_out_here():
     for service in SERVICES:
         for source in (ROOT / "services" / service / "src" / "cluster").rglob("*.rs"):
             for asked in re.findall(r'Permission::new\(\s*"(\w+)",\s*"([\w.]*)",\s*"([\w/]+)"', source.read_text()):
-                known = EVERYWHERE[service] | WITH_OPTION.get(service, set())
-                assert asked in {rule[:3] for rule in known}, f"{source.name} asks for {asked}"
-
-
-def test_services_are_read_only_where_their_annotations_are():
-    for on in False, True:
-        rendered = render({"weeder": {"dependantsAnnotation": on}})
-        weeder = of_kind(rendered, "Deployment")["watchdog-weeder"]
-        assert ("dependants-annotation" in _arguments(weeder)) == on
-        rules = granted(of_kind(rendered, "ClusterRole")[role("weeder")])
-        # All Endpoints include those of the configured services.
-        named = {rule for rule in EVERYWHERE["weeder"] if rule[2] == "endpoints"}
-        assert rules == (EVERYWHERE["weeder"] - named | WITH_OPTION["weeder"] if on else EVERYWHERE["weeder"])
-        assert "--dependants-annotation" not in str(of_kind(rendered, "Deployment")["watchdog-lease-probe"])
+                assert asked in {rule[:3] for rule in EVERYWHERE[service]}, f"{source.name} asks for {asked}"
 
 
 def test_local_addresses_stay_refused_whatever_the_values():

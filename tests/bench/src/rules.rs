@@ -261,7 +261,8 @@ fn weed() -> Work {
             key: key.clone(),
             service: Some("kube-apiserver".into()),
             endpoints: Endpoints::of([turn.is_multiple_of(2), false]),
-            pods: None,
+            write: None,
+            triggered: None,
         };
         black_box(index.apply(slice, now));
         let container = |name: &str, waiting: Option<&str>| {

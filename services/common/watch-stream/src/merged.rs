@@ -135,6 +135,59 @@ impl<M: FeedItem> MergedView<M> {
         });
     }
 
+    /// Follows the items of a program of which one replica leads, until the process drains. Only the leader is asked, so
+    /// there is nothing to merge. `leads` says whether this one leads; each time it begins to, answers wait until it has
+    /// all items.
+    pub fn spawn_led<K, V>(
+        &self,
+        base: &ServiceBuilder,
+        own: OwnItems<
+            K,
+            V,
+            impl Fn(&K, &V) -> M + Send + 'static,
+            impl Fn(&K) -> M::Key + Send + 'static,
+            impl Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
+            impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + Sync + 'static,
+        >,
+        leads: watch::Receiver<bool>,
+    ) where
+        K: Ord + Clone + Send + Sync + 'static,
+        V: Send + Sync + 'static,
+    {
+        let (view, stop) = (self.clone(), base.draining.clone());
+        view.replicas.send_modify(|replicas| replicas.listed = true);
+        base.tasks.critical(M::FEED, async move {
+            // What the leader takes back is gone.
+            let taken_back = |_: &M::Key| false;
+            let follow = view.follow_own(&own.store, own.encode, own.key, &taken_back);
+            let led = async { tokio::join!(follow, view.follow_lead(leads, &own.is_filled)) };
+            stop.run_until_cancelled(led).await;
+            Ok(())
+        });
+    }
+
+    /// A replica that begins to lead has all items once it has those of the whole seed. Ends with the election.
+    async fn follow_lead(
+        &self,
+        mut leads: watch::Receiver<bool>,
+        is_filled: &impl Fn(&dyn Fn(&M::Key) -> bool) -> bool,
+    ) {
+        loop {
+            let leads_now = *leads.borrow_and_update();
+            self.replicas.send_modify(|replicas| replicas.filled = false);
+            let filled = async {
+                if leads_now {
+                    self.fill(is_filled).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                changed = leads.changed() => if changed.is_err() { return },
+                () = filled => {}
+            }
+        }
+    }
+
     /// Takes over the items of this replica. Never ends.
     async fn follow_own<K: Ord + Clone, V>(
         &self,
