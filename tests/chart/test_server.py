@@ -125,7 +125,7 @@ def test_rules_grant_what_is_asked_for_and_nothing_else(releases):
     rendered = objects(releases.install(dry_run="server"))
     for service in SERVICES:
         assert granted(of_kind(rendered, "ClusterRole")[role(service)]) == EVERYWHERE[service]
-        assert granted(of_kind(rendered, "Role")[f"watchdog-{service}"]) == LEASES[service] | AUTHORITY
+        assert granted(of_kind(rendered, "Role")[f"watchdog-{service}"]) == LEASE_RULES[service] | AUTHORITY
 
 
 def test_rules_follow_the_configuration(releases):
