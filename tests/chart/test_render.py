@@ -296,6 +296,17 @@ def test_network_policies_let_through_what_is_needed():
         assert peers(spec["ingress"][0], "from") == [*called_by, "watchdogctl"]
 
 
+def test_openshift_chooses_the_user_and_answers_dns_on_a_port_of_its_own():
+    values = {"seed": {"gardener": False, "openshift": True}, "networkPolicy": {"enabled": True}}
+    objects = render(values)
+    pods = [d["spec"]["template"]["spec"] for d in of_kind(objects, "Deployment").values()]
+    for pod in pods:
+        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    for policy in of_kind(objects, "NetworkPolicy").values():
+        ports = [port for rule in policy["spec"]["egress"] for port in rule["ports"]]
+        assert {port["port"] for port in ports if port["protocol"] == "UDP"} == {53, 5353}
+
+
 def test_helm_test_asks_each_replica_as_people_do():
     (pod,) = hooks(render(), "test")
     (container,) = pod["spec"]["containers"]

@@ -67,6 +67,7 @@ HELD_OF = 'watchdog_scaling_shoot_held_down_resources{pod="coordinator-0",shoot=
 TO_RESTORE = 'watchdog_scaling_shoot_resources_to_restore{pod="coordinator-0",shoot="a"}'
 ZONES = 'watchdog_shoot_zones_expired{pod="probe-0",shoot="a"}'
 FRACTION = 'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}'
+ELIGIBLE = 'watchdog_shoot_eligible_lease_fraction{pod="probe-0",shoot="a"}'
 UNPROTECTED = 'watchdog_shoot_unprotected{pod="probe-0",shoot="a",outcome="api_server_unreachable"}'
 CHANGED = 'watchdog_shoot_outcome_changed_timestamp_seconds{pod="probe-0",shoot="a"}'
 HEALTHY_0 = 'watchdog_shoots{pod="probe-0",outcome="healthy"}'
@@ -280,6 +281,8 @@ CASES = {
     ),
     "one-shoot-is-unprotected-for-a-while": (held(UNPROTECTED, "a", 20, 38), "20m", "2h", []),
     "one-shoot-after-the-other-is-unprotected": (after_the_other(held, UNPROTECTED), "28m", "2h", []),
+    "conditions-hide-most-nodes": ({ELIGIBLE: "_x19 0.17x279"}, "19m", "21m", ["WatchdogLeasesNotEligible"]),
+    "conditions-hide-half-of-the-nodes": ({ELIGIBLE: "_x19 0.5x279"}, "31m", "2h", []),
     "one-shoot-flaps": ({CHANGED: "60x20 660+30x279"}, "14m", "22m", ["WatchdogShootFlapping"]),
     "one-shoot-flaps-more-slowly-than-it-is-scraped": (
         {CHANGED: "60x20 " + " ".join(f"{660 + 120 * n}x3" for n in range(70))},

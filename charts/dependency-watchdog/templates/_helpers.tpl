@@ -248,12 +248,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile:
-    type: RuntimeDefault
+  {{- include "watchdog.podSecurityContext" $root | nindent 2 }}
 {{- range $key := list "dnsConfig" "nodeSelector" "tolerations" "affinity" }}
 {{- with get $values $key }}
 {{ $key }}:
@@ -268,4 +263,16 @@ securityContext:
 {{- $gardener := $root.Values.seed.gardener | ternary (include "watchdog.gardenerLabels" . | fromYaml) dict }}
 {{- $own := merge (index . 3) $gardener $root.Values.commonLabels }}
 {{- merge dict (include "watchdog.selector" . | fromYaml) (index . 2).podLabels $own | toYaml }}
+{{- end }}
+
+{{- /* The user of a Pod. OpenShift gives each namespace users of its own and refuses others. */}}
+{{- define "watchdog.podSecurityContext" -}}
+runAsNonRoot: true
+{{- if not .Values.seed.openshift }}
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
 {{- end }}

@@ -23,7 +23,7 @@ struct Flags {
     #[arg(long, value_name = "FILE")]
     config_file: PathBuf,
 
-    /// Kubeconfig of the seed. Default: the Pod's service account, else the file named by KUBECONFIG.
+    /// Kubeconfig of the seed. Default: the file named by KUBECONFIG, else the Pod's service account.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 

@@ -95,6 +95,11 @@ pub(crate) const EXPIRED_FRACTION: Gauge<ShootLabel<'_>> = Gauge::new(
     "Share of the eligible leases of a shoot that are expired, by shoot.",
 );
 
+pub(crate) const ELIGIBLE_FRACTION: Gauge<ShootLabel<'_>> = Gauge::new(
+    "watchdog_shoot_eligible_lease_fraction",
+    "Share of the leases of a shoot that are eligible, by shoot. Only shoots where some are not.",
+);
+
 pub(crate) const VERDICT_AGE: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_verdict_age_seconds",
     "Time since the last verdict on a shoot was observed, by shoot. Only shoots that are probed.",

@@ -313,7 +313,7 @@ impl HostileServer {
             chain.extend((0..16).map(|_| CertificateDer::from(vec![0x30; 1 << 16])));
         }
         let private = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()

@@ -110,7 +110,7 @@ fn server_config(
     certificate: CertificateDer<'static>,
     key: &KeyPair,
 ) -> Result<Arc<ServerConfig>, SandboxError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(ca.clone())?;
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())

@@ -115,6 +115,9 @@ pub struct Provider {
 pub struct Worker {
     /// Name of the pool, which its nodes carry in the label `worker.gardener.cloud/pool`.
     pub name: String,
+    /// True if the pool runs the control plane of its own shoot, which is then self-hosted.
+    #[serde(default, rename = "controlPlane", deserialize_with = "text::is_set")]
+    pub runs_control_plane: bool,
     /// Settings of machine-controller-manager for this pool.
     #[serde(default)]
     pub machine_controller_manager: MachineControllerManager,
@@ -231,7 +234,9 @@ impl Subset for RawSpec {
             "spec" => {
                 "hibernation" => { "enabled" },
                 "kubernetes" => { "kubeControllerManager" => { "nodeMonitorGracePeriod" } },
-                "provider" => { "workers" => { "name", "machineControllerManager" => { "nodeConditions" } } },
+                "provider" => {
+                    "workers" => { "name", "controlPlane" => {}, "machineControllerManager" => { "nodeConditions" } },
+                },
             },
             "status" => { "hibernated", "lastOperation" => { "type", "state" } },
         },

@@ -76,7 +76,7 @@ pub(crate) fn read<F: DeserializeOwned, T>(
     let file = file.ok_or_else(|| failed(ConfigError::new(Location::UNKNOWN, "", "the file is empty")))?;
     let (unknown_fields, faults) = (Faults::default(), Faults::default());
     for (path, place) in paths.iter().zip(places(text, &paths)) {
-        unknown_fields.add(place, shown(path), "unknown field");
+        unknown_fields.add(place, shown(path), unknown_field(path));
     }
     let root = Section {
         faults: &faults,
@@ -94,6 +94,18 @@ pub(crate) fn read<F: DeserializeOwned, T>(
             Ok(Parsed { config, ignored })
         }
         _ => Err(ConfigErrors::new(errors)),
+    }
+}
+
+/// What the files of dependency-watchdog 0.x begin with.
+const OF_VERSION_0: [&str; 2] = ["probes", "services"];
+
+fn unknown_field(path: &[PathStep]) -> &'static str {
+    match path {
+        [PathStep::Key(key)] if OF_VERSION_0.contains(&key.as_str()) => {
+            "unknown field: this is a file for dependency-watchdog 0.x; docs/configuration.md has the format of today"
+        }
+        _ => "unknown field",
     }
 }
 

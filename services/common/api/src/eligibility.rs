@@ -10,6 +10,7 @@
 //! | hibernation enabled in the spec | skip | stop |
 //! | lastOperation is Migrate | skip | stop |
 //! | no worker pools | skip | stop |
+//! | a worker pool runs the control plane (self-hosted) | skip | stop |
 //! | hibernation disabled, status still hibernated (waking up) | skip | carry on |
 //! | lastOperation is Reconcile, any state | probe | carry on |
 //! | lastOperation is Create or Restore, Succeeded | probe | carry on |
@@ -37,6 +38,8 @@ pub enum SkipReason {
     Migrating,
     /// The shoot has no worker pool.
     NoWorkers,
+    /// A worker pool of the shoot runs its control plane.
+    SelfHosted,
     /// The shoot was not created or restored successfully yet.
     NotReconciled,
     /// The Cluster cannot be read, for this reason.
@@ -76,7 +79,7 @@ pub fn may_start(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
 /// asks for in addition (not waking up, a successful last operation) does not end it.
 ///
 /// # Errors
-/// The reason to stop: deletion, hibernation, migration, no workers, or a Cluster that cannot be read.
+/// The reason to stop: deletion, hibernation, migration, no workers, self-hosting, or a Cluster that cannot be read.
 pub fn may_continue(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
     settings(not_stopped(cluster)?)
 }
@@ -113,6 +116,16 @@ fn not_stopped(cluster: &Cluster) -> Result<&Shoot, SkipReason> {
     }
     if shoot.spec.provider.workers.is_empty() {
         return Err(SkipReason::NoWorkers);
+    }
+    // No machine-controller-manager replaces the machines, and the seed has nothing to scale.
+    if shoot
+        .spec
+        .provider
+        .workers
+        .iter()
+        .any(|worker| worker.runs_control_plane)
+    {
+        return Err(SkipReason::SelfHosted);
     }
     Ok(shoot)
 }
@@ -167,6 +180,7 @@ impl SkipReason {
             Self::WakingUp => "waking_up",
             Self::Migrating => "migrating",
             Self::NoWorkers => "no_workers",
+            Self::SelfHosted => "self_hosted",
             Self::NotReconciled => "not_reconciled",
             Self::Malformed(_) => "malformed",
         }
@@ -183,6 +197,10 @@ impl fmt::Display for SkipReason {
             ),
             Self::Migrating => f.write_str("The shoot's control plane is being migrated to another seed."),
             Self::NoWorkers => f.write_str("The shoot has no worker pools."),
+            Self::SelfHosted => f.write_str(
+                "The shoot is self-hosted: its control plane runs on its own nodes, where nothing can be scaled from \
+                 the seed.",
+            ),
             Self::NotReconciled => f.write_str(
                 "The shoot has not been created or restored successfully yet, or its last operation is not known.",
             ),

@@ -85,6 +85,11 @@ pub(crate) fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<s
     name(&text).map_err(D::Error::custom)
 }
 
+/// True if the field has a value.
+pub(crate) fn is_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Option::<IgnoredAny>::deserialize(deserializer).map(|value| value.is_some())
+}
+
 /// True: the field is there, whatever its value.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)

@@ -1,8 +1,13 @@
-//! Certificates that the programs issue for themselves, from a certificate authority that the replicas share. Rules
-//! only: the Secret is read and written by `watchdog_kube::authority`.
+//! Certificates that the programs issue for themselves, from a certificate authority that the replicas share, and the
+//! rules by which they judge the certificates of API servers. No I/O: the Secret is read and written by
+//! `watchdog_kube::authority`.
 
 mod authority;
+mod chain;
+mod server;
 mod validity;
 
 pub use authority::{Authorities, Issued};
+pub use chain::{Refusal, TrustStore};
+pub use server::{ClientTlsError, client_config};
 pub use validity::ValidityPeriod;

@@ -72,7 +72,7 @@ impl<V: ?Sized> UnendedAuthorities<V> {
         for authority in authorities {
             ending.entry(end(authority)).or_default().push(authority);
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let (mut roots, mut by_end) = (RootCertStore::empty(), Vec::new());
         for (end, authorities) in ending.into_iter().rev().take_while(|(end, _)| now <= *end) {
             for authority in authorities {

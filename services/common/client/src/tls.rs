@@ -80,7 +80,7 @@ impl ClientTls {
     }
 }
 
-/// A client's configuration for gRPC: HTTP/2 by ALPN, ring, TLS 1.2 and 1.3. The verifier is that of
+/// A client's configuration for gRPC: HTTP/2 by ALPN, TLS 1.2 and 1.3. The verifier is that of
 /// [`server_verifier`].
 ///
 /// # Errors
@@ -90,7 +90,7 @@ pub fn client_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()

@@ -157,13 +157,16 @@ pub(crate) fn shown(error: &(dyn Error + 'static)) -> String {
     kubeconfig::failure_of_credentials(error).unwrap_or_else(|| chain(error))
 }
 
-/// A client for the seed: from `kubeconfig`, else the Pod's service account, else the file named by KUBECONFIG.
-/// Requests are not retried behind the caller's back: every part has its own schedule.
+/// A client for the seed: from `kubeconfig`, else the file named by KUBECONFIG, else the Pod's service account, else
+/// the file in the home directory, as every program with controller-runtime has it. Requests are not retried behind the
+/// caller's back: every part has its own schedule.
 ///
 /// # Errors
 /// When none of the three is there or the one that is cannot be used.
 pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result<kube::Client> {
-    let mut config = if kubeconfig.is_none() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+    let is_set = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+    let is_named = kubeconfig.is_some() || is_set("KUBECONFIG");
+    let mut config = if !is_named && is_set("KUBERNETES_SERVICE_HOST") {
         Config::incluster().context("cannot use the service account of the Pod")?
     } else {
         config_of(kubeconfig)

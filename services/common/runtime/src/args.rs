@@ -39,7 +39,7 @@ pub struct CommonArgs {
     #[arg(long)]
     pub ignore_unknown_fields: bool,
 
-    /// Kubeconfig of the seed. Default: the Pod's service account, else the file named by KUBECONFIG.
+    /// Kubeconfig of the seed. Default: the file named by KUBECONFIG, else the Pod's service account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 

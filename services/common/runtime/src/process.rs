@@ -119,7 +119,7 @@ where
     register_metrics();
     open_files::raise_limit();
     // rustls is built with one provider only, but crates that ask for the default one need it installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return usage_error(&format!("cannot start the runtime: {error}")),

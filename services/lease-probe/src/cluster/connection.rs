@@ -82,6 +82,8 @@ pub struct CachedConnection<C: Connector> {
     /// True if the last request is waiting for a permit to open a connection, or was cancelled while it waited. The
     /// server never received such a request.
     pub(super) queueing: bool,
+    /// The same, for the addresses of the server.
+    pub(super) resolving: bool,
     /// True if the last answer is waiting for memory of this process, or was given up while it waited.
     pub(super) waits_for_memory: bool,
 }
@@ -102,6 +104,7 @@ impl<C: Connector> CachedConnection<C> {
             suspicion: None,
             lists: ListCounts::default(),
             queueing: false,
+            resolving: false,
             waits_for_memory: false,
         }
     }
@@ -137,7 +140,7 @@ impl<C: Connector> CachedConnection<C> {
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
     pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
-        (self.queueing, self.waits_for_memory) = (false, false);
+        (self.queueing, self.resolving, self.waits_for_memory) = (false, false, false);
         let limits = self.limits.clone();
         if let Some(mut link) = self.take_open() {
             let sent = Instant::now();
@@ -149,6 +152,7 @@ impl<C: Connector> CachedConnection<C> {
                         self.suspect(Suspicion::SilentAt(sent));
                         // This is not queueing: the server may have the request.
                         let mut fresh = pin!(async {
+                            self.resolve().await?;
                             let permit = limits.connect.acquire().await;
                             Box::pin(self.request_fresh(permit, request)).await
                         });
@@ -173,6 +177,10 @@ impl<C: Connector> CachedConnection<C> {
             // The server may have closed it while it was idle; a new one shows whether it lives.
             self.note_end(&link);
         }
+        self.resolving = true;
+        let resolved = self.resolve().await;
+        self.resolving = false;
+        resolved?;
         self.queueing = true;
         let permit = limits.connect.acquire().await;
         self.queueing = false;
@@ -184,10 +192,11 @@ impl<C: Connector> CachedConnection<C> {
     ///
     /// # Errors
     /// As [`request`](Self::request); [`ProbeFailure::Timeout`] when the server had its time,
-    /// [`ProbeFailure::QueueTimeout`] when no permit was free for as long.
+    /// [`ProbeFailure::NameLookup`] when its addresses were not found in as much, [`ProbeFailure::QueueTimeout`] when
+    /// no permit was free for as long.
     pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
         let request = ApiRequest::get(path, AnswerKind::Small);
-        self.queueing = false;
+        (self.queueing, self.resolving) = (false, false);
         if let Some(mut link) = self.take_open() {
             let sent = Instant::now();
             let exchange = async {
@@ -200,6 +209,8 @@ impl<C: Connector> CachedConnection<C> {
                 _ => self.suspect(Suspicion::NoticedAt(sent)),
             }
         }
+        let resolved = tokio::time::timeout(limit, self.resolve()).await;
+        resolved.unwrap_or_else(|_| Err(ProbeFailure::slow_lookup(limit)))?;
         let limits = self.limits.clone();
         let permit = tokio::time::timeout(limit, limits.connect.acquire()).await;
         let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(limit))?;
@@ -284,6 +295,13 @@ impl<C: Connector> CachedConnection<C> {
             && self
                 .answered_at
                 .is_some_and(|answered| at.saturating_duration_since(answered) < HABITUAL)
+    }
+
+    async fn resolve(&self) -> Result<(), ProbeFailure> {
+        match &self.target {
+            Some((_, target)) => self.connector.resolve(target).await,
+            None => Ok(()),
+        }
     }
 
     /// Sends a request over a new connection. Callers keep it on the heap: it is rare, and every probe would have room

@@ -8,24 +8,26 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use http::{Request, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use rustls::CertificateError;
+use rustls::{CertificateError, OtherError};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep};
 use tracing::Span;
 use watchdog_api::kubeconfig::ShootAccess;
 use watchdog_api::protobuf;
+use watchdog_certificates::Refusal;
 use watchdog_runtime::failure::{chain, is_local_limit};
 
-use super::connection::CONNECT_TIMEOUT;
 use super::resolver::HostLookup;
 use super::tls::{self, ShootTls};
 use super::transport::{ApiRequest, Connector, End, Link};
@@ -47,11 +49,11 @@ const LATE_PONG: Duration = Duration::from_millis(500);
 /// way of 50 ms.
 const RECEIVE_WINDOW: u32 = 256 * 1024;
 
-/// Of the names of a certificate that does not match, this many are shown.
-const NAMES_SHOWN: usize = 5;
-
 /// The most bytes of the headers of an answer.
 const MAX_HEADERS: u32 = 16 * 1024;
+
+/// When one address has not answered for this time, the next one is tried beside it.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Of the addresses of a name, this many are tried.
 const MOST_ADDRESSES: usize = 8;
@@ -123,6 +125,18 @@ impl Connector for HttpConnector {
         }))
     }
 
+    async fn resolve(&self, target: &Arc<HttpTarget>) -> Result<(), ProbeFailure> {
+        // The resolver does not say so when it lacks a file descriptor itself.
+        target
+            .name
+            .resolve(MOST_ADDRESSES)
+            .await
+            .map_err(|error| match out_of_file_descriptors() {
+                Some(limit) => target.unreachable(&limit),
+                None => ProbeFailure::NameLookup(format!("{}: {error}", target.name.host())),
+            })
+    }
+
     async fn open(&self, target: &Arc<HttpTarget>) -> Result<HttpLink, ProbeFailure> {
         let tcp = self.connect(target).await?;
         tcp.set_nodelay(true).map_err(|e| target.unreachable(&e))?;
@@ -176,17 +190,11 @@ impl Connector for HttpConnector {
 }
 
 impl HttpConnector {
-    /// Resolves the host, for each connection anew, and connects to the first of its addresses that answers. Each has
-    /// an equal part of the time that is left of [`CONNECT_TIMEOUT`].
+    /// Connects to the first of the addresses that answers.
     async fn connect(&self, target: &HttpTarget) -> Result<TcpStream, ProbeFailure> {
-        let deadline = Instant::now() + CONNECT_TIMEOUT;
-        let resolved = target.name.addresses(MOST_ADDRESSES).await;
-        // The resolver does not say so when it lacks a file descriptor itself.
-        let resolved = resolved.map_err(|e| match out_of_file_descriptors() {
-            Some(limit) => target.unreachable(&limit),
-            None => target.unreachable(&e),
-        })?;
-        let (refused, allowed): (Vec<SocketAddr>, Vec<SocketAddr>) = resolved
+        let (refused, allowed): (Vec<SocketAddr>, Vec<SocketAddr>) = target
+            .name
+            .addresses()
             .into_iter()
             .partition(|address| !self.allow_local_addresses && refused_kind(address.ip()).is_some());
         match refused.first().map(SocketAddr::ip) {
@@ -195,28 +203,49 @@ impl HttpConnector {
                 address,
                 kind: refused_kind(address).unwrap_or_default(),
             }),
-            _ => connect_first(&allowed, deadline)
-                .await
-                .map_err(|e| target.unreachable(&e)),
+            _ => connect_first(&allowed).await.map_err(|e| target.unreachable(&e)),
         }
     }
 }
 
-/// Tries the addresses in their order; the error is that of the last one.
-async fn connect_first(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+/// Races the addresses (RFC 8305): each begins [`ATTEMPT_DELAY`] after the one before, or when one before has failed.
+/// The error is the last one.
+async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut failure = io::Error::other("it has no address");
-    for (tried, address) in addresses.iter().enumerate() {
-        let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
-        let part = deadline.saturating_duration_since(Instant::now()) / left;
-        match timeout(part, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            // The next address lacks it, too.
-            Ok(Err(error)) if is_local_limit(&error) => return Err(error),
-            Ok(Err(error)) => failure = error,
-            Err(_) => failure = io::Error::other(format!("{address} does not answer")),
+    let mut waiting = interleaved(addresses).into_iter();
+    let mut attempts = FuturesUnordered::new();
+    loop {
+        match waiting.next() {
+            Some(address) => attempts.push(TcpStream::connect(address)),
+            None if attempts.is_empty() => return Err(failure),
+            None => {}
+        }
+        tokio::select! {
+            Some(attempt) = attempts.next() => match attempt {
+                Ok(stream) => return Ok(stream),
+                // The other addresses lack it, too.
+                Err(error) if is_local_limit(&error) => return Err(error),
+                Err(error) => failure = error,
+            },
+            () = sleep(ATTEMPT_DELAY), if waiting.len() > 0 => {}
         }
     }
-    Err(failure)
+}
+
+/// IPv6 and IPv4 in turn, in the resolver's order, so that a network without one of them costs one delay.
+fn interleaved(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, second): (Vec<SocketAddr>, Vec<SocketAddr>) = addresses
+        .iter()
+        .partition(|address| address.is_ipv6() == first_is_v6);
+    let mut second = second.into_iter();
+    let mut ordered = Vec::with_capacity(addresses.len());
+    for address in first {
+        ordered.push(address);
+        ordered.extend(second.next());
+    }
+    ordered.extend(second);
+    ordered
 }
 
 impl HttpTarget {
@@ -400,21 +429,15 @@ fn bearer(token: &SecretString) -> Result<header::HeaderValue, header::InvalidHe
 /// The TLS error inside an I/O error, if that is what it is.
 fn tls_error(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    let text = match error {
-        rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
-            expected,
-            presented,
-        }) => {
-            let names: Vec<&str> = presented.iter().take(NAMES_SHOWN).map(String::as_str).collect();
-            format!(
-                "the certificate does not have the name {}, only {}. Set tls-server-name in the kubeconfig",
-                expected.to_str(),
-                names.join(", ")
-            )
+    // A refusal is short and names the remedy at its end.
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(refusal)))
+            if refusal.is::<Refusal>() =>
+        {
+            Some(refusal.to_string())
         }
-        other => other.to_string(),
-    };
-    Some(quote(&text))
+        other => Some(quote(&other.to_string())),
+    }
 }
 
 fn broken(error: hyper::Error) -> ProbeFailure {
@@ -441,17 +464,54 @@ mod tests {
 
     /// One address refuses, or the only one does.
     #[tokio::test]
-    async fn addresses_are_tried_in_their_order() {
+    async fn the_next_address_is_tried_when_one_refuses() {
         let bound = || async { tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap() };
         let (closed, first, second) = (bound().await, bound().await, bound().await);
         let [refuses, first_address, second_address] =
             [&closed, &first, &second].map(|listener| listener.local_addr().unwrap());
         drop(closed);
-        let deadline = Instant::now() + CONNECT_TIMEOUT;
-        let stream = connect_first(&[refuses, first_address, second_address], deadline).await;
+        let stream = connect_first(&[refuses, first_address, second_address]).await;
         assert_eq!(stream.unwrap().peer_addr().unwrap(), first_address);
-        assert!(connect_first(&[refuses], deadline).await.is_err());
-        assert!(connect_first(&[], deadline).await.is_err());
+        assert!(connect_first(&[refuses]).await.is_err());
+        assert!(connect_first(&[]).await.is_err());
+    }
+
+    /// Connections to an address whose queue of connections is full get no answer.
+    #[tokio::test]
+    async fn an_address_that_is_dead_is_not_waited_for() {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let silent = socket.listen(1).unwrap();
+        let dead = silent.local_addr().unwrap();
+        let mut queued = Vec::new();
+        while let Ok(stream) = tokio::time::timeout(ATTEMPT_DELAY, TcpStream::connect(dead)).await {
+            queued.push(stream.unwrap());
+        }
+        let alive = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = alive.local_addr().unwrap();
+        let stream = connect_first(&[dead, dead, address]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), address);
+    }
+
+    #[test]
+    fn families_take_turns() {
+        let parsed = |addresses: &[&str]| -> Vec<SocketAddr> {
+            addresses.iter().map(|a| a.parse().unwrap()).collect()
+        };
+        let given = parsed(&[
+            "[2001:db8::1]:1",
+            "[2001:db8::2]:1",
+            "192.0.2.1:1",
+            "[2001:db8::3]:1",
+        ]);
+        let expected = parsed(&[
+            "[2001:db8::1]:1",
+            "192.0.2.1:1",
+            "[2001:db8::2]:1",
+            "[2001:db8::3]:1",
+        ]);
+        assert_eq!(interleaved(&given), expected);
+        assert_eq!(interleaved(&[]), []);
     }
 
     #[test]

@@ -4,8 +4,15 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// After this time the addresses that were found last are used (RFC 8767). A server there proves by its certificate
+/// that it is the API server.
+const STALE_AFTER: Duration = Duration::from_secs(1);
 
 /// Look-ups at a time: half of the threads that tokio has for what blocks.
 const MAX_LOOKUPS: usize = 256;
@@ -18,6 +25,8 @@ pub(super) struct HostLookup {
     host: String,
     port: u16,
     turn: Arc<Semaphore>,
+    /// Those that were found last.
+    known: Arc<Mutex<Vec<SocketAddr>>>,
 }
 
 impl HostLookup {
@@ -26,6 +35,7 @@ impl HostLookup {
             host: host.to_owned(),
             port,
             turn: Arc::new(Semaphore::new(1)),
+            known: Arc::default(),
         }
     }
 
@@ -33,14 +43,41 @@ impl HostLookup {
         &self.host
     }
 
-    /// Its addresses, `most` of them.
-    pub(super) async fn addresses(&self, most: usize) -> io::Result<Vec<SocketAddr>> {
+    /// Looks the name up, for each connection anew, and takes `most` of its addresses. A look-up that its caller has
+    /// given up goes on, and its result counts.
+    pub(super) async fn resolve(&self, most: usize) -> io::Result<()> {
         if let Ok(address) = self.host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(address, self.port)]);
+            *self.known.lock() = vec![SocketAddr::new(address, self.port)];
+            return Ok(());
         }
         let name = (self.host.clone(), self.port);
-        self.look_up(move || Ok(name.to_socket_addrs()?.take(most).collect()))
+        self.resolve_with(move || Ok(name.to_socket_addrs()?.take(most).collect()))
             .await
+    }
+
+    /// The addresses that [`resolve`](Self::resolve) has found last.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.known.lock().clone()
+    }
+
+    async fn resolve_with(
+        &self,
+        blocking: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> io::Result<()> {
+        let known = self.known.clone();
+        let mut looked_up = std::pin::pin!(self.look_up(move || {
+            *known.lock() = blocking()?;
+            Ok(())
+        }));
+        let result = match timeout(STALE_AFTER, &mut looked_up).await {
+            Ok(result) => result,
+            Err(_) if !self.known.lock().is_empty() => return Ok(()),
+            Err(_) => looked_up.await,
+        };
+        match result {
+            Err(_) if !self.known.lock().is_empty() => Ok(()),
+            result => result,
+        }
     }
 
     /// Each permit is given back by the thread, not by the caller.
@@ -89,14 +126,43 @@ mod tests {
         assert_eq!(second.await.unwrap(), 2);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_was_found_last_is_used_while_the_name_server_is_slow_or_fails() {
+        let name = HostLookup::new("slow.test", 1);
+        let [first, second]: [SocketAddr; 2] = ["192.0.2.1:1", "192.0.2.2:1"].map(|a| a.parse().unwrap());
+        let failed = || Err(io::Error::other("no such name"));
+        assert!(name.resolve_with(failed).await.is_err(), "nothing is known yet");
+        name.resolve_with(move || Ok(vec![first])).await.unwrap();
+        name.resolve_with(failed).await.unwrap();
+        assert_eq!(name.addresses(), [first]);
+        let (answer, name_server) = mpsc::channel::<()>();
+        let slow = move || {
+            name_server
+                .recv()
+                .map_err(io::Error::other)
+                .map(|()| vec![second])
+        };
+        let mut slow = Box::pin(name.resolve_with(slow));
+        assert!(poll!(&mut slow).is_pending());
+        // A paused clock stands still while a thread is blocked.
+        tokio::time::advance(STALE_AFTER).await;
+        slow.await.unwrap();
+        assert_eq!(name.addresses(), [first]);
+        answer.send(()).unwrap();
+        // The next one begins when the thread of the last one has ended.
+        let _ = name.resolve_with(failed).await;
+        assert_eq!(name.addresses(), [second], "the look-up that was given up counts");
+    }
+
     #[tokio::test]
     async fn an_address_needs_no_look_up() {
         for (host, expected) in [
             ("192.0.2.1", "192.0.2.1:443"),
             ("2001:db8::1", "[2001:db8::1]:443"),
         ] {
-            let found = HostLookup::new(host, 443).addresses(8).await.unwrap();
-            assert_eq!(found, [expected.parse().unwrap()]);
+            let name = HostLookup::new(host, 443);
+            name.resolve(8).await.unwrap();
+            assert_eq!(name.addresses(), [expected.parse().unwrap()]);
         }
     }
 }

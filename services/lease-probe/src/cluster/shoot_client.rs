@@ -164,6 +164,7 @@ impl<C: Connector> HttpShootClient<C> {
             Err(_) if connection.waits_for_memory => {
                 ProbeFailure::NoAnswerMemory(connection.limits.answers.capacity())
             }
+            Err(_) if connection.resolving => ProbeFailure::slow_lookup(budget.limit),
             Err(_) if connection.queueing => ProbeFailure::QueueTimeout(budget.limit),
             Err(_) => check_after_timeout(connection, budget.limit).await,
         };
@@ -322,6 +323,7 @@ async fn check_after_timeout<C: Connector>(
         Ok(()) => ProbeFailure::ListTimeout(limit),
         Err(
             failure @ (ProbeFailure::Throttled(_)
+            | ProbeFailure::NameLookup(_)
             | ProbeFailure::QueueTimeout(_)
             | ProbeFailure::LocalLimit(_)
             | ProbeFailure::NoAnswerMemory(_)),

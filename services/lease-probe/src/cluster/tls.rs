@@ -2,25 +2,31 @@
 
 use std::sync::{Arc, LazyLock};
 
+use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use watchdog_api::kubeconfig::ShootAccess;
+use watchdog_certificates::{TrustStore, client_config};
 
 use crate::domain::outcome::ProbeFailure;
 
 /// One crypto provider for all shoots: it is the larger part of a configuration.
 static PROVIDER: LazyLock<Arc<rustls::crypto::CryptoProvider>> =
-    LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
+    LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
 
 /// The authorities that the host trusts, read once.
-static HOST_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
-    let mut roots = RootCertStore::empty();
+static HOST_AUTHORITIES: LazyLock<Arc<TrustStore>> = LazyLock::new(|| {
     let loaded = rustls_native_certs::load_native_certs();
     for error in loaded.errors {
         tracing::warn!(%error, "cannot read an authority that the host trusts; leaving it out");
     }
-    roots.add_parsable_certificates(loaded.certs);
-    Arc::new(roots)
+    let (trusted, unreadable) = TrustStore::new(loaded.certs);
+    if unreadable > 0 {
+        tracing::warn!(
+            unreadable,
+            "the host trusts certificates that cannot be read; leaving them out"
+        );
+    }
+    Arc::new(trusted)
 });
 
 /// TLS for one shoot: the configuration and the name that the server's certificate must carry.
@@ -41,20 +47,14 @@ pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
         Some(name) => name.clone(),
         None => server_host(access)?,
     };
-    let roots = match &access.authorities {
-        None => HOST_ROOTS.clone(),
-        Some(certificates) => Arc::new(roots(certificates)?),
+    let trusted = match &access.authorities {
+        None => HOST_AUTHORITIES.clone(),
+        Some(certificates) => Arc::new(trusted(certificates)?),
     };
-    let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|e| unusable(&e.to_string()))?
-        .with_root_certificates(roots);
-    let mut config = match &access.credentials.client_certificate {
-        None => builder.with_no_client_auth(),
-        Some(client) => builder
-            .with_client_auth_cert(client.chain.clone(), client.key.clone_key())
-            .map_err(|_| unusable("client-key-data is not the private key of client-certificate-data"))?,
-    };
+    let client = access.credentials.client_certificate.as_ref();
+    let client = client.map(|client| (client.chain.clone(), client.key.clone_key()));
+    let mut config =
+        client_config(PROVIDER.clone(), trusted, client).map_err(|error| unusable(&error.to_string()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // One session per shoot is all there is to resume.
     config.resumption = rustls::client::Resumption::in_memory_sessions(2);
@@ -75,12 +75,20 @@ fn server_host(access: &ShootAccess) -> Result<ServerName<'static>, ProbeFailure
         .map_err(|_| unusable(&format!("{host:?} is neither a DNS name nor an IP address")))
 }
 
-fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, ProbeFailure> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates {
-        roots
-            .add(certificate.clone())
-            .map_err(|_| unusable("certificate-authority-data holds a certificate that cannot be used"))?;
+/// A bundle may hold blocks that are no certificate, as with every client written in Go.
+fn trusted(certificates: &[CertificateDer<'static>]) -> Result<TrustStore, ProbeFailure> {
+    let (trusted, unreadable) = TrustStore::new(certificates.iter().cloned());
+    match (trusted.is_empty(), unreadable) {
+        (true, _) => Err(unusable(
+            "certificate-authority-data holds no certificate that can be read",
+        )),
+        (false, 0) => Ok(trusted),
+        (false, _) => {
+            tracing::warn!(
+                unreadable,
+                "certificate-authority-data holds certificates that cannot be read; leaving them out"
+            );
+            Ok(trusted)
+        }
     }
-    Ok(roots)
 }

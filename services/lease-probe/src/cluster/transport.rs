@@ -59,7 +59,17 @@ pub trait Connector: Clone + Send + Sync + 'static {
     /// [`ProbeFailure::Kubeconfig`] when it cannot be used.
     fn target(&self, access: &ShootAccess) -> Result<Self::Target, ProbeFailure>;
 
-    /// Opens a connection, TCP and TLS, and does not bound the time that this takes. Cancelling gives up the attempt.
+    /// Finds the addresses of the server. It does not bound the time that this takes, which is the name server's and
+    /// says nothing about the API server. Cancelling gives up waiting.
+    ///
+    /// # Errors
+    /// [`ProbeFailure::NameLookup`], or [`ProbeFailure::LocalLimit`].
+    fn resolve(&self, _target: &Self::Target) -> impl Future<Output = Result<(), ProbeFailure>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Opens a connection to the addresses that were resolved, TCP and TLS, and does not bound the time that this
+    /// takes. Cancelling gives up the attempt.
     ///
     /// # Errors
     /// [`ProbeFailure::Connect`] or [`ProbeFailure::Tls`].

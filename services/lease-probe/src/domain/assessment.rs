@@ -94,6 +94,12 @@ impl Evidence {
         }
     }
 
+    /// candidates / leases; none without leases.
+    #[must_use]
+    pub fn eligible_fraction(&self) -> Option<f64> {
+        (self.leases > 0).then(|| f64::from(self.candidates) / f64::from(self.leases))
+    }
+
     /// Beyond [`MOST_ZONES`], the zones share one count.
     fn count_in_zone(&mut self, zone: Arc<str>, expired: bool) {
         let zone = if self.zones.len() < MOST_ZONES || self.zones.contains_key(&zone) {

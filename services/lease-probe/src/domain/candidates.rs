@@ -31,6 +31,22 @@ pub enum Exclusion {
 }
 
 impl Exclusion {
+    /// For people.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotManagedByMcm => "not managed by machine-controller-manager",
+            Self::UnhealthyCondition => "with an unhealthy node condition",
+            Self::InPlaceUpdate => "in an in-place update",
+            Self::NoMachine => "without a Machine",
+            Self::MachineFailed => "with a failed Machine",
+            Self::MachineTerminating => "with a terminating Machine",
+            Self::NoNode => "without a node",
+            Self::NoRenewTime => "without renewTime",
+            Self::MalformedLease => "malformed",
+        }
+    }
+
     /// Returns true if the exclusion can end while the node stays. It is then no evidence about the node's connection.
     #[must_use]
     pub const fn is_temporary(self) -> bool {

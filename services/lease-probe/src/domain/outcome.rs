@@ -96,7 +96,13 @@ pub enum ProbeFailure {
         /// Why it is refused.
         kind: &'static str,
     },
-    /// The name does not resolve, the port is closed, or the connection broke.
+    /// Its name server does not know it, or does not answer, which is no evidence about the API server.
+    #[error(
+        "The name of the API server in the kubeconfig cannot be looked up: {0}. Check the name servers of this \
+         replica, and that the name is right."
+    )]
+    NameLookup(String),
+    /// The port is closed, or the connection broke.
     #[error("The API server cannot be reached: {0}.")]
     Connect(String),
     /// Wrong authority, wrong name, or expired certificate.
@@ -190,6 +196,7 @@ impl ProbeFailure {
             // Of lease-probe's own affairs, or those of the seed.
             Self::Kubeconfig(_) => ("kubeconfig", Inconclusive, FailureEvidence::None),
             Self::AddressRefused { .. } => ("address_refused", Inconclusive, FailureEvidence::None),
+            Self::NameLookup(_) => ("name_lookup", Inconclusive, FailureEvidence::None),
             Self::QueueTimeout(_) => ("queue_timeout", Inconclusive, FailureEvidence::None),
             Self::LocalLimit(_) => ("local_limit", Inconclusive, FailureEvidence::None),
             Self::NoAnswerMemory(_) => ("no_answer_memory", Inconclusive, FailureEvidence::None),
@@ -199,6 +206,12 @@ impl ProbeFailure {
             Self::Machines(_) => ("machines", Inconclusive, FailureEvidence::None),
             Self::MachinesThrottled(_) => ("machines_throttled", Inconclusive, FailureEvidence::None),
         }
+    }
+
+    /// The name server did not answer in this time.
+    #[must_use]
+    pub fn slow_lookup(limit: Duration) -> Self {
+        Self::NameLookup(format!("the name server did not answer within {}", format(limit)))
     }
 
     /// As a label value: a closed set.
@@ -219,13 +232,13 @@ impl ProbeFailure {
         self.class().2
     }
 
-    /// Returns true if this process is the reason why there is no answer, so that nothing new is known about the
-    /// server.
+    /// Returns true if this process, or its name server, is the reason why there is no answer, so that nothing new is
+    /// known about the server.
     #[must_use]
     pub const fn is_own(&self) -> bool {
         matches!(
             self,
-            Self::QueueTimeout(_) | Self::LocalLimit(_) | Self::NoAnswerMemory(_)
+            Self::NameLookup(_) | Self::QueueTimeout(_) | Self::LocalLimit(_) | Self::NoAnswerMemory(_)
         )
     }
 

@@ -151,6 +151,19 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     if let Some(zones) = expired_zones(e) {
         text.push_str(&format!(" All of them in zone {zones} are expired."));
     }
+    if e.eligible_fraction().is_some_and(|fraction| fraction < 0.5) {
+        let left_out: Vec<String> = e
+            .excluded
+            .iter()
+            .map(|(reason, count)| format!("{count} {}", reason.as_str()))
+            .collect();
+        if !left_out.is_empty() {
+            text.push_str(&format!(
+                " Most leases are not eligible: {}.",
+                left_out.join(", ")
+            ));
+        }
+    }
     if is_notable(e.largest_skew) {
         let direction = if e.largest_skew < 0 { "behind" } else { "ahead" };
         let skew = Duration::from_secs(e.largest_skew.unsigned_abs() / 1_000_000);

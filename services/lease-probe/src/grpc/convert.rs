@@ -53,6 +53,7 @@ const fn skip_reason(outcome: &Outcome) -> pb::SkipReason {
         DomainSkip::WakingUp => pb::SkipReason::WakingUp,
         DomainSkip::Migrating => pb::SkipReason::Migrating,
         DomainSkip::NoWorkers => pb::SkipReason::NoWorkers,
+        DomainSkip::SelfHosted => pb::SkipReason::SelfHosted,
         DomainSkip::NotReconciled => pb::SkipReason::NotReconciled,
         DomainSkip::Malformed(_) => pb::SkipReason::Malformed,
     }

@@ -32,7 +32,7 @@ impl VerdictCollector {
         let mut outcomes: BTreeMap<&str, (&Outcome, f64)> = BTreeMap::new();
         let mut skipped: BTreeMap<SkipReasonName, f64> = BTreeMap::new();
         let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
-        let (mut unprotected, mut changed) = (vec![], vec![]);
+        let (mut unprotected, mut changed, mut eligible) = (vec![], vec![], vec![]);
         let mut stale = 0.0;
         for (shoot, verdict) in &all {
             let outcome = &verdict.outcome;
@@ -55,6 +55,12 @@ impl VerdictCollector {
                 continue;
             };
             fractions.push((shoot, evidence.fraction()));
+            eligible.extend(
+                evidence
+                    .eligible_fraction()
+                    .filter(|fraction| *fraction < 1.0)
+                    .map(|fraction| (shoot, fraction)),
+            );
             if is_notable(evidence.largest_skew) {
                 // Microseconds, far below 2^52.
                 skews.push((shoot, evidence.largest_skew as f64 / 1e6));
@@ -71,6 +77,7 @@ impl VerdictCollector {
         out.family(&metrics::UNPROTECTED, unprotected);
         out.family(&metrics::OUTCOME_CHANGED, changed);
         out.family(&metrics::EXPIRED_FRACTION, fractions);
+        out.family(&metrics::ELIGIBLE_FRACTION, eligible);
         out.family(&metrics::CLOCK_SKEW, skews);
         out.family(&metrics::ZONES_EXPIRED, zones);
     }

@@ -63,7 +63,7 @@ impl TestAuthority {
         for authority in self.authorities.trusted(Timestamp::now()) {
             roots.add(authority.clone()).unwrap();
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

@@ -248,7 +248,7 @@ fn config(files: &TlsFiles) -> anyhow::Result<ServerConfig> {
         .chain(CertificateDer::pem_file_iter(&files.ca)?)
         .collect::<Result<_, _>>()?;
     let key = PrivateKeyDer::from_pem_file(&files.key)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()

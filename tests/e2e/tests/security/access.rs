@@ -198,7 +198,7 @@ async fn the_admin_endpoint_asks_all_but_probes_for_a_certificate() {
 async fn connect_tls(tcp: TcpStream, ca: &TlsFiles) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&ca.ca).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -25,7 +25,7 @@ pub(super) struct ProxyTls {
 impl ProxyTls {
     /// Returns the proxy's own authority too.
     pub(super) fn new(upstream_ca: &str) -> anyhow::Result<(Self, String)> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let own = LoopbackCertificate::new("proxy-ca")?;
         let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()?

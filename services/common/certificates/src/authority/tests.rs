@@ -26,7 +26,7 @@ fn trusts(authorities: &Authorities, issued: &Issued, at: Timestamp) -> bool {
     [KeyUsage::server_auth(), KeyUsage::client_auth()]
         .into_iter()
         .all(|usage| {
-            let algorithms = &[webpki::ring::ECDSA_P256_SHA256];
+            let algorithms = &[webpki::aws_lc_rs::ECDSA_P256_SHA256];
             certificate
                 .verify_for_usage(algorithms, &anchors, &[], at, usage, None, None)
                 .is_ok()
