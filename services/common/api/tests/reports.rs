@@ -192,12 +192,12 @@ fn configurations_of_older_versions_are_accepted_or_refused_with_the_line_to_cha
         ("prober-gardener-null", "dependentResourceInfos"),
         (
             "prober-v0-scale-ref",
-            "4:1: probes: this is a file for dependency-watchdog 0.x",
+            "4:1: probes: unknown field: this is a file for dependency-watchdog 0.x",
         ),
         ("weeder-gardener-null", "servicesAndDependantSelectors"),
         (
             "weeder-v0-dependant-pods",
-            "3:1: services: this is a file for dependency-watchdog 0.x",
+            "3:1: services: unknown field: this is a file for dependency-watchdog 0.x",
         ),
     ] {
         let found = errors(file);
