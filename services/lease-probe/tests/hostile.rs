@@ -120,6 +120,25 @@ async fn a_node_with_too_many_conditions_fails_the_list() {
     assert_eq!(limits.answers.in_use(), 0);
 }
 
+/// A name is text of the shoot. It must not make a verdict too large for its readers, nor clear their terminals.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_of_300_000_bytes_is_quoted_with_253_in_each_list() {
+    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let server = HostileServer::start(Hostility::LongName, true).await.unwrap();
+    let access = access_to(&server.kubeconfig);
+    let mut client = client(&limits);
+    let leases = client.leases(&access, Budget::starting_now(LIMIT)).await.err();
+    let nodes = client
+        .nodes_and_machines(&access, Budget::starting_now(LIMIT))
+        .await
+        .err();
+    for failure in [leases, nodes] {
+        let sentence = failure.unwrap().to_string();
+        assert!(sentence.contains("nnn") && sentence.len() < 600, "{}", sentence.len());
+        assert!(!sentence.contains('\u{1b}'), "{sentence:?}");
+    }
+}
+
 /// A server that floods a connection with what nobody asked for loses it; the honest answer of 8 MiB is allowed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_asked_for_ends_the_connection() {

@@ -47,6 +47,8 @@ pub enum Hostility {
     ManyConditions,
     /// A name and a page token of megabytes.
     LongStrings,
+    /// One object whose name has 300,000 bytes and clears a terminal.
+    LongName,
     /// Arrays within arrays.
     DeepJson,
     /// A body that says it is compressed, and is a bomb.
@@ -87,7 +89,7 @@ const HTTP_1_OK: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
 impl Hostility {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::EndlessList,
         Self::EndlessBytes,
         Self::Trickles,
@@ -98,6 +100,7 @@ impl Hostility {
         Self::TinyMessages,
         Self::ManyConditions,
         Self::LongStrings,
+        Self::LongName,
         Self::DeepJson,
         Self::Compressed,
         Self::ManyHeaders,
@@ -158,6 +161,12 @@ impl Hostility {
                 let item = lease(&name, 0);
                 let item = item.trim_end_matches(',');
                 let body = format!(r#"{{"metadata": {{"continue": "{token}"}}, "items": [{item}]}}"#);
+                (body, none(), 0, at_once)
+            }
+            Self::LongName => {
+                let name = "\\u001b[2J".to_owned() + &"n".repeat(300_000);
+                let item = format!(r#"{{"metadata": {{"name": "{name}"}}, "spec": {{}}, "status": {{}}}}"#);
+                let body = format!(r#"{{"metadata": {{"resourceVersion": "7"}}, "items": [{item}]}}"#);
                 (body, none(), 0, at_once)
             }
             Self::DeepJson => (none(), "[".repeat(10_000), 500, at_once),
