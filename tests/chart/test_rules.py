@@ -347,8 +347,17 @@ CASES = {
     ),
     "no-stream-to-an-observer": (
         {'watchdog_scaling_lease_probe_replicas{pod="coordinator-0",state="synced"}': "2x20 1x279"},
-        "12m",
-        "13m",
+        "10m30s",
+        "11m30s",
+        ["WatchdogVerdictsNotReceived"],
+    ),
+    "no-lease-probe-is-known": (
+        {
+            'watchdog_scaling_lease_probe_replicas{pod="coordinator-0",state="known"}': "2x20 0x279",
+            'watchdog_scaling_lease_probe_replicas{pod="coordinator-0",state="synced"}': "2x20 0x279",
+        },
+        "10m30s",
+        "11m30s",
         ["WatchdogVerdictsNotReceived"],
     ),
     "down-for-long": (held(HELD_OF, "a", 20, 299), "65m", "75m", ["WatchdogScaledDownTooLong"]),

@@ -103,10 +103,7 @@ pub fn start(
     let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
     let clock = Clock::start();
     let history = keep_history(base, replica, config.history, clock);
-    let observers = Observers {
-        verdicts: verdicts.clone(),
-        history: history.clone(),
-    };
+    let observers = Observers::new(verdicts.clone(), history.clone(), base.readiness.clone());
     observe(base, lease_probes, observers);
 
     let inputs = indexes.inputs(

@@ -3,7 +3,9 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use watchdog_proto::probe::v1 as pb;
+use watchdog_runtime::readiness::{Blocker, Readiness};
 use watchdog_watch_stream::client::{Received, Update};
 use watchdog_watch_stream::replicas::ReplicaHandler;
 
@@ -14,12 +16,47 @@ use crate::grpc::convert;
 /// Lengths of the trace contexts that are kept. That of lease-probe has 55 characters.
 const TRACEPARENT: RangeInclusive<usize> = 1..=128;
 
+/// What keeps a coordinator from being ready that no lease-probe reports to: it protects nobody.
+const BLOCKER: &str = "verdicts";
+
 pub(crate) struct Observers {
     pub(crate) verdicts: Arc<VerdictTable>,
     pub(crate) history: Arc<HistoryStore>,
+    readiness: Readiness,
+    blocker: Mutex<Option<Blocker>>,
 }
 
 impl Observers {
+    pub(crate) fn new(verdicts: Arc<VerdictTable>, history: Arc<HistoryStore>, readiness: Readiness) -> Self {
+        let observers = Self {
+            verdicts,
+            history,
+            readiness,
+            blocker: Mutex::default(),
+        };
+        observers.show_readiness();
+        observers
+    }
+
+    /// Ready only with a synchronized stream from a lease-probe replica.
+    fn show_readiness(&self) {
+        let streams = self.verdicts.streams();
+        let mut blocker = self.blocker.lock();
+        if streams.synced > 0 {
+            *blocker = None;
+            return;
+        }
+        let why = match streams.known {
+            0 => "no replica of lease-probe is known: check that it runs and keeps its Leases in the same namespace"
+                .to_owned(),
+            known => format!("none of the {known} known replicas of lease-probe has a synchronized stream"),
+        };
+        match &*blocker {
+            Some(blocker) => blocker.because(why),
+            None => *blocker = Some(self.readiness.block(BLOCKER, why)),
+        }
+    }
+
     fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> TracedVerdict {
         let verdict = convert::verdict(received);
         let evidence = received.value.evidence.as_ref().map(convert::evidence_counts);
@@ -37,10 +74,12 @@ impl Observers {
 impl ReplicaHandler<pb::Verdict> for Observers {
     fn on_join(&self, replica: &Arc<str>) {
         self.verdicts.joined(replica);
+        self.show_readiness();
     }
 
     fn on_leave(&self, replica: &Arc<str>) {
         self.verdicts.left(replica);
+        self.show_readiness();
     }
 
     fn on_update(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
@@ -59,7 +98,43 @@ impl ReplicaHandler<pb::Verdict> for Observers {
             Update::Removed(shoot) => self.verdicts.withdraw(replica, &shoot),
             // Each replica is followed by itself.
             Update::Completeness(_) => {}
+            // The verdict before it counts as long as it is valid.
+            Update::Skipped(_) => {}
             Update::Lost(_) => self.verdicts.lost(replica),
         }
+        self.show_readiness();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use watchdog_client::failure::{Failure, Reason};
+    use watchdog_runtime::clock::Clock;
+    use watchdog_watch_stream::message::COMPLETE;
+
+    use super::*;
+    use crate::domain::history::HistoryLimits;
+
+    #[tokio::test]
+    async fn it_is_ready_only_with_a_synchronized_stream() {
+        let readiness = Readiness::default();
+        let limits = HistoryLimits {
+            per_shoot: 1,
+            total: 1,
+        };
+        let history = HistoryStore::new(limits, Clock::start(), "me".into(), |_: &str| true);
+        let verdicts = Arc::new(VerdictTable::new(Arc::default()));
+        let observers = Observers::new(verdicts, Arc::new(history), readiness.clone());
+        let why = || readiness.blockers().get(BLOCKER).cloned().unwrap_or_default();
+        assert!(why().starts_with("no replica of lease-probe is known"), "{}", why());
+        let replica: Arc<str> = "lease-probe-0".into();
+        observers.on_join(&replica);
+        assert!(why().starts_with("none of the 1 known replicas"), "{}", why());
+        observers.on_update(&replica, Update::Snapshot(Default::default(), COMPLETE));
+        assert_eq!(why(), "");
+        observers.on_update(&replica, Update::Lost(Failure::new(Reason::Connection, &"cut")));
+        assert!(why().starts_with("none of the 1 known replicas"), "{}", why());
+        observers.on_leave(&replica);
+        assert!(why().starts_with("no replica of lease-probe is known"), "{}", why());
     }
 }
