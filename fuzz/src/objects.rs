@@ -4,7 +4,6 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use watchdog_api::names::{IGNORE_SCALING_ANNOTATION, REPLICAS_ANNOTATION};
-use watchdog_api::selector::SelectorExt as _;
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 use watchdog_kube::membership::lease;
 use weeder::domain::readiness::Slice;
