@@ -26,6 +26,7 @@ RARE = {
     "watchdog_certificate_expiry_timestamp_seconds": "TLS, see tests/e2e",
     "watchdog_readiness_blocked": "seen while a program starts or stops, if a scrape falls into that time",
     "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
+    "watchdog_shoot_eligible_lease_fraction": "leases that are not eligible",
     "watchdog_shoot_permission_missing": "a shoot that refuses something",
     "watchdog_trace_spans_total": "a collector of traces, see tests/e2e/tests/cli/traces.rs",
     "watchdog_tls_files_valid": "TLS, see tests/e2e",

@@ -3,13 +3,16 @@
 use std::error::Error;
 use std::future::Future;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use http::HeaderMap;
 use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
+use jiff::{SignedDuration, Timestamp};
 use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
+use tokio::sync::Mutex;
 use watchdog_api::kubeconfig;
 use watchdog_runtime::failure::{Failure, Reason, chain};
 
@@ -181,9 +184,57 @@ pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result
         .headers
         .push((http::header::USER_AGENT, http::HeaderValue::from_str(user_agent)?));
     // kube runs an exec plugin here, waits for it, and panics if its token is none for a header.
-    let client = tokio::task::spawn_blocking(|| kube::Client::try_from(config)).await;
-    let client = client.context("the token of the exec plugin cannot be used")?;
-    client.map_err(|error| anyhow!("cannot build a client for the seed: {}", shown(&error)))
+    let build = move || kube::Client::try_from(config.clone());
+    let client = tokio::task::spawn_blocking({
+        let build = build.clone();
+        move || build()
+    });
+    let client = client
+        .await
+        .context("the token of the exec plugin cannot be used")?;
+    let client = client.map_err(|error| anyhow!("cannot build a client for the seed: {}", shown(&error)))?;
+    // kube itself runs a plugin again for a token.
+    Ok(match client.valid_until() {
+        Some(_) => renewed(client, build),
+        None => client,
+    })
+}
+
+/// A client that is replaced by a new one a minute before its credentials end, and after a 401. One replacement at a
+/// time: a plugin that hangs is not started again, and requests wait for it as long as their deadlines allow.
+fn renewed(
+    first: kube::Client,
+    build: impl Fn() -> kube::Result<kube::Client> + Clone + Send + 'static,
+) -> kube::Client {
+    const MARGIN: SignedDuration = SignedDuration::from_mins(1);
+    let namespace = first.default_namespace().to_owned();
+    // With whether it was refused.
+    let current = Arc::new(Mutex::new((first, false)));
+    let service = tower::service_fn(move |request| {
+        let (current, build) = (current.clone(), build.clone());
+        async move {
+            let mut held = current.clone().lock_owned().await;
+            let is_due = |end: &Timestamp| *end <= Timestamp::now() + MARGIN;
+            if held.1 || held.0.valid_until().as_ref().is_some_and(is_due) {
+                let replacing = tokio::task::spawn_blocking(move || {
+                    held.1 = false;
+                    held.0 = build()?;
+                    Ok::<_, kube::Error>(held)
+                });
+                held = replacing
+                    .await
+                    .map_err(|error| kube::Error::Service(error.into()))??;
+            }
+            let client = held.0.clone();
+            drop(held);
+            let response = client.send(request).await?;
+            if response.status() == StatusCode::UNAUTHORIZED {
+                current.lock().await.1 = true;
+            }
+            Ok::<_, kube::Error>(response)
+        }
+    });
+    kube::Client::new(service, namespace)
 }
 
 async fn config_of(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
@@ -198,6 +249,8 @@ async fn config_of(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use k8s_openapi::api::core::v1::Secret;
     use kube::Api;
     use kube::api::ListParams;
@@ -345,6 +398,45 @@ mod tests {
                 "{shown:?}"
             );
             assert!(!shown.unwrap_or_default().contains("classified"), "{shown:?}");
+        }
+    }
+
+    /// A plugin may say that what it gave ends in 15 minutes, or a server that it has ended already.
+    #[tokio::test]
+    async fn credentials_that_end_or_are_refused_are_replaced() {
+        let answering = |status: u16, minutes: i64| {
+            let answer = move |_| async move {
+                let response = http::Response::builder().status(status);
+                Ok::<_, kube::Error>(response.body(kube::client::Body::empty()).unwrap())
+            };
+            let end = Timestamp::now() + SignedDuration::from_mins(minutes);
+            kube::Client::new(tower::service_fn(answer), "garden").with_valid_until(Some(end))
+        };
+        let built = Arc::new(AtomicUsize::new(0));
+        let build = {
+            let built = built.clone();
+            move || {
+                // The first that is built is refused, the next one is not.
+                let status = if built.fetch_add(1, Ordering::SeqCst) == 0 {
+                    401
+                } else {
+                    200
+                };
+                Ok(answering(status, 15))
+            }
+        };
+        let client = renewed(answering(200, 0), build);
+        let get = || client.send(http::Request::new(kube::client::Body::empty()));
+        assert_eq!(client.default_namespace(), "garden");
+        assert_eq!(get().await.unwrap().status(), 401, "the first has ended");
+        assert_eq!(built.load(Ordering::SeqCst), 1);
+        for _ in 0..2 {
+            assert_eq!(get().await.unwrap().status(), 200);
+            assert_eq!(
+                built.load(Ordering::SeqCst),
+                2,
+                "the second was refused, the third is kept"
+            );
         }
     }
 
