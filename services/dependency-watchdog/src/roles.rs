@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::members::{Members, follow_leader};
 use watchdog_kube::membership::{Exclusive, Identity};
@@ -107,14 +106,6 @@ fn start_prober(
     let lease_probes = ReplicaEndpoints::single(base.identity.clone(), channel);
     let scaling = scaling_coordinator::app::start(base, replica, coordinator, lease_probes, routes)?;
     Ok(vec![verdicts, scaling])
-}
-
-/// Runs a task until the process drains.
-async fn stopping(
-    stop: CancellationToken,
-    task: impl Future<Output = anyhow::Result<()>>,
-) -> anyhow::Result<()> {
-    stop.run_until_cancelled(task).await.unwrap_or(Ok(()))
 }
 
 /// Binds the port of the Go program's health endpoints.
