@@ -33,7 +33,8 @@ HEALTHY = {
     'watchdog_membership_lease_valid{pod="weeder-0",service="weeder"}': "1x300",
     'watchdog_membership_members{pod="probe-0",service="lease-probe"}': "2x300",
     'watchdog_membership_members{pod="probe-1",service="lease-probe"}': "2x300",
-    'watchdog_membership_members{pod="coordinator-0",service="scaling-coordinator"}': "1x300",
+    'watchdog_leader{pod="coordinator-0",service="scaling-coordinator"}': "1x300",
+    'watchdog_leader{pod="coordinator-1",service="scaling-coordinator"}': "0x300",
     'watchdog_watched_objects{pod="probe-0",watch="clusters"}': "50x300",
     'watchdog_watched_objects{pod="probe-1",watch="clusters"}': "50x300",
     'watchdog_active_probes{pod="probe-0"}': "24x300",
@@ -215,6 +216,12 @@ CASES = {
         "12m",
         "13m",
         ["WatchdogMembershipLost"],
+    ),
+    "nobody-leads": (
+        {'watchdog_leader{pod="coordinator-0",service="scaling-coordinator"}': "1x20 0x279"},
+        "11m",
+        "12m",
+        ["WatchdogNoLeader"],
     ),
     "two-views": (
         {'watchdog_membership_members{pod="probe-1",service="lease-probe"}': "2x20 1x279"},

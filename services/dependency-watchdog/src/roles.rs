@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
-use watchdog_kube::membership::Exclusive;
+use watchdog_kube::members::{Members, follow_leader};
+use watchdog_kube::membership::{Exclusive, Identity};
 use watchdog_kube::replica::Replica;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::grpc_server::Api;
@@ -81,7 +83,25 @@ fn start_prober(
     routes: &mut RoutesBuilder,
 ) -> anyhow::Result<Collectors> {
     let (lease_probe, coordinator) = configs;
-    let verdicts = lease_probe::app::start(base, &replica.share(), lease_probe, routes)?;
+    let (members, followed) = watch::channel(Members::new());
+    let (leader, me) = (replica.leader.clone(), base.identity.clone());
+    if let Some(leader) = leader {
+        let leads = {
+            let me = me.clone();
+            move |leader: &Option<Identity>| leader.as_ref() == Some(&me)
+        };
+        let follow = follow_leader(me, leader, leads, members);
+        base.tasks
+            .critical("members", stopping(base.draining.clone(), follow));
+    }
+    let probing = Replica {
+        seed: replica.seed.clone(),
+        membership: followed,
+        granted_by: replica.granted_by,
+        permissions: replica.permissions.clone(),
+        leader: replica.leader.clone(),
+    };
+    let verdicts = lease_probe::app::start(base, &probing, lease_probe, routes)?;
     let channel = in_process::channel(base, routes.clone())?;
     let lease_probes = ReplicaEndpoints::single(base.identity.clone(), channel);
     let scaling = scaling_coordinator::app::start(base, replica, coordinator, lease_probes, routes)?;

@@ -72,12 +72,12 @@ pub(crate) const ACTIVE_PROBES: Gauge =
 
 pub(crate) const SHOOTS: Gauge<&Outcome> = Gauge::new(
     "watchdog_shoots",
-    "Shoots that this replica owns, by outcome of their verdict.",
+    "Shoots of which this replica is the first witness, by outcome of their verdict.",
 );
 
 pub(crate) const SKIPPED: Gauge<SkipReasonName> = Gauge::new(
     "watchdog_shoots_skipped",
-    "Shoots that this replica owns and does not probe, by reason.",
+    "Shoots of which this replica is the first witness and that are not probed, by reason.",
 );
 
 pub(crate) const PROBE_FAILURES: Counter<(ShootLabel<'_>, (Endpoint, FailureReason))> = Counter::new(

@@ -64,7 +64,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
     let replica = Replica::<Exclusive>::join(&base, SERVICE, config.timing).await?;
     let addresses = if config.lease_probe.is_empty() {
-        replica.find(&base, "discovery", LEASE_PROBE, config.timing)
+        replica.find_members(&base, LEASE_PROBE)
     } else {
         named(&config.lease_probe)
     };

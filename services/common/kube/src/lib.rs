@@ -6,6 +6,7 @@ pub mod client;
 pub mod events;
 pub mod key;
 pub mod leadership;
+pub mod members;
 pub mod membership;
 pub mod metrics;
 pub mod permissions;

@@ -102,6 +102,15 @@ pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
     leases.into_iter().chain(of_authority(common)).collect()
 }
 
+/// The permissions that a replica needs which others find by its membership Lease.
+#[must_use]
+pub fn of_member(common: &CommonArgs) -> Vec<Permission> {
+    let leases = ["list", "create", "patch", "delete"];
+    let leases = leases.map(|verb| Permission::new(verb, "coordination.k8s.io", "leases"));
+    let leases = leases.map(|permission| permission.in_namespace(&common.namespace));
+    leases.into_iter().chain(of_authority(common)).collect()
+}
+
 /// The permissions on the Secret of the certificate authority, where there is one.
 #[must_use]
 pub fn of_authority(common: &CommonArgs) -> Vec<Permission> {

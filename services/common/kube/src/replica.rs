@@ -8,11 +8,12 @@ use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::authority::CertificateIssuer;
 use crate::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
+use crate::members::{FollowedMembers, Members, MembersConfig, OwnLease};
 use crate::membership::{
     Discovery, Exclusive, Identity, Membership, MembershipConfig, OldElectionConfig, OldLeaderElection,
     ReplicaAddresses, Share, Timing,
 };
-use crate::permissions::{Permission, of_authority, of_leader, of_replica};
+use crate::permissions::{Permission, of_authority, of_leader, of_member, of_replica};
 use crate::{client, metrics};
 
 /// The grantor of the permissions on the seed.
@@ -147,6 +148,68 @@ impl<M> Replica<M> {
             Ok(())
         });
         addresses
+    }
+}
+
+impl Replica<watch::Receiver<Members>> {
+    /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then joins the replicas of
+    /// `service`. Its Lease is deleted at the drain.
+    ///
+    /// # Errors
+    /// When there is no way to the seed.
+    pub async fn join_members(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
+        metrics::register();
+        let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
+        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let mut callable = issue_certificates(base, service, &seed);
+        let own = OwnLease {
+            identity: base.identity.clone(),
+            address: base.common.advertised(base.grpc_addr).into(),
+        };
+        let config = MembersConfig {
+            client: seed.clone(),
+            namespace: base.common.namespace.clone(),
+            service,
+            readiness: base.readiness.clone(),
+        };
+        let (membership, members) = FollowedMembers::new(config, Some(own));
+        let stop = base.draining.clone();
+        base.tasks.critical("membership", async move {
+            // Nobody can call a replica without a certificate.
+            tokio::select! {
+                _ = callable.wait_for(|callable| *callable) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+            members.run(stop).await;
+            Ok(())
+        });
+        Ok(Self {
+            seed,
+            membership,
+            granted_by: PermissionGrantor::Chart,
+            permissions: of_member(&base.common),
+            leader: None,
+        })
+    }
+}
+
+impl<M> Replica<M> {
+    /// The addresses of the replicas of `service`, by their membership Leases.
+    #[must_use]
+    pub fn find_members(&self, base: &ServiceBuilder, service: &'static str) -> watch::Receiver<Members> {
+        let config = MembersConfig {
+            client: self.seed.clone(),
+            namespace: base.common.namespace.clone(),
+            service,
+            readiness: base.readiness.part(service),
+        };
+        let (found, members) = FollowedMembers::new(config, None);
+        let stop = base.draining.clone();
+        base.tasks.critical("discovery", async move {
+            members.run(stop).await;
+            Ok(())
+        });
+        found
     }
 }
 

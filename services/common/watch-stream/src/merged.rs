@@ -6,13 +6,14 @@ mod peers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 pub use self::answers::{ItemAnswer, scope};
@@ -53,6 +54,7 @@ pub struct MergedView<M: FeedItem> {
     merged: StateStore<M::Key, ReplicaReport<M>>,
     reports: Arc<Mutex<HashMap<M::Key, Reports<M>>>>,
     replicas: watch::Sender<KnownReplicas>,
+    answering: watch::Sender<BTreeSet<Arc<str>>>,
 }
 
 // === impl MergedView ===
@@ -75,7 +77,14 @@ impl<M: FeedItem> MergedView<M> {
             merged: StateStore::new(),
             reports: Arc::default(),
             replicas: watch::Sender::new(KnownReplicas::new(Instant::now())),
+            answering: watch::Sender::default(),
         }
+    }
+
+    /// The other replicas that answer: all of their items are here and up to date.
+    #[must_use]
+    pub fn answering(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
+        self.answering.subscribe()
     }
 
     /// Follows the items of this replica and of the others until the process drains. A replica without reachable peers
@@ -340,7 +349,7 @@ impl<M: FeedItem> MergedView<M> {
     /// that two changes keep their order.
     fn publish(&self, key: &M::Key, reports: &mut Reports<M>, now: Instant) {
         let merged = &self.merged;
-        let Some(newest) = reports.newest().cloned() else {
+        let Some(newest) = reports.newest(now).cloned() else {
             merged.remove(key);
             return;
         };
@@ -363,5 +372,15 @@ impl<M: FeedItem> MergedView<M> {
             let known = replicas.others.get_mut(replica).filter(|known| **known != state);
             known.map(|known| *known = state).is_some()
         });
+        self.note_answering();
+    }
+
+    fn note_answering(&self) {
+        let replicas = self.replicas.borrow();
+        let others = replicas.others.iter();
+        let synced = others.filter(|(_, state)| **state == PeerState::Synced);
+        let answering = synced.map(|(replica, _)| replica.clone()).collect();
+        drop(replicas);
+        publish_if_changed(&self.answering, &answering);
     }
 }

@@ -17,7 +17,7 @@ use super::election::{Candidate, ElectionStep, ElectionTiming, Moment, next_rene
 use super::{Leadership, LeadershipSetter};
 use crate::client::{RequestError, request_within};
 use crate::membership::Identity;
-use crate::metrics::{LEASE_VALID, RENEWALS, RenewalResult, ServiceName};
+use crate::metrics::{LEADER, LEASE_VALID, RENEWALS, RenewalResult, ServiceName};
 use crate::stored_lease;
 
 /// Name of the run loop in /readyz and in metrics.
@@ -60,6 +60,8 @@ pub(crate) struct LeaderElection {
     /// Last renewTime written: a write that changes nothing gets no new version, and others would not see it.
     renewed: Timestamp,
     blocker: Option<Blocker>,
+    /// When the Lease was last read or written.
+    answered: Option<Moment>,
     /// True while this process may act.
     acting: bool,
     /// True while the Lease is held for much longer than its duration.
@@ -92,6 +94,7 @@ impl LeaderElection {
             sent: Moment::ZERO,
             renewed: Timestamp::UNIX_EPOCH,
             blocker: Some(config.readiness.block(LOOP, why)),
+            answered: None,
             acting: false,
             parked: false,
             config,
@@ -149,6 +152,9 @@ impl LeaderElection {
 
     fn on_answer(&mut self, answer: Result<Option<Lease>, RequestError>) {
         let (now, was_leader) = (self.now(), self.candidate.is_leader());
+        if answer.is_ok() {
+            self.answered = Some(now);
+        }
         match (self.candidate.step(), answer) {
             (_, Err(error)) => self.on_failed(now, &error),
             (ElectionStep::Write(_), Ok(Some(lease))) => {
@@ -240,10 +246,12 @@ impl LeaderElection {
 
     fn show(&mut self, now: Moment) {
         let act_until = self.candidate.act_until(now).map(|until| self.started + until);
-        LEASE_VALID.set(
-            ServiceName(self.config.service),
-            f64::from(u8::from(act_until.is_some())),
-        );
+        let service = ServiceName(self.config.service);
+        let in_time = self
+            .answered
+            .is_some_and(|at| now < at + self.config.timing.lease_duration);
+        LEASE_VALID.set(service, f64::from(u8::from(in_time)));
+        LEADER.set(service, f64::from(u8::from(act_until.is_some())));
         let acted = std::mem::replace(&mut self.acting, act_until.is_some());
         if !self.candidate.is_leader() {
             return self.setter.follow(self.candidate.found());
