@@ -206,6 +206,8 @@ fn direction() -> Work {
         outcome: decision::Outcome::LeasesExpired,
         observer: "lease-probe-0".into(),
         observed: now,
+        outcome_since: now,
+        list_revision: 0,
         sent: now,
         valid_until: now + Duration::from_secs(40),
         message: "12 of 20 leases are expired.".into(),

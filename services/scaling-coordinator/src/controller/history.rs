@@ -192,6 +192,8 @@ mod tests {
             outcome,
             observer: "lease-probe-0".into(),
             observed: now,
+            outcome_since: now,
+            list_revision: 0,
             sent: now,
             valid_until: now,
             message: "Because.".into(),

@@ -133,6 +133,8 @@ impl Releaser {
             outcome: Outcome::Healthy,
             observer: observer.clone(),
             observed: now,
+            outcome_since: now,
+            list_revision: 0,
             sent: now,
             valid_until: now + VALIDITY,
             message: "".into(),

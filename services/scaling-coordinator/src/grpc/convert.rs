@@ -44,6 +44,8 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
         outcome: outcome(verdict.outcome),
         observer: verdict.observer.as_str().into(),
         observed,
+        outcome_since: outcome_since(verdict, observed),
+        list_revision: verdict.list_revision,
         sent,
         valid_until,
         message: verdict
@@ -53,6 +55,23 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
             .collect::<String>()
             .into(),
     }
+}
+
+/// When the outcome began, in local monotonic time: both timestamps are from the same wall clock.
+fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Instant {
+    let micros = |at: Option<&Timestamp>| {
+        at.map(|at| i128::from(at.seconds) * 1_000_000 + i128::from(at.nanos) / 1_000)
+    };
+    let (Some(since), Some(at)) = (
+        micros(verdict.outcome_since.as_ref()),
+        micros(verdict.observed_at.as_ref()),
+    ) else {
+        return observed;
+    };
+    let lasted = u64::try_from(at.saturating_sub(since)).unwrap_or(0);
+    observed
+        .checked_sub(Duration::from_micros(lasted))
+        .unwrap_or(observed)
 }
 
 fn outcome(outcome: i32) -> Outcome {

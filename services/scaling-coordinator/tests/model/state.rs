@@ -240,6 +240,8 @@ impl ModelState {
             outcome,
             observer: observer.into(),
             observed: self.now,
+            outcome_since: self.now,
+            list_revision: 0,
             sent: self.now,
             valid_until: if valid || !rules.validity {
                 self.now + Duration::from_secs(1)

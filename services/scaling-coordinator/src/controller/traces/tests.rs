@@ -50,6 +50,8 @@ fn cut_off() -> (Traces, EndedSpans, Arc<str>) {
         outcome: Outcome::LeasesExpired,
         observer: stream.clone(),
         observed: now,
+        outcome_since: now,
+        list_revision: 0,
         sent: now,
         valid_until: now + 60 * S,
         message: "".into(),

@@ -10,6 +10,8 @@ fn verdict(outcome: Outcome, at: Instant) -> ReceivedVerdict {
         outcome,
         observer: "lease-probe-0".into(),
         observed: at,
+        outcome_since: at,
+        list_revision: 0,
         sent: at,
         valid_until: at + 30 * S,
         message: "Because.".into(),
