@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use clap::Parser;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,8 +24,17 @@ use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
-/// Shoots on the seed.
-const SHOOTS: usize = 1_000;
+/// What to measure.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Shoots on the seed.
+    #[arg(long, default_value_t = 1_000)]
+    shoots: usize,
+    /// While all shoots are lost, two of the coordinator's watches (of the Clusters and of kube-controller-manager) fail
+    /// every 1 to 5 s. Only the loss of all shoots is measured.
+    #[arg(long)]
+    failing_watches: bool,
+}
 
 /// How often the single shoot is lost, and found again.
 const REPETITIONS: usize = 200;
@@ -121,14 +131,21 @@ struct AllShoots {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
     let load_average_before = load_average();
-    let bench = CoordinatorBench::start().await?;
+    let bench = CoordinatorBench::start(options.shoots).await?;
+    if options.failing_watches {
+        let failing = tokio::spawn(fail_watches(bench.api.clone()));
+        let all_lost = bench.all_shoots(Direction::Down).await;
+        failing.abort();
+        return print(&all_lost?);
+    }
     let requests_at_rest = bench.rest().await;
     let (one_lost, one_found) = bench.one_shoot().await?;
     let all_lost = bench.all_shoots(Direction::Down).await?;
     let all_found = bench.all_shoots(Direction::Up).await?;
     print(&CoordinatorFigures {
-        shoots: SHOOTS,
+        shoots: options.shoots,
         dependants_of_each: DEPENDANTS.len(),
         request_delay_ms: DELAY_MILLIS,
         load_average_before,
@@ -143,8 +160,31 @@ async fn main() -> anyhow::Result<()> {
     })
 }
 
+/// Two watches fail again and again, each by itself: it ends, and its connection breaks when it is opened again.
+async fn fail_watches(api: ApiServer) {
+    let fail = async |watch: &str, pauses: [u64; 5]| {
+        for pause in pauses.into_iter().cycle() {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            let fault = Fault::always(FaultAction::Cut).verb("watch").user(USER).times(1);
+            api.inject(match watch {
+                KCM => fault.query(KCM),
+                path => fault.path(path),
+            });
+            api.drop_watches();
+        }
+    };
+    // Between 1 and 5 s, in no common rhythm.
+    tokio::join!(
+        fail(
+            "/apis/extensions.gardener.cloud/",
+            [1_900, 4_700, 1_100, 3_300, 2_600]
+        ),
+        fail(KCM, [3_100, 1_300, 4_300, 2_200, 3_700]),
+    );
+}
+
 impl CoordinatorBench {
-    async fn start() -> anyhow::Result<Self> {
+    async fn start(shoots: usize) -> anyhow::Result<Self> {
         let options = ApiOptions {
             namespaces: vec!["garden".to_owned()],
             watch_log: 1 << 16,
@@ -152,7 +192,7 @@ impl CoordinatorBench {
             ..ApiOptions::default()
         };
         let api = ApiServer::start(options).await?;
-        let names: Vec<_> = (0..SHOOTS).map(|i| format!("shoot--bench--{i}")).collect();
+        let names: Vec<_> = (0..shoots).map(|i| format!("shoot--bench--{i}")).collect();
         for name in &names {
             api.create(&keys::NAMESPACES, "", json!({"metadata": {"name": name}}))?;
             let cluster = json!({"metadata": {"name": name}, "spec": {"shoot": fixtures::shoot("40s")}});
@@ -194,7 +234,7 @@ impl CoordinatorBench {
 
     /// One of the shoots is lost and found again.
     async fn one_shoot(&self) -> anyhow::Result<(OneShoot, OneShoot)> {
-        let one = self.names.get(SHOOTS / 2).context("no shoot")?;
+        let one = self.names.get(self.names.len() / 2).context("no shoot")?;
         let (mut lost, mut found) = (Vec::new(), Vec::new());
         for _ in 0..REPETITIONS {
             for (direction, times) in [(Direction::Down, &mut lost), (Direction::Up, &mut found)] {
@@ -234,7 +274,7 @@ impl CoordinatorBench {
         let writes = self.writes(begin);
         let applied = writes.iter().filter(|write| write.code == 200).count();
         ensure!(
-            applied == writes_in(direction) * SHOOTS,
+            applied == writes_in(direction) * self.names.len(),
             "{applied} writes were applied"
         );
         let (mut first, mut last) = (BTreeMap::new(), BTreeMap::new());
