@@ -47,7 +47,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
     let mut routes = RoutesBuilder::default();
     let (service_names, collectors): (&[&str], _) = match services {
         Services::Prober(configs) => {
-            let replica = Replica::elect(&base, "prober", PROBER_LEASE, timing).await?;
+            let replica = Replica::elect_exclusive(&base, "prober", PROBER_LEASE, timing).await?;
             let collectors = start_prober(&base, &replica, *configs, &mut routes)?;
             let names = &[
                 lease_probe::app::GRPC_SERVICE,
@@ -56,7 +56,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
             (names, collectors)
         }
         Services::Weeder(config) => {
-            let replica = Replica::elect(&base, "weeder", WEEDER_LEASE, timing).await?;
+            let replica = Replica::elect_exclusive(&base, "weeder", WEEDER_LEASE, timing).await?;
             let collector = weeder::app::start(&base, &replica.share(), *config, &mut routes);
             (&[weeder::app::GRPC_SERVICE], vec![collector])
         }

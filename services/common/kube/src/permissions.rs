@@ -98,6 +98,13 @@ impl std::fmt::Display for Permission {
 pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
     let leases = ["get", "list", "watch", "create", "update", "delete"];
     let leases = leases.map(|verb| Permission::new(verb, "coordination.k8s.io", "leases"));
+    let leases = leases.map(|permission| permission.in_namespace(&common.namespace));
+    leases.into_iter().chain(of_authority(common)).collect()
+}
+
+/// The permissions on the Secret of the certificate authority, where there is one.
+#[must_use]
+pub fn of_authority(common: &CommonArgs) -> Vec<Permission> {
     let authority = common.tls_authority.iter().flat_map(|secret| {
         [
             Permission::new("create", "", "secrets"),
@@ -105,8 +112,8 @@ pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
             Permission::new("update", "", "secrets").named(secret),
         ]
     });
-    let all = leases.into_iter().chain(authority);
-    all.map(|permission| permission.in_namespace(&common.namespace))
+    authority
+        .map(|permission| permission.in_namespace(&common.namespace))
         .collect()
 }
 

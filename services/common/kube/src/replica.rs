@@ -1,15 +1,18 @@
 //! How a replica of a service takes its place on the seed.
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
 use watchdog_runtime::pod_lock::PodLock;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::authority::CertificateIssuer;
+use crate::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use crate::membership::{
-    Discovery, ElectionConfig, ElectionTiming, Exclusive, Identity, LeaderElection, Membership,
-    MembershipConfig, ReplicaAddresses, Share, Timing,
+    Discovery, Exclusive, Identity, Membership, MembershipConfig, OldElectionConfig, OldLeaderElection,
+    ReplicaAddresses, Share, Timing,
 };
-use crate::permissions::{Permission, of_leader, of_replica};
+use crate::permissions::{Permission, of_authority, of_leader, of_replica};
 use crate::{client, metrics};
 
 /// The grantor of the permissions on the seed.
@@ -115,7 +118,9 @@ impl<M: Membership> Replica<M> {
             leader: None,
         })
     }
+}
 
+impl<M> Replica<M> {
     /// The addresses of the replicas of `service`, by their membership Leases; none where a leader is elected. `task`
     /// names the search in logs.
     #[must_use]
@@ -145,10 +150,10 @@ impl<M: Membership> Replica<M> {
     }
 }
 
-impl Replica<Exclusive> {
-    /// Connects to the seed and takes part in the leader election of the replicas of `service` on one Lease: the leader
-    /// owns all keys. The blocker `leader-election` stays until the Lease was read, so a standby is ready. The Lease is
-    /// released at the drain.
+impl Replica<Leadership> {
+    /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then takes part in the leader
+    /// election of the replicas of `service` on one Lease. The blocker `leader-election` stays until the Lease was
+    /// read, so a standby is ready. The Lease is released at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.
@@ -158,10 +163,104 @@ impl Replica<Exclusive> {
         lease: &'static str,
         timing: ElectionTiming,
     ) -> anyhow::Result<Self> {
+        let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
+        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let callable = issue_certificates(base, service, &seed);
+        let address = Some(base.common.advertised(base.grpc_addr).into());
+        let membership = run_election(base, seed.clone(), (service, lease), address, timing, callable);
+        let mut permissions = of_leader(lease, &base.common);
+        permissions.extend(of_authority(&base.common));
+        Ok(Self {
+            seed,
+            membership,
+            granted_by: PermissionGrantor::Chart,
+            permissions,
+            leader: None,
+        })
+    }
+
+    /// The same in the place of the Go program, with the permissions that gardenlet grants: it has no certificate, and
+    /// other replicas cannot reach it.
+    ///
+    /// # Errors
+    /// When there is no way to the seed.
+    pub async fn elect_as_drop_in(
+        base: &ServiceBuilder,
+        service: &'static str,
+        lease: &'static str,
+        timing: ElectionTiming,
+    ) -> anyhow::Result<Self> {
+        let agent = format!("dependency-watchdog-{service}/{}", env!("CARGO_PKG_VERSION"));
+        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let callable = watch::Sender::new(true).subscribe();
+        let membership = run_election(base, seed.clone(), (service, lease), None, timing, callable);
+        Ok(Self {
+            seed,
+            membership,
+            granted_by: PermissionGrantor::Gardenlet,
+            permissions: of_leader(lease, &base.common),
+            leader: None,
+        })
+    }
+
+    /// Whether this replica leads.
+    #[must_use]
+    pub const fn leadership(&self) -> &Leadership {
+        &self.membership
+    }
+}
+
+/// Takes part in the election on this Lease of this service, once this process can be called: a leader without a
+/// certificate would have nothing to act on.
+fn run_election(
+    base: &ServiceBuilder,
+    client: kube::Client,
+    (service, lease): (&'static str, &'static str),
+    address: Option<Arc<str>>,
+    timing: ElectionTiming,
+    mut callable: watch::Receiver<bool>,
+) -> Leadership {
+    metrics::register();
+    let config = ElectionConfig {
+        client,
+        namespace: base.common.namespace.clone(),
+        lease,
+        service,
+        identity: base.identity.clone(),
+        address,
+        readiness: base.readiness.clone(),
+        timing,
+    };
+    let (leadership, election) = LeaderElection::join(config, base.draining.clone());
+    let stop = base.draining.clone();
+    base.tasks.critical("leader-election", async move {
+        tokio::select! {
+            _ = callable.wait_for(|callable| *callable) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        election.run().await;
+        Ok(())
+    });
+    leadership
+}
+
+impl Replica<Exclusive> {
+    /// Connects to the seed and takes part in the leader election of the replicas of `service` on one Lease: the leader
+    /// owns all keys. The blocker `leader-election` stays until the Lease was read, so a standby is ready. The Lease is
+    /// released at the drain.
+    ///
+    /// # Errors
+    /// When there is no way to the seed.
+    pub async fn elect_exclusive(
+        base: &ServiceBuilder,
+        service: &'static str,
+        lease: &'static str,
+        timing: ElectionTiming,
+    ) -> anyhow::Result<Self> {
         metrics::register();
         let agent = format!("dependency-watchdog-{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
-        let config = ElectionConfig {
+        let config = OldElectionConfig {
             client: seed.clone(),
             namespace: base.common.namespace.clone(),
             lease,
@@ -170,7 +269,7 @@ impl Replica<Exclusive> {
             readiness: base.readiness.clone(),
             timing,
         };
-        let (membership, election) = LeaderElection::join(config, base.draining.clone());
+        let (membership, election) = OldLeaderElection::join(config, base.draining.clone());
         let leader = election.leader();
         base.tasks.critical("leader-election", async move {
             election.run().await;

@@ -15,15 +15,15 @@ use tokio_util::sync::CancellationToken;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
-use super::election::{Candidate, ElectionStep, ElectionTiming, next_renew_time};
 use super::exclusive::Exclusive;
 use super::member_table::Moment;
 use super::record::Identity;
 use super::rendezvous::RendezvousHasher;
 use super::share::{Shared, Snapshot};
-use super::stored_lease;
 use crate::client::{RequestError, request_within};
+use crate::leadership::election::{Candidate, ElectionStep, ElectionTiming, next_renew_time};
 use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
+use crate::stored_lease;
 
 /// Name of the run loop in /readyz and in metrics.
 const LOOP: &str = "leader-election";
@@ -90,7 +90,7 @@ impl LeaderElection {
         let election = Self {
             leases: Api::namespaced(config.client.clone(), &config.namespace),
             stored: stored_lease::api(config.client.clone(), &config.namespace),
-            candidate: Candidate::new(holder.into(), config.timing),
+            candidate: Candidate::new(holder.into(), None, config.timing),
             shared: Arc::clone(&shared),
             leader: watch::Sender::new(None),
             started: Instant::now(),

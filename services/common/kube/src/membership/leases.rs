@@ -20,10 +20,10 @@ use watchdog_runtime::readiness::Readiness;
 
 use super::lease::{self, SERVICE_LABEL};
 use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, SeenSessions, Session};
-use super::stored_lease;
 use super::timing::Timing;
 use crate::client::{RequestError, WATCH_SECONDS, request_within};
 use crate::metrics::{WATCH_ERRORS, WatchName};
+use crate::stored_lease;
 use crate::watch::{self, WatchBackoff};
 
 /// The Leases of one service in one namespace.

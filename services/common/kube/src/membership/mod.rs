@@ -83,7 +83,6 @@
 //! [`Discovery`] alone: list, watch.
 
 mod discovery;
-mod election;
 mod exclusive;
 mod leader;
 pub mod lease;
@@ -96,16 +95,14 @@ mod share;
 #[cfg(test)]
 mod simulation;
 mod state;
-mod stored_lease;
 mod timing;
 
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
 pub use self::discovery::{Discovery, ReplicaAddresses};
-pub use self::election::ElectionTiming;
 pub use self::exclusive::{Exclusive, Permit};
-pub(crate) use self::leader::{ElectionConfig, LeaderElection};
+pub(crate) use self::leader::{ElectionConfig as OldElectionConfig, LeaderElection as OldLeaderElection};
 pub use self::record::Identity;
 pub use self::run::MembershipTask;
 pub use self::share::Share;

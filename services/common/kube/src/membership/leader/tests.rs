@@ -28,7 +28,7 @@ fn election() -> (Exclusive, LeaderElection) {
         service: "weeder",
         identity: "me".into(),
         readiness: Readiness::default(),
-        timing: ElectionTiming::default(),
+        timing: ElectionTiming::CLIENT_GO,
     };
     LeaderElection::join(config, CancellationToken::new())
 }

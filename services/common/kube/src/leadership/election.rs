@@ -16,9 +16,18 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-use super::member_table::Moment;
+use super::Leader;
 
-/// The largest ratio of two clocks, as in [`Timing`](super::Timing): each is up to 10 % off.
+/// A point in time, by the own monotonic clock: the time since the process began.
+pub(crate) type Moment = Duration;
+
+/// Annotation: where the gRPC API of the leader is reached.
+pub(crate) const ADDRESS_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/address";
+
+/// Characters of the name and of the address of another leader at most: those of a DNS name and a port.
+const MAX_CHARACTERS: usize = 260;
+
+/// The largest ratio of two clocks: each is up to 10 % off.
 const CLOCK_DIFFERENCE: f64 = 1.1 / 0.9;
 
 /// `leaseDurationSeconds` of a Lease that its leader released, as client-go writes it.
@@ -58,36 +67,49 @@ impl ElectionTiming {
 
     /// Deadline of one request, that of client-go: two fit into the renew deadline. A leader whose requests all take
     /// this long renews its Lease in time, and so does one that loses a single request.
-    pub(super) fn request_timeout(&self) -> Duration {
+    pub(crate) fn request_timeout(&self) -> Duration {
         self.renew_deadline / 2
     }
 }
 
-impl Default for ElectionTiming {
+impl ElectionTiming {
     /// Those of client-go and of the Go program. With clocks that are 10 % off, a leader stops after at most 11.1 s and
     /// another begins after at least 13.6 s.
+    pub const CLIENT_GO: Self = Self {
+        lease_duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
+    };
+}
+
+impl Default for ElectionTiming {
+    /// Those of our own Deployments: a change of leader costs nothing, and a crash in the middle of a loss must not make
+    /// it late. With clocks that are 10 % off, a leader stops after at most 4.4 s and another begins after at least
+    /// 5.5 s.
     fn default() -> Self {
         Self {
-            lease_duration: Duration::from_secs(15),
-            renew_deadline: Duration::from_secs(10),
-            retry_period: Duration::from_secs(2),
+            lease_duration: Duration::from_secs(6),
+            renew_deadline: Duration::from_secs(4),
+            retry_period: Duration::from_secs(1),
         }
     }
 }
 
 /// The next request of a candidate, and when it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ElectionStep {
+pub(crate) enum ElectionStep {
     Read(Moment),
     Write(Moment),
 }
 
 /// A candidate, and what it knows of the Lease.
 #[derive(Debug)]
-pub(super) struct Candidate {
+pub(crate) struct Candidate {
     /// In `spec.holderIdentity`. It differs for every process, so that none takes the Lease of its predecessor for its
     /// own.
     holder: Arc<str>,
+    /// Where others reach this process, if they can.
+    address: Option<Arc<str>>,
     timing: ElectionTiming,
     /// The version that a write replaces; none where it creates the Lease.
     base: Option<Lease>,
@@ -101,13 +123,14 @@ pub(super) struct Candidate {
 struct ObservedLeader {
     /// Empty when the Lease was released or emptied, or does not exist.
     holder: Arc<str>,
+    address: Option<Arc<str>>,
     expires_at: Moment,
 }
 
 // === impl ElectionStep ===
 
 impl ElectionStep {
-    pub(super) const fn due(self) -> Moment {
+    pub(crate) const fn due(self) -> Moment {
         match self {
             Self::Read(at) | Self::Write(at) => at,
         }
@@ -117,9 +140,10 @@ impl ElectionStep {
 // === impl Candidate ===
 
 impl Candidate {
-    pub(super) const fn new(holder: Arc<str>, timing: ElectionTiming) -> Self {
+    pub(crate) const fn new(holder: Arc<str>, address: Option<Arc<str>>, timing: ElectionTiming) -> Self {
         Self {
             holder,
+            address,
             timing,
             base: None,
             leader: None,
@@ -128,37 +152,51 @@ impl Candidate {
         }
     }
 
-    pub(super) const fn step(&self) -> ElectionStep {
+    pub(crate) const fn step(&self) -> ElectionStep {
         self.step
     }
 
     /// Until when this process may act, if it may now.
-    pub(super) fn act_until(&self, now: Moment) -> Option<Moment> {
+    pub(crate) fn act_until(&self, now: Moment) -> Option<Moment> {
         self.act_until.filter(|until| now < *until)
     }
 
     /// The holder that was seen last, empty if the Lease has none; none before the first answer.
-    pub(super) fn leader(&self) -> Option<&Arc<str>> {
+    pub(crate) fn leader(&self) -> Option<&Arc<str>> {
         self.leader.as_ref().map(|leader| &leader.holder)
     }
 
+    /// The leader that was seen last, if the Lease has a holder.
+    pub(crate) fn found(&self) -> Option<Leader> {
+        let leader = self.leader.as_ref().filter(|leader| !leader.holder.is_empty())?;
+        // The name of a Pod has no underscore, and client-go ends a holder as we do.
+        let name = leader
+            .holder
+            .rsplit_once('_')
+            .map_or(&*leader.holder, |(name, _)| name);
+        Some(Leader {
+            name: name.into(),
+            address: leader.address.clone(),
+        })
+    }
+
     /// True from the first write until the Lease is seen without this holder, also while the Lease cannot be renewed.
-    pub(super) fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.leader() == Some(&self.holder)
     }
 
     /// For how long another process holds the Lease, from what it wrote; zero if none does.
-    pub(super) fn held_for(&self, now: Moment) -> Duration {
+    pub(crate) fn held_for(&self, now: Moment) -> Duration {
         let others = |leader: &&ObservedLeader| !leader.holder.is_empty() && leader.holder != self.holder;
         let leader = self.leader.as_ref().filter(others);
         leader.map_or(Duration::ZERO, |leader| leader.expires_at.saturating_sub(now))
     }
 
     /// The Lease was read; none when it does not exist. `poll` is the time to the next read.
-    pub(super) fn on_read(&mut self, now: Moment, lease: Option<Lease>, poll: Duration) {
+    pub(crate) fn on_read(&mut self, now: Moment, lease: Option<Lease>, poll: Duration) {
         let changed = lease.as_ref().map(version) != self.base.as_ref().map(version);
         if changed || self.leader.is_none() {
-            self.observe(now, lease.as_ref().and_then(|lease| lease.spec.as_ref()));
+            self.observe(now, lease.as_ref());
         }
         self.base = lease;
         self.step = match &self.leader {
@@ -170,7 +208,11 @@ impl Candidate {
     }
 
     /// The Lease changed, or does not exist any more.
-    fn observe(&mut self, now: Moment, spec: Option<&LeaseSpec>) {
+    fn observe(&mut self, now: Moment, lease: Option<&Lease>) {
+        let spec = lease.and_then(|lease| lease.spec.as_ref());
+        let annotations = lease.and_then(|lease| lease.metadata.annotations.as_ref());
+        let address = annotations.and_then(|annotations| annotations.get(ADDRESS_ANNOTATION));
+        let address = address.filter(|address| address.len() <= MAX_CHARACTERS);
         let holder = spec
             .and_then(|spec| spec.holder_identity.as_deref())
             .unwrap_or_default();
@@ -189,16 +231,21 @@ impl Candidate {
             self.act_until = None;
         }
         self.leader = Some(ObservedLeader {
-            holder: holder.into(),
+            holder: holder.chars().take(MAX_CHARACTERS).collect::<String>().into(),
+            address: address.map(|address| address.as_str().into()),
             expires_at: now + free_after,
         });
     }
 
     /// The Lease as this process writes it to lead, or to go on.
-    pub(super) fn claim(&self, name: &str, at: Timestamp) -> Lease {
+    pub(crate) fn claim(&self, name: &str, at: Timestamp) -> Lease {
         let mut lease = self.base.clone().unwrap_or_default();
         lease.metadata.name = Some(name.to_owned());
         lease.metadata.managed_fields = None;
+        if let Some(address) = &self.address {
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(ADDRESS_ANNOTATION.to_owned(), address.to_string());
+        }
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
         if spec.holder_identity.as_deref() != Some(&*self.holder) {
             spec.acquire_time = Some(MicroTime(at));
@@ -214,7 +261,7 @@ impl Candidate {
     }
 
     /// The Lease as this process leaves it to others, if it leads.
-    pub(super) fn release(&self, at: Timestamp) -> Option<Lease> {
+    pub(crate) fn release(&self, at: Timestamp) -> Option<Lease> {
         let mut lease = self.base.clone().filter(|_| self.is_leader())?;
         lease.metadata.managed_fields = None;
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
@@ -225,14 +272,15 @@ impl Candidate {
     }
 
     /// True if a write replaces a Lease, false if it creates one.
-    pub(super) const fn replaces(&self) -> bool {
+    pub(crate) const fn replaces(&self) -> bool {
         self.base.is_some()
     }
 
     /// A write that began at `started` succeeded.
-    pub(super) fn on_written(&mut self, started: Moment, now: Moment, lease: Lease) {
+    pub(crate) fn on_written(&mut self, started: Moment, now: Moment, lease: Lease) {
         self.leader = Some(ObservedLeader {
             holder: Arc::clone(&self.holder),
+            address: self.address.clone(),
             expires_at: now + self.timing.lease_duration,
         });
         self.base = Some(lease);
@@ -242,7 +290,7 @@ impl Candidate {
 
     /// A request that began at `started` failed. After a `conflict`, the Lease is not what it was believed to be:
     /// somebody deleted or changed it, and another process may lead.
-    pub(super) fn on_failed(&mut self, started: Moment, now: Moment, conflict: bool) {
+    pub(crate) fn on_failed(&mut self, started: Moment, now: Moment, conflict: bool) {
         if conflict {
             self.act_until = None;
         }
@@ -260,7 +308,7 @@ impl Candidate {
 
 /// The renewTime of the next write. Two that are equal are one renewal for client-go, which compares whole seconds: a
 /// clock that was set back goes on from the last one by a second each time.
-pub(super) fn next_renew_time(last: Timestamp, clock: Timestamp) -> Timestamp {
+pub(crate) fn next_renew_time(last: Timestamp, clock: Timestamp) -> Timestamp {
     if last < clock {
         return clock;
     }

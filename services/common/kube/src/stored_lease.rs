@@ -9,18 +9,18 @@ use serde::Deserialize as _;
 /// The times of a Lease. Nobody decides by them, and jiff ends two hours before the year 9999 does.
 const TIMES: [&str; 2] = ["acquireTime", "renewTime"];
 
-pub(super) fn api(client: kube::Client, namespace: &str) -> Api<DynamicObject> {
+pub(crate) fn api(client: kube::Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client, namespace, &ApiResource::erase::<Lease>(&()))
 }
 
 /// Reads a Lease, if it exists.
-pub(super) async fn read(leases: &Api<DynamicObject>, name: &str) -> kube::Result<Option<Lease>> {
+pub(crate) async fn read(leases: &Api<DynamicObject>, name: &str) -> kube::Result<Option<Lease>> {
     let stored = leases.get_opt(name).await?;
     stored.map(lease).transpose().map_err(kube::Error::SerdeError)
 }
 
 /// The Lease without the times that cannot be read.
-pub(super) fn lease(mut stored: DynamicObject) -> serde_json::Result<Lease> {
+pub(crate) fn lease(mut stored: DynamicObject) -> serde_json::Result<Lease> {
     let spec = stored.data.get_mut("spec").map(serde_json::Value::take);
     let spec = spec.map(|mut spec| {
         if let Some(fields) = spec.as_object_mut() {

@@ -5,7 +5,7 @@ use super::*;
 const NAME: &str = "dwd-prober-leader-election";
 
 fn candidate(holder: &str) -> Candidate {
-    Candidate::new(holder.into(), ElectionTiming::default())
+    Candidate::new(holder.into(), None, ElectionTiming::CLIENT_GO)
 }
 
 fn seconds(seconds: u64) -> Moment {
@@ -229,6 +229,7 @@ fn a_renewal_without_an_answer_is_repeated_at_once_and_one_that_was_refused_afte
 #[test]
 fn times_that_could_overlap_are_refused() {
     ElectionTiming::default().check().unwrap();
+    ElectionTiming::CLIENT_GO.check().unwrap();
     let wrong = |lease: u64, renew: u64, retry: u64| {
         let timing = ElectionTiming {
             lease_duration: seconds(lease),
@@ -238,6 +239,39 @@ fn times_that_could_overlap_are_refused() {
         timing.check().is_err()
     };
     assert!(wrong(12, 10, 2) && wrong(15, 4, 2) && wrong(15, 10, 0));
+}
+
+#[test]
+fn the_lease_says_who_leads_and_where() {
+    let own = || {
+        Candidate::new(
+            "pod-1_0a".into(),
+            Some("10.0.0.1:9645".into()),
+            ElectionTiming::CLIENT_GO,
+        )
+    };
+    let mut leader = own();
+    leader.on_read(Moment::ZERO, Some(released()), seconds(2));
+    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    let lease = leader.base.clone().unwrap();
+    let found = |lease: &Lease, version: u64| {
+        let mut other = candidate("b");
+        other.on_read(seconds(1), Some(stored(lease.clone(), version)), seconds(2));
+        other.found()
+    };
+    let expected = Leader {
+        name: "pod-1".into(),
+        address: Some("10.0.0.1:9645".into()),
+    };
+    assert_eq!(leader.found(), Some(expected.clone()));
+    assert_eq!(found(&lease, 1), Some(expected));
+    assert_eq!(found(&leader.release(at(1)).unwrap(), 2), None);
+    let mut hostile = lease;
+    let annotations = hostile.metadata.annotations.as_mut().unwrap();
+    annotations.insert(ADDRESS_ANNOTATION.to_owned(), "x".repeat(100_000));
+    hostile.spec.as_mut().unwrap().holder_identity = Some("y".repeat(100_000));
+    let cut = found(&hostile, 3).unwrap();
+    assert_eq!((cut.name.len(), cut.address), (MAX_CHARACTERS, None));
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -305,7 +339,7 @@ impl Actor {
         }
         let write = matches!(self.candidate.step(), ElectionStep::Write(_))
             .then(|| self.candidate.claim(NAME, at(i64::try_from(world).unwrap())));
-        let deadline = ElectionTiming::default().request_timeout().div_f64(self.speed);
+        let deadline = ElectionTiming::CLIENT_GO.request_timeout().div_f64(self.speed);
         let deadline = u64::try_from(deadline.as_millis()).unwrap();
         let mut outcome = match fate {
             RequestFate::AppliedFirst => Some(server.handle(write.as_ref())),
