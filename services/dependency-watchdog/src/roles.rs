@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tonic::service::RoutesBuilder;
+use watchdog_kube::leadership::Leadership;
 use watchdog_kube::membership::Exclusive;
 use watchdog_kube::replica::Replica;
 use watchdog_runtime::admin::{self, Admin};
@@ -84,8 +85,34 @@ fn start_prober(
     let verdicts = lease_probe::app::start(base, &replica.share(), lease_probe, routes)?;
     let channel = in_process::channel(base, routes.clone())?;
     let lease_probes = ReplicaEndpoints::single(base.identity.clone(), channel);
-    let scaling = scaling_coordinator::app::start(base, replica, coordinator, lease_probes, routes)?;
+    let leader = Replica {
+        seed: replica.seed.clone(),
+        membership: follow_leadership(base, replica),
+        granted_by: replica.granted_by,
+        permissions: replica.permissions.clone(),
+        leader: None,
+    };
+    let scaling = scaling_coordinator::app::start(base, &leader, coordinator, lease_probes, routes)?;
     Ok(vec![verdicts, scaling])
+}
+
+/// The leadership of a replica whose lease-probe still takes part as a member.
+fn follow_leadership(base: &ServiceBuilder, replica: &Replica<Exclusive>) -> Leadership {
+    let (setter, leadership) = Leadership::channel(base.identity.clone(), None);
+    let (exclusive, stop) = (replica.membership.clone(), base.draining.clone());
+    base.tasks.critical("leadership", async move {
+        loop {
+            match exclusive.act("") {
+                Some(permit) => setter.lead(Some(permit.until())),
+                None => setter.follow(None),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(std::time::Duration::from_millis(250)) => {}
+            }
+        }
+    });
+    leadership
 }
 
 /// Binds the port of the Go program's health endpoints.

@@ -19,10 +19,10 @@ use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
 use crate::domain::history::{ModeChangeReason, ShootEvent, ShootEventKind};
 use crate::domain::incident::{EvidenceCounts, Incident, ScaleTimes, signed_micros};
-use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::Planned;
+use crate::domain::resource_step::{ResourceStep, ResourceWrite};
 use crate::domain::status::{FlowState, Progress, Step, WriteResult};
 
 /// Zones whose counts are kept. A region has a handful.
@@ -125,9 +125,9 @@ same_in_api! {
     mode_change_reason: ModeChangeReason => pb::ModeChangeReason [Annotation, Ended, Withdrawn]
     hold_reason: HoldReason => pb::HoldReason
         [Cluster, Ownership, Unreported, Expired, Disagreement, Outdated, Verdict, Mode]
-    state: FlowState => pb::FlowState [Holding, Settled, Running, Failed]
+    state: FlowState => pb::FlowState [Holding, Settled, Running, Failed, KeptBack]
     step: Step => pb::Step
-        [Pending, Delayed, Writing, Waiting, Reached, Absent, Ignored, BackingOff, Failed]
+        [Pending, Delayed, Writing, Waiting, Reached, Absent, Ignored, BackingOff, Failed, KeptBack]
     write_result: WriteResult => pb::WriteResult [Applied, Conflict, Refused, Unknown, Cancelled, KeptBack]
 }
 
@@ -195,19 +195,18 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
         target_replicas: progress.target,
         attempts: progress.attempts,
         message: sentence(&progress.message),
-        simulated: progress.simulated,
     }
 }
 
 fn planned(planned: &Planned) -> pb::PlannedResource {
-    let action = match planned.next_step {
-        NextStep::Nothing => pb::Action::None,
-        NextStep::Ignored => pb::Action::Ignore,
-        NextStep::AbsentOptional => pb::Action::SkipAbsent,
-        NextStep::Wait | NextStep::Read | NextStep::NotObserved => pb::Action::Wait,
-        NextStep::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. }) => pb::Action::Scale,
-        NextStep::Write(ResourceWrite::CleanUp) => pb::Action::CleanUp,
-        NextStep::Repair => pb::Action::FailAbsent,
+    let action = match planned.step {
+        ResourceStep::Nothing => pb::Action::None,
+        ResourceStep::Ignored => pb::Action::Ignore,
+        ResourceStep::AbsentOptional | ResourceStep::Missing => pb::Action::SkipAbsent,
+        ResourceStep::Wait | ResourceStep::Read | ResourceStep::NotObserved => pb::Action::Wait,
+        ResourceStep::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. }) => pb::Action::Scale,
+        ResourceStep::Write(ResourceWrite::CleanUp) => pb::Action::CleanUp,
+        ResourceStep::Repair => pb::Action::FailAbsent,
     };
     pb::PlannedResource {
         resource: Some(resource_ref(&planned.reference)),

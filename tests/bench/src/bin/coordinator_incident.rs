@@ -24,14 +24,14 @@ use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
-/// What to measure.
+/// The scenario to measure.
 #[derive(Debug, Parser)]
 struct Options {
     /// Shoots on the seed.
     #[arg(long, default_value_t = 1_000)]
     shoots: usize,
-    /// While all shoots are lost, two of the coordinator's watches (of the Clusters and of kube-controller-manager) fail
-    /// every 1 to 5 s. Only the loss of all shoots is measured.
+    /// While all shoots are lost, two of the coordinator's watches (of the Clusters and of kube-controller-manager)
+    /// fail every 1 to 5 s. Only the loss of all shoots is measured.
     #[arg(long)]
     failing_watches: bool,
 }
@@ -71,6 +71,9 @@ const USER: &str = "coordinator";
 
 /// A coordinator that has not done its work by then hangs.
 const BOUND: Duration = Duration::from_secs(300);
+
+/// How long is waited for all shoots while watches fail: longer than kube-controller-manager's grace period.
+const FAILING_BOUND: Duration = Duration::from_secs(120);
 
 /// From the verdict to the first write of a single shoot, p99.
 const TARGET_MILLIS: f64 = 50.0;
@@ -129,6 +132,17 @@ struct AllShoots {
     last_write_of_each_shoot: Option<Spread>,
 }
 
+/// All shoots are lost while watches fail.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AllDown {
+    shoots: usize,
+    /// Shoots whose kube-controller-manager was scaled to 0.
+    down: usize,
+    /// From the verdict to the write, in milliseconds.
+    kube_controller_manager_down: Option<Spread>,
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
@@ -136,9 +150,9 @@ async fn main() -> anyhow::Result<()> {
     let bench = CoordinatorBench::start(options.shoots).await?;
     if options.failing_watches {
         let failing = tokio::spawn(fail_watches(bench.api.clone()));
-        let all_lost = bench.all_shoots(Direction::Down).await;
+        let down = bench.until_down().await;
         failing.abort();
-        return print(&all_lost?);
+        return print(&down?);
     }
     let requests_at_rest = bench.rest().await;
     let (one_lost, one_found) = bench.one_shoot().await?;
@@ -298,6 +312,28 @@ impl CoordinatorBench {
             requests_in_busiest_second: busiest_second(requests.iter().map(|entry| entry.time)),
             first_write_of_each_shoot: Spread::of_micros(first.into_values()),
             last_write_of_each_shoot: Spread::of_micros(last.into_values()),
+        })
+    }
+
+    /// All shoots are lost: how many are down, and when, after at most [`FAILING_BOUND`].
+    async fn until_down(&self) -> anyhow::Result<AllDown> {
+        let (begin, given_at) = (self.last_id(), Timestamp::now());
+        let names = self.names.iter().map(String::as_str);
+        self.probe.say(names, outcome(Direction::Down));
+        // Those that are not down by then are what is measured.
+        let all = tokio::time::timeout(FAILING_BOUND, self.until_all(Direction::Down)).await;
+        all.unwrap_or(Ok(()))?;
+        let mut down = BTreeMap::new();
+        for write in self.writes(begin) {
+            if write.code == 200 && write.path.ends_with(KCM) {
+                let shoot = write.path.split('/').nth(5).unwrap_or_default().to_owned();
+                down.insert(shoot, micros_since(given_at, &write)?);
+            }
+        }
+        Ok(AllDown {
+            shoots: self.names.len(),
+            down: down.len(),
+            kube_controller_manager_down: Spread::of_micros(down.into_values()),
         })
     }
 
