@@ -54,7 +54,7 @@ pub mod release;
 pub const SERVICE: &str = "scaling-coordinator";
 
 /// The Lease by which the replicas elect a leader.
-pub const LEADER_LEASE: &str = "dependency-watchdog-scaling-coordinator";
+pub const LEADER_LEASE: &str = "scaling-coordinator-leader";
 
 /// Name of the service that observes the shoots, in its membership Leases.
 const LEASE_PROBE: &str = "lease-probe";

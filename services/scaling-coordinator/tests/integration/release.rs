@@ -106,7 +106,7 @@ async fn what_is_held_down_is_restored_in_order_and_nothing_else_is_touched() {
     let lease = seed
         .api
         .store()
-        .find(&keys::LEASES, "garden", "dependency-watchdog-scaling-coordinator");
+        .find(&keys::LEASES, "garden", scaling_coordinator::app::LEADER_LEASE);
     assert_eq!(
         lease.unwrap().text("/spec/holderIdentity"),
         "",
