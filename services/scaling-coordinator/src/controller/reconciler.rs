@@ -156,7 +156,7 @@ impl Reconciler {
             let Some(direction) = looked.work() else {
                 return;
             };
-            if let Some(turn) = self.wait_for_turn(shoot, memory, direction, &looked, news).await {
+            if let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await {
                 memory.begin_turn(Instant::now());
                 self.use_turn(shoot, memory, &turn).await;
                 memory.end_turn();
@@ -171,11 +171,11 @@ impl Reconciler {
         shoot: &Arc<str>,
         memory: &mut ShootMemory,
         direction: Direction,
-        looked: &Looked,
         news: &Notify,
     ) -> Option<Turn<'_>> {
-        // The Cluster is read beside the resources.
-        let turn = self.limiter.turn(direction, looked.requests.len() + 1);
+        // At most one for each resource, and the Cluster beside them.
+        let width = self.inputs.config().dependent_resource_infos.len() + 1;
+        let turn = self.limiter.turn(direction, width);
         tokio::pin!(turn);
         loop {
             tokio::select! {
