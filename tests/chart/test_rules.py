@@ -367,6 +367,12 @@ CASES = {
         "11m30s",
         ["WatchdogVerdictsNotReceived"],
     ),
+    "witnesses-disagree": (
+        {'watchdog_scaling_shoots{pod="coordinator-0",direction="hold",held="disagreement"}': "0x20 1x279"},
+        "12m",
+        "13m",
+        ["WatchdogWitnessesDisagree"],
+    ),
     "down-for-long": (held(HELD_OF, "a", 20, 299), "65m", "75m", ["WatchdogScaledDownTooLong"]),
     "a-short-loss": (held(HELD_OF, "a", 20, 100), "49m", "2h", []),
     "one-shoot-after-the-other-is-cut-off": (after_the_other(held, HELD_OF), "60m", "2h", []),

@@ -6,7 +6,9 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::membership::{Exclusive, ReplicaAddresses};
+use watchdog_kube::leadership::Leadership;
+use watchdog_kube::membership::ReplicaAddresses;
+use watchdog_kube::permissions::Permission;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
@@ -15,6 +17,7 @@ use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
@@ -28,8 +31,8 @@ use watchdog_watch_stream::stream::Streams;
 
 use self::observers::Observers;
 use crate::cluster::clusters::Clusters;
+use crate::cluster::requests::{ResourceRequests, RestoredEtcd};
 use crate::cluster::resources::Resources;
-use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::Controller;
@@ -50,6 +53,9 @@ pub mod release;
 /// Name of the service in membership Leases, in Kubernetes Events and in its requests.
 pub const SERVICE: &str = "scaling-coordinator";
 
+/// The Lease by which the replicas elect a leader.
+pub const LEADER_LEASE: &str = "scaling-coordinator-leader";
+
 /// Name of the service that observes the shoots, in its membership Leases.
 const LEASE_PROBE: &str = "lease-probe";
 
@@ -62,7 +68,7 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let replica = Replica::<Exclusive>::join(&base, SERVICE, config.timing).await?;
+    let replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election).await?;
     let addresses = if config.lease_probe.is_empty() {
         replica.find_members(&base, LEASE_PROBE)
     } else {
@@ -90,7 +96,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 /// When the traces cannot be sent.
 pub fn start(
     base: &ServiceBuilder,
-    replica: &Replica<Exclusive>,
+    replica: &Replica<Leadership>,
     config: Config,
     lease_probes: ReplicaEndpoints,
     routes: &mut RoutesBuilder,
@@ -109,24 +115,23 @@ pub fn start(
     let inputs = indexes.inputs(
         in_force,
         verdicts.clone(),
-        replica.membership.clone(),
+        replica.leadership().clone(),
         ModeSource::BySeed(config.mode),
         clock,
     );
-    let engine = indexes.engine(
+    let controller = indexes.controller(
         inputs.clone(),
         replica.granted_by,
         &base.identity,
         config.request_rate,
     );
-    let engine = engine.observe_events(config.observe_events);
-    let (shoots, write_counts) = (engine.states(), engine.write_counts());
-    let engine = engine.traced(Traces::new(tracer, verdicts.clone()));
+    let controller = controller.observe_events(config.observe_events);
+    let (shoots, write_counts) = (controller.states(), controller.write_counts());
+    let controller = controller.traced(Traces::new(tracer, verdicts.clone()));
     base.tasks
-        .critical("engine", engine.recorded(history.clone()).run());
+        .critical("controller", controller.recorded(history.clone()).run());
 
-    let addresses = replica.find(base, "peers", SERVICE, config.timing);
-    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE)).led_by(replica.leader.clone());
+    let peers = ReplicaEndpoints::new(leader_address(base, replica), base.peer_dialer(SERVICE));
     let service = ScalingApi {
         scaling: merge_scaling(base, &shoots, &inputs, clock, peers.clone()),
         events: merge_events(base, &history, clock, peers),
@@ -148,22 +153,44 @@ fn named(addresses: &[String]) -> watch::Receiver<ReplicaAddresses> {
     watch::Sender::new(named.clone().zip(named).collect::<ReplicaAddresses>()).subscribe()
 }
 
-/// Keeps the history of the shoots that this replica owns.
+/// Where the leader is: a standby passes on what it says.
+fn leader_address(base: &ServiceBuilder, replica: &Replica<Leadership>) -> watch::Receiver<ReplicaAddresses> {
+    let mut leader = replica.leadership().leader();
+    let (addresses, stop) = (
+        watch::Sender::new(ReplicaAddresses::default()),
+        base.draining.clone(),
+    );
+    let found = addresses.subscribe();
+    base.tasks.critical("leader-address", async move {
+        loop {
+            let known = leader.borrow_and_update().clone();
+            let known = known.and_then(|leader| Some((leader.name, leader.address?)));
+            publish_if_changed(&addresses, &known.into_iter().collect());
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                changed = leader.changed() => changed?,
+            }
+        }
+    });
+    found
+}
+
+/// Keeps the history of the shoots that this replica acts on.
 fn keep_history(
     base: &ServiceBuilder,
-    replica: &Replica<Exclusive>,
+    replica: &Replica<Leadership>,
     limits: HistoryLimits,
     clock: Clock,
 ) -> Arc<HistoryStore> {
-    let membership = replica.membership.clone();
-    let owns = move |shoot: &str| membership.owns(shoot);
+    let leadership = replica.leadership().clone();
+    let owns = move |_: &str| leadership.holds_lease();
     Arc::new(HistoryStore::new(limits, clock, base.identity.clone(), owns))
 }
 
 /// Watches the seed, and checks the permissions for that. Returns the configuration in force.
 fn spawn_watches(
     base: &ServiceBuilder,
-    replica: &Replica<Exclusive>,
+    replica: &Replica<Leadership>,
     indexes: &Indexes,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) -> watch::Receiver<Arc<ProberConfig>> {
@@ -233,13 +260,14 @@ struct Indexes {
     work_queue: Arc<WorkQueue>,
     clusters: Arc<Clusters>,
     resources: Arc<Resources>,
+    restored: RestoredEtcd,
     readiness: Readiness,
     tasks: Tasks,
 }
 
 impl Indexes {
     fn new(seed: &kube::Client, readiness: &Readiness, tasks: &Tasks, granted_by: PermissionGrantor) -> Self {
-        let work_queue = Arc::new(WorkQueue::default());
+        let (work_queue, restored) = (Arc::new(WorkQueue::default()), RestoredEtcd::default());
         // With gardenlet's permissions this program stands where the existing watchdog stood.
         let predecessor = match granted_by {
             PermissionGrantor::Gardenlet => Some(EXISTING_WATCHDOG_FIELD_MANAGER),
@@ -247,9 +275,10 @@ impl Indexes {
         };
         Self {
             seed: seed.clone(),
-            clusters: Arc::new(Clusters::new(seed.clone(), work_queue.clone())),
+            clusters: Arc::new(Clusters::new(seed.clone(), restored.clone(), work_queue.clone())),
             resources: Arc::new(Resources::new(work_queue.clone()).in_place_of(predecessor)),
             work_queue,
+            restored,
             readiness: readiness.clone(),
             tasks: tasks.clone(),
         }
@@ -262,14 +291,14 @@ impl Indexes {
         let follow = watches::clusters(
             self.seed.clone(),
             self.clusters.clone(),
-            self.resources.clone(),
+            self.restored.clone(),
             self.readiness.clone(),
             self.tasks.draining(),
         );
         self.tasks.critical("clusters", follow);
         let follow = watches::resources(
             self.seed.clone(),
-            self.resources.clone(),
+            (self.resources.clone(), self.restored.clone()),
             rules,
             in_force.clone(),
             self.readiness.clone(),
@@ -283,25 +312,26 @@ impl Indexes {
         &self,
         config: watch::Receiver<Arc<ProberConfig>>,
         verdicts: Arc<VerdictTable>,
-        membership: Exclusive,
+        leadership: Leadership,
         mode_source: ModeSource,
         clock: Clock,
     ) -> Arc<DecisionInputs> {
         self.wake_all_on("configuration", config.clone());
-        self.wake_all_on("ownership", membership.subscribe());
+        self.wake_all_on("leadership", leadership.subscribe());
+        self.wake_all_on("leader", leadership.leader());
         Arc::new(DecisionInputs {
             config,
             verdicts,
             clusters: self.clusters.clone(),
             resources: self.resources.clone(),
-            membership,
+            leadership,
             draining: self.tasks.draining(),
             mode_source,
             clock,
         })
     }
 
-    fn engine(
+    fn controller(
         &self,
         inputs: Arc<DecisionInputs>,
         granted_by: PermissionGrantor,
@@ -311,8 +341,15 @@ impl Indexes {
         let events =
             watchdog_kube::events::start(self.seed.clone(), SERVICE, identity, &self.readiness, &self.tasks);
         let events = events.open_if(granted_by == PermissionGrantor::Chart);
-        let writer = ResourceWriter::new(self.seed.clone(), self.clusters.clone(), self.resources.clone());
-        Controller::new(inputs, self.work_queue.clone(), writer, events, request_rate)
+        let (resources, restored) = (self.resources.clone(), self.restored.clone());
+        let requests = ResourceRequests::new(self.seed.clone(), resources, restored.clone());
+        Controller::new(
+            inputs,
+            self.work_queue.clone(),
+            (requests, restored),
+            events,
+            request_rate,
+        )
     }
 
     /// Reconciles every shoot whenever something changes that concerns all of them.

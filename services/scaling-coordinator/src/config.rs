@@ -8,6 +8,7 @@ use watchdog_api::names::{is_dns_label, is_dns_subdomain};
 use watchdog_api::policy::{Mode, parse_seed_mode};
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::key::ObjectKey;
+use watchdog_kube::leadership::ElectionTiming;
 use watchdog_kube::membership::Timing;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
@@ -109,7 +110,9 @@ pub struct Config {
     pub observe_events: bool,
     /// The events that are kept.
     pub history: HistoryLimits,
-    /// How long the membership takes for what; [`Timing::PRODUCTION`] except in tests.
+    /// How long the leader election takes for what; its default except in tests.
+    pub election: ElectionTiming,
+    /// How long the search for lease-probe takes for what; [`Timing::PRODUCTION`] except in tests.
     pub timing: Timing,
     /// Where traces go, if anywhere.
     pub otlp_endpoint: Option<OtlpEndpoint>,
@@ -158,6 +161,7 @@ impl CommandLine for Args {
                 per_shoot: self.history_per_shoot.into(),
                 total: usize::try_from(self.history_total).unwrap_or(usize::MAX),
             },
+            election: ElectionTiming::default(),
             timing: Timing::PRODUCTION,
             otlp_endpoint: self.otlp_endpoint,
             file,

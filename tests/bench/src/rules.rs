@@ -12,8 +12,9 @@ use lease_probe::domain::probe_state::{ProbeState, ProbeStep};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::{Streak, Thresholds, VerdictBuilder, sentence};
 use scaling_coordinator::domain::Direction;
+use scaling_coordinator::domain::attempts::FlowHints;
 use scaling_coordinator::domain::decision::{self, ReceivedVerdict, StreamCounts, decide};
-use scaling_coordinator::domain::flow::Flow;
+use scaling_coordinator::domain::next_step::next_step;
 use scaling_coordinator::domain::observed::{Dependent, Observed, ResourceState};
 use tokio::time::Instant;
 use watchdog_api::config::UnknownFields;
@@ -58,7 +59,7 @@ pub const CASES: [(&str, Prepare); 12] = [
         probe(500)
     }),
     ("coordinator: from a verdict to a direction", direction),
-    ("coordinator: next step of a flow of three resources", flow),
+    ("coordinator: next step of a shoot with three resources", flow),
     ("weeder: a slice changes, and a pod is looked at", weed),
 ];
 
@@ -206,6 +207,8 @@ fn direction() -> Work {
         outcome: decision::Outcome::LeasesExpired,
         observer: "lease-probe-0".into(),
         observed: now,
+        outcome_since: now,
+        list_revision: 0,
         sent: now,
         valid_until: now + Duration::from_secs(40),
         message: "12 of 20 leases are expired.".into(),
@@ -225,7 +228,7 @@ fn gardener() -> Vec<DependentResource> {
 }
 
 fn flow() -> Work {
-    let (config, mut flow, now) = (gardener(), Flow::default(), Instant::now());
+    let (config, mut hints, now) = (gardener(), FlowHints::default(), Instant::now());
     let seen = ResourceState {
         resource_version: "1".into(),
         replicas: Some(1),
@@ -242,9 +245,10 @@ fn flow() -> Work {
             config,
             dropped: false,
             observed: Observed::Present(seen.clone()),
+            read: true,
         };
         let dependents: Vec<_> = config.iter().map(dependent).collect();
-        black_box(flow.next(now, Some(Direction::Down), &dependents));
+        black_box(next_step(now, Some(Direction::Down), &dependents, &mut hints));
     })
 }
 

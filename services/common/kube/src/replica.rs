@@ -266,7 +266,7 @@ impl Replica<Leadership> {
         })
     }
 
-    /// Whether this replica leads.
+    /// Says if this replica leads.
     #[must_use]
     pub const fn leadership(&self) -> &Leadership {
         &self.membership

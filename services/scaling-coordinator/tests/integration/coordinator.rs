@@ -56,6 +56,7 @@ impl Coordinator {
         line.extend(probes);
         let mut config = Args::parse_from(line).check().unwrap();
         config.timing = Timing::PRODUCTION.faster(5);
+        config.election = crate::FAST_ELECTION;
         let service = InProcess::start(scaling_coordinator::app::build(config, Process::for_tests()));
         let service = service.await.unwrap();
         Self {
@@ -103,6 +104,13 @@ impl Coordinator {
         };
         let answer = self.client.clone().list_shoot_events(request).await.unwrap();
         answer.into_inner().events
+    }
+
+    /// Waits until the process would end because of a failure, and kills it. Returns why.
+    pub async fn until_failed(&self) -> String {
+        let failed = tokio::time::timeout(BOUND, self.bound.tasks.first_end()).await;
+        self.kill();
+        format!("{:#}", failed.unwrap())
     }
 
     /// Waits until the state of a shoot is as wanted.

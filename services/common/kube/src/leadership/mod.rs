@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use watchdog_runtime::publish::publish_if_changed;
 
 pub use self::election::ElectionTiming;
-pub(crate) use self::run::{ElectionConfig, LeaderElection};
+pub use self::run::{ElectionConfig, LeaderElection};
 use crate::membership::Identity;
 
 /// The replica that leads.

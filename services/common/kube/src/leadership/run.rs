@@ -28,25 +28,30 @@ const LOOP: &str = "leader-election";
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The settings of a leader election.
-pub(crate) struct ElectionConfig {
-    pub(crate) client: kube::Client,
-    pub(crate) namespace: String,
-    pub(crate) lease: &'static str,
+pub struct ElectionConfig {
+    /// For the seed.
+    pub client: kube::Client,
+    /// Where the Lease lives.
+    pub namespace: String,
+    /// The name of the Lease.
+    pub lease: &'static str,
     /// The program whose replicas elect a leader, for metrics and logs.
-    pub(crate) service: &'static str,
-    pub(crate) identity: Identity,
+    pub service: &'static str,
+    /// The name of this replica.
+    pub identity: Identity,
     /// Where others reach this replica, if they can.
-    pub(crate) address: Option<Arc<str>>,
+    pub address: Option<Arc<str>>,
     /// Shows why the last request failed.
-    pub(crate) readiness: Readiness,
-    pub(crate) timing: ElectionTiming,
+    pub readiness: Readiness,
+    /// How long the election takes for what.
+    pub timing: ElectionTiming,
 }
 
 /// A Lease that is held for this many times the usual duration is one that somebody wrote to keep others out.
 const PARKED_FROM: u32 = 4;
 
 /// The run loop of a leader election.
-pub(crate) struct LeaderElection {
+pub struct LeaderElection {
     config: ElectionConfig,
     /// To write the Lease.
     leases: Api<Lease>,
@@ -77,7 +82,7 @@ type ElectionRequest = BoxFuture<'static, Result<Option<Lease>, RequestError>>;
 impl LeaderElection {
     /// Prepares the election. The blocker `leader-election` stays until the Lease was read. Spawn [`Self::run`] as a
     /// critical task; when `stop` is cancelled it releases the Lease and returns.
-    pub(crate) fn join(config: ElectionConfig, stop: CancellationToken) -> (Leadership, Self) {
+    pub fn join(config: ElectionConfig, stop: CancellationToken) -> (Leadership, Self) {
         let (setter, leadership) = Leadership::channel(Arc::clone(&config.identity), config.address.clone());
         // Never that of a predecessor, even in the same Pod.
         let holder = format!("{}_{:016x}", config.identity, rand::random::<u64>());
@@ -104,7 +109,7 @@ impl LeaderElection {
     }
 
     /// Runs until the stop token is cancelled and the Lease is released, or its release timed out.
-    pub(crate) async fn run(mut self) {
+    pub async fn run(mut self) {
         let mut request: Fuse<ElectionRequest> = Fuse::terminated();
         loop {
             let now = self.now();

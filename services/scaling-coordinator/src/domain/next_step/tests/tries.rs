@@ -1,6 +1,7 @@
 use super::super::*;
-use super::bench::{Bench, DOWN, MS, UP, refused, unknown};
-use crate::domain::observed::{Observed, ResourceState};
+use super::bench::{Bench, DOWN, MS, UP, refused};
+use crate::domain::attempts::RequestOutcome;
+use crate::domain::observed::Observed;
 use crate::domain::testing::{S, held, recorded, seen};
 
 #[test]
@@ -24,7 +25,7 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
         };
         assert_eq!(steps.status.state, expected);
         assert_eq!(steps.status.retry_at, steps.wake.filter(|_| attempt == 3));
-        assert_eq!(steps.actions, [], "it backs off");
+        assert_eq!(steps.requests, [], "it backs off");
         bench.now = steps.wake.unwrap();
     }
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"], "while the verdict stands");
@@ -57,7 +58,7 @@ fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
         bench.answer(
             DOWN,
             "down mcm 1",
-            ActionOutcome::Refused {
+            RequestOutcome::Refused {
                 why: "429".into(),
                 retry_after,
             },
@@ -83,7 +84,7 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
     assert_eq!(steps.status.state, FlowState::Failed);
     assert!(
         steps.alerts[0]
-            .1
+            .why
             .contains("not done within 30s: it is scaled to 0, but 1 are still ready")
     );
     bench.see("mcm", held(1));
@@ -101,7 +102,7 @@ fn failed_to_start() -> (Bench, ResourceState) {
     while bench.state(UP) != FlowState::Failed {
         bench.now = bench.next(UP).wake.unwrap();
         if !bench.wanted(UP).is_empty() {
-            bench.answer(UP, "read kcm", ActionOutcome::Done);
+            bench.answer(UP, "read kcm", RequestOutcome::Done);
         }
     }
     (bench, starting)
@@ -124,77 +125,6 @@ fn a_watch_that_lists_again_ends_no_failure() {
 }
 
 #[test]
-fn the_timeout_covers_the_writes_of_a_try() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", ActionOutcome::Conflict);
-    bench.see("mcm", seen(2, 2));
-    bench.now += 29 * S;
-    let action = bench.next(DOWN).actions[0].clone();
-    let within = bench.flow.clone().start(bench.now, &action);
-    assert_eq!(within, S, "what remains of the timeout");
-    bench.now += S;
-    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
-}
-
-#[test]
-fn a_write_that_may_have_been_applied_is_looked_at_before_the_next_one() {
-    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", unknown());
-    let pause = bench.next(DOWN);
-    assert_eq!(pause.status.resources[1].step, Step::BackingOff);
-    bench.now = pause.wake.unwrap();
-    // It was not applied after all: reading shows the same version.
-    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
-    bench.answer(DOWN, "down mcm 1", unknown());
-    // It was applied: the watch shows it, and nothing waits for the back-off.
-    bench.see("mcm", held(1));
-    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
-}
-
-#[test]
-fn an_applied_write_is_waited_for_and_then_read() {
-    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", ActionOutcome::Done);
-    let steps = bench.next(DOWN);
-    assert_eq!(
-        (steps.actions.len(), steps.status.resources[1].step),
-        (0, Step::Waiting)
-    );
-    bench.now = steps.wake.unwrap();
-    bench.answer(DOWN, "read mcm", unknown());
-    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
-    bench.now = bench.next(DOWN).wake.unwrap();
-    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
-    bench.see("mcm", held(1));
-    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
-}
-
-#[test]
-fn conflicts_are_decided_again_but_not_for_ever() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", ActionOutcome::Conflict);
-    assert_eq!(
-        bench.steps(DOWN)[1],
-        Step::Waiting,
-        "for the watch to show what somebody wrote"
-    );
-    bench.see("mcm", seen(3, 3));
-    assert_eq!(bench.wanted(DOWN), ["down mcm 3"]);
-    for replicas in [4, 5, 6, 7, 8, 9] {
-        bench.next(DOWN);
-        let action = bench.next(DOWN).actions[0].clone();
-        bench.flow.start(bench.now, &action);
-        bench.flow.finish(bench.now, &action, ActionOutcome::Conflict);
-        bench.see("mcm", seen(replicas, replicas));
-    }
-    assert_eq!(
-        bench.next(DOWN).status.resources[1].attempts,
-        2,
-        "a busy writer costs a try"
-    );
-}
-
-#[test]
 fn tries_and_their_pauses_go_on_after_a_hold() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     for attempt in 1..=3 {
@@ -212,48 +142,12 @@ fn tries_and_their_pauses_go_on_after_a_hold() {
 }
 
 #[test]
-fn no_try_times_out_while_holding() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
-    bench.next(DOWN);
-    bench.now += 20 * S;
-    bench.next(None);
-    bench.now += 60 * S;
-    let times_out = bench.now + 10 * S;
-    assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
-    bench.now = times_out - MS;
-    assert_eq!(
-        bench.steps(DOWN)[1],
-        Step::Waiting,
-        "20 of 30 s are over, and no more"
-    );
-    bench.now = times_out;
-    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
-}
-
-#[test]
-fn the_end_of_a_request_counts_while_holding() {
-    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
-    let action = bench.next(DOWN).actions[0].clone();
-    bench.flow.start(bench.now, &action);
-    bench.next(None);
-    bench.flow.finish(bench.now, &action, unknown());
-    bench.next(None);
-    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
-    // It is seen to have worked: nothing waits for the back-off.
-    bench.next(None);
-    bench.see("mcm", held(1));
-    bench.next(None);
-    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
-}
-
-#[test]
 fn a_withdrawn_write_costs_nothing() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     bench.answer(
         DOWN,
         "down mcm 1",
-        ActionOutcome::Cancelled { why: "the Cluster" },
+        RequestOutcome::Cancelled { why: "the Cluster" },
     );
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
 }
@@ -265,7 +159,7 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     bench.done(DOWN, "down mcm 1", "mcm", stopping());
     let begun = bench.now;
     let mut read_after = Vec::new();
-    for outcome in [ActionOutcome::Done, refused(), unknown()] {
+    for outcome in [RequestOutcome::Done, refused(), refused()] {
         bench.now = bench.next(DOWN).wake.unwrap();
         bench.answer(DOWN, "read mcm", outcome);
         assert_eq!(
@@ -281,10 +175,66 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     let wake = bench.next(DOWN).wake.unwrap();
     assert_eq!(wake, bench.now + 2 * S);
     bench.now = wake;
-    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
+    bench.answer(DOWN, "read mcm", RequestOutcome::Done);
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
     // What was read is not read again for the next level.
     bench.done(DOWN, "down kcm 1", "kcm", held(1));
     assert_eq!(bench.next(DOWN).wake, None, "nothing is read once all is reached");
+}
+
+#[test]
+fn the_timeout_covers_the_writes_of_a_try() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.answer(DOWN, "down mcm 1", RequestOutcome::Conflict);
+    bench.see("mcm", seen(2, 2));
+    bench.now += 29 * S;
+    let request = bench.next(DOWN).requests[0].clone();
+    let within = bench
+        .hints
+        .clone()
+        .begin(bench.now, &request.reference, request.timeout);
+    assert_eq!(within, S, "what remains of the timeout");
+    bench.now += S;
+    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+}
+
+#[test]
+fn conflicts_are_decided_again_but_not_for_ever() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    for replicas in 1..=6 {
+        bench.answer(DOWN, &format!("down mcm {replicas}"), RequestOutcome::Conflict);
+        bench.see("mcm", seen(replicas + 1, replicas + 1));
+        let next = bench.next(DOWN);
+        let attempts = next.status.resources[1].attempts;
+        assert_eq!(attempts, 1, "after {replicas} conflicts");
+        assert_eq!(
+            next.requests.is_empty(),
+            replicas > 1,
+            "only the first one is decided again at once"
+        );
+        bench.now = next.wake.filter(|_| replicas > 1).unwrap_or(bench.now);
+    }
+    assert_eq!(bench.wanted(DOWN), ["down mcm 7"]);
+    bench.answer(DOWN, "down mcm 7", refused());
+    assert_eq!(
+        bench.next(DOWN).status.resources[1].attempts,
+        2,
+        "a busy writer costs a try"
+    );
+}
+
+#[test]
+fn no_try_times_out_while_holding() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
+    bench.next(DOWN);
+    bench.now += 20 * S;
+    bench.next(None);
+    bench.now += 60 * S;
+    assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+    bench.now += 30 * S - MS;
+    assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+    bench.now += MS;
+    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
 }

@@ -27,7 +27,7 @@ fn down(record: bool) -> ResourceWrite {
     }
 }
 
-fn outcome(error: &RequestError) -> ActionOutcome {
+fn outcome(error: &RequestError) -> RequestOutcome {
     let served = ApiResource {
         group: "example.com".into(),
         version: "v1".into(),
@@ -79,8 +79,8 @@ fn one_patch_scales_down_and_one_restores() {
 
 #[test]
 fn what_a_failed_write_means() {
-    assert_eq!(outcome(&status(409, 0)), ActionOutcome::Conflict);
-    assert_eq!(outcome(&status(404, 0)), ActionOutcome::Conflict);
+    assert_eq!(outcome(&status(409, 0)), RequestOutcome::Conflict);
+    assert_eq!(outcome(&status(404, 0)), RequestOutcome::Conflict);
     let permission = "the permission to update engines.example.com/scale in namespace shoot--a is missing";
     for (message, is_missing) in [
         (
@@ -92,7 +92,7 @@ fn what_a_failed_write_means() {
     ] {
         let forbidden = serde_json::from_value(json!({ "code": 403, "message": message })).unwrap();
         let forbidden = RequestError::Refused(Box::new(forbidden));
-        let ActionOutcome::Refused { why, .. } = outcome(&forbidden) else {
+        let RequestOutcome::Refused { why, .. } = outcome(&forbidden) else {
             panic!("403 is a refusal");
         };
         assert_eq!(why.contains(permission), is_missing, "{why}");
@@ -100,16 +100,16 @@ fn what_a_failed_write_means() {
     }
     let retry_after = Some(Duration::from_secs(7));
     assert!(
-        matches!(outcome(&status(429, 7)), ActionOutcome::Refused { retry_after: r, .. } if r == retry_after)
+        matches!(outcome(&status(429, 7)), RequestOutcome::Refused { retry_after: r, .. } if r == retry_after)
     );
-    assert!(matches!(outcome(&status(422, 0)), ActionOutcome::Refused { .. }));
-    assert!(matches!(outcome(&status(500, 0)), ActionOutcome::Unknown { .. }));
+    assert!(matches!(outcome(&status(422, 0)), RequestOutcome::Refused { .. }));
+    assert!(matches!(outcome(&status(500, 0)), RequestOutcome::Unknown { .. }));
     assert!(
-        matches!(outcome(&status(503, 7)), ActionOutcome::Unknown { retry_after: r, .. } if r == retry_after)
+        matches!(outcome(&status(503, 7)), RequestOutcome::Unknown { retry_after: r, .. } if r == retry_after)
     );
     assert!(matches!(
         outcome(&RequestError::Deadline(Duration::from_secs(1))),
-        ActionOutcome::Unknown { .. }
+        RequestOutcome::Unknown { .. }
     ));
 }
 

@@ -1,6 +1,9 @@
-//! The operation on one resource: its tries, its back-off, the request in flight, and the write that is not confirmed
-//! yet.
+//! The tries on one resource: how often, since when, and when the next one may begin.
+//!
+//! A shoot's [`FlowHints`] hold nothing else. They may be lost at any time, by a crash or a change of the leader: then
+//! a delay or a round of tries begins anew. Neither the order of the levels nor what is written rests on them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +11,9 @@ use tokio::time::Instant;
 use watchdog_api::duration::doubled;
 use watchdog_api::prober::ResourceRef;
 
-use crate::domain::Direction;
-use crate::domain::next_step::{NextStep, ResourceWrite};
-use crate::domain::status::{Step, WriteResult};
+use super::Direction;
+use super::resource_step::ResourceWrite;
+use super::status::{Step, WriteResult};
 
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
 pub(super) const MAX_TRIES: u32 = 3;
@@ -29,9 +32,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Longest pause that a server may ask for: a longer one would outlast the incident.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The watch delivers an applied write within milliseconds. If it has not after this time, the object is read.
-const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
-
 /// An awaited resource that did not change for this time is read, because its watch may be half open. The pause doubles
 /// from one such read to the next, up to [`LONGEST_READ_PAUSE`].
 const READ_PAUSE: Duration = Duration::from_secs(2);
@@ -39,52 +39,15 @@ const READ_PAUSE: Duration = Duration::from_secs(2);
 /// See [`READ_PAUSE`]. A thousand shoots that never become ready then make 33 requests a second.
 const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
 
-/// After a conflict the watch delivers the other client's write. If it has not after this pause, the object is read.
-/// The pause grows with every conflict in a row.
+/// Pause after a second conflict in a row, times the number of conflicts; after the first one there is none.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 
 /// More conflicts in a row count as a failed try, because another client keeps writing.
 const MAX_CONFLICTS: u32 = 5;
 
-/// A request to make.
+/// The effect of a request, as far as the API server's answer shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Action {
-    /// On which resource.
-    pub reference: ResourceRef,
-    /// In which direction.
-    pub direction: Direction,
-    /// The version of the resource that the decision rests on: the precondition of a write.
-    pub against: Arc<str>,
-    /// The kind of request.
-    pub kind: ActionKind,
-    /// The duration of one try on the resource.
-    pub timeout: Duration,
-}
-
-/// The kind of a request on a resource.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ActionKind {
-    /// Changes the resource.
-    Write(ResourceWrite),
-    /// Read the resource, and its scale sub-resource if the resource itself does not show its replicas.
-    Read,
-}
-
-impl ActionKind {
-    /// Returns true if the Cluster must be confirmed right before the request, because that changes a replica count or
-    /// leads to such a change (S4).
-    #[must_use]
-    pub const fn needs_cluster(&self) -> bool {
-        matches!(
-            self,
-            Self::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. })
-        )
-    }
-}
-
-/// The effect of an [`Action`], as far as the API server's answer shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ActionOutcome {
+pub enum RequestOutcome {
     /// The write was applied, or the read has updated the index.
     Done,
     /// The precondition did not hold: another client wrote in between. Nothing was applied.
@@ -108,11 +71,11 @@ pub enum ActionOutcome {
         /// The change that forbids it.
         why: &'static str,
     },
-    /// Nothing was sent, because the mode of the shoot is observe. The write counts as applied.
+    /// Nothing was sent, because the mode of the shoot is observe.
     KeptBack,
 }
 
-impl ActionOutcome {
+impl RequestOutcome {
     /// Why it failed; none if it did not fail.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
@@ -134,16 +97,31 @@ impl ActionOutcome {
     }
 }
 
-/// The operation on one resource.
+/// A write that was made, or kept back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteAttempt {
+    /// On which resource.
+    pub reference: ResourceRef,
+    /// In which direction.
+    pub direction: Direction,
+    /// The change.
+    pub write: ResourceWrite,
+}
+
+/// The times that one shoot's reconciliations pass on to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Operation {
-    /// The request in flight.
-    pub(super) sent: Option<Action>,
-    /// A write, answered or not, that the observed state does not show yet. Nothing is decided until a newer state
-    /// arrives. The controller reports whether a write without an answer was applied.
-    pub(super) unconfirmed: Option<Unconfirmed>,
-    /// The wait for a newer state of the resource.
-    pub(super) wait: Option<Wait>,
+pub struct FlowHints {
+    /// The last direction that was not to hold: all that follows belongs to it. Holding forgets nothing, because probes
+    /// that fail now and then must not start an initial delay anew.
+    pub(super) direction: Option<Direction>,
+    /// When something was first to be written in a level.
+    pub(super) started: BTreeMap<i32, Instant>,
+    pub(super) attempts: BTreeMap<ResourceRef, Attempts>,
+}
+
+/// The tries on one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Attempts {
     /// When the current try began.
     pub(super) since: Option<Instant>,
     /// Why the last try failed.
@@ -156,55 +134,79 @@ pub(super) struct Operation {
     rounds: u32,
     conflicts: u32,
     not_before: Option<Instant>,
-}
-
-/// A write that the observed state does not show yet.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Unconfirmed {
-    against: Arc<str>,
-    write: ResourceWrite,
-    pub(super) read_at: Instant,
+    wait: Option<Wait>,
 }
 
 /// A wait for a newer state of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Wait {
+struct Wait {
     version: Arc<str>,
     read_at: Instant,
     pause: Duration,
 }
 
-impl Operation {
-    /// Returns true if a write may have been applied that the observed state does not show yet.
-    pub(super) const fn is_busy(&self) -> bool {
-        self.sent.is_some() || self.unconfirmed.is_some()
-    }
+// === impl FlowHints ===
 
-    /// Tries made, including the current one.
-    pub(super) fn attempts(&self) -> u32 {
-        self.tries.saturating_add(u32::from(self.since.is_some()))
-    }
-
-    /// Records a request that begins now. Returns how long it may take.
-    pub(super) fn start(&mut self, now: Instant, action: &Action) -> Duration {
-        self.sent = Some(action.clone());
-        let since = *self.since.get_or_insert(now);
-        let left = (since + action.timeout).saturating_duration_since(now);
+impl FlowHints {
+    /// Notes that a request on a resource begins that may take `timeout` with all that it leads to. Returns how long
+    /// the request may take.
+    pub fn begin(&mut self, now: Instant, reference: &ResourceRef, timeout: Duration) -> Duration {
+        let attempts = self.attempts.entry(reference.clone()).or_default();
+        let since = *attempts.since.get_or_insert(now);
+        let left = (since + timeout).saturating_duration_since(now);
         // While a slow read is under way, the watch may deliver the same state.
-        if self.wait.is_some() {
+        if attempts.wait.is_some() {
             left.min(READ_PAUSE)
         } else {
             left
         }
     }
 
-    /// Keeps only the request in flight and the unconfirmed write.
-    pub(super) fn carried_over(self) -> Self {
-        Self {
-            sent: self.sent,
-            unconfirmed: self.unconfirmed,
-            ..Self::default()
+    /// Notes the outcome of a write that was made in a direction.
+    pub fn end_write(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        reference: &ResourceRef,
+        outcome: &RequestOutcome,
+    ) {
+        if self.direction == Some(direction) {
+            let attempts = self.attempts.entry(reference.clone()).or_default();
+            attempts.end_write(now, outcome);
         }
+    }
+
+    /// Notes the outcome of a read.
+    pub fn end_read(&mut self, now: Instant, reference: &ResourceRef, outcome: &RequestOutcome) {
+        let attempts = self.attempts.entry(reference.clone()).or_default();
+        attempts.end_read(now, outcome);
+    }
+
+    /// Begins with nothing in a new direction.
+    pub(super) fn turn(&mut self, direction: Option<Direction>) {
+        match direction {
+            Some(_) if direction == self.direction => {}
+            Some(_) => {
+                *self = Self {
+                    direction,
+                    ..Self::default()
+                };
+            }
+            // No try times out while nothing is done.
+            None => self
+                .attempts
+                .values_mut()
+                .for_each(|attempts| attempts.since = None),
+        }
+    }
+}
+
+// === impl Attempts ===
+
+impl Attempts {
+    /// Tries made, including the current one.
+    pub(super) fn count(&self) -> u32 {
+        self.tries.saturating_add(u32::from(self.since.is_some()))
     }
 
     /// When to read the awaited resource, unless a newer version than this one is observed before.
@@ -231,29 +233,6 @@ impl Operation {
             self.not_before = None;
             self.tries = 0;
         }
-    }
-
-    /// The time for which the flow was held does not count for the current try.
-    pub(super) fn resume(&mut self, held: Duration) {
-        self.since = self.since.map(|since| since + held);
-    }
-
-    /// Records the version that is observed now. `next_step` is the step that follows from it.
-    pub(super) fn observe(&mut self, seen: Option<&Arc<str>>, next_step: Option<&NextStep>) {
-        let Some(unconfirmed) = &self.unconfirmed else {
-            return;
-        };
-        if seen == Some(&unconfirmed.against) {
-            return;
-        }
-        // The try that seemed to fail was applied, so the next step need not wait.
-        let worked = next_step.is_some_and(
-            |next_step| !matches!(next_step, NextStep::Write(next) if *next == unconfirmed.write),
-        );
-        if worked && !self.is_exhausted() {
-            self.not_before = None;
-        }
-        self.unconfirmed = None;
     }
 
     /// The step and the end of the current pause, if there is one. A new round of tries begins after the pause that
@@ -297,18 +276,7 @@ impl Operation {
         self.not_before = Some(now + pause.max(asked));
     }
 
-    /// Records the outcome of the request in flight. `stale`: the direction has changed since it was sent.
-    pub(super) fn finish(&mut self, now: Instant, outcome: ActionOutcome, stale: bool) {
-        let Some(sent) = self.sent.take() else {
-            return;
-        };
-        match sent.kind {
-            ActionKind::Read => self.finish_read(now, outcome, stale),
-            ActionKind::Write(write) => self.finish_write(now, sent.against, write, outcome, stale),
-        }
-    }
-
-    fn finish_read(&mut self, now: Instant, outcome: ActionOutcome, stale: bool) {
+    fn end_read(&mut self, now: Instant, outcome: &RequestOutcome) {
         if let Some(wait) = &mut self.wait {
             // A failed read is no failure of the resource, so the wait goes on. The caller logs why it failed.
             wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
@@ -316,54 +284,35 @@ impl Operation {
             self.error = outcome.error().unwrap_or_default().to_owned();
             return;
         }
-        match outcome {
-            ActionOutcome::Done => self.unconfirmed = None,
-            ActionOutcome::Unknown { why, retry_after } | ActionOutcome::Refused { why, retry_after }
-                if !stale =>
-            {
-                self.fail(now, why, retry_after);
-            }
-            _ => {}
+        if let RequestOutcome::Unknown { why, retry_after } | RequestOutcome::Refused { why, retry_after } =
+            outcome
+        {
+            self.fail(now, why.clone(), *retry_after);
         }
     }
 
-    fn finish_write(
-        &mut self,
-        now: Instant,
-        against: Arc<str>,
-        write: ResourceWrite,
-        outcome: ActionOutcome,
-        stale: bool,
-    ) {
-        let (read_at, failure) = match outcome {
-            ActionOutcome::Cancelled { .. } => (None, None),
-            ActionOutcome::Done | ActionOutcome::KeptBack => {
+    fn end_write(&mut self, now: Instant, outcome: &RequestOutcome) {
+        match outcome {
+            RequestOutcome::Cancelled { .. } | RequestOutcome::KeptBack => {}
+            RequestOutcome::Done => {
                 self.conflicts = 0;
                 self.error.clear();
-                (Some(now + CONFIRM_WITHIN), None)
             }
-            ActionOutcome::Conflict => {
-                self.conflicts = self.conflicts.saturating_add(1);
-                let read_at = now + CONFLICT_PAUSE * self.conflicts;
+            RequestOutcome::Conflict if self.conflicts >= MAX_CONFLICTS => {
+                self.conflicts = 0;
                 let why = "another client keeps changing it (409); metadata.managedFields names that client";
-                let failure = (self.conflicts > MAX_CONFLICTS && !stale).then(|| (why.to_owned(), None));
-                if failure.is_some() {
-                    self.conflicts = 0;
-                }
-                (Some(read_at), failure)
+                self.fail(now, why.to_owned(), None);
             }
-            ActionOutcome::Unknown { why, retry_after } => (Some(now), Some((why, retry_after))),
-            ActionOutcome::Refused { why, retry_after } => (None, Some((why, retry_after))),
-        };
-        if let Some(read_at) = read_at {
-            self.unconfirmed = Some(Unconfirmed {
-                against,
-                write,
-                read_at,
-            });
-        }
-        if let Some((why, retry_after)) = failure.filter(|_| !stale) {
-            self.fail(now, why, retry_after);
+            RequestOutcome::Conflict => {
+                // Only what is in doubt waits: the resource was read since.
+                if self.conflicts > 0 {
+                    self.not_before = Some(now + CONFLICT_PAUSE * self.conflicts);
+                }
+                self.conflicts += 1;
+            }
+            RequestOutcome::Unknown { why, retry_after } | RequestOutcome::Refused { why, retry_after } => {
+                self.fail(now, why.clone(), *retry_after);
+            }
         }
     }
 }
