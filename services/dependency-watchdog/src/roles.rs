@@ -91,8 +91,13 @@ fn start_prober(
             move |leader: &Option<Identity>| leader.as_ref() == Some(&me)
         };
         let follow = follow_leader(me, leader, leads, members);
-        base.tasks
-            .critical("members", stopping(base.draining.clone(), follow));
+        let stop = base.draining.clone();
+        base.tasks.critical("members", async move {
+            tokio::select! {
+                () = stop.cancelled() => Ok(()),
+                ended = follow => ended,
+            }
+        });
     }
     let probing = Replica {
         seed: replica.seed.clone(),
