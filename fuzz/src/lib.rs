@@ -12,7 +12,7 @@
 mod objects;
 mod requests;
 
-use objects::{annotations, endpoints, membership, pods};
+use objects::{annotations, endpoints, pods};
 use requests::{page_token, requests};
 
 use lease_probe::cluster::LARGEST_PAGE;
@@ -37,7 +37,6 @@ pub const TARGETS: [(&str, FuzzTarget); 10] = [
     ("endpoints", endpoints),
     ("pods", pods),
     ("annotations", annotations),
-    ("membership", membership),
     ("requests", requests),
     ("page_token", page_token),
 ];

@@ -1,11 +1,9 @@
-//! Objects of the seed that the weeder, the coordinator and the membership read.
+//! Objects of the seed that the weeder and the coordinator read.
 
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use watchdog_api::names::{IGNORE_SCALING_ANNOTATION, REPLICAS_ANNOTATION};
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
-use watchdog_kube::membership::lease;
 use weeder::domain::readiness::Slice;
 
 use crate::check_reason;
@@ -121,20 +119,4 @@ fn scaled_resource(workload: &Workload) {
         IgnoreScaling::Invalid(text) => assert!(text.chars().count() <= LONGEST_QUOTE, "{text}"),
     }
     let _ = (workload.ready_replicas(), workload.is_observed());
-}
-
-/// The membership Lease of a replica, perhaps of another version: it is refused with a reason, or can be written anew
-/// without a difference.
-pub(crate) fn membership(data: &[u8]) {
-    let Ok(read) = serde_json::from_slice::<Lease>(data) else {
-        return;
-    };
-    match lease::rewrite("weeder", &read) {
-        Ok(written) => {
-            assert_eq!(written.metadata.name, read.metadata.name);
-            let again = lease::rewrite("weeder", &written).expect("what was written can be read");
-            assert_eq!(again, written);
-        }
-        Err(error) => check_reason(&error.to_string()),
-    }
 }

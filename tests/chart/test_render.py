@@ -107,7 +107,7 @@ def test_pods_may_do_little():
         probes = container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]
         assert [probe["path"] for probe in probes] == ["/healthz", "/readyz"]
         environment = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]}
-        assert environment == {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_IP": "status.podIP"}
+        assert environment == {"POD_NAME": "metadata.name", "POD_IP": "status.podIP"}
 
 
 def test_tls_unless_plaintext_is_asked_for_by_name():

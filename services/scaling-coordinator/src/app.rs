@@ -7,7 +7,7 @@ use tonic::service::RoutesBuilder;
 use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::leadership::Leadership;
-use watchdog_kube::membership::ReplicaAddresses;
+use watchdog_kube::members::Members;
 use watchdog_kube::permissions::Permission;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::scaling::v1 as pb;
@@ -68,7 +68,7 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election).await?;
+    let mut replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election).await?;
     let addresses = if config.lease_probe.is_empty() {
         replica.find_members(&base, LEASE_PROBE)
     } else {
@@ -148,16 +148,16 @@ pub fn start(
 }
 
 /// Replicas whose addresses the command line has; the address is the name, too.
-fn named(addresses: &[String]) -> watch::Receiver<ReplicaAddresses> {
+fn named(addresses: &[String]) -> watch::Receiver<Members> {
     let named = addresses.iter().map(|address| address.as_str().into());
-    watch::Sender::new(named.clone().zip(named).collect::<ReplicaAddresses>()).subscribe()
+    watch::Sender::new(named.clone().zip(named).collect::<Members>()).subscribe()
 }
 
 /// Where the leader is: a standby passes on what it says.
-fn leader_address(base: &ServiceBuilder, replica: &Replica<Leadership>) -> watch::Receiver<ReplicaAddresses> {
+fn leader_address(base: &ServiceBuilder, replica: &Replica<Leadership>) -> watch::Receiver<Members> {
     let mut leader = replica.leadership().leader();
     let (addresses, stop) = (
-        watch::Sender::new(ReplicaAddresses::default()),
+        watch::Sender::new(Members::default()),
         base.draining.clone(),
     );
     let found = addresses.subscribe();

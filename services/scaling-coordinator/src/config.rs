@@ -9,7 +9,6 @@ use watchdog_api::policy::{Mode, parse_seed_mode};
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::key::ObjectKey;
 use watchdog_kube::leadership::ElectionTiming;
-use watchdog_kube::membership::Timing;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
@@ -112,8 +111,6 @@ pub struct Config {
     pub history: HistoryLimits,
     /// How long the leader election takes for what; its default except in tests.
     pub election: ElectionTiming,
-    /// How long the search for lease-probe takes for what; [`Timing::PRODUCTION`] except in tests.
-    pub timing: Timing,
     /// Where traces go, if anywhere.
     pub otlp_endpoint: Option<OtlpEndpoint>,
     /// The configuration file.
@@ -162,7 +159,6 @@ impl CommandLine for Args {
                 total: usize::try_from(self.history_total).unwrap_or(usize::MAX),
             },
             election: ElectionTiming::default(),
-            timing: Timing::PRODUCTION,
             otlp_endpoint: self.otlp_endpoint,
             file,
             release,

@@ -92,16 +92,6 @@ impl std::fmt::Display for Permission {
     }
 }
 
-/// The permissions that a replica of every program needs: for its membership Lease and those of the others, and for the
-/// Secret of the certificate authority.
-#[must_use]
-pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
-    let leases = ["get", "list", "watch", "create", "update", "delete"];
-    let leases = leases.map(|verb| Permission::new(verb, "coordination.k8s.io", "leases"));
-    let leases = leases.map(|permission| permission.in_namespace(&common.namespace));
-    leases.into_iter().chain(of_authority(common)).collect()
-}
-
 /// The permissions that a replica needs which others find by its membership Lease.
 #[must_use]
 pub fn of_member(common: &CommonArgs) -> Vec<Permission> {

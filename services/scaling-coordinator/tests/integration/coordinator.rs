@@ -6,7 +6,6 @@ use std::ops::Deref;
 use clap::Parser;
 use scaling_coordinator::config::Args;
 use tonic::transport::Channel;
-use watchdog_kube::membership::Timing;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_runtime::cli::CommandLine;
@@ -55,7 +54,6 @@ impl Coordinator {
             .unwrap();
         line.extend(probes);
         let mut config = Args::parse_from(line).check().unwrap();
-        config.timing = Timing::PRODUCTION.faster(5);
         config.election = crate::FAST_ELECTION;
         let service = InProcess::start(scaling_coordinator::app::build(config, Process::for_tests()));
         let service = service.await.unwrap();

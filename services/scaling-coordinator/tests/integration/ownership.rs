@@ -149,24 +149,25 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
 #[tokio::test]
 async fn replicas_of_lease_probe_are_found_by_their_leases() {
     use tokio_util::sync::CancellationToken;
-    use watchdog_kube::membership::{Membership as _, MembershipConfig, Share, Timing};
+    use watchdog_kube::members::{FollowedMembers, MembersConfig, OwnLease};
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot("shoot--0", 1, false).await;
     let stop = CancellationToken::new();
     let kubeconfig = seed.files.kubeconfig(&seed.api, USER).unwrap();
-    let config = MembershipConfig {
+    let config = MembersConfig {
         client: watchdog_kube::client::seed(Some(&kubeconfig), "test")
             .await
             .unwrap(),
         namespace: "garden".into(),
         service: "lease-probe",
-        identity: "lease-probe-0".into(),
-        address: probe.address().to_string(),
         readiness: watchdog_runtime::readiness::Readiness::default(),
-        timing: Timing::PRODUCTION.faster(5),
     };
-    let (_membership, task) = Share::join(config, stop.clone());
-    let task = tokio::spawn(task.run());
+    let own = OwnLease {
+        identity: "lease-probe-0".into(),
+        address: probe.address().to_string().into(),
+    };
+    let (_members, task) = FollowedMembers::new(config, Some(own));
+    let task = tokio::spawn(task.run(stop.clone()));
     let coordinator = Coordinator::start(&seed, &[]).await;
     coordinator.lose(&probe, "shoot--0").await;
     // It leaves: what it reported no longer counts.

@@ -23,7 +23,7 @@ use watchdog_runtime::publish::publish_if_changed;
 
 pub use self::election::ElectionTiming;
 pub use self::run::{ElectionConfig, LeaderElection};
-use crate::membership::Identity;
+use crate::Identity;
 
 /// The replica that leads.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 use super::election::{Candidate, ElectionStep, ElectionTiming, Moment, next_renew_time};
 use super::{Leadership, LeadershipSetter};
 use crate::client::{RequestError, request_within};
-use crate::membership::Identity;
+use crate::Identity;
 use crate::metrics::{LEADER, LEASE_VALID, RENEWALS, RenewalResult, ServiceName};
 use crate::stored_lease;
 

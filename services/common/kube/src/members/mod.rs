@@ -26,7 +26,7 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 use self::table::MemberTable;
 pub use self::table::{LEASE_DURATION, MAX_MEMBERS};
 use crate::client::{RequestError, request_within};
-use crate::membership::Identity;
+use crate::Identity;
 use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 
 /// The live members: identity to gRPC address.
@@ -45,26 +45,28 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the members of a service are followed by.
-pub(crate) struct MembersConfig {
+pub struct MembersConfig {
     /// For the seed.
-    pub(crate) client: kube::Client,
+    pub client: kube::Client,
     /// Where the Leases live.
-    pub(crate) namespace: String,
+    pub namespace: String,
     /// The service whose replicas they are.
-    pub(crate) service: &'static str,
+    pub service: &'static str,
     /// Shows why the last request failed.
-    pub(crate) readiness: Readiness,
+    pub readiness: Readiness,
 }
 
 /// The Lease of this replica.
-pub(crate) struct OwnLease {
-    pub(crate) identity: Identity,
+#[derive(Debug)]
+pub struct OwnLease {
+    /// Name of this replica.
+    pub identity: Identity,
     /// Where others reach its gRPC API, `host:port`.
-    pub(crate) address: Arc<str>,
+    pub address: Arc<str>,
 }
 
 /// Follows the members of a service.
-pub(crate) struct FollowedMembers {
+pub struct FollowedMembers {
     config: MembersConfig,
     own: Option<OwnLease>,
     leases: Api<Lease>,
@@ -75,11 +77,20 @@ pub(crate) struct FollowedMembers {
     blocker: Option<Blocker>,
 }
 
+impl std::fmt::Debug for FollowedMembers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FollowedMembers")
+            .field("service", &self.config.service)
+            .finish_non_exhaustive()
+    }
+}
+
 impl FollowedMembers {
     /// With `own`, this replica is one of the members, and the blocker `membership` stays until it has listed them. The
     /// receiver is empty until the first list, which counts as a change also where it finds none. Spawn [`Self::run`] as
     /// a critical task.
-    pub(crate) fn new(config: MembersConfig, own: Option<OwnLease>) -> (watch::Receiver<Members>, Self) {
+    #[must_use]
+    pub fn new(config: MembersConfig, own: Option<OwnLease>) -> (watch::Receiver<Members>, Self) {
         let (members, receiver) = watch::channel(Members::new());
         let blocker = own.as_ref().map(|_| {
             let why = format!(
@@ -102,7 +113,7 @@ impl FollowedMembers {
     }
 
     /// Renews the own Lease, if there is one, and lists all, until `stop` is cancelled; then deletes the own one.
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
+    pub async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.follow()).await;
         self.leave().await;
     }
@@ -244,24 +255,6 @@ impl FollowedMembers {
             Err(error) => {
                 tracing::warn!(lease, %error, "the membership Lease was not deleted; it expires by itself")
             }
-        }
-    }
-}
-
-/// The members of a service that has no Leases of its own: this replica alone, and only while it `leads`.
-pub async fn follow_leader<T>(
-    me: Identity,
-    mut leader: watch::Receiver<T>,
-    leads: impl Fn(&T) -> bool,
-    members: watch::Sender<Members>,
-) -> anyhow::Result<()> {
-    loop {
-        let is_member = leads(&leader.borrow_and_update());
-        let alone = is_member.then(|| (Arc::clone(&me), Arc::from("")));
-        members.send_replace(alone.into_iter().collect());
-        if leader.changed().await.is_err() {
-            // The election ends with the process.
-            return std::future::pending().await;
         }
     }
 }

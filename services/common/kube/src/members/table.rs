@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Members;
-use crate::membership::Identity;
+use crate::Identity;
 
 /// A member whose Lease did not change for this time, in which lists were answered, is not live.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
