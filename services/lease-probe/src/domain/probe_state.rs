@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-use super::answered::{AnsweredTime, ListTimes, longest_pause};
-use super::assessment::{
-    Assessment, AssessmentContext, ExpiryRule, ExternalOutage, ListedLeases, LookAhead, assess,
-};
+use super::answered::{AnsweredTime, ListTimes};
+use super::assessment::{Assessment, AssessmentContext, ExpiryRule, ExternalOutage, ListedLeases, assess};
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
-use super::renewals::Renewals;
+use super::renewals::{Renewals, longest_pause};
 use super::schedule::{self, MIN_SPACING, ProbePace};
 
 /// For this long an expired lease stays excluded without another list of the nodes, unless it is renewed: one orphaned
@@ -111,7 +109,8 @@ impl ProbeState {
     /// Takes in a complete list of the leases and judges them as of when it was asked for: a lease that expired since
     /// then may have been renewed in the meantime.
     pub fn leases(&mut self, times: ListTimes, listed: &ListedLeases, rule: ExpiryRule) -> ProbeStep {
-        self.renewals.observe(times, &listed.leases);
+        let longest = longest_pause(rule.expiry_age);
+        self.renewals.observe(times, &listed.leases, longest);
         let now = times.sent;
         let context = self.context(rule);
         let mut assessment = self.by_memory(listed, context, now);
@@ -121,10 +120,13 @@ impl ProbeState {
         let look_ahead = assessment.crossing.map(|crossing| {
             // Not only when the first lease is about to expire: that is a probe on a tick that many shoots share.
             let latest = assessment.next_expiry.map(|expiry| expiry.before(MIN_SPACING));
-            self.look_ahead(crossing, latest, rule, now)
+            self.look_ahead(crossing, latest, rule)
         });
-        let ahead = look_ahead.is_some_and(|ahead| ahead.list_nodes_at <= now);
-        let suspicious = imminent || assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0;
+        let ahead = look_ahead.is_some_and(|at| at <= now);
+        let suspicious = imminent
+            || assessment.evidence.expired > 0
+            || assessment.evidence.unconfirmed > 0
+            || assessment.evidence.renewing == 0;
         if !suspicious && !ahead {
             self.nodes = None;
             assessment.look_ahead = look_ahead;
@@ -196,21 +198,12 @@ impl ProbeState {
     }
 
     /// When to list the nodes ahead of a crossing, at `latest` if there is room for that.
-    fn look_ahead(
-        &self,
-        crossing: UnixTime,
-        latest: Option<UnixTime>,
-        rule: ExpiryRule,
-        now: UnixTime,
-    ) -> LookAhead {
+    fn look_ahead(&self, crossing: UnixTime, latest: Option<UnixTime>, rule: ExpiryRule) -> UnixTime {
         let lead = self.longest_lead(rule);
         let earliest = crossing.before(lead);
         let spread = crossing.before(lead.mul_f64(1.0 - SPREAD));
         let latest = latest.map_or(spread, |latest| latest.min(spread)).max(earliest);
-        LookAhead {
-            list_nodes_at: earliest.after(latest.since(earliest).mul_f64(self.place)),
-            list_leases_by: now.after(longest_pause(self.renew_interval(), rule.expiry_age)),
-        }
+        earliest.after(latest.since(earliest).mul_f64(self.place))
     }
 
     /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can
@@ -259,11 +252,15 @@ impl ProbeState {
         as_of: UnixTime,
         now: UnixTime,
     ) -> Assessment {
-        let excluded = listed.leases.iter().filter_map(|lease| {
-            let exclusion = nodes.exclusion(&lease.name)?;
-            let age = self.renewals.age(&lease.name, rule.expiry_age);
+        // A node that is gone with its Machine is gone on purpose.
+        let renewals = &mut self.renewals;
+        renewals.forget_missing(|lease| nodes.exclusion(lease) == Some(Exclusion::NoNode));
+        let names = listed.leases.iter().map(|lease| &lease.name);
+        let excluded = names.chain(renewals.missing()).filter_map(|lease| {
+            let exclusion = nodes.exclusion(lease)?;
+            let age = renewals.age(lease, rule.expiry_age);
             let renewed = age.map(|age| age.renewed).unwrap_or_default();
-            Some((lease.name.clone(), (exclusion, renewed)))
+            Some((lease.clone(), (exclusion, renewed)))
         });
         self.remembered = Some(LastExclusions {
             excluded: excluded.collect(),
