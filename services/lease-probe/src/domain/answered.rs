@@ -18,6 +18,9 @@ pub const SLOW: Duration = Duration::from_millis(2_500);
 /// nobody can.
 const STANDS_STILL: Duration = Duration::from_millis(10_500);
 
+/// When it is known more, where no more than a write is missing.
+const SOON: Duration = Duration::from_secs(1);
+
 /// An outage that may have lasted this many renew intervals may have been a restart, after which the first writes may
 /// fail: a kubelet then comes back one interval later.
 const LONG_INTERVALS: f64 = 1.5;
@@ -44,6 +47,16 @@ pub struct ListTimes {
 impl ListTimes {
     fn latency(self) -> Duration {
         self.received.since(self.sent)
+    }
+
+    /// A list that takes no time, of an API server that writes all the time.
+    #[cfg(test)]
+    pub(super) const fn at(time: UnixTime) -> Self {
+        Self {
+            sent: time,
+            received: time,
+            revision: time.0.unsigned_abs(),
+        }
     }
 }
 
@@ -175,7 +188,8 @@ impl AnsweredTime {
         let last = self.last.map_or(UnixTime::default(), |last| last.sent);
         let from = self.from.map_or(last, |from| from.sent);
         match micros(needed) - micros(counted) {
-            remaining if remaining > 0 => from.shifted(remaining).max(last.shifted(1)),
+            // The revision has not grown for so long: the next list may show more.
+            remaining if remaining > 0 => from.shifted(remaining).max(last.after(SOON)),
             remaining => from.shifted(remaining),
         }
     }

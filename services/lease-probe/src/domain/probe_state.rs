@@ -369,12 +369,14 @@ mod tests {
     fn listed(renewed: &[i64]) -> ListedLeases {
         let lease = |(i, t): (usize, &i64)| ListedLease {
             name: format!("n{i}").into(),
+            revision: at(*t).0.unsigned_abs(),
             renew_time: Some(at(*t)),
             duration_seconds: Some(40),
         };
         ListedLeases {
             leases: renewed.iter().enumerate().map(lease).collect(),
             malformed: 0,
+            revision: 0,
         }
     }
 
@@ -412,6 +414,7 @@ mod tests {
         let slow = ListTimes {
             sent: at(15),
             received: at(44),
+            revision: at(15).0.unsigned_abs(),
         };
         let ProbeStep::Done(assessment) = state.leases(slow, &listed(&[12, 13, 14]), RULE) else {
             panic!("asked for the nodes")

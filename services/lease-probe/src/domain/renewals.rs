@@ -315,8 +315,8 @@ const TWO_TIMEOUTS: Duration = Duration::from_secs(23);
 /// The least part of the grace period that must be left for the verdict and the scale-down.
 const DETECTION_RESERVE: Duration = Duration::from_secs(7);
 
-/// How long it takes to scale one shoot down.
-const SCALE_DOWN: Duration = Duration::from_secs(3);
+/// How long it takes to scale one shoot down, in renew intervals: 3 s of 10 s.
+const SCALE_DOWN_INTERVALS: f64 = 0.3;
 
 /// The expiry age for a grace period of kube-controller-manager: three quarters of it, or the longest silence of a
 /// connected kubelet if that is longer. [`DETECTION_RESERVE`] before the end of the grace period is the latest, because
@@ -339,7 +339,7 @@ pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
 /// 10 s.
 #[must_use]
 pub fn shortest_grace(renew_interval: Duration) -> Duration {
-    proof(renew_interval) + SCALE_DOWN
+    proof(renew_interval) + renew_interval.mul_f64(SCALE_DOWN_INTERVALS)
 }
 
 /// The longest pause between two lists of the leases, and the most of it that counts as answered: at least two lists

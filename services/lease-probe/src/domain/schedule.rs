@@ -329,6 +329,7 @@ mod tests {
             judged: at(0),
             crossing,
             renew_interval: RENEW,
+            longest_pause: Duration::from_secs(600),
             look_ahead: None,
         }
     }
@@ -372,10 +373,8 @@ mod tests {
     fn the_nodes_are_listed_ahead_of_a_crossing() {
         let ahead = |now, list_nodes_at, by| {
             let seen = ScheduleInputs {
-                look_ahead: Some(LookAhead {
-                    list_nodes_at,
-                    list_leases_by: at(by),
-                }),
+                look_ahead: Some(list_nodes_at),
+                longest_pause: Duration::from_secs(by),
                 ..seen(&Outcome::Healthy, false, Some(at(25)))
             };
             after_assessment(now, PACE, seen, &RecentStarts::default(), 0.0)
@@ -437,10 +436,8 @@ mod tests {
         );
         let first_expiry = UnixTime(20_123_456);
         let healthy = ScheduleInputs {
-            look_ahead: Some(LookAhead {
-                list_nodes_at: at(23),
-                list_leases_by: at(24),
-            }),
+            look_ahead: Some(at(23)),
+            longest_pause: Duration::from_secs(24),
             ..seen(&Outcome::Healthy, false, Some(first_expiry))
         };
         let due = |now| after_assessment(now, PACE, healthy, &RecentStarts::default(), 0.0);
@@ -578,8 +575,7 @@ mod tests {
                 let crossing = millis.map(|millis| now.shifted(millis * 1_000));
                 let list_nodes_at = crossing.map(|crossing| crossing.before(RENEW / 2));
                 let look_ahead = list_nodes_at
-                    .filter(|at| !known && *at > now)
-                    .map(|list_nodes_at| LookAhead { list_nodes_at, list_leases_by: list_nodes_at.after(RENEW / 2) });
+                    .filter(|at| !known && *at > now);
                 let seen = ScheduleInputs { judged: now, look_ahead, ..seen(&Outcome::Healthy, counting, crossing) };
                 let due = after_assessment(now, PACE, seen, &recent, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));

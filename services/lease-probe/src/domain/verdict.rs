@@ -352,6 +352,7 @@ mod tests {
             next_expiry: None,
             tense: false,
             look_ahead: None,
+            list_revision: 0,
         };
         sentence(&assessment, None)
     }

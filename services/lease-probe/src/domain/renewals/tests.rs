@@ -12,6 +12,7 @@ fn at(seconds: i64) -> UnixTime {
 fn lease(renewed: i64) -> ListedLease {
     ListedLease {
         name: "n".into(),
+        revision: at(renewed).0.unsigned_abs(),
         renew_time: Some(at(renewed)),
         duration_seconds: Some(40),
     }
@@ -29,16 +30,16 @@ fn expired_from(renewals: &Renewals) -> UnixTime {
 #[test]
 fn the_formula_is_exact_without_skew() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-5)]);
-    renewals.observe(list(10), &[lease(5)]);
-    renewals.observe(list(20), &[lease(5)]);
+    renewals.observe(list(0), &[lease(-5)], EXPIRY / 2);
+    renewals.observe(list(10), &[lease(5)], EXPIRY / 2);
+    renewals.observe(list(20), &[lease(5)], EXPIRY / 2);
     assert_eq!(expired_from(&renewals), at(35));
 }
 
 #[test]
 fn a_lease_that_looks_expired_at_first_sight_is_watched_first() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-100)]);
+    renewals.observe(list(0), &[lease(-100)], EXPIRY / 2);
     let age = renewals.age("n", EXPIRY).unwrap();
     assert_eq!(
         age.old_from,
@@ -47,22 +48,22 @@ fn a_lease_that_looks_expired_at_first_sight_is_watched_first() {
     );
     assert_eq!(age.expired_from, at(22).after(Duration::from_millis(500)));
     // It was alive all the time: only its clock is 100 s behind.
-    renewals.observe(list(10), &[lease(-91)]);
+    renewals.observe(list(10), &[lease(-91)], EXPIRY / 2);
     assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
 }
 
 #[test]
 fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-5)]);
-    renewals.observe(list(10), &[lease(5)]);
+    renewals.observe(list(0), &[lease(-5)], EXPIRY / 2);
+    renewals.observe(list(10), &[lease(5)], EXPIRY / 2);
     // Nobody could renew for a minute; the first list afterwards comes before the first renewal.
-    renewals.answered_mut().note_outage(at(10));
-    renewals.observe(list(70), &[lease(5)]);
+    renewals.answered_mut().note_outage(at(10), false);
+    renewals.observe(list(70), &[lease(5)], EXPIRY / 2);
     let known = at(92).after(Duration::from_millis(500));
     assert_eq!(expired_from(&renewals), known);
     assert!(renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
-    renewals.observe(list(75), &[lease(72)]);
+    renewals.observe(list(75), &[lease(72)], EXPIRY / 2);
     assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(102));
     assert!(!renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
 }
@@ -71,10 +72,10 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
 #[test]
 fn a_renewal_from_before_an_outage_is_no_evidence_after_it() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-5)]);
-    renewals.observe(list(4), &[lease(-5)]);
-    renewals.answered_mut().note_outage(at(6));
-    renewals.observe(list(50), &[lease(5)]);
+    renewals.observe(list(0), &[lease(-5)], EXPIRY / 2);
+    renewals.observe(list(4), &[lease(-5)], EXPIRY / 2);
+    renewals.answered_mut().note_outage(at(6), false);
+    renewals.observe(list(50), &[lease(5)], EXPIRY / 2);
     assert_eq!(expired_from(&renewals), at(72).after(Duration::from_millis(500)));
 }
 
@@ -82,21 +83,21 @@ fn a_renewal_from_before_an_outage_is_no_evidence_after_it() {
 fn what_is_proven_stays_proven_over_a_failed_request() {
     let mut renewals = Renewals::default();
     for second in [0, 10, 20, 24] {
-        renewals.observe(list(second), &[lease(0)]);
+        renewals.observe(list(second), &[lease(0)], EXPIRY / 2);
     }
-    renewals.answered_mut().note_outage(at(24));
-    renewals.observe(list(29), &[lease(0)]);
+    renewals.answered_mut().note_outage(at(24), false);
+    renewals.observe(list(29), &[lease(0)], EXPIRY / 2);
     assert_eq!(expired_from(&renewals), at(30), "24 s were proven");
 }
 
 #[test]
 fn a_stale_list_renews_nothing() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-1)]);
-    renewals.observe(list(10), &[lease(9)]);
+    renewals.observe(list(0), &[lease(-1)], EXPIRY / 2);
+    renewals.observe(list(10), &[lease(9)], EXPIRY / 2);
     for second in 11..40 {
         let shown = if second % 2 == 0 { 9 } else { -1 };
-        renewals.observe(list(second), &[lease(shown)]);
+        renewals.observe(list(second), &[lease(shown)], EXPIRY / 2);
     }
     let known = renewals.age("n", EXPIRY).unwrap();
     assert!(known.renewed <= at(10), "{known:?}");
@@ -105,7 +106,7 @@ fn a_stale_list_renews_nothing() {
 #[test]
 fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(60)]);
+    renewals.observe(list(0), &[lease(60)], EXPIRY / 2);
     assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
 }
 
@@ -114,7 +115,7 @@ fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
 fn an_old_lease_that_is_first_observed_needs_the_silence_of_an_outage() {
     let proven = |renewed| {
         let mut renewals = Renewals::default();
-        renewals.observe(list(0), &[lease(renewed)]);
+        renewals.observe(list(0), &[lease(renewed)], EXPIRY / 2);
         renewals.age("n", EXPIRY).unwrap().silence_proven_at
     };
     assert_eq!(proven(-25), at(12).shifted(S / 2));
@@ -128,10 +129,10 @@ fn a_lease_without_renew_time_is_not_judged_and_a_vanished_one_is_forgotten() {
         renew_time: None,
         ..lease(0)
     };
-    renewals.observe(list(0), &[without]);
+    renewals.observe(list(0), &[without], EXPIRY / 2);
     assert_eq!(renewals.age("n", EXPIRY), None);
-    renewals.observe(list(1), &[lease(0)]);
-    renewals.observe(list(2), &[]);
+    renewals.observe(list(1), &[lease(0)], EXPIRY / 2);
+    renewals.observe(list(2), &[], EXPIRY / 2);
     assert_eq!(renewals.age("n", EXPIRY), None);
 }
 
@@ -154,9 +155,10 @@ fn a_slow_api_server_makes_no_lease_older() {
     let takes_8_s = |second: i64| ListTimes {
         sent: at(second),
         received: at(second + 8),
+        revision: at(second).0.unsigned_abs(),
     };
     for (second, renewed) in [(0, -10), (20, 10), (40, 30)] {
-        renewals.observe(takes_8_s(second), &[lease(renewed)]);
+        renewals.observe(takes_8_s(second), &[lease(renewed)], EXPIRY / 2);
     }
     assert_eq!(renewals.age("n", EXPIRY).unwrap().renewed, at(38));
 }
@@ -170,7 +172,7 @@ fn the_largest_skew_is_the_furthest_from_zero() {
                 name: name.into(),
                 ..lease(second + skew)
             };
-            renewals.observe(list(second), &[("far", far), ("near", near)].map(node));
+            renewals.observe(list(second), &[("far", far), ("near", near)].map(node), EXPIRY / 2);
         }
         let known = renewals.largest_skew() / S;
         // A clock that is behind is called so by a renew interval less.
@@ -197,7 +199,7 @@ fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i
     for interval in intervals {
         let second = (now.0 - at(0).0).div_euclid(S);
         let last = (second.min(dies_at) - phase).div_euclid(10) * 10 + phase;
-        renewals.observe(ListTimes::at(now), &[lease(last + skew(last))]);
+        renewals.observe(ListTimes::at(now), &[lease(last + skew(last))], EXPIRY / 2);
         let age = renewals.age("n", EXPIRY).unwrap();
         let seconds = |micros: i64| micros as f64 / S as f64;
         probes.push(Probed {
@@ -265,7 +267,7 @@ proptest! {
             let second = probe * interval;
             let last = (second - phase).div_euclid(10) * 10 + phase;
             let skew = if probe < 30 { from } else { to };
-            renewals.observe(list(second), &[lease(last + skew)]);
+            renewals.observe(list(second), &[lease(last + skew)], EXPIRY / 2);
             if seen.1.replace(last) != Some(last) {
                 seen.0 += 1;
             }
