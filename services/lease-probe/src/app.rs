@@ -28,6 +28,7 @@ use crate::config::Config;
 use crate::controller::prober::ProbeContext;
 use crate::controller::prober_manager::{ProberManager, VerdictStore};
 use crate::domain::endpoint::Endpoint;
+use crate::domain::renewals::{DEFAULT_RENEW_INTERVAL, shortest_grace};
 use crate::domain::verdict::Verdict;
 use crate::grpc::convert;
 use crate::grpc::service::LeaseProbeApi;
@@ -70,6 +71,13 @@ pub fn start(
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
+    let grace = rules.borrow().kcm_node_monitor_grace_duration;
+    if grace < shortest_grace(DEFAULT_RENEW_INTERVAL) {
+        tracing::warn!(
+            ?grace,
+            "kcmNodeMonitorGraceDuration is too short: kube-controller-manager acts before a loss can be proven"
+        );
+    }
     let membership = replica.membership.clone();
     let shared = Arc::new(ProbeContext {
         seed: replica.seed.clone(),

@@ -261,7 +261,10 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
     server.thaw();
     assert_eq!(get(&mut connection, "/version").await.unwrap().status, 200);
     assert_eq!(server.counters().connections, 2);
-    let Some(Suspicion { since, silent: true, .. }) = connection.take_suspicion() else {
+    let Some(Suspicion {
+        since, silent: true, ..
+    }) = connection.take_suspicion()
+    else {
         panic!("nothing is suspected")
     };
     assert!(

@@ -192,6 +192,8 @@ impl<C: Connector> HttpShootClient<C> {
         access: &Access,
         budget: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
+        // A kubelet whose connection has died without a sign opens a new one: what that takes now must show.
+        self.connection.close();
         let (seed, name) = (self.seed.clone(), self.name.clone());
         let deadline = schedule::machines_deadline(self.machines_failed, budget.limit);
         let mut machines = pin!(timeout_at(

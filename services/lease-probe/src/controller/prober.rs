@@ -186,7 +186,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         now: UnixTime,
     ) -> (Verdict, UnixTime, Option<UnixTime>) {
         let ProbeResult {
-            assessment: found,
+            assessment: mut found,
             throttled,
         } = found;
         PROBES.inc(&found.outcome);
@@ -226,7 +226,8 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         let mut message = verdict::sentence(&found, result.counting);
         let grace = inputs.grace_period();
-        if grace < shortest_grace(renew_interval) {
+        found.evidence.grace_too_short = grace < shortest_grace(renew_interval);
+        if found.evidence.grace_too_short {
             message.push_str(&verdict::too_short(grace));
         }
         let valid_until = schedule::valid_until(next_due, config.probe_timeout);

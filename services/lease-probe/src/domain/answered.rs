@@ -21,9 +21,15 @@ const STANDS_STILL: Duration = Duration::from_millis(10_500);
 /// When it is known more, where no more than a write is missing.
 const SOON: Duration = Duration::from_secs(1);
 
+/// After a pause between two lists that was longer than this, writes may have ended long before, unseen.
+const LONG_PAUSE: Duration = Duration::from_secs(12);
+
 /// An outage that may have lasted this many renew intervals may have been a restart, after which the first writes may
 /// fail: a kubelet then comes back one interval later.
 const LONG_INTERVALS: f64 = 1.5;
+
+/// An outage that can have lasted no longer than this costs a kubelet at most as long again: its pauses double.
+const BLIP_INTERVALS: f64 = 0.25;
 
 /// A kubelet renews within one renew interval; its timer, the request and a retry may take a quarter of that on top.
 const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
@@ -64,8 +70,13 @@ impl ListTimes {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AnsweredTime {
     total: Duration,
-    // The list from which on nothing is counted yet: since then the revision has not grown.
+    // The last span, if it was so long that the revision may have stood still in it: it counts when the revision grows
+    // again before that is too long ago.
+    unconfirmed: Duration,
+    // The list from which on nothing is counted yet.
     from: Option<ListTimes>,
+    // The first list that had the revision of the last one, and the last one.
+    grown: Option<ListTimes>,
     last: Option<ListTimes>,
     away_since: Option<UnixTime>,
     fell_silent: bool,
@@ -104,36 +115,55 @@ impl AnsweredTime {
     /// Takes in a complete list. Of the time since the list before, at most `longest` counts.
     pub fn record(&mut self, list: ListTimes, renew_interval: Duration, longest: Duration) -> AnsweredSpan {
         let (away, silent) = (self.away_since.take(), std::mem::take(&mut self.fell_silent));
-        let (Some(last), Some(from)) = (self.last.replace(list), self.from) else {
-            self.from = Some(list);
+        let (Some(last), Some(from), Some(grown)) = (self.last.replace(list), self.from, self.grown) else {
+            (self.from, self.grown) = (Some(list), Some(list));
             return AnsweredSpan::default();
         };
+        if list.revision != last.revision {
+            self.grown = Some(list);
+        }
         let held_up = list.latency() > SLOW && list.latency() > 2 * last.latency();
-        let no_writes = list.revision < last.revision || last.sent.since(from.sent) > STANDS_STILL;
-        let away = [
-            away,
-            held_up.then(|| list.sent.before(renew_interval)),
-            no_writes.then_some(from.sent),
-        ];
-        let away = away.into_iter().flatten().min().map(|since| since.max(from.sent));
+        let held_up = held_up.then(|| list.sent.before(renew_interval));
+        let away = away
+            .into_iter()
+            .chain(held_up)
+            .min()
+            .map(|since| since.max(last.sent));
+        // So little is no reason not to count.
+        let is_blip =
+            |since: &UnixTime| list.received.since(*since) <= renew_interval.mul_f64(BLIP_INTERVALS);
+        let away = away.filter(|since| !is_blip(since));
+        let stood_still = last.sent.since(grown.sent) > STANDS_STILL;
+        let no_writes = list.revision < last.revision || stood_still;
+        let away = if no_writes { Some(from.sent) } else { away };
         let grew = list.revision > from.revision;
         if !grew && away.is_none() {
             return AnsweredSpan::default();
         }
-        self.from = Some(list);
         let until = away.unwrap_or(list.sent);
+        let counted = if grew {
+            until.since(from.sent).min(longest)
+        } else {
+            Duration::ZERO
+        };
+        let mut away_for = away.map_or(Duration::ZERO, |since| list.received.since(since));
+        if no_writes {
+            // Nobody knows when in that span it began.
+            away_for += std::mem::take(&mut self.unconfirmed);
+        } else if grew {
+            self.total += std::mem::take(&mut self.unconfirmed);
+        }
+        match list.sent.since(last.sent) > LONG_PAUSE {
+            true => self.unconfirmed = counted,
+            false => self.total += counted,
+        }
+        self.from = Some(list);
         let span = AnsweredSpan {
-            counted: if grew {
-                until.since(from.sent).min(longest)
-            } else {
-                Duration::ZERO
-            },
+            counted,
             until,
             outage: away.is_some(),
-            severe: silent
-                || away.is_some() && list.received.since(until) >= renew_interval.mul_f64(LONG_INTERVALS),
+            severe: silent || away_for >= renew_interval.mul_f64(LONG_INTERVALS),
         };
-        self.total += span.counted;
         self.outages = self.outages.saturating_add(span.outage.into());
         self.severe = self.severe.saturating_add(span.severe.into());
         span
@@ -141,9 +171,9 @@ impl AnsweredTime {
 
     /// A mark now, for silence that begins now.
     #[must_use]
-    pub const fn now(&self) -> AnsweredMark {
+    pub fn now(&self) -> AnsweredMark {
         AnsweredMark {
-            total: self.total,
+            total: self.total.saturating_add(self.unconfirmed),
             outages: self.outages,
             severe: self.severe,
             first_sight: false,
@@ -153,7 +183,7 @@ impl AnsweredTime {
     /// The mark for a lease that is seen for the first time. Nobody knows for how long it has been silent, what has
     /// become of connections before, or how far its node's clock is off.
     #[must_use]
-    pub const fn first_sight(&self) -> AnsweredMark {
+    pub fn first_sight(&self) -> AnsweredMark {
         AnsweredMark {
             first_sight: true,
             ..self.now()
@@ -165,7 +195,7 @@ impl AnsweredTime {
     #[must_use]
     pub fn renewed(&self, span: AnsweredSpan, made: UnixTime) -> AnsweredMark {
         AnsweredMark {
-            total: self.total - span.until.since(made).min(span.counted),
+            total: (self.total + self.unconfirmed).saturating_sub(span.until.since(made).min(span.counted)),
             outages: self.outages - u32::from(span.outage),
             severe: self.severe - u32::from(span.severe),
             first_sight: false,
@@ -184,13 +214,15 @@ impl AnsweredTime {
     pub fn proven_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
         let severe = mark.first_sight || self.severe != mark.severe;
         let needed = proof(renew_interval) + if severe { renew_interval } else { Duration::ZERO };
-        let counted = self.total - mark.total;
+        let counted = self.total.saturating_sub(mark.total);
+        let expected = (self.total + self.unconfirmed).saturating_sub(mark.total);
         let last = self.last.map_or(UnixTime::default(), |last| last.sent);
         let from = self.from.map_or(last, |from| from.sent);
-        match micros(needed) - micros(counted) {
+        let at = from.shifted(micros(needed) - micros(expected));
+        match counted >= needed {
+            true => at,
             // The revision has not grown for so long: the next list may show more.
-            remaining if remaining > 0 => from.shifted(remaining).max(last.after(SOON)),
-            remaining => from.shifted(remaining),
+            false => at.max(last.after(SOON)),
         }
     }
 }
@@ -255,6 +287,17 @@ mod tests {
     fn lists_that_show_that_nobody_can_write_show_an_outage() {
         let mut lists: Vec<_> = (0..30).map(|second| (f64::from(second), 1)).collect();
         lists.extend([(30.0, 2), (31.0, 3)]);
+        assert_eq!(total(&lists), 1.0);
+    }
+
+    /// Writes may have ended right after the list before the long span.
+    #[test]
+    fn a_long_span_counts_when_somebody_has_written_since() {
+        assert_eq!(total(&[(0.0, 1), (15.0, 2)]), 0.0);
+        assert_eq!(total(&[(0.0, 1), (15.0, 2), (16.0, 2), (17.0, 3)]), 17.0);
+        let mut lists = vec![(0.0, 1), (15.0, 2)];
+        lists.extend((16..30).map(|second| (f64::from(second), 2)));
+        lists.extend([(30.0, 3), (31.0, 4)]);
         assert_eq!(total(&lists), 1.0);
     }
 

@@ -69,10 +69,11 @@ pub struct Evidence {
     /// and, while a loss may stand, those that this replica never saw being renewed and that a connected kubelet would
     /// have renewed by now.
     pub unconfirmed: u32,
-    /// Leases as old, but not counted for a reason that nobody may have intended: a node condition, an update in place, a
-    /// node or Machine that a list does not show.
+    /// Leases as old, but not counted for a reason that passes: a node condition, an update in place.
     pub excused: u32,
-    /// Candidates that the list does not have: they count with their last renewal.
+    /// Leases as old whose node or Machine is missing while the other one is there.
+    pub absent: u32,
+    /// Candidates that the list does not have. They are unconfirmed.
     pub missing: u32,
     /// Nodes that count and have no lease that was ever seen, when the nodes were listed.
     pub without_lease: u32,
@@ -82,6 +83,8 @@ pub struct Evidence {
     pub excluded: BTreeMap<Exclusion, u32>,
     /// Counts per zone, when the nodes were listed.
     pub zones: BTreeMap<Arc<str>, ZoneCount>,
+    /// True if kube-controller-manager acts before a loss can be proven.
+    pub grace_too_short: bool,
     /// Age at which a lease is expired.
     pub expiry_age: Duration,
     /// Threshold of the rule.
@@ -197,9 +200,10 @@ pub fn assess(
     let several = evidence.candidates > 1;
     let mut expiries: Vec<UnixTime> = ages.iter().map(|age| age.expired_from).collect();
     let nth = (required as usize).saturating_sub(1);
-    let crossing = several.then(|| *expiries.select_nth_unstable(nth).1);
+    let crossing = (several && nth < expiries.len()).then(|| *expiries.select_nth_unstable(nth).1);
     let by_external = external
-        .filter(|outage| several && outage.counts && ages.iter().all(|age| age.renewed < outage.since))
+        .filter(|outage| several && outage.counts && nth < ages.len())
+        .filter(|outage| ages.iter().all(|age| age.renewed < outage.since))
         .map(|outage| {
             let mut proofs: Vec<UnixTime> = ages.iter().map(|age| age.silence_proven_at).collect();
             let since_outage = renewals
@@ -282,22 +286,27 @@ fn count_leases(
             }
             let old = age.is_some_and(|age| age.old_from <= now);
             evidence.excused += u32::from(old && reason.is_temporary());
+            evidence.absent += u32::from(old && reason.is_absence());
             continue;
         };
         evidence.candidates += 1;
         evidence.missing += u32::from(is_missing);
-        let expired = age.expired_from <= now;
+        // Whether a lease that is missing was renewed is not known.
+        let expired = !is_missing && age.expired_from <= now;
         evidence.expired += u32::from(expired);
         if expired {
             let silent = now.since(age.renewed);
             let newest = evidence.newest_expired_renewal.get_or_insert(silent);
             *newest = silent.min(*newest);
         }
-        evidence.unconfirmed += u32::from(!expired && doubtful_from.is_some_and(|from| from <= now));
+        let is_doubtful = is_missing || doubtful_from.is_some_and(|from| from <= now);
+        evidence.unconfirmed += u32::from(!expired && is_doubtful);
         if let Some(nodes) = nodes {
             evidence.count_in_zone(nodes.zone(name), expired);
         }
-        ages.push(age);
+        if !is_missing {
+            ages.push(age);
+        }
     }
     let unknown = |name: &&Arc<str>| renewals.age(name, rule.expiry_age).is_none();
     let eligible = nodes.into_iter().flat_map(NodeIndex::eligible);
@@ -315,11 +324,12 @@ fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool, nodes: Opti
         ..
     } = *evidence;
     // While a loss may stand, neither conditions that appear on silent nodes end it nor nodes that no lease is shown of.
-    let unknown = if loss_may_stand {
-        evidence.excused + evidence.without_lease
-    } else {
-        0
-    };
+    let unknown = evidence.absent
+        + if loss_may_stand {
+            evidence.excused + evidence.without_lease
+        } else {
+            0
+        };
     let all = candidates + unknown;
     let holds = expired + unconfirmed + unknown >= self::required(all, evidence.threshold);
     match (candidates, expired >= required) {

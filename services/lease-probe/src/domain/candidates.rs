@@ -33,14 +33,17 @@ pub enum Exclusion {
 }
 
 impl Exclusion {
-    /// Returns true if nobody means to remove the node: the exclusion may end while the node stays, or come from a list
-    /// that shows too little. It does not end a loss.
+    /// Returns true if the exclusion can end while the node stays. It does not end a loss.
     #[must_use]
     pub const fn is_temporary(self) -> bool {
-        matches!(
-            self,
-            Self::UnhealthyCondition | Self::InPlaceUpdate | Self::NoMachine | Self::NodeMissing
-        )
+        matches!(self, Self::UnhealthyCondition | Self::InPlaceUpdate)
+    }
+
+    /// Returns true if a node or Machine is missing and the other one is there: a list may show too little. Nothing
+    /// follows from that.
+    #[must_use]
+    pub const fn is_absence(self) -> bool {
+        matches!(self, Self::NoMachine | Self::NodeMissing)
     }
 }
 

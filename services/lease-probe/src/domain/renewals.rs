@@ -12,6 +12,9 @@ use super::skew::{Arrival, Arrivals};
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
 
+/// Where nothing else is known.
+pub const DEFAULT_RENEW_INTERVAL: Duration = Duration::from_secs(10);
+
 /// A kubelet that is silent for this many renew intervals is not connected, whenever the leases were listed.
 const SILENT_INTERVALS: f64 = 1.5;
 

@@ -380,6 +380,8 @@ mod tests {
         assert_eq!(said(P, evidence(4), Some(0)), pending, "not a second from now");
     }
 
+    const NOTHING: &str = "There are no leases, and no Machines or nodes to protect.";
+
     #[test]
     fn the_sentence_says_whether_a_clock_is_behind_or_ahead() {
         let skewed = |seconds: i64| {
@@ -389,11 +391,9 @@ mod tests {
             };
             said(H, evidence, None)
         };
-        let clock = |how| {
-            format!("There are no leases. The clock of a node runs at least {how}; this was corrected.")
-        };
+        let clock = |how| format!("{NOTHING} The clock of a node runs at least {how}; this was corrected.");
         assert_eq!(skewed(-100), clock("1m40s behind"));
         assert_eq!(skewed(60), clock("1m0s ahead"));
-        assert_eq!(skewed(1), "There are no leases.");
+        assert_eq!(skewed(1), NOTHING);
     }
 }

@@ -1,6 +1,7 @@
 //! Lists that do not show what is there, or whose objects are gone for a while.
 
 use crate::random::{Micros, hashed};
+use crate::timeline::FOREVER;
 
 /// What is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +35,14 @@ pub(crate) struct Absence {
 impl Absence {
     pub(crate) fn contains(&self, at: Micros) -> bool {
         self.from <= at && at < self.to
+    }
+
+    /// The same if it did not end after `at`.
+    pub(crate) fn frozen_at(&self, at: Micros) -> Self {
+        Self {
+            to: if self.contains(at) { FOREVER } else { self.to },
+            ..*self
+        }
     }
 
     /// Returns true if the item of this node is missing.

@@ -129,7 +129,7 @@ pub(crate) fn stale_lists_in_a_loss(history: &mut Builder) {
 
 fn restored(history: &mut Builder, at: Micros) {
     let by = history.random.seconds(20.0, 120.0);
-    history.server(at, FOREVER - at, Behaviour::Restored { by });
+    history.server(at, SECOND, Behaviour::Restored { by });
     history.until(at);
 }
 

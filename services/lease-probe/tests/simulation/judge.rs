@@ -227,15 +227,15 @@ fn is_down(verdicts: &[SeenVerdict], at: Micros) -> bool {
     stood >= SCALE_DOWN
 }
 
-/// A kubelet that has not renewed for this long is no evidence of a connection, whatever the grace period.
-const NO_EVIDENCE: Micros = 45 * SECOND;
+/// A kubelet that has not renewed for the grace period and this long is no evidence of a connection.
+const NO_EVIDENCE: Micros = 5 * SECOND;
 
 /// Returns true if a list of what was written until `listed` cannot show that the nodes are connected.
 fn is_unfounded(script: &ShootScript, history: &ShootHistory, listed: Micros) -> bool {
     let candidates = script.candidates(history, listed);
     let written = |node: &&usize| last_write(&history.nodes[**node].kubelet.writes, listed);
-    let silent =
-        { candidates.iter() }.filter(|node| written(node).is_none_or(|w| w.at < listed - NO_EVIDENCE));
+    let silent = { candidates.iter() }
+        .filter(|node| written(node).is_none_or(|w| w.at < listed - script.grace - NO_EVIDENCE));
     let gone = absence(&script.absences, Absent::Leases, listed);
     let none_shown = gone.is_some_and(|absence| !matches!(absence.form, Form::Partial(_)));
     candidates.len() > 1 && (none_shown || silent.count() >= required(candidates.len()))
@@ -273,7 +273,12 @@ fn is_connected(script: &ShootScript, history: &ShootHistory, length: Micros) ->
         .absences
         .iter()
         .any(|absence| absence.to > length - 60 * SECOND);
-    let candidates = script.candidates(history, length);
+    // What keeps a lease from counting for a while does not end a loss.
+    let stays = |node: &usize| {
+        let facts = &script.nodes[*node].facts;
+        script.nodes[*node].exists(length) && !facts.iter().any(|span| span.is_removal() && span.to > length)
+    };
+    let candidates: Vec<_> = (0..script.nodes.len()).filter(stays).collect();
     let silent = candidates.iter().filter(|node| !renews(node)).count();
     answers && reached && !absent && silent < required(candidates.len())
 }

@@ -39,6 +39,13 @@ pub(crate) struct FactSpan {
     pub(crate) fact: NodeFact,
 }
 
+impl FactSpan {
+    /// Returns true if the node is removed on purpose.
+    pub(crate) const fn is_removal(&self) -> bool {
+        matches!(self.fact, NodeFact::MachineTerminating | NodeFact::MachineFailed)
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct NodeScript {
     pub(crate) kubelet: KubeletModel,
@@ -150,6 +157,9 @@ impl ShootScript {
         Self {
             server: self.server.frozen_at(at),
             nodes: self.nodes.iter().map(|node| node.frozen_at(at)).collect(),
+            absences: { self.absences.iter() }
+                .map(|absence| absence.frozen_at(at))
+                .collect(),
             ..self.clone()
         }
     }

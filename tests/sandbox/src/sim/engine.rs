@@ -98,7 +98,12 @@ impl Elections {
         let renewal = match renewal {
             Err(error) if error.code == 404 => {
                 let lease = json!({ "metadata": { "name": name }, "spec": { "renewTime": renewed } });
-                store.create(&keys::LEASES, ELECTIONS_NAMESPACE, lease, &WriteOptions::default())
+                store.create(
+                    &keys::LEASES,
+                    ELECTIONS_NAMESPACE,
+                    lease,
+                    &WriteOptions::default(),
+                )
             }
             other => other,
         };

@@ -46,7 +46,12 @@ fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (ListedLea
         .collect();
     order.sort_unstable();
     let earlier = |l: &ListedLease, t: i64| ListedLease {
-        revision: l.renew_time.filter(|r| *r <= at(t)).unwrap_or(at(0)).0.unsigned_abs(),
+        revision: l
+            .renew_time
+            .filter(|r| *r <= at(t))
+            .unwrap_or(at(0))
+            .0
+            .unsigned_abs(),
         renew_time: l.renew_time.filter(|r| *r <= at(t)).or(Some(at(0))),
         ..l.clone()
     };
@@ -73,7 +78,7 @@ fn judge(ages: &[i64]) -> Assessment {
 #[test]
 fn the_threshold_at_its_boundary() {
     let rows: &[(&[i64], Outcome)] = &[
-        (&[], Outcome::Healthy),
+        (&[], Outcome::Pending),
         (&[5], Outcome::Healthy),
         (&[31], Outcome::TooFewCandidates),
         (&[5, 31], Outcome::Healthy),
@@ -201,7 +206,11 @@ fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
     );
     let all = ["n0", "n1", "n2", "n3"];
     assert_eq!(judge(Exclusion::UnhealthyCondition, &all, true), Outcome::Pending);
-    assert_eq!(judge(Exclusion::NoMachine, &all, true), Outcome::Healthy);
+    assert_eq!(judge(Exclusion::MachineFailed, &all, true), Outcome::Healthy);
+    // A list may show too little.
+    for absence in [Exclusion::NoMachine, Exclusion::NodeMissing] {
+        assert_eq!(judge(absence, &silent, false), Outcome::Pending, "{absence:?}");
+    }
 }
 
 /// Renewed leases refute an external endpoint that does not answer. Silence of 1.25 renew intervals since then confirms
@@ -427,9 +436,22 @@ proptest! {
             let count = evidence.zones.get(*zone).copied().unwrap_or_default();
             prop_assert_eq!((count.candidates as usize, count.expired as usize), (all, gone), "zone {}", zone);
         }
+        let old = || fleet.iter().filter(|t| t.renew_time && !t.fresh);
+        let lacks_machine = |t: &NodeTraits| t.exists && !t.not_managed && t.machine.is_none();
+        let absent = old().filter(|t| match t.exists {
+            true => lacks_machine(t) && !t.unhealthy && !t.in_place,
+            false => t.machine == Some(MachinePhase::Other),
+        });
+        let absent = absent.count();
+        let renewing = fleet.iter().any(|t| t.renew_time && t.fresh);
+        let protected = |t: &NodeTraits| lacks_machine(t) || t.machine == Some(MachinePhase::Other);
+        let nothing_left = leaseless == 0 && !fleet.iter().any(|t| protected(t));
         let outcome = match (counting.len(), expired) {
+            (0, _) if !renewing && nothing_left => Outcome::Healthy,
+            (0, _) if !renewing => Outcome::Pending,
             (1, 1) => Outcome::TooFewCandidates,
             (all, gone) if all > 1 && gone * 5 >= all * 3 => Outcome::LeasesExpired,
+            (all, gone) if absent > 0 && (gone + absent) * 5 >= (all + absent) * 3 => Outcome::Pending,
             _ => Outcome::Healthy,
         };
         prop_assert_eq!(&found.outcome, &outcome);
@@ -449,7 +471,11 @@ fn a_hundred_thousand_nodes_and_machines_are_matched() {
     let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
     let (leases, renewals) =
         listed_up_to_40(|_| nodes.iter().map(|node| lease(&node.name, Some(0))).collect());
-    let listed = ListedLeases { leases, malformed: 0, revision: 0 };
+    let listed = ListedLeases {
+        leases,
+        malformed: 0,
+        revision: 0,
+    };
     let found = assess(
         &listed,
         &renewals,
