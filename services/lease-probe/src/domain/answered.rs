@@ -80,6 +80,8 @@ pub struct AnsweredTime {
     last: Option<ListTimes>,
     away_since: Option<UnixTime>,
     fell_silent: bool,
+    // The last span had an outage, however short.
+    blipped: bool,
     outages: u32,
     // Those after which a kubelet takes longer to come back.
     severe: u32,
@@ -132,7 +134,9 @@ impl AnsweredTime {
         // So little is no reason not to count.
         let is_blip =
             |since: &UnixTime| list.received.since(*since) <= renew_interval.mul_f64(BLIP_INTERVALS);
-        let away = away.filter(|since| !is_blip(since));
+        // But not twice in a row: an API server that fails so often also fails renewals.
+        let before = std::mem::replace(&mut self.blipped, away.is_some());
+        let away = away.filter(|since| before || !is_blip(since));
         let stood_still = last.sent.since(grown.sent) > STANDS_STILL;
         let no_writes = list.revision < last.revision || stood_still;
         let away = if no_writes { Some(from.sent) } else { away };
@@ -213,7 +217,18 @@ impl AnsweredTime {
     #[must_use]
     pub fn proven_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
         let severe = mark.first_sight || self.severe != mark.severe;
-        let needed = proof(renew_interval) + if severe { renew_interval } else { Duration::ZERO };
+        let extra = if severe { renew_interval } else { Duration::ZERO };
+        self.reached_at(mark, proof(renew_interval) + extra)
+    }
+
+    /// When every connected kubelet has renewed since the mark, if there was no outage; in the past when it has.
+    #[must_use]
+    pub fn renewed_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
+        self.reached_at(mark, renew_interval.mul_f64(RENEWS_WITHIN_INTERVALS))
+    }
+
+    /// When the answered time since the mark is `needed`.
+    fn reached_at(&self, mark: AnsweredMark, needed: Duration) -> UnixTime {
         let counted = self.total.saturating_sub(mark.total);
         let expected = (self.total + self.unconfirmed).saturating_sub(mark.total);
         let last = self.last.map_or(UnixTime::default(), |last| last.sent);
@@ -271,8 +286,8 @@ mod tests {
             "but that is not held against it"
         );
         assert_eq!(
-            total(&[(0.0, 1), (24.0, 2)]),
-            16.0,
+            total(&[(0.0, 1), (24.0, 2), (25.0, 3)]),
+            17.0,
             "an outage may fit in between"
         );
         assert_eq!(

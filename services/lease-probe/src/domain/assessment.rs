@@ -208,7 +208,7 @@ pub fn assess(
             let mut proofs: Vec<UnixTime> = ages.iter().map(|age| age.silence_proven_at).collect();
             let since_outage = renewals
                 .answered()
-                .proven_at(outage.mark, renewals.renew_interval());
+                .renewed_at(outage.mark, renewals.renew_interval());
             since_outage.max(*proofs.select_nth_unstable(nth).1)
         });
     let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
@@ -267,12 +267,10 @@ fn count_leases(
             .insert(Exclusion::MalformedLease, listed.malformed);
     }
     let mut ages = Vec::with_capacity(listed.leases.len());
-    let present = listed.leases.iter().map(|lease| (&lease.name, false));
-    let missing = renewals.missing().map(|name| (name, true));
-    // A lease without a renewTime may have had one before.
-    let present = present.filter(|(name, _)| !renewals.is_missing(name));
-    for (name, is_missing) in present.chain(missing) {
-        let age = renewals.age(name, rule.expiry_age);
+    let present = { listed.leases.iter() }.map(|lease| (&lease.name, lease.renew_time.is_none(), false));
+    let missing = renewals.missing().map(|name| (name, false, true));
+    for (name, has_no_time, is_missing) in present.chain(missing) {
+        let age = renewals.age(name, rule.expiry_age).filter(|_| !has_no_time);
         let exclusion = excluded(name);
         let doubtful_from = age.map(|age| match loss_may_stand {
             true => age.doubtful_from,

@@ -53,8 +53,8 @@ struct Renewal {
     arrivals: Arrivals,
     // True if the lease had it when it was first observed: this replica did not observe its arrival.
     unseen: bool,
-    // Number of the last list that has the lease.
-    listed: u32,
+    // When the last list was asked for that has the lease.
+    listed: UnixTime,
 }
 
 /// The age of one lease, and when it expires unless it is renewed.
@@ -83,11 +83,10 @@ pub struct LeaseAge {
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
-    // Number of lists so far.
-    lists: u32,
     // How many known leases the last list does not have.
     missing: usize,
-    previous: Option<ListTimes>,
+    // When the last list was asked for.
+    previous: UnixTime,
     answered: AnsweredTime,
     renew_interval: Option<Duration>,
 }
@@ -99,35 +98,39 @@ impl Renewals {
         let interval = |lease: &ListedLease| renew_interval(lease.duration_seconds);
         self.renew_interval = median(leases.iter().map(interval)).or(self.renew_interval);
         let span = self.answered.record(times, self.renew_interval(), longest);
-        self.lists = self.lists.wrapping_add(1);
+        let previous = std::mem::replace(&mut self.previous, times.sent);
         let (mut listed, mut went_back) = (0, 0);
         // By revision: the time of a renewal by its own clock, and its lease.
         let mut renewed: Vec<(u64, UnixTime, &ListedLease)> = Vec::new();
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
+                if let Some(known) = self.nodes.get_mut(&lease.name) {
+                    listed += usize::from(known.listed != times.sent);
+                    known.listed = times.sent;
+                }
                 continue;
             };
             let interval = interval(lease);
             // In place: nearly every list has the leases of the list before it.
             let Some(known) = self.nodes.get_mut(&lease.name) else {
-                let renewal =
-                    Renewal::first_seen(lease, renew_time, times, self.answered.first_sight(), self.lists);
+                let renewal = Renewal::first_seen(lease, renew_time, times, self.answered.first_sight());
                 self.nodes.insert(lease.name.clone(), renewal);
                 listed += 1;
                 continue;
             };
-            listed += usize::from(known.listed != self.lists);
-            known.listed = self.lists;
+            let last_listed = std::mem::replace(&mut known.listed, times.sent);
+            listed += usize::from(last_listed != times.sent);
             known.renew_interval = interval;
             let is_written = lease.revision > known.revision && renew_time != known.renew_time;
-            if let Some(previous) = self
-                .previous
-                .filter(|_| renew_time > known.renew_time || is_written)
-            {
+            if renew_time > known.renew_time || is_written {
                 known.revision = lease.revision;
-                renewed.push((lease.revision, known.note(renew_time, previous, times), lease));
+                renewed.push((lease.revision, known.note(renew_time, last_listed, times), lease));
             } else if renew_time < known.renew_time {
                 went_back += 1;
+            }
+            if last_listed < previous {
+                // It was missing: silence begins anew.
+                known.mark = self.answered.now();
             }
         }
         // What has a lower revision was written before: a renewal arrived no earlier than all of those were sent.
@@ -149,34 +152,23 @@ impl Renewals {
         if self.missing > MOST_MISSING {
             self.forget_missing(|_| true);
         }
-        self.previous = Some(times);
     }
 
     /// The leases that are known and that the last list does not have.
     pub fn missing(&self) -> impl Iterator<Item = &Arc<str>> {
-        let lists = self.lists;
+        let last = self.previous;
         let known = (self.missing > 0).then_some(&self.nodes).into_iter().flatten();
         known
-            .filter(move |(_, known)| known.listed != lists)
+            .filter(move |(_, known)| known.listed != last)
             .map(|(name, _)| name)
-    }
-
-    /// Returns true for a lease that is known and that the last list does not have, or has without a renewTime.
-    #[must_use]
-    pub fn is_missing(&self, name: &str) -> bool {
-        self.missing > 0
-            && self
-                .nodes
-                .get(name)
-                .is_some_and(|known| known.listed != self.lists)
     }
 
     /// Forgets the leases that are missing and `gone` for good.
     pub fn forget_missing(&mut self, gone: impl Fn(&str) -> bool) {
-        let lists = self.lists;
+        let last = self.previous;
         self.nodes
-            .retain(|name, known| known.listed == lists || !gone(name));
-        self.missing = self.nodes.values().filter(|known| known.listed != lists).count();
+            .retain(|name, known| known.listed == last || !gone(name));
+        self.missing = self.nodes.values().filter(|known| known.listed != last).count();
     }
 
     /// How old a lease is; none when it is unknown or never had a renewTime.
@@ -247,13 +239,7 @@ fn renew_interval(duration_seconds: Option<i32>) -> Duration {
 }
 
 impl Renewal {
-    fn first_seen(
-        lease: &ListedLease,
-        renew_time: UnixTime,
-        times: ListTimes,
-        mark: AnsweredMark,
-        listed: u32,
-    ) -> Self {
+    fn first_seen(lease: &ListedLease, renew_time: UnixTime, times: ListTimes, mark: AnsweredMark) -> Self {
         let mut arrivals = Arrivals::default();
         // The age of a renewal whose arrival was not observed is no evidence. But a time in the future proves that the
         // clock is ahead.
@@ -268,18 +254,18 @@ impl Renewal {
             renew_interval: renew_interval(lease.duration_seconds),
             arrivals,
             unseen: true,
-            listed,
+            listed: times.sent,
         }
     }
 
     /// Takes in a new renewal and returns when it was sent, by the prober's clock. It was made after the answer to the
-    /// previous list and before the answer to this one. That is certain whatever clock the node has, so an estimate
+    /// last list that had the lease and before the answer to this one. That is certain whatever clock the node has, so an estimate
     /// that contradicts it is wrong.
-    fn note(&mut self, renew_time: UnixTime, previous: ListTimes, times: ListTimes) -> UnixTime {
+    fn note(&mut self, renew_time: UnixTime, last_listed: UnixTime, times: ListTimes) -> UnixTime {
         self.renew_time = renew_time;
         self.unseen = false;
         self.arrivals.note(arrival(times, renew_time));
-        let earliest = previous.sent.before(SKEW_TOLERANCE);
+        let earliest = last_listed.before(SKEW_TOLERANCE);
         // The estimate says that the clock is ahead, but this renewal shows that it no longer is. An estimate that the
         // clock is behind is not refuted like this: it is too small on purpose.
         let skew = self.arrivals.skew(self.renew_interval);
@@ -288,7 +274,7 @@ impl Renewal {
         }
         let skew = self.arrivals.skew(self.renew_interval);
         let sent = renew_time.shifted(skew.saturating_neg());
-        sent.max(previous.sent).min(times.received)
+        sent.max(last_listed).min(times.received)
     }
 }
 

@@ -31,7 +31,7 @@ use watchdog_test_support::fixtures;
 pub(crate) type Millis = i64;
 
 /// Of the default grace period of 40 s.
-pub(crate) const EXPIRY_AGE: Millis = 32_000;
+pub(crate) const EXPIRY_AGE: Millis = 33_000;
 
 /// A quarter of the default lease duration.
 pub(crate) const RENEW_INTERVAL: Millis = 10_000;

@@ -88,6 +88,7 @@ const SHORT_OUTAGE: &str =
 const SHORT_OUTAGES: &str =
     "outages of less than 10 s do not reset kube-controller-manager, which counts through them";
 const FAILED_RENEWALS: &str = "kube-controller-manager marks living nodes whose renewals fail for 40 s";
+const IDLE: &str = "an API server that nobody else uses shows only every 10 s that it takes writes";
 const SHORT_GRACE: &str = "the grace period is shorter than the silence that proves a loss takes";
 const ABSENT: &str = "what cannot be listed cannot be judged";
 const JUST_STARTED: &str = "a prober that has just started has seen no silence yet";
@@ -241,12 +242,11 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("grace 26 s, outage", &[writes::grace_26, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
         class("grace 26 s, loss", &[writes::grace_26, nodes::loss]).may_be_late(SHORT_GRACE),
         class("grace 30 s, outage", &[writes::grace_30, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
-        class("grace 30 s, loss", &[writes::grace_30, nodes::loss]),
+        class("grace 30 s, loss", &[writes::grace_30, nodes::loss]).may_be_late(IDLE),
         class("grace 50, 120 and 600 s, outage", &[writes::grace_50_to_600, outages::up_to_60_s]),
         class("grace 50, 120 and 600 s, gateway fails over", &[writes::grace_50_to_600, writes::gateway_fails_over]),
         class("grace 50, 120 and 600 s, loss", &[nodes::loss, writes::grace_50_to_600]),
-        class("prober starts with a clock 5 to 120 s off, connections forgotten", &[writes::prober_starts_with_a_clock_that_is_off]),
-        class("objects absent", &[absence::objects_absent]),
+        class("objects absent", &[absence::objects_absent]).may_be_late(FAILED_RENEWALS),
         class("objects absent around a loss", &[absence::absent_around_a_loss]).may_be_late(ABSENT),
         class("objects absent in a loss", &[absence::absent_in_a_loss]).may_be_late(ABSENT),
         class("objects absent over a restart of the prober", &[absence::absent_over_a_restart]).may_be_late(ABSENT),
@@ -273,6 +273,11 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
     const CONNECTS: &str = "new connections of kubelets are slow, those of the prober are not needed";
     const GRACE: &str = "kubelets are back later than a short grace period allows to wait";
     vec![
+        class(
+            "prober starts with a clock 5 to 120 s off, connections forgotten",
+            &[writes::prober_starts_with_a_clock_that_is_off],
+        )
+        .may_be_false(CLOCKS),
         class(
             "etcd hangs for 8 to 9.5 s, then a gateway fails over",
             &[nodes::probed_every_30_s, writes::etcd_hangs_8_to_9_5_s],
