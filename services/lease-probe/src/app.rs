@@ -29,6 +29,7 @@ use crate::config::Config;
 use crate::controller::prober::ProbeContext;
 use crate::controller::prober_manager::{ProberManager, VerdictStore};
 use crate::domain::endpoint::Endpoint;
+use crate::domain::renewals::{DEFAULT_RENEW_INTERVAL, shortest_grace};
 use crate::domain::verdict::Verdict;
 use crate::domain::witnesses::LiveMembers;
 use crate::grpc::convert;
@@ -72,6 +73,13 @@ pub fn start(
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
+    let grace = rules.borrow().kcm_node_monitor_grace_duration;
+    if grace < shortest_grace(DEFAULT_RENEW_INTERVAL) {
+        tracing::warn!(
+            ?grace,
+            "kcmNodeMonitorGraceDuration is too short: kube-controller-manager acts before a loss can be proven"
+        );
+    }
     let shared = Arc::new(ProbeContext {
         seed: replica.seed.clone(),
         clock: Clock::start(),

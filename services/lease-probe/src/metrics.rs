@@ -111,6 +111,12 @@ pub(crate) const UNPROTECTED: Gauge<(ShootLabel<'_>, &Outcome)> = Gauge::new(
      shoot and outcome: pending, api_server_unreachable, throttled or inconclusive.",
 );
 
+pub(crate) const GRACE_TOO_SHORT: Gauge<ShootLabel<'_>> = Gauge::new(
+    "watchdog_shoot_grace_period_too_short",
+    "1 for each shoot whose kube-controller-manager acts before a loss can be proven, by shoot. Such a shoot is not \
+     protected.",
+);
+
 pub(crate) const OUTCOME_CHANGED: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_outcome_changed_timestamp_seconds",
     "Unix time at which the outcome of a shoot last changed, by shoot. Only shoots that are probed.",

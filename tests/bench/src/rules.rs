@@ -108,12 +108,14 @@ fn names(nodes: usize) -> Vec<Arc<str>> {
 fn listed(names: &[Arc<str>], renewed: i64) -> ListedLeases {
     let lease = |(i, name): (i64, &Arc<str>)| ListedLease {
         name: name.clone(),
+        revision: (renewed - i).unsigned_abs(),
         renew_time: Some(UnixTime(renewed - i)),
         duration_seconds: Some(40),
     };
     ListedLeases {
         leases: (0..).zip(names).map(lease).collect(),
         malformed: 0,
+        revision: renewed.unsigned_abs(),
     }
 }
 
@@ -121,6 +123,7 @@ const fn listing(at: i64) -> ListTimes {
     ListTimes {
         sent: UnixTime(at),
         received: UnixTime(at),
+        revision: at.unsigned_abs(),
     }
 }
 
@@ -140,12 +143,14 @@ fn judge(nodes: usize) -> Work {
         name: name.clone(),
         pool: Some("worker".into()),
         zone: Some("a".into()),
+        provider_id: None,
         not_managed_by_mcm: false,
         conditions: Vec::new(),
     };
     let machine = |name: &Arc<str>| MachineItem {
         name: name.clone(),
         node: Some(name.clone()),
+        provider_id: None,
         phase: MachinePhase::Other,
     };
     let nodes: Vec<NodeItem> = names.iter().map(node).collect();
@@ -175,6 +180,7 @@ fn probe(nodes: usize) -> Work {
         };
         let lease = |lease: &LeaseItem| ListedLease {
             name: lease.name.clone(),
+            revision: lease.revision,
             renew_time: lease.renew_time.map(|time| UnixTime(time.as_microsecond())),
             duration_seconds: lease.lease_duration_seconds,
         };
@@ -185,6 +191,7 @@ fn probe(nodes: usize) -> Work {
                 .filter_map(|item| item.ok().map(lease))
                 .collect(),
             malformed: 0,
+            revision: 1,
         };
         if let ProbeStep::Done(found) = state.leases(listing(now.0), &leases, RULE) {
             let result = streak.note(
@@ -196,7 +203,7 @@ fn probe(nodes: usize) -> Work {
             );
             let message = sentence(&found, result.counting);
             let until = now.after(Duration::from_secs(40));
-            black_box(verdicts.assessed(result.outcome, message, found.evidence, now, until));
+            black_box(verdicts.assessed(result.outcome, message, found, until));
         }
     })
 }

@@ -36,7 +36,7 @@ impl VerdictCollector {
         let mut outcomes: BTreeMap<&str, (&Outcome, f64)> = BTreeMap::new();
         let mut skipped: BTreeMap<SkipReasonName, f64> = BTreeMap::new();
         let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
-        let (mut unprotected, mut changed, mut eligible) = (vec![], vec![], vec![]);
+        let (mut unprotected, mut changed, mut eligible, mut too_short) = (vec![], vec![], vec![], vec![]);
         let mut stale = 0.0;
         for (shoot, verdict) in &all {
             let outcome = &verdict.outcome;
@@ -59,6 +59,9 @@ impl VerdictCollector {
             let Some(evidence) = &verdict.evidence else {
                 continue;
             };
+            if evidence.grace_too_short {
+                too_short.push((shoot, 1.0));
+            }
             fractions.push((shoot, evidence.fraction()));
             eligible.extend(
                 evidence
@@ -80,6 +83,7 @@ impl VerdictCollector {
         out.family(&metrics::VERDICT_STALE, [((), stale)]);
         out.family(&metrics::VERDICT_AGE, ages);
         out.family(&metrics::UNPROTECTED, unprotected);
+        out.family(&metrics::GRACE_TOO_SHORT, too_short);
         out.family(&metrics::OUTCOME_CHANGED, changed);
         out.family(&metrics::EXPIRED_FRACTION, fractions);
         out.family(&metrics::ELIGIBLE_FRACTION, eligible);

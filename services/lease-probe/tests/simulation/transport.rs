@@ -205,6 +205,10 @@ impl SimLink {
         at: Micros,
     ) -> Response<Full<Bytes>> {
         let server = &self.peer.shoot.script.server;
+        let status = match status {
+            200 => objects::status(&self.peer.shoot, request, processed),
+            status => status,
+        };
         let closes = server.closes_after_answers(at);
         let mut response = Response::builder().status(StatusCode::from_u16(status).unwrap());
         if closes && !server.speaks_http2 {

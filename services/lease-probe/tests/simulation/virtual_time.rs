@@ -23,6 +23,7 @@ use watchdog_runtime::trace::Tracer;
 
 use crate::judge::{Direction, SeenVerdict};
 use crate::objects;
+use crate::other_writers::Writes;
 use crate::random::{Micros, Random, SECOND};
 use crate::script::{History, ProberRun, ShootHistory, ShootScript};
 use crate::transport::{SimConnector, TrafficLog};
@@ -45,6 +46,7 @@ pub(crate) struct PlayedShoot {
     pub(crate) name: Arc<str>,
     pub(crate) script: ShootScript,
     pub(crate) history: ShootHistory,
+    pub(crate) writes: Writes,
 }
 
 /// The verdicts of the probers on one shoot.
@@ -165,7 +167,10 @@ impl ProberProcess<'_> {
         for (shoot, probed) in self.shoots.iter().zip(self.probed) {
             let connector = |external| SimConnector::new(clock, shoot.clone(), external, probed.clone());
             let (sender, receiver) = watch::channel(ProbeInputs {
-                settings: Arc::new(ShootSettings::default()),
+                settings: Arc::new(ShootSettings {
+                    node_monitor_grace: Some(duration(shoot.script.grace)),
+                    ..ShootSettings::default()
+                }),
                 config: self.config.clone(),
                 internal: kubeconfig(),
                 external: shoot.script.external_cuts.as_ref().map(|_| kubeconfig()),

@@ -23,6 +23,7 @@ fn script(cut_of: impl Fn(usize) -> Option<(i64, i64)>, segments: &[(i64, i64, B
         prober_cuts: vec![],
         external_cuts: None,
         grace: 40 * SECOND,
+        absences: vec![],
     }
 }
 
