@@ -8,7 +8,6 @@ use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::leadership::Leadership;
 use watchdog_kube::members::Members;
-use watchdog_kube::permissions::Permission;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;

@@ -44,6 +44,7 @@ impl Exclusion {
             Self::MachineFailed => "with a failed Machine",
             Self::MachineTerminating => "with a terminating Machine",
             Self::NoNode => "without a node",
+            Self::NodeMissing => "of a node that is missing",
             Self::NoRenewTime => "without renewTime",
             Self::MalformedLease => "malformed",
         }
