@@ -266,7 +266,7 @@ impl Replica<Leadership> {
         })
     }
 
-    /// Whether this replica leads.
+    /// The leadership of this replica.
     #[must_use]
     pub const fn leadership(&self) -> &Leadership {
         &self.membership

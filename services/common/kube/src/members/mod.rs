@@ -44,7 +44,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Deadline of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the members of a service are followed by.
+/// The settings of [`FollowedMembers`].
 pub(crate) struct MembersConfig {
     /// For the seed.
     pub(crate) client: kube::Client,
@@ -76,9 +76,9 @@ pub(crate) struct FollowedMembers {
 }
 
 impl FollowedMembers {
-    /// With `own`, this replica is one of the members, and the blocker `membership` stays until it has listed them. The
-    /// receiver is empty until the first list, which counts as a change also where it finds none. Spawn [`Self::run`] as
-    /// a critical task.
+    /// With `own`, this replica is one of the members, and the blocker `membership` stays until it has listed them.
+    /// The receiver is empty until the first list, which counts as a change also where it finds none. Spawn
+    /// [`Self::run`] as a critical task.
     pub(crate) fn new(config: MembersConfig, own: Option<OwnLease>) -> (watch::Receiver<Members>, Self) {
         let (members, receiver) = watch::channel(Members::new());
         let blocker = own.as_ref().map(|_| {
