@@ -32,8 +32,11 @@ use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, Ser
 /// The live members: identity to gRPC address.
 pub type Members = BTreeMap<Identity, Arc<str>>;
 
-/// Name of the loop in /readyz and in metrics.
-const LOOP: &str = "membership";
+/// Name of the loop in /readyz and in metrics, with an own Lease.
+const MEMBERSHIP: &str = "membership";
+
+/// The same without one.
+const DISCOVERY: &str = "discovery";
 
 /// From one renewal and list to the next.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -86,7 +89,7 @@ impl FollowedMembers {
                 "the membership Leases in {} have not been listed yet",
                 config.namespace
             );
-            config.readiness.block(LOOP, why)
+            config.readiness.block(MEMBERSHIP, why)
         });
         let followed = Self {
             leases: Api::namespaced(config.client.clone(), &config.namespace),
@@ -108,11 +111,12 @@ impl FollowedMembers {
     }
 
     async fn follow(&mut self) {
+        let name = if self.own.is_some() { MEMBERSHIP } else { DISCOVERY };
         loop {
             let done = self.turn().await;
             let pause = match &done {
                 Ok(()) => {
-                    self.config.readiness.recovered(LOOP);
+                    self.config.readiness.recovered(name);
                     self.blocker = None;
                     INTERVAL
                 }
@@ -120,7 +124,7 @@ impl FollowedMembers {
                     let (service, failure) = (self.config.service, error.failure());
                     let reason = failure.reason.as_str();
                     tracing::warn!(service, reason, %error, "a request about membership Leases failed; trying again");
-                    self.config.readiness.failing(LOOP, failure);
+                    self.config.readiness.failing(name, failure);
                     RETRY_INTERVAL
                 }
             };
