@@ -321,7 +321,7 @@ CASES = {
         ["WatchdogManyShootsUnreachable"],
     ),
     "all-of-a-small-seed-are-unreachable": (
-        SMALL | {HEALTHY_0: "3x20 _x279", UNREACHABLE_0: "_x21 3x279"},
+        SMALL | {HEALTHY_0: "3x20 0x279", UNREACHABLE_0: "_x21 3x279"},
         "20m",
         "21m",
         ["WatchdogManyShootsUnreachable"],

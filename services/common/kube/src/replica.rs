@@ -169,7 +169,7 @@ impl Replica<Leadership> {
         })
     }
 
-    /// Says if this replica leads.
+    /// The leadership of this replica.
     #[must_use]
     pub const fn leadership(&self) -> &Leadership {
         &self.membership

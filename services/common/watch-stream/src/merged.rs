@@ -144,9 +144,9 @@ impl<M: FeedItem> MergedView<M> {
         });
     }
 
-    /// Follows the items of a program of which one replica leads, until the process drains. Only the leader is asked, so
-    /// there is nothing to merge. `leads` says whether this one leads; each time it begins to, answers wait until it has
-    /// all items.
+    /// Follows the items of a program of which one replica leads, until the process drains. Only the leader is asked,
+    /// so there is nothing to merge. `leads` says whether this one leads; each time it begins to, answers wait until it
+    /// has all items.
     pub fn spawn_led<K, V>(
         &self,
         base: &ServiceBuilder,

@@ -125,7 +125,7 @@ impl<M: FeedItem> Reports<M> {
 
     /// The report that counts: that of the newest list, and of two on the same list the newest one. A provisional one,
     /// or one whose validity is over, only if there is no other. Of two witnesses that say the same, the one whose
-    /// report counted before goes on, until half of its validity is over: readers are not told twice.
+    /// report counted before goes on until half of its validity is over: readers get it once.
     pub(crate) fn newest(&mut self, now: Instant) -> Option<&ReplicaReport<M>> {
         let reported = self.by_replica.iter().map(|(of, report)| (Some(of), report));
         let left_behind = self.left_behind.iter().map(|(report, _)| (None, report));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_two_witnesses_the_newer_list_counts_and_the_one_that_says_the_same_is_not_told() {
+    async fn of_two_witnesses_the_newer_list_counts_and_what_is_the_same_is_sent_once() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let start = Instant::now();
         let listed = |outcome, set: u32, list_revision| {
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(
             observer(&mut of, 17),
             (LeasesExpired, 80),
-            "b has said so already"
+            "that of b is the same"
         );
         assert_eq!(
             observer(&mut of, 35),

@@ -1,5 +1,5 @@
-//! Keeps the Clusters, kubeconfigs and failure counts of all shoots, and runs probers for the shoots of which this replica is
-//! a witness.
+//! Keeps the Clusters, kubeconfigs and failure counts of all shoots, and runs probers for the shoots of which this
+//! replica is a witness.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which replicas probe a shoot: its two witnesses.
+//! The two witnesses of a shoot: the replicas that probe it.
 //!
 //! They are the two live members with the highest weight for the shoot (rendezvous hashing), so a member that comes or
 //! goes moves only its own share. `weight(member, shoot) = rapidhash_v3(le(rapidhash_v3(member)) ++

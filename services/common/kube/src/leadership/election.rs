@@ -83,9 +83,9 @@ impl ElectionTiming {
 }
 
 impl Default for ElectionTiming {
-    /// Those of our own Deployments: a change of leader costs nothing, and a crash in the middle of a loss must not make
-    /// it late. With clocks that are 10 % off, a leader stops after at most 4.4 s and another begins after at least
-    /// 5.5 s.
+    /// Those of our own Deployments: a change of leader costs nothing, and a crash in the middle of a loss must not
+    /// make it late. With clocks that are 10 % off, a leader stops after at most 4.4 s and another begins after at
+    /// least 5.5 s.
     fn default() -> Self {
         Self {
             lease_duration: Duration::from_secs(6),

@@ -34,13 +34,13 @@ pub struct Leader {
     pub address: Option<Arc<str>>,
 }
 
-/// Whether this replica leads, and who does if not. Cheap to clone.
+/// The leadership of a program, as one of its replicas knows it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     state: Arc<State>,
 }
 
-/// What tells a [`Leadership`] who leads: the election, or a test.
+/// The source of a [`Leadership`]: the election, or a test.
 #[derive(Debug)]
 pub struct LeadershipSetter {
     /// This replica as the leader.
@@ -164,7 +164,7 @@ impl LeadershipSetter {
         self.set(None, false, leader);
     }
 
-    /// Who reads that this replica leads may act, and who may not act has no permit any more.
+    /// In this order: a reader of "this replica leads" may act.
     fn set(&self, act_until: Option<Instant>, holds_lease: bool, leader: Option<Leader>) {
         *self.state.act_until.lock() = act_until;
         self.state.holds_lease.store(holds_lease, Ordering::Release);

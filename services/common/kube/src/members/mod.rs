@@ -32,8 +32,11 @@ use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, Ser
 /// The live members: identity to gRPC address.
 pub type Members = BTreeMap<Identity, Arc<str>>;
 
-/// Name of the loop in /readyz and in metrics.
-const LOOP: &str = "membership";
+/// Name of the loop in /readyz and in metrics, with an own Lease.
+const MEMBERSHIP: &str = "membership";
+
+/// The same without one.
+const DISCOVERY: &str = "discovery";
 
 /// From one renewal and list to the next.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -44,7 +47,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Deadline of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the members of a service are followed by.
+/// The settings of [`FollowedMembers`].
 pub struct MembersConfig {
     /// For the seed.
     pub client: kube::Client,
@@ -86,9 +89,9 @@ impl std::fmt::Debug for FollowedMembers {
 }
 
 impl FollowedMembers {
-    /// With `own`, this replica is one of the members, and the blocker `membership` stays until it has listed them. The
-    /// receiver is empty until the first list, which counts as a change also where it finds none. Spawn [`Self::run`] as
-    /// a critical task.
+    /// With `own`, this replica is one of the members, and the blocker `membership` stays until it has listed them.
+    /// The receiver is empty until the first list, which counts as a change also where it finds none. Spawn
+    /// [`Self::run`] as a critical task.
     #[must_use]
     pub fn new(config: MembersConfig, own: Option<OwnLease>) -> (watch::Receiver<Members>, Self) {
         let (members, receiver) = watch::channel(Members::new());
@@ -97,7 +100,7 @@ impl FollowedMembers {
                 "the membership Leases in {} have not been listed yet",
                 config.namespace
             );
-            config.readiness.block(LOOP, why)
+            config.readiness.block(MEMBERSHIP, why)
         });
         let followed = Self {
             leases: Api::namespaced(config.client.clone(), &config.namespace),
@@ -119,11 +122,12 @@ impl FollowedMembers {
     }
 
     async fn follow(&mut self) {
+        let name = if self.own.is_some() { MEMBERSHIP } else { DISCOVERY };
         loop {
             let done = self.turn().await;
             let pause = match &done {
                 Ok(()) => {
-                    self.config.readiness.recovered(LOOP);
+                    self.config.readiness.recovered(name);
                     self.blocker = None;
                     INTERVAL
                 }
@@ -131,7 +135,7 @@ impl FollowedMembers {
                     let (service, failure) = (self.config.service, error.failure());
                     let reason = failure.reason.as_str();
                     tracing::warn!(service, reason, %error, "a request about membership Leases failed; trying again");
-                    self.config.readiness.failing(LOOP, failure);
+                    self.config.readiness.failing(name, failure);
                     RETRY_INTERVAL
                 }
             };

@@ -1,4 +1,4 @@
-//! Which members are live: no I/O and no clock.
+//! The rule by which members are live: no I/O and no clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct ObservedMember {
     pub(super) version: String,
 }
 
-/// What was seen of the members.
+/// The members as they were seen.
 #[derive(Debug, Default)]
 pub(super) struct MemberTable {
     members: BTreeMap<Identity, KnownMember>,
