@@ -105,7 +105,7 @@ impl Renewals {
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
                 if let Some(known) = self.nodes.get_mut(&lease.name) {
-                    listed += usize::from(known.listed != times.sent);
+                    listed += usize::from(known.listed != times.sent || previous == times.sent);
                     known.listed = times.sent;
                 }
                 continue;
@@ -119,7 +119,7 @@ impl Renewals {
                 continue;
             };
             let last_listed = std::mem::replace(&mut known.listed, times.sent);
-            listed += usize::from(last_listed != times.sent);
+            listed += usize::from(last_listed != times.sent || previous == times.sent);
             known.renew_interval = interval;
             let is_written = lease.revision > known.revision && renew_time != known.renew_time;
             if renew_time > known.renew_time || is_written {

@@ -36,6 +36,8 @@ pub(crate) struct SeenVerdict {
     pub(crate) at: Micros,
     /// Until when renewals were written that the last list before it shows.
     pub(crate) listed: Micros,
+    /// When that list was asked for: the verdict is about that moment.
+    pub(crate) asked: Micros,
     pub(crate) direction: Direction,
     /// For people.
     pub(crate) outcome: String,
@@ -117,7 +119,7 @@ pub(crate) fn judge(
         stuck: is_down(verdicts, length) && is_connected(script, history, length),
         unfounded: { verdicts.iter() }
             .filter(|verdict| {
-                verdict.direction == Direction::Up && is_unfounded(script, history, verdict.listed)
+                verdict.direction == Direction::Up && is_unfounded(script, history, verdict.asked)
             })
             .count(),
     }

@@ -156,6 +156,9 @@ impl Link for SimLink {
             ExchangeEnd::Answered(at) if at < dead => {
                 clock.sleep_until(at).await;
                 self.last_sign = clock.now();
+                if objects::lists_leases(request) {
+                    peer.probed.lock().asked = sent;
+                }
                 let (processed, status) = exchange.processed.unwrap_or((at, 200));
                 peer.log(&format!("is answered {status}"));
                 Ok(self.respond(request, processed, status, at))

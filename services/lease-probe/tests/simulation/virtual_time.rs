@@ -55,6 +55,8 @@ pub(crate) struct ProbedShoot {
     pub(crate) verdicts: Vec<SeenVerdict>,
     /// Until when renewals were written that the last list of leases shows.
     pub(crate) listed: Micros,
+    /// When it was asked for.
+    pub(crate) asked: Micros,
     pub(crate) traffic: TrafficLog,
 }
 
@@ -240,10 +242,11 @@ impl ProbeReporter for Recorder {
                 evidence.expired, evidence.candidates, evidence.unconfirmed
             )
         });
-        let listed = probed.listed;
+        let (listed, asked) = (probed.listed, probed.asked);
         probed.verdicts.push(SeenVerdict {
             at: self.clock.now(),
             listed,
+            asked,
             direction,
             outcome: format!("{}{counts} {}", verdict.outcome.as_str(), verdict.message),
         });

@@ -31,6 +31,7 @@ fn judged(script: &ShootScript, verdicts: &[(i64, Direction)]) -> Judgement {
     let verdict = |(at, direction): &(i64, Direction)| SeenVerdict {
         at: at * SECOND,
         listed: at * SECOND,
+        asked: at * SECOND,
         direction: *direction,
         outcome: String::new(),
     };
