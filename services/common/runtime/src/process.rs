@@ -108,8 +108,8 @@ pub fn run_to_end<F>(args: &CommonArgs, job: impl FnOnce(Process) -> F) -> ExitC
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let log_level = match telemetry::init(args.log_format, &args.log_level) {
-        Ok(log_level) => log_level,
+    let (log_level, _log) = match telemetry::init(args.log_format, &args.log_level) {
+        Ok(log) => log,
         Err(error) => return usage_error(&format!("--log-level: {error:#}")),
     };
     let metrics = match metrics::install() {
