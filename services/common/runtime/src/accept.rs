@@ -1,73 +1,97 @@
-//! Accepted connections for the gRPC server: bounded in number, with a deadline on the TLS handshake.
+//! Connections to the gRPC server: who gets one, and how long it lives.
+//!
+//! A newcomer is a stranger until it has begun to speak HTTP/2, and with TLS has proved who it is. Strangers have 3 s
+//! and few places, in which the oldest gives way. A caller that is known has places that no stranger can take. Its
+//! connection ends when it is old, or when its certificate would not be accepted any more.
 
-use std::future::Future;
-use std::io;
+use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncReadExt as _, Join, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::Sleep;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::Connected;
-use tonic::{Request, Status};
+use tonic::Status;
+use tonic::body::Body;
+use tower::{Service, ServiceExt as _};
 
 use crate::allowed_clients::AllowedClients;
 use crate::backoff::Backoff;
 use crate::caller_quota::{Caller, CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
-use crate::label;
-use crate::metrics::Counter;
-use crate::rpc_error::{ErrorReason, error};
+use crate::connection_tasks::ConnectionTasks;
+use crate::refusal_log::{CloseReason, RefusalLog};
 use crate::tls::Tls;
 
-label!(pub(crate) enum CloseReason: "reason" {
-    Limit = "limit",
-    Handshake = "handshake",
-    Identity = "identity",
-    Timeout = "timeout",
-    Silent = "silent",
-});
+/// A stranger has this time for the TLS handshake and the start of HTTP/2 together.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
-pub(crate) const CONNECTIONS_REFUSED: Counter<CloseReason> = Counter::new(
-    "watchdog_grpc_connections_refused_total",
-    "Connections to the gRPC server that ended before a request, by reason: limit, handshake, identity, timeout or \
-     silent.",
-);
+/// The first bytes of every HTTP/2 connection.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A TLS handshake that takes longer is given up: half-open connections must not pile up.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A connection that has not sent the start of HTTP/2 by then is given up. From then on the server's pings tell whether
-/// somebody is there.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The first bytes of every HTTP/2 connection: 24.
-const PREFACE_BYTES: usize = 24;
-
-/// Open connections. Each costs about 100 KiB at its limits; a seed has tens of callers, not hundreds. 64 replicas and
-/// as many of the coordinator fit into what is reserved.
+/// Open connections of callers that are known. A seed has tens of callers, not hundreds. 64 replicas and as many of the
+/// coordinator fit into what is reserved.
 const CONNECTIONS: QuotaLimits = QuotaLimits {
     total: 512,
     reserved: 128,
-    per_caller: 128,
+    per_caller: 8,
 };
 
-/// Connections whose caller is not known yet, or is refused, by address: they take none from callers that are known.
-const STRANGERS: QuotaLimits = QuotaLimits {
-    total: 256,
-    reserved: 0,
+/// The same without TLS, where all programs of a host are one caller.
+const PLAINTEXT_CONNECTIONS: QuotaLimits = QuotaLimits {
     per_caller: 128,
+    ..CONNECTIONS
 };
+
+/// Connections of strangers, and of refused callers that read why.
+const MAX_STRANGERS: usize = 256;
+
+/// Such connections of one address.
+const MAX_STRANGERS_PER_ADDRESS: usize = 16;
 
 /// A caller that is refused has this time to read why.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection gets a GOAWAY at this age, up to a tenth earlier, so that not all come again at once.
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(30 * 60);
+
+/// Calls and streams may end within this time after the GOAWAY.
+const AGE_GRACE: Duration = Duration::from_secs(30);
+
+/// Streams and calls of one connection at the same time: of a caller, of one of our own services or without TLS.
+const MAX_STREAMS: (u32, u32) = (32, 128);
+
+/// An idle connection is asked for a sign of life this often, and given up when none comes within
+/// [`PING_TIMEOUT`]: a caller that vanished without a goodbye is noticed within 15 s.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// See [`PING_INTERVAL`].
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Headers of a request in bytes.
+const MAX_HEADER_BYTES: u32 = 16 * 1024;
+
+/// What a caller may send on a stream, and on all of a connection, before it is read.
+const WINDOW_BYTES: (u32, u32) = (128 * 1024, 256 * 1024);
+
+/// What of the answer of a stream waits to be written.
+const SEND_BUFFER_BYTES: usize = 32 * 1024;
+
+/// How often the log gets the refusals that are due.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Where a caller comes from, as a request extension.
 #[derive(Debug, Clone)]
@@ -80,242 +104,295 @@ pub struct Peer {
     pub refused: Option<Arc<str>>,
 }
 
-/// A connection that was accepted and, with TLS, authenticated.
-#[derive(Debug)]
-pub struct Connection {
-    io: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+/// Closes the connection of a request, as a request extension.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CloseConnection(CancellationToken);
+
+impl CloseConnection {
+    /// For a caller that does not read its answer.
+    pub(crate) fn close(&self) {
+        self.0.cancel();
+    }
+}
+
+type Plain = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// The preface was read already, and is read again by the HTTP/2 server.
+type Replayed = Join<tokio::io::Chain<&'static [u8], ReadHalf<Plain>>, WriteHalf<Plain>>;
+
+/// A connection whose caller is known or refused.
+struct Connection {
+    io: Replayed,
     peer: Peer,
-    /// How many bytes of the start of HTTP/2 are missing.
-    missing: usize,
-    /// When the connection ends: always if the caller is refused, else unless the start of HTTP/2 is there.
-    deadline: Option<Pin<Box<Sleep>>>,
-    _permit: QuotaPermit,
+    /// The certificates of the caller, and what must go on trusting them.
+    trust: Option<(Tls, Vec<CertificateDer<'static>>)>,
+    max_streams: u32,
+    max_age: Duration,
+    _permit: Option<QuotaPermit>,
 }
 
 /// The quotas of a listener, and who may call.
-#[derive(Debug, Clone)]
 struct Admission {
     tls: Option<Tls>,
     allowed: AllowedClients,
-    strangers: CallerQuota,
     connections: CallerQuota,
+    refusals: Arc<RefusalLog>,
+    max_age: Duration,
 }
 
-impl Connection {
-    fn new(
-        io: Either<TcpStream, Box<TlsStream<TcpStream>>>,
-        address: SocketAddr,
-        caller: Caller,
-        refused: Option<Arc<str>>,
-        permit: QuotaPermit,
-    ) -> Self {
-        let timeout = if refused.is_some() {
-            REFUSED_TIMEOUT
-        } else {
-            PREFACE_TIMEOUT
+/// Serves connections until `stop` is cancelled, and then those that are open until they end.
+pub(crate) async fn serve<S>(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    allowed: AllowedClients,
+    service: S,
+    max_age: Duration,
+    stop: CancellationToken,
+) where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let refusals = Arc::new(RefusalLog::default());
+    let limits = if tls.is_some() {
+        CONNECTIONS
+    } else {
+        PLAINTEXT_CONNECTIONS
+    };
+    let admission = Arc::new(Admission {
+        tls,
+        allowed,
+        connections: CallerQuota::new(limits),
+        refusals: refusals.clone(),
+        max_age,
+    });
+    let mut strangers = ConnectionTasks::new(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS);
+    let (admit, mut admitted) = mpsc::channel::<Connection>(16);
+    let mut open = JoinSet::new();
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
+    let mut flush = tokio::time::interval(FLUSH_INTERVAL);
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            Some(connection) = admitted.recv() => {
+                open.spawn(connection.serve(service.clone(), stop.clone(), refusals.clone()));
+                continue;
+            }
+            Some(_) = open.join_next() => continue,
+            _ = flush.tick() => {
+                refusals.flush();
+                continue;
+            }
+            accepted = listener.accept() => accepted,
         };
-        Self {
+        let (tcp, address) = match accepted {
+            Ok((tcp, address)) => {
+                backoff.reset();
+                // A socket of both families shows callers from IPv4 as ::ffff:192.0.2.1.
+                (tcp, SocketAddr::new(address.ip().to_canonical(), address.port()))
+            }
+            // Out of file descriptors, or the peer was gone already: the listener itself is fine.
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a gRPC connection");
+                sleep(backoff.next_delay()).await;
+                continue;
+            }
+        };
+        let (admission, admit) = (admission.clone(), admit.clone());
+        let (service, stop, log) = (service.clone(), stop.clone(), refusals.clone());
+        let stranger = async move {
+            let Some(connection) = admission.admit(tcp, address).await else {
+                return;
+            };
+            if connection.peer.refused.is_none() {
+                let _ = admit.send(connection).await;
+                return;
+            }
+            // It keeps the place of a stranger.
+            let _ = timeout(REFUSED_TIMEOUT, connection.serve(service, stop, log)).await;
+        };
+        if let Some(evicted) = strangers.spawn(address.ip(), stranger) {
+            let why = "its address had most of the connections that have not proved who they are";
+            refusals.refuse(SocketAddr::new(evicted, 0), CloseReason::Evicted, why);
+        }
+    }
+    drop((listener, strangers, admitted));
+    while open.join_next().await.is_some() {}
+}
+
+impl Admission {
+    /// Authenticates a caller and gives it a connection, or refuses it.
+    async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Option<Connection> {
+        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+        if let Err(error) = tcp.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let by_address = Caller::at(address.ip());
+        let (io, certificates, checked) = match &self.tls {
+            None => (Either::Left(tcp), None, Ok(by_address.clone())),
+            Some(tls) => {
+                let stream = self.handshake(tls, tcp, address, deadline).await?;
+                let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+                let checked = self.allowed.check(shown.first());
+                let shown = shown.iter().map(|shown| shown.clone().into_owned()).collect();
+                let trust = Some((tls.clone(), shown));
+                (Either::Right(Box::new(stream)), trust, checked)
+            }
+        };
+        let io = self.speak(io, address, deadline).await?;
+        let (caller, refused, permit) = match checked {
+            Ok(caller) => {
+                let permit = self.acquire(&caller, address)?;
+                (caller, None, Some(permit))
+            }
+            Err(error) => {
+                let why = error.to_string();
+                self.refusals.refuse(address, CloseReason::Identity, &why);
+                (by_address, Some(why.into()), None)
+            }
+        };
+        let (of_other, of_own) = MAX_STREAMS;
+        let few_streams = self.tls.is_some() && !caller.is_own_service;
+        Some(Connection {
             io,
             peer: Peer {
                 address,
                 caller,
                 refused,
             },
-            missing: PREFACE_BYTES,
-            deadline: Some(Box::pin(tokio::time::sleep(timeout))),
+            trust: certificates,
+            max_streams: if few_streams { of_other } else { of_own },
+            max_age: self.max_age,
             _permit: permit,
-        }
+        })
     }
 
-    /// Counts what was read towards the start of HTTP/2. An error when the connection has had its time.
-    fn check_deadline(&mut self, cx: &mut Context<'_>, read: usize) -> io::Result<()> {
-        self.missing = self.missing.saturating_sub(read);
-        if self.missing == 0 && self.peer.refused.is_none() {
-            self.deadline = None;
-        }
-        let deadline = self.deadline.as_mut();
-        if deadline.is_none_or(|deadline| deadline.as_mut().poll(cx).is_pending()) {
-            return Ok(());
-        }
-        if self.peer.refused.is_none() {
-            self.deadline = None;
-            let why = "it did not begin to speak HTTP/2 within 10 s";
-            refuse(self.peer.address, CloseReason::Silent, why);
-        }
-        Err(io::ErrorKind::TimedOut.into())
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
-    }
-}
-
-/// Accepts connections until `stop` is cancelled. Handshakes run side by side, so that a slow peer delays nobody.
-#[must_use]
-pub fn accept(
-    listener: TcpListener,
-    tls: Option<Tls>,
-    callers: AllowedClients,
-    stop: CancellationToken,
-) -> mpsc::Receiver<io::Result<Connection>> {
-    let (sender, receiver) = mpsc::channel(16);
-    tokio::spawn(async move {
-        let admission = Admission {
-            tls,
-            allowed: callers,
-            strangers: CallerQuota::new(STRANGERS),
-            connections: CallerQuota::new(CONNECTIONS),
-        };
-        let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
-        loop {
-            let accepted = tokio::select! {
-                () = stop.cancelled() => return,
-                accepted = listener.accept() => accepted,
-            };
-            let (tcp, address) = match accepted {
-                Ok((tcp, address)) => {
-                    backoff.reset();
-                    // A socket of both families shows callers from IPv4 as ::ffff:192.0.2.1.
-                    (tcp, SocketAddr::new(address.ip().to_canonical(), address.port()))
-                }
-                // Out of file descriptors, or the peer was gone already: the listener itself is fine.
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a gRPC connection");
-                    tokio::time::sleep(backoff.next_delay()).await;
-                    continue;
-                }
-            };
-            let stranger = Caller::at(address.ip());
-            let Some(permit) = acquire(&admission.strangers, &stranger, address) else {
-                continue;
-            };
-            let (admission, sender) = (admission.clone(), sender.clone());
-            tokio::spawn(async move {
-                if let Some(connection) = admission.admit(tcp, address, stranger, permit).await {
-                    let _ = sender.send(Ok(connection)).await;
-                }
-            });
-        }
-    });
-    receiver
-}
-
-impl Admission {
-    /// Authenticates a caller and gives it a connection, or refuses it. `permit` is that of a stranger.
-    async fn admit(
+    async fn handshake(
         &self,
+        tls: &Tls,
         tcp: TcpStream,
         address: SocketAddr,
-        stranger: Caller,
-        permit: QuotaPermit,
-    ) -> Option<Connection> {
-        if let Err(error) = tcp.set_nodelay(true) {
-            tracing::debug!(%error, "cannot set TCP_NODELAY");
-        }
-        let Some(tls) = &self.tls else {
-            let permit = acquire(&self.connections, &stranger, address)?;
-            return Some(Connection::new(
-                Either::Left(tcp),
-                address,
-                stranger,
-                None,
-                permit,
-            ));
+        deadline: Instant,
+    ) -> Option<TlsStream<TcpStream>> {
+        let accept = TlsAcceptor::from(tls.server()).accept(tcp);
+        let (reason, error) = match timeout_at(deadline, accept).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => (CloseReason::Handshake, error.to_string()),
+            Err(_) => (
+                CloseReason::Timeout,
+                "the TLS handshake took longer than 3 s".to_owned(),
+            ),
         };
-        let stream = handshake(tls, tcp, address).await?;
-        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let checked = self.allowed.check(certificate);
-        let io = Either::Right(Box::new(stream));
-        match checked {
-            Ok(caller) => {
-                let permit = acquire(&self.connections, &caller, address)?;
-                Some(Connection::new(io, address, caller, None, permit))
+        self.refusals.refuse(address, reason, &error);
+        None
+    }
+
+    /// Waits until the caller begins to speak HTTP/2.
+    async fn speak(&self, mut io: Plain, address: SocketAddr, deadline: Instant) -> Option<Replayed> {
+        let mut begin = [0; PREFACE.len()];
+        let error = match timeout_at(deadline, io.read_exact(&mut begin)).await {
+            Ok(Ok(_)) if begin == *PREFACE => {
+                let (read, write) = tokio::io::split(io);
+                return Some(tokio::io::join(PREFACE.as_slice().chain(read), write));
             }
-            Err(error) => {
-                let why = error.to_string();
-                refuse(address, CloseReason::Identity, &why);
-                Some(Connection::new(io, address, stranger, Some(why.into()), permit))
-            }
-        }
+            Ok(Ok(_)) => "it does not speak HTTP/2".to_owned(),
+            Ok(Err(error)) => format!("it ended before it began to speak HTTP/2: {error}"),
+            Err(_) => "it did not begin to speak HTTP/2 within 3 s".to_owned(),
+        };
+        self.refusals.refuse(address, CloseReason::Silent, &error);
+        None
+    }
+
+    /// A permit, or none and a refusal.
+    fn acquire(&self, caller: &Caller, address: SocketAddr) -> Option<QuotaPermit> {
+        let refused = |exceeded| {
+            let why = match exceeded {
+                QuotaExceeded::Caller(most) => format!("{} has {most} connections already", caller.name),
+                QuotaExceeded::Total(total) => {
+                    format!("of {total} connections, none is free for {}", caller.name)
+                }
+            };
+            self.refusals.refuse(address, CloseReason::Limit, &why);
+        };
+        self.connections.acquire(caller).map_err(refused).ok()
     }
 }
 
-/// A permit, or none and a line in the log.
-fn acquire(quota: &CallerQuota, caller: &Caller, address: SocketAddr) -> Option<QuotaPermit> {
-    let refused = |exceeded| {
-        let why = match exceeded {
-            QuotaExceeded::Caller(most) => format!("{} has {most} connections already", caller.name),
-            QuotaExceeded::Total(total) => {
-                format!("of {total} connections, none is free for {}", caller.name)
-            }
-        };
-        refuse(address, CloseReason::Limit, &why);
-    };
-    quota.acquire(caller).map_err(refused).ok()
-}
-
-async fn handshake(tls: &Tls, tcp: TcpStream, address: SocketAddr) -> Option<TlsStream<TcpStream>> {
-    let accept = TlsAcceptor::from(tls.server()).accept(tcp);
-    let (reason, error) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
-        Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(error)) => (CloseReason::Handshake, error.to_string()),
-        Err(_) => (
-            CloseReason::Timeout,
-            "the TLS handshake took longer than 10 s".to_owned(),
-        ),
-    };
-    refuse(address, reason, &error);
-    None
-}
-
-fn refuse(address: SocketAddr, reason: CloseReason, error: &str) {
-    CONNECTIONS_REFUSED.inc(reason);
-    tracing::warn!(peer = %address, reason = reason.as_str(), %error, "gRPC connection refused");
-}
-
-/// Refuses the calls of a caller who is not allowed. The connection was accepted, so that the caller gets the reason.
-///
-/// # Errors
-/// PERMISSION_DENIED.
-#[allow(clippy::result_large_err, reason = "the signature of an interceptor")]
-pub(crate) fn intercept(request: Request<()>) -> Result<Request<()>, Status> {
-    match request
-        .extensions()
-        .get::<Peer>()
-        .and_then(|peer| peer.refused.as_deref())
+impl Connection {
+    /// Serves until the connection ends or must end.
+    async fn serve<S>(self, service: S, stop: CancellationToken, refusals: Arc<RefusalLog>)
+    where
+        S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + 'static,
+        S::Future: Send,
     {
-        Some(why) => Err(error(ErrorReason::ClientNotAllowed, why)),
-        None => Ok(request),
+        let Self {
+            io,
+            peer,
+            trust,
+            max_streams,
+            max_age,
+            _permit,
+        } = self;
+        let (address, close) = (peer.address, CloseConnection::default());
+        let closed = close.0.clone();
+        let answer = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(peer.clone());
+            request.extensions_mut().insert(close.clone());
+            let answer = service.clone().oneshot(request);
+            async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|status| status.into_http())) }
+        });
+        let mut served = pin!(http2(max_streams).serve_connection(TokioIo::new(io), answer));
+        let mut distrusted = pin!(async {
+            match trust {
+                Some((tls, chain)) => tls.distrusted(&chain).await,
+                None => pending().await,
+            }
+        });
+        let age = max_age - max_age.mul_f64(rand::random_range(0.0..0.1));
+        let (mut aged, mut too_old) = (pin!(sleep(age)), pin!(sleep(age + AGE_GRACE)));
+        let mut leaving = false;
+        loop {
+            tokio::select! {
+                ended = served.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(peer = %address, %error, "a gRPC connection ended");
+                    }
+                    return;
+                }
+                () = stop.cancelled(), if !leaving => {
+                    leaving = true;
+                    served.as_mut().graceful_shutdown();
+                }
+                () = aged.as_mut(), if !leaving => {
+                    leaving = true;
+                    served.as_mut().graceful_shutdown();
+                }
+                () = too_old.as_mut() => return,
+                () = distrusted.as_mut() => {
+                    let why = "its certificate or the authority of it has ended or is not trusted any more";
+                    refusals.refuse(address, CloseReason::Distrusted, why);
+                    return;
+                }
+                () = closed.cancelled() => {
+                    refusals.refuse(address, CloseReason::Unread, "it did not read an answer within 10 s");
+                    return;
+                }
+            }
+        }
     }
 }
 
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
-        self.check_deadline(cx, buf.filled().len() - before)?;
-        polled
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
+fn http2(max_streams: u32) -> http2::Builder<TokioExecutor> {
+    let (of_stream, of_connection) = WINDOW_BYTES;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(max_streams)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .initial_stream_window_size(of_stream)
+        .initial_connection_window_size(of_connection)
+        .max_send_buf_size(SEND_BUFFER_BYTES);
+    builder
 }

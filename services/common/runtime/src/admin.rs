@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, put};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -30,6 +30,12 @@ const SCRAPES: QuotaLimits = QuotaLimits {
     reserved: 0,
     per_caller: 4,
 };
+
+/// Largest body of a request: a log filter. No other endpoint reads one.
+const MAX_BODY_BYTES: usize = 1024;
+
+/// The body of a request arrives within this time.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The body of an answer is handed out in parts of this size.
 const PART_BYTES: usize = 64 * 1024;
@@ -145,14 +151,27 @@ fn render(admin: Admin) -> String {
 async fn set_log_level(
     State((admin, _)): AdminState,
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
-    filter: String,
+    body: Body,
 ) -> (StatusCode, String) {
+    // Before the body: nothing of a stranger is kept.
     if !caller.ip().to_canonical().is_loopback() {
-        tracing::warn!(%caller, "a change of the log level from another host was refused");
+        tracing::debug!(%caller, "a change of the log level from another host was refused");
         let why = "the log level is changed from localhost only: kubectl port-forward to the Pod, then PUT \
                    localhost:9643/log-level\n";
         return (StatusCode::FORBIDDEN, why.to_owned());
     }
+    let body = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_BYTES));
+    let Ok(body) = body.await else {
+        let why = "the filter did not come within 5 s\n";
+        return (StatusCode::REQUEST_TIMEOUT, why.to_owned());
+    };
+    let Ok(body) = body else {
+        let why = format!("the filter has more than {MAX_BODY_BYTES} bytes, or could not be read\n");
+        return (StatusCode::PAYLOAD_TOO_LARGE, why);
+    };
+    let Ok(filter) = std::str::from_utf8(&body) else {
+        return (StatusCode::BAD_REQUEST, "the filter is no UTF-8\n".to_owned());
+    };
     match admin.log_level.set(filter.trim()) {
         Ok(()) => {
             tracing::info!(filter = filter.trim(), "log level changed");
@@ -168,6 +187,21 @@ mod tests {
     use crate::args::LogFormat;
     use crate::telemetry;
 
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_given_up() {
+        let admin = Admin {
+            readiness: Readiness::default(),
+            metrics: None,
+            collectors: Vec::new(),
+            log_level: LogLevel::fixed(),
+        };
+        let state = State((admin, CallerQuota::new(SCRAPES)));
+        let never = Body::from_stream(tokio_stream::pending::<Result<Bytes, Infallible>>());
+        let caller = ConnectInfo("127.0.0.1:4711".parse().unwrap());
+        let (status, _) = set_log_level(state, caller, never).await;
+        assert_eq!(status, StatusCode::REQUEST_TIMEOUT);
+    }
+
     #[tokio::test]
     async fn the_log_level_is_changed_from_the_same_host_only() {
         let (_subscriber, log_level) = telemetry::subscriber(LogFormat::Text, "info", std::io::sink).unwrap();
@@ -180,13 +214,20 @@ mod tests {
         let put = async |caller: &str, filter: &str| {
             let caller = ConnectInfo(caller.parse().unwrap());
             let state = (admin.clone(), CallerQuota::new(SCRAPES));
-            set_log_level(State(state), caller, filter.to_owned()).await
+            set_log_level(State(state), caller, Body::from(filter.to_owned())).await
         };
         for caller in ["10.0.0.7:4711", "[2001:db8::1]:4711", "[::ffff:10.0.0.7]:4711"] {
             let (status, why) = put(caller, "off").await;
+            // Its body is not waited for.
+            let never = Body::from_stream(tokio_stream::pending::<Result<Bytes, Infallible>>());
+            let state = (admin.clone(), CallerQuota::new(SCRAPES));
+            let refused = set_log_level(State(state), ConnectInfo(caller.parse().unwrap()), never).await;
+            assert_eq!(refused, (status, why.clone()), "{caller}");
             assert_eq!(status, StatusCode::FORBIDDEN, "{caller}");
             assert!(why.contains("kubectl port-forward"), "{why}");
         }
+        let (status, _) = put("127.0.0.1:4711", &"x".repeat(MAX_BODY_BYTES + 1)).await;
+        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
         for caller in ["127.0.0.1:4711", "[::1]:4711", "[::ffff:127.0.0.1]:4711"] {
             let answer = put(caller, "debug").await;
             assert_eq!(answer, (StatusCode::OK, "changed\n".to_owned()), "{caller}");

@@ -1,12 +1,10 @@
-//! The connections of the admin endpoint, with limits. A connection beyond them is accepted all the same, and the
-//! oldest of the address that has most is closed: the kubelet's probes are answered whatever a scraper does, even one
-//! that comes from the same node.
+//! The connections of the admin endpoint, with limits: the kubelet's probes are answered whatever a scraper does, even
+//! one that comes from the same node.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,11 +18,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt as _;
 
 use crate::allowed_clients::AllowedClients;
 use crate::backoff::Backoff;
+use crate::connection_tasks::ConnectionTasks;
 use crate::failure::is_local_limit;
 use crate::open_files::with_reserve;
 use crate::tls::Tls;
@@ -33,7 +31,7 @@ use crate::tls::Tls;
 const MAX_CONNECTIONS: usize = 64;
 
 /// A TLS handshake takes at most this time.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The head of a request arrives within this time, also that of the next one on a connection that stays open.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -87,7 +85,7 @@ async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
 
 /// Serves until the process ends.
 pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: Router) {
-    let mut open: VecDeque<(IpAddr, AbortOnDropHandle<()>)> = VecDeque::new();
+    let mut open = ConnectionTasks::new(MAX_CONNECTIONS, MAX_CONNECTIONS);
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
     loop {
         let Accepted {
@@ -106,11 +104,6 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: 
                 continue;
             }
         };
-        open.retain(|(_, task)| !task.is_finished());
-        if open.len() >= MAX_CONNECTIONS {
-            let addresses = open.iter().map(|(address, _)| *address).collect::<Vec<_>>();
-            open.remove(oldest_of_the_most(&addresses));
-        }
         let limit = if from_reserve {
             RESERVE_TIMEOUT
         } else {
@@ -127,18 +120,8 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: 
                 );
             }
         };
-        open.push_back((address.ip(), AbortOnDropHandle::new(tokio::spawn(limited))));
+        open.spawn(address.ip(), limited);
     }
-}
-
-/// The connection that gives way: the oldest one of the address that has most of them.
-fn oldest_of_the_most(addresses: &[IpAddr]) -> usize {
-    let count = |of: &IpAddr| addresses.iter().filter(|address| *address == of).count();
-    let most = addresses.iter().map(count).max().unwrap_or_default();
-    addresses
-        .iter()
-        .position(|address| count(address) == most)
-        .unwrap_or_default()
 }
 
 async fn connection(
@@ -163,7 +146,7 @@ async fn connection(
             tracing::debug!(peer = %address, %error, "TLS handshake of the admin endpoint failed")
         }
         Err(_) => {
-            tracing::debug!(peer = %address, "TLS handshake of the admin endpoint took longer than 10 s")
+            tracing::debug!(peer = %address, "TLS handshake of the admin endpoint took longer than 3 s")
         }
     }
 }
@@ -238,15 +221,5 @@ mod tests {
         assert!(accepted.from_reserve);
         assert!(is_local_limit(&refused), "{refused}");
         assert_eq!(limit, none_left);
-    }
-
-    #[test]
-    fn the_oldest_of_the_address_with_most_connections_gives_way() {
-        let (kubelet, scraper) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        assert_eq!(
-            oldest_of_the_most(&[kubelet, scraper, scraper, kubelet, scraper]),
-            1
-        );
-        assert_eq!(oldest_of_the_most(&[kubelet, kubelet, kubelet]), 0);
     }
 }

@@ -64,6 +64,7 @@ struct UsedPermits {
 #[derive(Debug)]
 pub struct QuotaPermit {
     caller: Caller,
+    size: usize,
     used: Arc<Mutex<UsedPermits>>,
 }
 
@@ -82,6 +83,14 @@ impl CallerQuota {
     /// # Errors
     /// When the caller has reached a bound. It then holds no more than before.
     pub fn acquire(&self, caller: &Caller) -> Result<QuotaPermit, QuotaExceeded> {
+        self.acquire_many(caller, 1)
+    }
+
+    /// Takes a permit that counts as this many.
+    ///
+    /// # Errors
+    /// When the caller would be beyond a bound. It then holds no more than before.
+    pub fn acquire_many(&self, caller: &Caller, size: usize) -> Result<QuotaPermit, QuotaExceeded> {
         let QuotaLimits {
             total,
             reserved,
@@ -90,22 +99,25 @@ impl CallerQuota {
         let mut used = self.used.lock();
         let own = used.by_caller.get(&caller.name).copied().unwrap_or_default();
         let (most, is_full) = if caller.is_own_service {
-            (total / 2, used.total >= total)
+            (total / 2, used.total + size > total)
         } else {
-            let full = used.by_others >= total - reserved || used.total >= total;
+            let full = used.by_others + size > total - reserved || used.total + size > total;
             (per_caller, full)
         };
-        if own >= most {
+        if own + size > most {
             return Err(QuotaExceeded::Caller(most));
         }
         if is_full {
             return Err(QuotaExceeded::Total(total));
         }
-        used.total += 1;
-        used.by_others += usize::from(!caller.is_own_service);
-        *used.by_caller.entry(caller.name.clone()).or_default() += 1;
+        used.total += size;
+        if !caller.is_own_service {
+            used.by_others += size;
+        }
+        *used.by_caller.entry(caller.name.clone()).or_default() += size;
         Ok(QuotaPermit {
             caller: caller.clone(),
+            size,
             used: self.used.clone(),
         })
     }
@@ -114,10 +126,12 @@ impl CallerQuota {
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut used = self.used.lock();
-        used.total -= 1;
-        used.by_others -= usize::from(!self.caller.is_own_service);
+        used.total -= self.size;
+        if !self.caller.is_own_service {
+            used.by_others -= self.size;
+        }
         if let Some(own) = used.by_caller.get_mut(&self.caller.name) {
-            *own -= 1;
+            *own -= self.size;
             if *own == 0 {
                 used.by_caller.remove(&self.caller.name);
             }

@@ -4,28 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::service::{InterceptorLayer, RoutesBuilder};
+use tonic::service::RoutesBuilder;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+use tower::Layer as _;
 
 use crate::accept;
 use crate::allowed_clients::AllowedClients;
 use crate::readiness::Readiness;
 use crate::replica_metadata;
+use crate::rpc_limits::RpcLimits;
 use crate::rpc_metrics::RpcMetrics;
 use crate::tls::Tls;
-
-/// Streams and calls of one connection at the same time.
-const MAX_STREAMS_PER_CONNECTION: u32 = 128;
-
-/// An idle connection is asked for a sign of life this often, and given up when none comes within
-/// [`PING_TIMEOUT`]: a caller that vanished without a goodbye is noticed within 15 s.
-const PING_INTERVAL: Duration = Duration::from_secs(10);
-
-/// See [`PING_INTERVAL`].
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Largest request in bytes: the largest legal one names 1,000 shoots of at most 63 characters.
 pub const MAX_REQUEST_BYTES: usize = 128 * 1024;
@@ -64,36 +55,30 @@ pub async fn serve(
     let reflection = descriptors(&api).build_v1()?;
     // grpcurl before 1.8.8 and many consoles still ask with the older version.
     let reflection_alpha = descriptors(&api).build_v1alpha()?;
-    let measured = RpcMetrics::server(&[
+    let all = [
         api.descriptors,
         tonic_health::pb::FILE_DESCRIPTOR_SET,
         tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
         tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-    ])?;
+    ];
+    let measured = RpcMetrics::server(&all)?;
+    let limited = RpcLimits::new(tls.is_some(), &all)?;
     let mut routes = api.routes;
     routes
         .add_service(health)
         .add_service(reflection)
         .add_service(reflection_alpha);
 
-    let connections = ReceiverStream::new(accept::accept(listener, tls, callers, stop.clone()));
-    let server = tonic::transport::Server::builder()
-        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
-        .http2_keepalive_interval(Some(PING_INTERVAL))
-        .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .http2_max_header_list_size(16 * 1024)
-        .layer(measured)
-        .layer(InterceptorLayer::new(accept::intercept))
-        .layer(tower::util::MapResponseLayer::new(described))
-        .add_routes(routes.routes())
-        .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());
+    let served = tower::util::MapResponse::new(limited.layer(routes.routes().prepare()), described);
+    let served = measured.layer(served);
+    let server = accept::serve(listener, tls, callers, served, accept::MAX_AGE, stop.clone());
     let health = follow_readiness(&reporter, api.service_names, &readiness, &stop);
     let deadline = async {
         stop.cancelled().await;
         tokio::time::sleep(DRAIN_TIMEOUT).await;
     };
     tokio::select! {
-        result = server => Ok(result?),
+        () = server => Ok(()),
         () = health => Ok(()),
         () = deadline => {
             tracing::warn!("gRPC connections were still open 5 s after the drain started; closing them");

@@ -12,7 +12,7 @@ use crate::args::CommonArgs;
 use crate::readiness::Readiness;
 use crate::tasks::Tasks;
 use crate::telemetry::{self, LogLevel};
-use crate::{accept, config_file, metrics, open_files, rpc_metrics, self_check, tls};
+use crate::{config_file, metrics, open_files, refusal_log, rpc_metrics, self_check, tls};
 
 /// A drain takes at most this time. Below the 30 s that a Pod has by default.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
@@ -108,8 +108,8 @@ pub fn run_to_end<F>(args: &CommonArgs, job: impl FnOnce(Process) -> F) -> ExitC
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let log_level = match telemetry::init(args.log_format, &args.log_level) {
-        Ok(log_level) => log_level,
+    let (log_level, _log) = match telemetry::init(args.log_format, &args.log_level) {
+        Ok(log) => log,
         Err(error) => return usage_error(&format!("--log-level: {error:#}")),
     };
     let metrics = match metrics::install() {
@@ -148,7 +148,7 @@ fn register_metrics() {
     config_file::CONFIG_VALID.register();
     tls::TLS_VALID.register();
     tls::CERTIFICATE_EXPIRY.register();
-    accept::CONNECTIONS_REFUSED.register();
+    refusal_log::CONNECTIONS_REFUSED.register();
     rpc_metrics::register();
     self_check::STALL_SECONDS.register();
     self_check::LOG_LINES_LOST.register();

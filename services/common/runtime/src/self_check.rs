@@ -4,11 +4,13 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 use tokio::time::{Instant, sleep_until};
+use tracing_appender::non_blocking::ErrorCounter;
 
 use crate::failure::{Failure, Reason, is_local_limit};
 use crate::metrics::{Counter, Histogram};
@@ -21,7 +23,7 @@ pub(crate) const STALL_SECONDS: Histogram = Histogram::new(
 
 pub(crate) const LOG_LINES_LOST: Counter = Counter::new(
     "watchdog_log_lines_lost_total",
-    "Log lines that could not be written to standard error.",
+    "Log lines that could not be written to standard error, or were dropped because nobody read it.",
 );
 
 /// The names on /readyz and of the label `loop` of `watchdog_last_try_failed`.
@@ -41,9 +43,12 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 /// Opening it needs a file descriptor and nothing else.
 const NULL_DEVICE: &str = "/dev/null";
 
-/// The log lines that were lost, and the error number of the last.
+/// The log lines that could not be written, and the error number of the last.
 static LOST_LOG_LINES: AtomicU64 = AtomicU64::new(0);
 static LAST_LOG_ERRNO: AtomicI32 = AtomicI32::new(0);
+
+/// Counts the log lines that were dropped because too many were waiting.
+static DROPPED_LOG_LINES: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// A line of the log could not be written.
 pub(crate) fn log_line_lost(error: &io::Error) {
@@ -52,12 +57,19 @@ pub(crate) fn log_line_lost(error: &io::Error) {
     LOG_LINES_LOST.inc(());
 }
 
+/// Has the log lines counted that are dropped because too many are waiting.
+pub(crate) fn count_dropped_log_lines(dropped: ErrorCounter) {
+    // The log of a process is installed once.
+    let _ = DROPPED_LOG_LINES.set(dropped);
+}
+
 /// Checks until the process ends.
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
 pub(crate) async fn run(readiness: Readiness) -> anyhow::Result<()> {
-    let (mut stalls, mut out_of_files, mut lost) = (Stalls::default(), None, 0);
+    let (mut stalls, mut out_of_files) = (Stalls::default(), None);
+    let (mut lost, mut dropped) = (0, 0);
     loop {
         let due = Instant::now() + CHECK_INTERVAL;
         sleep_until(due).await;
@@ -70,6 +82,8 @@ pub(crate) async fn run(readiness: Readiness) -> anyhow::Result<()> {
             &readiness,
         );
         check_log(&mut lost, LOST_LOG_LINES.load(Ordering::Relaxed), &readiness);
+        let lines = DROPPED_LOG_LINES.get().map(ErrorCounter::dropped_lines);
+        check_log_reader(&mut dropped, lines.unwrap_or_default(), &readiness);
     }
 }
 
@@ -143,6 +157,19 @@ fn check_log(before: &mut u64, lost: u64, readiness: &Readiness) {
         let text =
             format!("{lost} lines could not be written to standard error so far, the last one with: {error}");
         readiness.failing(LOG, Failure::new(Reason::of_transport(&error), &text));
+    }
+}
+
+/// The same for the lines that were dropped because nobody read the others.
+fn check_log_reader(before: &mut usize, dropped: usize, readiness: &Readiness) {
+    let more = dropped.saturating_sub(std::mem::replace(before, dropped));
+    if more > 0 {
+        LOG_LINES_LOST.add((), u64::try_from(more).unwrap_or(u64::MAX));
+        let text = format!(
+            "{dropped} lines were dropped so far because standard error is not read fast enough: check the container \
+             runtime's log"
+        );
+        readiness.failing(LOG, Failure::new(Reason::LocalLimit, &text));
     }
 }
 

@@ -1,9 +1,11 @@
 //! Logs: JSON or text on standard error, with a level that can be changed at run time.
 
 use std::io::{self, Write};
+use std::panic::PanicHookInfo;
 
 use anyhow::Context as _;
 use tracing::{Level, Metadata, Subscriber};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::JsonFields;
@@ -13,7 +15,15 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::args::LogFormat;
 use crate::log_line::LineFormat;
-use crate::self_check::log_line_lost;
+use crate::self_check::{count_dropped_log_lines, log_line_lost};
+
+/// Lines that wait for standard error at most: a few MB. Further ones are dropped and counted.
+const MAX_WAITING_LINES: usize = 8 * 1024;
+
+/// Writes the log of the process. When it is dropped, it writes the lines that wait; this takes about 1 s at most.
+#[must_use = "the log ends when it is dropped"]
+#[derive(Debug)]
+pub struct LogGuard(#[allow(dead_code, reason = "its drop writes the last lines")] WorkerGuard);
 
 /// Changes the log filter of the running process.
 #[derive(Debug, Clone)]
@@ -39,14 +49,30 @@ impl LogLevel {
     }
 }
 
-/// Installs the log subscriber of the process. Called once, from [`crate::process::run`].
+/// Installs the log subscriber of the process. Called once, from [`crate::process::run`]. A thread of its own writes the
+/// lines, so that a standard error that nobody reads stops nothing else.
 ///
 /// # Errors
 /// When the filter cannot be parsed or a subscriber is installed already.
-pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<LogLevel> {
-    let (subscriber, log_level) = subscriber(format, filter, || LogWriter)?;
+pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<(LogLevel, LogGuard)> {
+    let (writer, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(MAX_WAITING_LINES)
+        .thread_name("log")
+        .finish(LogWriter);
+    let dropped = writer.error_counter();
+    let (subscriber, log_level) = subscriber(format, filter, writer)?;
     subscriber.try_init()?;
-    Ok(log_level)
+    count_dropped_log_lines(dropped);
+    std::panic::set_hook(Box::new(log_panic));
+    Ok((log_level, LogGuard(guard)))
+}
+
+/// The standard hook writes to standard error from the thread that panics, which would wait for a reader there.
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let location = info.location().map(ToString::to_string).unwrap_or_default();
+    let panic = info.payload_as_str().unwrap_or_default();
+    tracing::error!(location, panic, "a thread panicked");
 }
 
 /// Writes to standard error and counts the lines that could not be written. A failed write is not repeated and does not

@@ -1,6 +1,7 @@
 //! Mutual TLS whose certificates are replaced while the process runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -8,6 +9,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_certificates::ValidityPeriod;
 use watchdog_client::authorities::{client_verifier, server_verifier};
@@ -29,6 +31,9 @@ label! {
         Issued = "issued",
     }
 }
+
+/// An open connection is judged again after this time at the latest: the clock of the host may be set.
+const LONGEST_TRUST: Duration = Duration::from_secs(10 * 60);
 
 /// Outcome of the last attempt to read the TLS files.
 pub const TLS_VALID: Gauge = Gauge::new(
@@ -64,6 +69,8 @@ pub struct Tls {
     admin: Arc<ArcSwap<rustls::ServerConfig>>,
     /// Shows the same certificate to other services.
     client: ClientTls,
+    /// The authorities that callers must be signed by.
+    authorities: watch::Sender<Vec<CertificateDer<'static>>>,
 }
 
 impl Tls {
@@ -94,6 +101,7 @@ impl Tls {
             server: Arc::new(ArcSwap::from_pointee(server.clone())),
             admin: Arc::new(ArcSwap::from_pointee(server)),
             client: ClientTls::new(client),
+            authorities: watch::Sender::new(Vec::new()),
         })
     }
 
@@ -139,6 +147,7 @@ impl Tls {
         self.server.store(Arc::new(grpc));
         self.admin.store(Arc::new(admin));
         self.client.replace(client);
+        self.authorities.send_replace(authorities);
         for (certificate, end) in ends {
             // A certificate whose end cannot be read has none: the metric would page people for it.
             let seconds = end.map_or(f64::INFINITY, |end| end.as_duration().as_secs_f64());
@@ -158,6 +167,21 @@ impl Tls {
     #[must_use]
     pub fn admin(&self) -> Arc<rustls::ServerConfig> {
         self.admin.load_full()
+    }
+
+    /// Waits until the certificate of a caller, which is the first one of what it showed, would not be accepted any more:
+    /// it ends, or the authority of it does or is not trusted any more.
+    pub(crate) async fn distrusted(&self, shown: &[CertificateDer<'static>]) {
+        let mut authorities = self.authorities.subscribe();
+        loop {
+            let Some(left) = trusted_for(shown, &authorities.borrow_and_update(), UnixTime::now()) else {
+                return;
+            };
+            tokio::select! {
+                changed = authorities.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(left.min(LONGEST_TRUST)) => {}
+            }
+        }
     }
 
     /// For channels to other services; has the newest credentials as this does.
@@ -207,6 +231,33 @@ impl Tls {
         };
         self.replace(credentials).with_context(files)
     }
+}
+
+/// How long the certificates that a caller showed are accepted, by the authority that ends last; none if they are not.
+fn trusted_for(
+    shown: &[CertificateDer<'static>],
+    authorities: &[CertificateDer<'static>],
+    now: UnixTime,
+) -> Option<Duration> {
+    let (own, between) = shown.split_first()?;
+    let seconds_left = |certificate: &CertificateDer<'_>| {
+        let end = ValidityPeriod::of(certificate).map_or(i64::MAX, |validity| validity.not_after.as_second());
+        u64::try_from(end)
+            .unwrap_or_default()
+            .saturating_sub(now.as_secs())
+    };
+    let accepts = |authority: &CertificateDer<'static>| {
+        let verifier = client_verifier(std::slice::from_ref(authority), now, true);
+        verifier.is_ok_and(|verifier| verifier.verify_client_cert(own, between, now).is_ok())
+    };
+    let authority = authorities
+        .iter()
+        .filter(|authority| accepts(authority))
+        .map(seconds_left)
+        .max()?;
+    let left = shown.iter().map(seconds_left).fold(authority, u64::min);
+    // The last second counts.
+    Some(Duration::from_secs(left.saturating_add(1)))
 }
 
 /// Shows no certificate to anybody.

@@ -85,7 +85,7 @@ impl Seed {
         options.namespaces.extend(["garden", "shoot"].map(str::to_owned));
         if let Ok(filter) = std::env::var("TEST_LOG") {
             // Fails for all but the first test of a process.
-            let _ = telemetry::init(LogFormat::Text, &filter);
+            std::mem::forget(telemetry::init(LogFormat::Text, &filter));
         }
         Self {
             api: ApiServer::start(options).await.unwrap(),

@@ -13,12 +13,13 @@ use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::service::RoutesBuilder;
 use tonic::{Request, Response, Status};
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_runtime::accept;
 use watchdog_runtime::allowed_clients::AllowedClients;
+use watchdog_runtime::grpc_server::{self, Api};
+use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::Cut;
 use watchdog_test_support::binaries::{LEASE_PROBE, SCALING_COORDINATOR};
 use watchdog_test_support::sandboxed::SandboxFixture;
@@ -87,18 +88,22 @@ impl Collector {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
         let stop = CancellationToken::new();
-        let accepted = accept::accept(
+        let mut routes = RoutesBuilder::default();
+        routes.add_service(TraceServiceServer::new(self.clone()));
+        let api = Api {
+            routes,
+            service_names: &[],
+            descriptors: &[],
+        };
+        tokio::spawn(grpc_server::serve(
             listener,
             Some(setup.server_tls("collector").unwrap()),
             AllowedClients::named(&[SERVER_NAME.to_owned()], &[]),
+            api,
+            "collector".into(),
+            Readiness::default(),
             stop.clone(),
-        );
-        let service = TraceServiceServer::new(self.clone());
-        let server = tonic::transport::Server::builder().add_service(service);
-        tokio::spawn(
-            server
-                .serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop.clone().cancelled_owned()),
-        );
+        ));
         (url, stop.drop_guard())
     }
 

@@ -4,8 +4,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     date_time_ymd,
 };
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
-use watchdog_runtime::tls::{PemFiles, Tls};
+use watchdog_runtime::tls::{CertificateSource, PemFiles, Tls, TlsCredentials};
 
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -53,6 +55,21 @@ impl Authority {
         CertifiedKey {
             cert: params.signed_by(&key, &self.0).unwrap().pem(),
             key: key.serialize_pem(),
+        }
+    }
+
+    pub fn der(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(self.pem().as_bytes()).unwrap()
+    }
+
+    /// What a process with this name shows; it trusts this authority.
+    pub fn credentials(&self, name: &str, source: CertificateSource) -> TlsCredentials {
+        let pair = self.issue(name);
+        TlsCredentials {
+            chain: vec![CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap()],
+            key: PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap(),
+            authorities: vec![self.der()],
+            source,
         }
     }
 

@@ -7,6 +7,7 @@ mod admin;
 mod args;
 mod certs;
 mod connections;
+mod memory;
 mod process;
 mod tls;
 
