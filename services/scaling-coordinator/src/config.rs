@@ -32,11 +32,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     tls_server_name: Option<String>,
 
-    /// Most requests about shoots that this replica sends to the seed in a second. A scale-down takes one for each
-    /// Deployment and one for each level, which confirms the Cluster. So the default scales 1,000 shoots of three
-    /// Deployments in two levels down in five seconds, within the ten that the default grace period leaves. A
-    /// kube-apiserver takes several times as many.
-    #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    /// Most requests about shoots that this replica sends to the seed in a second. A scale-down of three Deployments in
+    /// two levels takes at most seven. So the default scales 1,000 shoots down in 3.5 seconds, within the seven that the
+    /// default grace period leaves. At most 64 are under way at once, however slow the API server is.
+    #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
     /// Default mode of the shoots of the seed: protect, or observe. In observe everything is decided, timed, reported
