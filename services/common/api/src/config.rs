@@ -40,12 +40,12 @@ pub struct Parsed<T> {
 
 /// The faults that a check has found so far.
 #[derive(Default)]
-pub(crate) struct Faults(RefCell<Vec<ConfigError>>);
+pub(crate) struct FaultCollector(RefCell<Vec<ConfigError>>);
 
 /// A mapping of the file that is being checked: where it begins, and the path to it.
 #[derive(Clone)]
 pub(crate) struct Section<'f> {
-    faults: &'f Faults,
+    faults: &'f FaultCollector,
     at: Location,
     path: String,
 }
@@ -74,7 +74,7 @@ pub(crate) fn read<F: DeserializeOwned, T>(
     });
     let file = file.map_err(|error| failed(yaml::fault(&error)))?;
     let file = file.ok_or_else(|| failed(ConfigError::new(Location::UNKNOWN, "", "the file is empty")))?;
-    let (unknown_fields, faults) = (Faults::default(), Faults::default());
+    let (unknown_fields, faults) = (FaultCollector::default(), FaultCollector::default());
     for (path, place) in paths.iter().zip(places(text, &paths)) {
         unknown_fields.add(place, shown(path), unknown_field(path));
     }
@@ -97,7 +97,7 @@ pub(crate) fn read<F: DeserializeOwned, T>(
     }
 }
 
-/// What the files of dependency-watchdog 0.x begin with.
+/// The files of dependency-watchdog 0.x begin with one of these.
 const OF_VERSION_0: [&str; 2] = ["probes", "services"];
 
 fn unknown_field(path: &[PathStep]) -> &'static str {
@@ -138,7 +138,7 @@ fn steps(path: &serde_ignored::Path<'_>) -> Vec<PathStep> {
 /// The field of [`Spanned`] that holds the value. No field of ours has this name.
 const SPANNED_VALUE: &str = "value";
 
-/// What [`Spanned`] asks the decoder for; the field that it is taken for does not exist in the file.
+/// [`Spanned`] asks the decoder for this name; the field that it is taken for does not exist in the file.
 const SPANNED_MARKER: &str = "__serde_saphyr_private_spanned";
 
 fn shown(path: &[PathStep]) -> String {
@@ -226,9 +226,9 @@ impl<'de> Visitor<'de> for FindPlaces<'_> {
     }
 }
 
-// === impl Faults ===
+// === impl FaultCollector ===
 
-impl Faults {
+impl FaultCollector {
     fn add(&self, at: Location, path: String, message: impl Into<String>) {
         let mut faults = self.0.borrow_mut();
         match faults.len() {

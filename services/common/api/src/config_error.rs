@@ -12,7 +12,7 @@ pub struct ConfigError {
     pub column: u64,
     /// The field, such as `dependentResourceInfos[0].ref.kind`; empty for the file as a whole.
     pub path: String,
-    /// What is wrong, and what is right.
+    /// The fault, and what is right.
     pub message: String,
 }
 

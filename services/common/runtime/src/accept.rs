@@ -84,10 +84,10 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Headers of a request in bytes.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
-/// What a caller may send on a stream, and on all of a connection, before it is read.
+/// A caller may send this many bytes on a stream, and on all of a connection, before they are read.
 const WINDOW_BYTES: (u32, u32) = (128 * 1024, 256 * 1024);
 
-/// What of the answer of a stream waits to be written.
+/// Bytes of the answer of a stream that wait to be written.
 const SEND_BUFFER_BYTES: usize = 32 * 1024;
 
 /// How often the log gets the refusals that are due.

@@ -1,5 +1,5 @@
 //! Tasks that each serve one connection, with limits. A connection beyond them is accepted all the same, and the oldest
-//! of the address that has most is closed: whoever is served quickly gets in, whatever others do.
+//! of the address that has most is closed: a caller that is served quickly gets in, whatever others do.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

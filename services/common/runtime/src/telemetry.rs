@@ -49,8 +49,8 @@ impl LogLevel {
     }
 }
 
-/// Installs the log subscriber of the process. Called once, from [`crate::process::run`]. A thread of its own writes the
-/// lines, so that a standard error that nobody reads stops nothing else.
+/// Installs the log subscriber of the process. Called once, from [`crate::process::run`]. A thread of its own writes
+/// the lines, so that a standard error that nobody reads stops nothing else.
 ///
 /// # Errors
 /// When the filter cannot be parsed or a subscriber is installed already.

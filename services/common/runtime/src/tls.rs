@@ -169,8 +169,8 @@ impl Tls {
         self.admin.load_full()
     }
 
-    /// Waits until the certificate of a caller, which is the first one of what it showed, would not be accepted any more:
-    /// it ends, or the authority of it does or is not trusted any more.
+    /// Waits until the certificate of a caller, which is the first one of what it showed, would not be accepted any
+    /// more: it ends, or the authority of it does or is not trusted any more.
     pub(crate) async fn distrusted(&self, shown: &[CertificateDer<'static>]) {
         let mut authorities = self.authorities.subscribe();
         loop {

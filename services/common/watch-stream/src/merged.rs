@@ -17,7 +17,7 @@ use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 pub use self::answers::{ItemAnswer, scope};
-use self::known_replicas::{KnownReplicas, Leadership, PeerState};
+use self::known_replicas::{ElectionRole, KnownReplicas, PeerState};
 use self::peers::PeerHandler;
 use crate::item::FeedItem;
 use crate::message::Event;
@@ -115,7 +115,7 @@ impl<M: FeedItem> MergedView<M> {
         let view = self.clone();
         let leader = peers.leader();
         if leader.is_some() {
-            view.lead(Leadership::Standby(None));
+            view.lead(ElectionRole::Standby(None));
         }
         let handler = PeerHandler {
             view: view.clone(),
@@ -266,14 +266,14 @@ impl<M: FeedItem> MergedView<M> {
             let current = leader.borrow_and_update().clone();
             let leads = current.as_ref() == Some(&self.me);
             self.lead(if leads {
-                Leadership::Started(Instant::now())
+                ElectionRole::Started(Instant::now())
             } else {
-                Leadership::Standby(current)
+                ElectionRole::Standby(current)
             });
             let filled = async {
                 if leads {
                     self.until_filled(is_filled).await;
-                    self.lead(Leadership::Leads);
+                    self.lead(ElectionRole::Leads);
                 }
                 std::future::pending::<()>().await;
             };
@@ -285,7 +285,7 @@ impl<M: FeedItem> MergedView<M> {
         }
     }
 
-    fn lead(&self, leadership: Leadership) {
+    fn lead(&self, leadership: ElectionRole) {
         self.replicas
             .send_modify(|replicas| replicas.leadership = leadership);
     }

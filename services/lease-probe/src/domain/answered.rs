@@ -14,8 +14,8 @@ use watchdog_api::unix_time::{UnixTime, micros};
 /// away while it waited. An API server that is always slow is also slow for kubelets, but it answers.
 pub const SLOW: Duration = Duration::from_millis(2_500);
 
-/// An API server writes its own Lease every 10 s. Lists that show for longer than this that nobody has written show that
-/// nobody can.
+/// An API server writes its own Lease every 10 s. Lists that show for longer than this that nobody has written show
+/// that nobody can.
 const STANDS_STILL: Duration = Duration::from_millis(10_500);
 
 /// When it is known more, where no more than a write is missing.
@@ -96,7 +96,7 @@ pub struct AnsweredMark {
     first_sight: bool,
 }
 
-/// What a list adds to the answered time.
+/// The span that a list adds to the answered time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AnsweredSpan {
     counted: Duration,
@@ -236,7 +236,7 @@ impl AnsweredTime {
         let at = from.shifted(micros(needed) - micros(expected));
         match counted >= needed {
             true => at,
-            // The revision has not grown for so long: the next list may show more.
+            // The revision has stood still for that long: the next list may show more.
             false => at.max(last.after(SOON)),
         }
     }

@@ -141,8 +141,8 @@ pub struct Assessment {
     pub crossing: Option<UnixTime>,
     /// When the first candidate expires that has not yet, unless it is renewed.
     pub next_expiry: Option<UnixTime>,
-    /// When the nodes and machines must be listed ahead of a crossing, unless a lease is renewed, so that only the leases
-    /// are left to look at when it comes; none when they need not be, or are known.
+    /// When the nodes and machines must be listed ahead of a crossing, unless a lease is renewed, so that only the
+    /// leases are left to look at when it comes; none when they need not be, or are known.
     pub look_ahead: Option<UnixTime>,
     /// Revision of the list.
     pub list_revision: u64,
@@ -327,7 +327,8 @@ fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool, nodes: Opti
         renewing,
         ..
     } = *evidence;
-    // While a loss may stand, neither conditions that appear on silent nodes end it nor nodes that no lease is shown of.
+    // While a loss may stand, neither conditions that appear on silent nodes end it nor nodes that no lease is shown
+    // of.
     let unknown = evidence.absent
         + if loss_may_stand {
             evidence.excused + evidence.without_lease

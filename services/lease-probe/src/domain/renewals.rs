@@ -18,8 +18,8 @@ pub const DEFAULT_RENEW_INTERVAL: Duration = Duration::from_secs(10);
 /// A kubelet that is silent for this many renew intervals is not connected, whenever the leases were listed.
 const SILENT_INTERVALS: f64 = 1.5;
 
-/// Leases that are missing in a list are remembered while they are at most this many: a shoot has at most some thousands
-/// of nodes.
+/// Leases that are missing in a list are remembered while they are at most this many: a shoot has at most some
+/// thousands of nodes.
 const MOST_MISSING: usize = 10_000;
 
 /// A renewal may be dated this long before the list that does not have it yet, without refuting the estimated skew: the
@@ -259,8 +259,8 @@ impl Renewal {
     }
 
     /// Takes in a new renewal and returns when it was sent, by the prober's clock. It was made after the answer to the
-    /// last list that had the lease and before the answer to this one. That is certain whatever clock the node has, so an estimate
-    /// that contradicts it is wrong.
+    /// last list that had the lease and before the answer to this one. That is certain whatever clock the node has, so
+    /// an estimate that contradicts it is wrong.
     fn note(&mut self, renew_time: UnixTime, last_listed: UnixTime, times: ListTimes) -> UnixTime {
         self.renew_time = renew_time;
         self.unseen = false;

@@ -3,7 +3,7 @@
 use crate::random::{Micros, hashed};
 use crate::timeline::FOREVER;
 
-/// What is absent.
+/// The kind of object that is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
     /// The Leases are gone, and kubelets cannot create them: kube-controller-manager sees none either.

@@ -226,9 +226,18 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "2 or 3 nodes: external endpoint away around an outage",
             &[nodes::two_or_three_nodes, faults::external_away_around_outage],
         ),
-        class("one dead of ten nodes, loss, interval 30 s", &[writes::one_dead_of_ten, nodes::probed_every_30_s, nodes::loss]),
-        class("a third of the nodes dead, loss, interval 30 s", &[writes::a_third_dead, nodes::probed_every_30_s, nodes::loss]),
-        class("a second loss after a recovery, interval 30 s", &[nodes::probed_every_30_s, writes::loss_after_a_recovery]),
+        class(
+            "one dead of ten nodes, loss, interval 30 s",
+            &[writes::one_dead_of_ten, nodes::probed_every_30_s, nodes::loss],
+        ),
+        class(
+            "a third of the nodes dead, loss, interval 30 s",
+            &[writes::a_third_dead, nodes::probed_every_30_s, nodes::loss],
+        ),
+        class(
+            "a second loss after a recovery, interval 30 s",
+            &[nodes::probed_every_30_s, writes::loss_after_a_recovery],
+        ),
         class("etcd hangs for up to 60 s", &[writes::etcd_hangs_for_up_to_60_s]),
         class("slow writes, fast reads", &[writes::slow_writes]),
         class("writes refused for 24 to 28 s", &[writes::writes_refused_for_26_s]).may_be_late(FAILED_RENEWALS),

@@ -24,7 +24,7 @@ pub(crate) fn lists_leases(request: &ApiRequest) -> bool {
     request.path.starts_with("/apis/coordination.k8s.io")
 }
 
-/// What is absent from the answer to `request` at `at`, and how.
+/// The absence that the script sets for the answer to `request` at `at`, and how.
 fn missing(shoot: &PlayedShoot, absent: Absent, at: Micros) -> Option<&crate::absence::Absence> {
     absence(&shoot.script.absences, absent, at)
 }

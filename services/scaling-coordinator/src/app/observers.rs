@@ -16,7 +16,7 @@ use crate::grpc::convert;
 /// Lengths of the trace contexts that are kept. That of lease-probe has 55 characters.
 const TRACEPARENT: RangeInclusive<usize> = 1..=128;
 
-/// What keeps a coordinator from being ready that no lease-probe reports to: it protects nobody.
+/// Keeps a coordinator from being ready that no lease-probe reports to: it protects nobody.
 const BLOCKER: &str = "verdicts";
 
 pub(crate) struct Observers {

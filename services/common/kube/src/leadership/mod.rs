@@ -37,7 +37,7 @@ pub struct Leader {
 /// The leadership of a program, as one of its replicas knows it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Leadership {
-    state: Arc<State>,
+    state: Arc<LeadershipState>,
 }
 
 /// The source of a [`Leadership`]: the election, or a test.
@@ -45,7 +45,7 @@ pub struct Leadership {
 pub struct LeadershipSetter {
     /// This replica as the leader.
     me: Leader,
-    state: Arc<State>,
+    state: Arc<LeadershipState>,
 }
 
 /// The right to act. The release of the Lease at a drain waits for it, so it is held while a write is on its way, and
@@ -58,7 +58,7 @@ pub struct Permit {
 }
 
 #[derive(Debug)]
-struct State {
+struct LeadershipState {
     identity: Identity,
     act_until: Mutex<Option<Instant>>,
     holds_lease: AtomicBool,
@@ -78,7 +78,7 @@ impl Leadership {
     #[must_use]
     pub fn channel(name: impl Into<Identity>, address: Option<Arc<str>>) -> (LeadershipSetter, Self) {
         let name = name.into();
-        let state = Arc::new(State {
+        let state = Arc::new(LeadershipState {
             identity: Arc::clone(&name),
             act_until: Mutex::default(),
             holds_lease: AtomicBool::new(false),
@@ -178,9 +178,9 @@ impl LeadershipSetter {
     }
 }
 
-// === impl State ===
+// === impl LeadershipState ===
 
-impl State {
+impl LeadershipState {
     fn act_until(&self) -> Option<Instant> {
         self.act_until.lock().filter(|until| Instant::now() < *until)
     }

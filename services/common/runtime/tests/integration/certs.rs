@@ -62,7 +62,7 @@ impl Authority {
         CertificateDer::from_pem_slice(self.pem().as_bytes()).unwrap()
     }
 
-    /// What a process with this name shows; it trusts this authority.
+    /// The credentials of a process with this name, which trusts this authority.
     pub fn credentials(&self, name: &str, source: CertificateSource) -> TlsCredentials {
         let pair = self.issue(name);
         TlsCredentials {

@@ -34,7 +34,7 @@ const SERVER: &str = "server.test";
 const CLIENT: &str = "client.test";
 const LIST: &str = "/gardener.watchdog.probe.v1.LeaseProbeService/ListVerdicts";
 
-/// What an attack may add to the resident memory of the process.
+/// Bytes that an attack may add to the resident memory of the process.
 const ALLOWED_BYTES: u64 = 64 << 20;
 
 /// As large as the answer about 1,000 shoots.

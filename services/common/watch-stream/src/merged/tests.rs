@@ -352,7 +352,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
 async fn a_standby_is_never_complete_and_names_the_leader() {
     let (view, peers) = view();
     let leader = watch::Sender::new(None);
-    view.lead(Leadership::Standby(None));
+    view.lead(ElectionRole::Standby(None));
     peers.on_listed();
     fill(&view);
     let list = async || {
