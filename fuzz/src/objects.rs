@@ -6,8 +6,6 @@ use watchdog_api::names::{IGNORE_SCALING_ANNOTATION, REPLICAS_ANNOTATION};
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 use weeder::domain::readiness::Slice;
 
-use crate::check_reason;
-
 /// Characters of a wrong value that are kept.
 const LONGEST_QUOTE: usize = 64;
 
