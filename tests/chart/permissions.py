@@ -7,22 +7,26 @@ GARDENER_DEPENDANTS = "kube-controller-manager", "machine-controller-manager", "
 GARDENER_SERVICES = "etcd-main-client", "kube-apiserver"
 PROBE_SECRET = "shoot-access-dependency-watchdog-probe"
 
+
+def _election(lease: str) -> set[tuple]:
+    return {("create", "coordination.k8s.io", "leases", "")} | {
+        (verb, "coordination.k8s.io", "leases", lease) for verb in ("get", "update")
+    }
+
+
 # In the namespace of the Leases, for every service: (verb, group, resource, name).
 # On the certificate authority that the programs share; none where their certificates come from elsewhere.
 AUTHORITY = {
     ("get", "", "secrets", "watchdog-authority"),
     ("update", "", "secrets", "watchdog-authority"),
 }
-MEMBERSHIP = {
-    (verb, "coordination.k8s.io", "leases", "") for verb in ("get", "list", "watch", "create", "update", "delete")
+# In the same namespace, by service.
+LEASE_RULES = {
+    "lease-probe": {(verb, "coordination.k8s.io", "leases", "") for verb in ("list", "create", "patch", "delete")},
+    # Lists the Leases of lease-probe to find its replicas.
+    "scaling-coordinator": {("list", "coordination.k8s.io", "leases", "")} | _election("scaling-coordinator-leader"),
+    "weeder": _election("weeder-leader"),
 }
-ELECTION = {
-    ("create", "coordination.k8s.io", "leases", ""),
-    ("get", "coordination.k8s.io", "leases", "weeder-leader"),
-    ("update", "coordination.k8s.io", "leases", "weeder-leader"),
-}
-# In the namespace of the Leases, by service.
-LEASE_RULES = {"lease-probe": MEMBERSHIP, "scaling-coordinator": MEMBERSHIP, "weeder": ELECTION}
 
 # In all namespaces, by service: (verb, group, resource, name).
 EVERYWHERE = {

@@ -349,29 +349,27 @@ def test_traces_are_off_unless_there_is_a_collector():
             assert (port in ports) == makes_spans
 
 
-def test_autoscalers_take_over_the_replicas():
+def test_an_autoscaler_takes_over_the_replicas_of_lease_probe():
     assert of_kind(render(), "HorizontalPodAutoscaler") == {}
     objects = render(MATRIX["operators"])
-    scalers, deployments = of_kind(objects, "HorizontalPodAutoscaler"), of_kind(objects, "Deployment")
-    assert sorted(scalers) == sorted(deployments)
-    for name, scaler in scalers.items():
-        assert scaler["spec"]["scaleTargetRef"]["name"] == name
-        assert "replicas" not in deployments[name]["spec"]
-    metrics = {name.removeprefix("watchdog-"): s["spec"]["metrics"] for name, s in scalers.items()}
-    assert [m["type"] for m in metrics["lease-probe"]] == ["Pods", "Resource"]
-    assert metrics["lease-probe"][0]["pods"]["metric"]["name"] == "watchdog_active_probes"
-    assert metrics["scaling-coordinator"][0]["pods"]["metric"]["name"] == "watchdog_scaling_shoots"
-    assert [m["type"] for m in metrics["weeder"]] == ["Pods"]
+    deployments = of_kind(objects, "Deployment")
+    # Of the others one replica acts.
+    ((name, scaler),) = of_kind(objects, "HorizontalPodAutoscaler").items()
+    assert name == scaler["spec"]["scaleTargetRef"]["name"] == "watchdog-lease-probe"
+    assert {name for name, found in deployments.items() if "replicas" not in found["spec"]} == {name}
+    pods, resource = scaler["spec"]["metrics"]
+    assert [pods["type"], resource["type"]] == ["Pods", "Resource"]
+    assert pods["pods"]["metric"]["name"] == "watchdog_active_probes"
     # A service that is off stays off.
-    off = render({"scalingCoordinator": {"replicas": 0, "autoscaling": {"enabled": True}}})
+    off = render({"leaseProbe": {"replicas": 0, "autoscaling": {"enabled": True}}})
     assert of_kind(off, "HorizontalPodAutoscaler") == {}
-    assert of_kind(off, "Deployment")["watchdog-scaling-coordinator"]["spec"]["replicas"] == 0
+    assert of_kind(off, "Deployment")["watchdog-lease-probe"]["spec"]["replicas"] == 0
 
 
 def test_an_autoscaler_without_a_metric_of_pods():
     for nothing in None, {"name": ""}:
         scaling = {"enabled": True, "podMetric": nothing}
-        (scaler,) = of_kind(render({"weeder": {"autoscaling": scaling}}), "HorizontalPodAutoscaler").values()
+        (scaler,) = of_kind(render({"leaseProbe": {"autoscaling": scaling}}), "HorizontalPodAutoscaler").values()
         assert [m["type"] for m in scaler["spec"]["metrics"]] == ["Resource"]
 
 
@@ -422,13 +420,11 @@ def test_the_request_rate_is_that_of_the_program_unless_it_is_set(key, service):
         assert "request-rate" not in _arguments(deployments["watchdog-lease-probe"])
 
 
-def test_autoscalers_go_by_what_the_programs_expose():
-    keys = {"leaseProbe": "lease-probe", "scalingCoordinator": "scaling-coordinator", "weeder": "weeder"}
-    for key, service in keys.items():
-        objects = render({key: {"autoscaling": {"enabled": True}}})
-        (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
-        (name,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "Pods"]
-        assert re.search(rf'Gauge::new\(\s*"{name}"', _source(f"services/{service}/src/metrics.rs"))
+def test_the_autoscaler_goes_by_what_lease_probe_exposes():
+    objects = render({"leaseProbe": {"autoscaling": {"enabled": True}}})
+    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
+    (name,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "Pods"]
+    assert re.search(rf'Gauge::new\(\s*"{name}"', _source("services/lease-probe/src/metrics.rs"))
 
 
 def test_monitors_find_each_replica_once():
@@ -556,9 +552,12 @@ def test_notes_tell_how_to_look():
         ({"certificates": {"source": "self-signed"}}, "at '/certificates/source'"),
         ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
         ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),
-        ({"weeder": {"autoscaling": {"podMetric": {"name": "cpu"}}}}, "at '/weeder/autoscaling/podMetric/name'"),
-        ({"weeder": {"autoscaling": {"minReplicas": 0}}}, "at '/weeder/autoscaling/minReplicas'"),
-        ({"weeder": {"autoscaling": {"podMetric": {"averageValue": None}}}}, "missing property 'averageValue'"),
+        (
+            {"leaseProbe": {"autoscaling": {"podMetric": {"name": "cpu"}}}},
+            "at '/leaseProbe/autoscaling/podMetric/name'",
+        ),
+        ({"leaseProbe": {"autoscaling": {"minReplicas": 0}}}, "at '/leaseProbe/autoscaling/minReplicas'"),
+        ({"leaseProbe": {"autoscaling": {"podMetric": {"averageValue": None}}}}, "missing property 'averageValue'"),
         ({"scalingCoordinator": {"requestRate": 1}}, "at '/scalingCoordinator/requestRate'"),
         ({"leaseProbe": {"requestRate": 1000}}, "additional properties 'requestRate' not allowed"),
         ({"weeder": {"requestRate": 0}}, "at '/weeder/requestRate'"),
@@ -607,7 +606,10 @@ def test_bad_values_are_refused(values, complaint):
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
         ({"insecurePlaintext": True, "adminTLS": {"enabled": True}}, "adminTLS needs the certificates"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
-        ({"weeder": {"autoscaling": {"minReplicas": 11}}}, "weeder.autoscaling.minReplicas is 11 and maxReplicas 10"),
+        (
+            {"leaseProbe": {"autoscaling": {"minReplicas": 11}}},
+            "leaseProbe.autoscaling.minReplicas is 11 and maxReplicas 10",
+        ),
         (
             {"leaseProbe": {"autoscaling": {"enabled": True, "podMetric": {"name": ""}, "cpuUtilization": 0}}},
             "leaseProbe.autoscaling is enabled and has nothing to go by",
