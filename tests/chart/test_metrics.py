@@ -22,11 +22,14 @@ DASHBOARDS = FLAVOURS["grafana"]
 
 # What the incident does not bring about, and what would. Queries with these are checked for their syntax only.
 RARE = {
+    "watchdog_feed_client_skipped_total": "a message that cannot be read",
     "watchdog_feed_dropped_total": "more than 1,024 streams, or a reader that misses a thousand removals",
     "watchdog_certificate_expiry_timestamp_seconds": "TLS, see tests/e2e",
+    "watchdog_feed_trimmed_total": "an item with very long texts",
     "watchdog_readiness_blocked": "seen while a program starts or stops, if a scrape falls into that time",
     "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
     "watchdog_shoot_eligible_lease_fraction": "leases that are not eligible",
+    "watchdog_shoot_grace_period_too_short": "a grace period below 26 s",
     "watchdog_shoot_permission_missing": "a shoot that refuses something",
     "watchdog_trace_spans_total": "a collector of traces, see tests/e2e/tests/cli/traces.rs",
     "watchdog_tls_files_valid": "TLS, see tests/e2e",
@@ -42,6 +45,7 @@ RARE_VALUES = {
     "failed",
     "observe",
     "certificate",
+    "disagreement",
 }
 # Of the scraper, and of Prometheus itself.
 FOREIGN = {"pod", "instance", "job", "le", "alertname"}
