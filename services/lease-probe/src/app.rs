@@ -216,6 +216,7 @@ fn merge(
     clock: Clock,
 ) {
     let (exists, filled) = (manager.clone(), manager.clone());
+    let (leader, me) = (replica.leader.clone(), base.identity.clone());
     let own = OwnItems {
         store: verdicts.clone(),
         encode: move |shoot: &String, verdict: &Verdict| {
@@ -224,7 +225,11 @@ fn merge(
         key: String::clone,
         exists: move |shoot: &String| !exists.is_unknown(shoot),
         is_filled: move |has: &dyn Fn(&String) -> bool| {
-            !members.borrow().is_empty() && filled.all_witnessed(has)
+            // A standby probes nothing, so it has all of its items.
+            let stands_by = leader
+                .as_ref()
+                .is_some_and(|leader| leader.borrow().as_ref() != Some(&me));
+            (stands_by || !members.borrow().is_empty()) && filled.all_witnessed(has)
         },
     };
     let peers = ReplicaEndpoints::new(replica.membership.clone(), base.peer_dialer(SERVICE));

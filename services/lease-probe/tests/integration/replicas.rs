@@ -88,9 +88,10 @@ async fn leases_that_strangers_made_take_no_shoots_only_witness() {
         let own = observers(&second, Scope::Local).await;
         let others = observers(&replica, Scope::Local).await;
         !own.is_empty()
-            && SHOOTS
-                .iter()
-                .all(|shoot| own.contains_key(*shoot) || others.contains_key(*shoot))
+            && SHOOTS.iter().all(|shoot| {
+                let shoot = fixture.shoot(shoot);
+                own.contains_key(shoot.namespace()) || others.contains_key(shoot.namespace())
+            })
     })
     .await;
 }

@@ -118,9 +118,7 @@ pub(crate) fn judge(
         late,
         stuck: is_down(verdicts, length) && is_connected(script, history, length),
         unfounded: { verdicts.iter() }
-            .filter(|verdict| {
-                verdict.direction == Direction::Up && is_unfounded(script, history, verdict.asked)
-            })
+            .filter(|verdict| verdict.direction == Direction::Up && is_unfounded(script, history, verdict))
             .count(),
     }
 }
@@ -232,12 +230,14 @@ fn is_down(verdicts: &[SeenVerdict], at: Micros) -> bool {
 /// A kubelet that has not renewed for the grace period and this long is no evidence of a connection.
 const NO_EVIDENCE: Micros = 5 * SECOND;
 
-/// Returns true if a list of what was written until `listed` cannot show that the nodes are connected.
-fn is_unfounded(script: &ShootScript, history: &ShootHistory, listed: Micros) -> bool {
-    let candidates = script.candidates(history, listed);
+/// Returns true if its list cannot show that the nodes were connected when it was asked for. A list that waits for its
+/// answer also shows what was written meanwhile.
+fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerdict) -> bool {
+    let &SeenVerdict { listed, asked, .. } = verdict;
+    let candidates = script.candidates(history, asked);
     let written = |node: &&usize| last_write(&history.nodes[**node].kubelet.writes, listed);
     let silent = { candidates.iter() }
-        .filter(|node| written(node).is_none_or(|w| w.at < listed - script.grace - NO_EVIDENCE));
+        .filter(|node| written(node).is_none_or(|w| w.at < asked - script.grace - NO_EVIDENCE));
     let gone = absence(&script.absences, Absent::Leases, listed);
     let none_shown = gone.is_some_and(|absence| !matches!(absence.form, Form::Partial(_)));
     candidates.len() > 1 && (none_shown || silent.count() >= required(candidates.len()))
