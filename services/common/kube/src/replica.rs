@@ -47,7 +47,7 @@ pub struct Replica<M> {
     pub granted_by: PermissionGrantor,
     /// The permissions that the membership or the election needs.
     pub permissions: Vec<Permission>,
-    /// The leader, where one is elected: none while nobody leads.
+    /// In the place of the Go program, whose prober has one Lease: the leader that the members follow, if any leads.
     pub leader: Option<watch::Receiver<Option<Identity>>>,
 }
 

@@ -126,7 +126,11 @@ mod tests {
         let verdicts = Arc::new(VerdictTable::new(Arc::default()));
         let observers = Observers::new(verdicts, Arc::new(history), readiness.clone());
         let why = || readiness.blockers().get(BLOCKER).cloned().unwrap_or_default();
-        assert!(why().starts_with("no replica of lease-probe is known"), "{}", why());
+        assert!(
+            why().starts_with("no replica of lease-probe is known"),
+            "{}",
+            why()
+        );
         let replica: Arc<str> = "lease-probe-0".into();
         observers.on_join(&replica);
         assert!(why().starts_with("none of the 1 known replicas"), "{}", why());
@@ -135,6 +139,10 @@ mod tests {
         observers.on_update(&replica, Update::Lost(Failure::new(Reason::Connection, &"cut")));
         assert!(why().starts_with("none of the 1 known replicas"), "{}", why());
         observers.on_leave(&replica);
-        assert!(why().starts_with("no replica of lease-probe is known"), "{}", why());
+        assert!(
+            why().starts_with("no replica of lease-probe is known"),
+            "{}",
+            why()
+        );
     }
 }

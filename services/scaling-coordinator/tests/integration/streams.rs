@@ -15,11 +15,17 @@ async fn a_coordinator_that_starts_before_lease_probe_waits_for_it() {
     // Its address is known, but it does not run.
     probe.kill();
     seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     coordinator
         .until_holding(SHOOT, "No stream from lease-probe is connected")
         .await;
+    let blockers = coordinator.blockers();
+    assert!(
+        blockers.iter().any(|line| line.starts_with("verdicts: ")),
+        "{blockers:?}"
+    );
     probe.restart().await.unwrap();
+    coordinator.wait_ready().await;
     coordinator
         .until_holding(SHOOT, "No replica of lease-probe reports this shoot")
         .await;
