@@ -7,6 +7,7 @@ use tonic::service::RoutesBuilder;
 use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::leadership::Leadership;
+use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::scaling::v1 as pb;
@@ -16,7 +17,6 @@ use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
-use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
@@ -130,14 +130,15 @@ pub fn start(
     base.tasks
         .critical("controller", controller.recorded(history.clone()).run());
 
-    let peers = ReplicaEndpoints::new(leader_address(base, replica), base.peer_dialer(SERVICE));
-    let service = ScalingApi {
-        scaling: merge_scaling(base, &shoots, &inputs, clock, peers.clone()),
-        events: merge_events(base, &history, clock, peers),
+    let leadership = replica.leadership().clone();
+    let api = ScalingApi {
+        scaling: scaling_view(base, &leadership, &shoots, &inputs, clock),
+        events: events_view(base, &leadership, &history, clock),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
     };
-    routes.add_service(ScalingServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
+    let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
+    routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
     Ok(Arc::new(Scrape {
         shoots,
         write_counts,
@@ -150,28 +151,6 @@ pub fn start(
 fn named(addresses: &[String]) -> watch::Receiver<Members> {
     let named = addresses.iter().map(|address| address.as_str().into());
     watch::Sender::new(named.clone().zip(named).collect::<Members>()).subscribe()
-}
-
-/// Where the leader is: a standby passes on what it says.
-fn leader_address(base: &ServiceBuilder, replica: &Replica<Leadership>) -> watch::Receiver<Members> {
-    let mut leader = replica.leadership().leader();
-    let (addresses, stop) = (
-        watch::Sender::new(Members::default()),
-        base.draining.clone(),
-    );
-    let found = addresses.subscribe();
-    base.tasks.critical("leader-address", async move {
-        loop {
-            let known = leader.borrow_and_update().clone();
-            let known = known.and_then(|leader| Some((leader.name, leader.address?)));
-            publish_if_changed(&addresses, &known.into_iter().collect());
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                changed = leader.changed() => changed?,
-            }
-        }
-    });
-    found
 }
 
 /// Keeps the history of the shoots that this replica acts on.
@@ -205,33 +184,33 @@ fn spawn_watches(
     indexes.follow(rules)
 }
 
-/// Merges the scaling states of this replica with those of the others.
-fn merge_scaling(
+/// The scaling states of the seed. Only the leader is asked.
+fn scaling_view(
     base: &ServiceBuilder,
+    leadership: &Leadership,
     shoots: &StateStore<String, ShootScaling>,
     inputs: &Arc<DecisionInputs>,
     clock: Clock,
-    peers: ReplicaEndpoints,
 ) -> MergedView<pb::ShootScaling> {
     let view = MergedView::new(base.identity.clone());
-    let (exists, filled) = (inputs.clone(), inputs.clone());
+    let filled = inputs.clone();
     let own = OwnItems {
         store: shoots.clone(),
         encode: move |shoot: &String, scaling: &ShootScaling| convert::shoot_scaling(shoot, scaling, clock),
         key: String::clone,
-        exists: move |shoot: &String| !exists.is_unknown(shoot),
+        exists: |_: &String| true,
         is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_owned(has),
     };
-    view.spawn(base, own, peers);
+    view.spawn_led(base, own, leadership.subscribe());
     view
 }
 
-/// Merges the history that this replica keeps with that of the others.
-fn merge_events(
+/// The history that the leader keeps. Only the leader is asked.
+fn events_view(
     base: &ServiceBuilder,
+    leadership: &Leadership,
     history: &HistoryStore,
     clock: Clock,
-    peers: ReplicaEndpoints,
 ) -> MergedView<pb::ShootEvent> {
     let (view, identity) = (MergedView::new(base.identity.clone()), base.identity.clone());
     let own = OwnItems {
@@ -239,10 +218,10 @@ fn merge_events(
         encode: move |key: &NamePair, event: &ShootEvent| convert::shoot_event(key, event, &identity, clock),
         key: NamePair::clone,
         exists: |_: &NamePair| true,
-        // It has what has happened since it started.
+        // It has what has happened since it began to lead.
         is_filled: |_: &dyn Fn(&NamePair) -> bool| true,
     };
-    view.spawn(base, own, peers);
+    view.spawn_led(base, own, leadership.subscribe());
     view
 }
 

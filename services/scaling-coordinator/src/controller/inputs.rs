@@ -191,14 +191,6 @@ impl Overview for DecisionInputs {
         self.clusters.is_listed() && !self.exists(shoot)
     }
 
-    fn owner(&self, _: &str) -> Option<Arc<str>> {
-        self.leadership
-            .leader()
-            .borrow()
-            .as_ref()
-            .map(|leader| leader.name.clone())
-    }
-
     fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan> {
         if !self.exists(shoot) {
             return None;

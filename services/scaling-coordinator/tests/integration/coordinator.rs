@@ -15,7 +15,7 @@ use watchdog_test_support::in_process::InProcess;
 use watchdog_test_support::wait::{self, BOUND};
 
 use crate::seed::{Seed, USER};
-use crate::{SHOOT, eventually};
+use crate::{SHOOT, eventually, eventually_async};
 
 pub struct Coordinator {
     service: InProcess,
@@ -31,7 +31,7 @@ impl Deref for Coordinator {
 }
 
 impl Coordinator {
-    /// Starts a replica and waits until it is ready.
+    /// Starts a replica and waits until it is ready and leads.
     pub async fn start(seed: &Seed, probes: &[&FakeProbe]) -> Self {
         Self::start_with(seed, probes, &[]).await
     }
@@ -40,7 +40,19 @@ impl Coordinator {
     pub async fn start_with(seed: &Seed, probes: &[&FakeProbe], options: &[&str]) -> Self {
         let coordinator = Self::launch(seed, "coordinator-0", probes, options).await;
         coordinator.wait_ready().await;
+        coordinator.until_answered().await;
         coordinator
+    }
+
+    /// Waits until a replica leads that answers.
+    pub async fn until_answered(&self) {
+        let list = async || {
+            self.client
+                .clone()
+                .list_scaling(pb::ListScalingRequest::default())
+                .await
+        };
+        eventually_async("the leader answers", async || list().await.is_ok()).await;
     }
 
     /// Starts a replica.
@@ -76,7 +88,7 @@ impl Coordinator {
             .scaling
     }
 
-    /// The plan of this replica, which rests on its own watches, by the name of the resource.
+    /// The plan of the leader, which rests on its own watches, by the name of the resource.
     pub async fn planned(
         &self,
         shoot: &str,
@@ -94,7 +106,7 @@ impl Coordinator {
             .collect()
     }
 
-    /// The events of a shoot that this replica remembers, oldest first.
+    /// The events of a shoot that the leader remembers, oldest first.
     pub async fn history(&self, shoot: &str) -> Vec<pb::ShootEvent> {
         let request = pb::ListShootEventsRequest {
             shoot: shoot.to_owned(),
