@@ -1,5 +1,5 @@
-//! How the three services stop: SIGTERM turns readiness off, ends streams with UNAVAILABLE, gives the Lease back at once
-//! and ends within the grace period with exit code 0; a second signal ends at once.
+//! How the three services stop: SIGTERM turns readiness off, ends streams with UNAVAILABLE, gives the Lease back at
+//! once and ends within the grace period with exit code 0; a second signal ends at once.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the leader's Leases say, over time.
+//! The writes to the leader's Leases, over time.
 
 use std::collections::BTreeMap;
 
