@@ -78,7 +78,7 @@ async fn the_leader_is_cut_off_from_the_seed_and_the_next_one_from_lease_probe()
         .to_seed
         .set(Behaviour::Pass);
 
-    let without_source = by_name(&mut replicas, &second).unwrap();
+    let without_source = &*by_name(&mut replicas, &second).unwrap();
     without_source.to_probe.set(Behaviour::Silent);
     wait::until_true("it holds without a source", BOUND, || async {
         let mut holds = true;
