@@ -77,8 +77,10 @@ def test_the_job_before_an_uninstallation_restores_with_these_rights(seed, shoot
     start = install(VALUES)
     with contextlib.ExitStack() as stack:
         coordinator = stack.enter_context(start("scaling-coordinator"))
-        coordinator.wait_until_readyz_says("ready\n")
+        # It has all that it needs of the seed, and waits for the verdicts.
+        coordinator.wait_until_readyz_says("verdicts: ")
         stack.enter_context(start("lease-probe"))
+        coordinator.wait_until_readyz_says("ready\n")
         wait(lambda: set(shoot.replicas().values()) == {0})
         wait(lambda: all(protected(shoot, name) for name in DEPENDANTS))
         coordinator.stop()
@@ -136,8 +138,8 @@ def test_a_permission_that_is_withdrawn_from_a_running_program_is_named(seed, sh
     coordinator_role, probe_role, weeder_role = (role_path(s) for s in ("scaling-coordinator", "lease-probe", "weeder"))
     with contextlib.ExitStack() as stack:
         coordinator = stack.enter_context(start("scaling-coordinator"))
-        coordinator.wait_until_readyz_says("ready\n")
-        # No verdict asks it to scale yet.
+        # It has all that it needs of the seed, and no verdict asks it to scale yet.
+        coordinator.wait_until_readyz_says("verdicts: ")
         with without(seed, coordinator_role, "deployments", "patch"):
             probe = stack.enter_context(start("lease-probe"))
             missing = f"he permission to patch deployments.apps in namespace {SHOOT} is missing"

@@ -63,7 +63,10 @@ struct ProberFile {
     node_lease_failure_fraction: Option<Spanned<f64>>,
     success_threshold: Option<Spanned<u32>>,
     failure_threshold: Option<Spanned<u32>>,
-    #[serde(alias = "apiServerProbeFailureBackoffDuration")]
+    #[serde(
+        alias = "apiServerProbeFailureBackoffDuration",
+        alias = "internalProbeFailureBackoffDuration"
+    )]
     internal_probe_failure_back_off_duration: Option<Spanned<String>>,
     name: Option<String>,
     namespace: Option<String>,
@@ -98,7 +101,6 @@ fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
     let dependents = at
         .required("dependentResourceInfos", file.dependent_resource_infos)
         .and_then(|list| dependents::validate(list, at));
-    let fraction = node_lease_failure_fraction(file.node_lease_failure_fraction, at);
     Some(ProberConfig {
         probe_interval: at.duration(
             "probeInterval",
@@ -130,7 +132,12 @@ fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
             file.kcm_node_monitor_grace_duration,
             MIN_GRACE,
         ),
-        node_lease_failure_fraction: fraction,
+        node_lease_failure_fraction: fraction(
+            at,
+            "nodeLeaseFailureFraction",
+            names::DEFAULT_NODE_LEASE_FAILURE_FRACTION,
+            file.node_lease_failure_fraction,
+        ),
         success_threshold: at.number(
             "successThreshold",
             names::DEFAULT_SUCCESS_THRESHOLD,
@@ -157,18 +164,15 @@ fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
     })
 }
 
-fn node_lease_failure_fraction(fraction: Option<Spanned<f64>>, at: &Section<'_>) -> f64 {
-    match fraction {
-        None => names::DEFAULT_NODE_LEASE_FAILURE_FRACTION,
-        Some(fraction) => {
-            let value = fraction.value;
-            if !(value > 0.0 && value <= 1.0) {
-                let message = format!("must be more than 0 and at most 1, not {value}");
-                at.fault("nodeLeaseFailureFraction", fraction.referenced, message);
-            }
-            value
-        }
+/// A share; the default where it is absent.
+fn fraction(at: &Section<'_>, name: &str, default: f64, field: Option<Spanned<f64>>) -> f64 {
+    let Some(field) = field else { return default };
+    let value = field.value;
+    if !(value > 0.0 && value <= 1.0) {
+        let message = format!("must be more than 0 and at most 1, not {value}");
+        at.fault(name, field.referenced, message);
     }
+    value
 }
 
 /// The name of a Kubernetes object: a DNS subdomain.

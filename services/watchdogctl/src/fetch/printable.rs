@@ -38,11 +38,7 @@ fn clean_message(message: &mut DynamicMessage) {
 
 fn clean(value: &mut Value) {
     match value {
-        Value::String(text) => {
-            if !text.chars().all(text::is_printable) {
-                *text = text::printable(text);
-            }
-        }
+        Value::String(shown) if !shown.chars().all(text::is_printable) => *shown = text::printable(shown),
         Value::Message(message) => clean_message(message),
         Value::List(list) => list.iter_mut().for_each(clean),
         Value::Map(map) => map.values_mut().for_each(clean),
