@@ -12,7 +12,7 @@
 mod objects;
 mod requests;
 
-use objects::{annotations, endpoints, membership, pods};
+use objects::{annotations, endpoints, pods};
 use requests::{page_token, requests};
 
 use lease_probe::cluster::LARGEST_PAGE;
@@ -29,7 +29,7 @@ use watchdog_api::node::NodeItem;
 pub type FuzzTarget = fn(&[u8]);
 
 /// All of them, by the names of their folders in `seeds`.
-pub const TARGETS: [(&str, FuzzTarget); 10] = [
+pub const TARGETS: [(&str, FuzzTarget); 9] = [
     ("kubeconfig", kubeconfig),
     ("cluster", cluster),
     ("leases", leases),
@@ -37,7 +37,6 @@ pub const TARGETS: [(&str, FuzzTarget); 10] = [
     ("endpoints", endpoints),
     ("pods", pods),
     ("annotations", annotations),
-    ("membership", membership),
     ("requests", requests),
     ("page_token", page_token),
 ];

@@ -1,16 +1,10 @@
-//! Objects of the seed that the weeder, the coordinator and the membership read.
+//! Objects of the seed that the weeder and the coordinator read.
 
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use watchdog_api::names::{IGNORE_SCALING_ANNOTATION, REPLICAS_ANNOTATION};
-use watchdog_api::selector::SelectorExt as _;
-use watchdog_api::weeder::{MAX_DECLARED_SELECTORS, parse_dependants};
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
-use watchdog_kube::membership::lease;
 use weeder::domain::readiness::Slice;
-
-use crate::check_reason;
 
 /// Characters of a wrong value that are kept.
 const LONGEST_QUOTE: usize = 64;
@@ -24,9 +18,6 @@ pub(crate) fn endpoints(data: &[u8]) {
     let check = |slice: &Slice| {
         let endpoints = slice.endpoints;
         assert!(endpoints.ready <= endpoints.total, "{slice:?}");
-        if let Some(pods) = &slice.pods {
-            assert_eq!(count(pods.len()), endpoints.total, "{slice:?}");
-        }
     };
     if let Ok(Some(endpoints)) = weeder::read_endpoints(data) {
         check(&endpoints);
@@ -91,29 +82,11 @@ fn is_crash_looping(container: &ContainerStatus) -> bool {
     waiting == Some("CrashLoopBackOff")
 }
 
-/// The annotations of a scaled resource, and the one of a Service that declares its dependants: they are read as Go
-/// reads them or reported, no others are kept, and text from outside is cut.
+/// The annotations of a scaled resource: they are read as Go reads them or reported, no others are kept, and text from
+/// outside is cut.
 pub(crate) fn annotations(data: &[u8]) {
     if let Ok(workload) = serde_json::from_slice::<Workload>(data) {
         scaled_resource(&workload);
-    }
-    let Ok(text) = std::str::from_utf8(data) else {
-        return;
-    };
-    match parse_dependants(text) {
-        Ok(selectors) => {
-            assert!((1..=MAX_DECLARED_SELECTORS).contains(&selectors.len()));
-            for selector in selectors {
-                assert!(!selector.selects_all(), "{selector}");
-                let _ = selector.matches(&[("role".to_owned(), "apiserver".to_owned())].into());
-            }
-        }
-        Err(errors) => {
-            assert!(!errors.errors().is_empty());
-            for error in errors.errors() {
-                check_reason(&error.to_string());
-            }
-        }
     }
 }
 
@@ -144,20 +117,4 @@ fn scaled_resource(workload: &Workload) {
         IgnoreScaling::Invalid(text) => assert!(text.chars().count() <= LONGEST_QUOTE, "{text}"),
     }
     let _ = (workload.ready_replicas(), workload.is_observed());
-}
-
-/// The membership Lease of a replica, perhaps of another version: it is refused with a reason, or can be written anew
-/// without a difference.
-pub(crate) fn membership(data: &[u8]) {
-    let Ok(read) = serde_json::from_slice::<Lease>(data) else {
-        return;
-    };
-    match lease::rewrite("weeder", &read) {
-        Ok(written) => {
-            assert_eq!(written.metadata.name, read.metadata.name);
-            let again = lease::rewrite("weeder", &written).expect("what was written can be read");
-            assert_eq!(again, written);
-        }
-        Err(error) => check_reason(&error.to_string()),
-    }
 }

@@ -89,14 +89,6 @@ MATRIX = {
         },
         "logging": {"gardener": {"enabled": True}},
         "leaseProbe": {"autoscaling": {"enabled": True, "minReplicas": 3}},
-        "scalingCoordinator": {"autoscaling": {"enabled": True, "maxReplicas": 4, "cpuUtilization": 50}},
-        "weeder": {
-            "autoscaling": {
-                "enabled": True,
-                "podMetric": {"name": "watchdog_weeder_pending_deletions", "averageValue": "50"},
-                "cpuUtilization": 0,
-            }
-        },
     },
     "everything-set": {
         "certificates": {"source": "secrets"},

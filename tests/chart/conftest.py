@@ -129,8 +129,8 @@ def install(seed, releases, kinds, tmp_path):
             config = maps[f"watchdog-{'weeder' if service == 'weeder' else 'prober'}-config"]
             (container,) = deployments[f"watchdog-{service}"]["spec"]["template"]["spec"]["containers"]
             # The others are those of a Pod.
-            kept = ("--dependants-annotation", *(["--tls-"] if tls is ISSUED else []))
-            options = [option for option in container["args"] if option.startswith(kept)]
+            kept = "--tls-"
+            options = [option for option in container["args"] if option.startswith(kept) and tls is ISSUED]
             return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options, tls, ip)
 
         return start

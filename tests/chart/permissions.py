@@ -7,14 +7,25 @@ GARDENER_DEPENDANTS = "kube-controller-manager", "machine-controller-manager", "
 GARDENER_SERVICES = "etcd-main-client", "kube-apiserver"
 PROBE_SECRET = "shoot-access-dependency-watchdog-probe"
 
+
+def _election(lease: str) -> set[tuple]:
+    return {("create", "coordination.k8s.io", "leases", "")} | {
+        (verb, "coordination.k8s.io", "leases", lease) for verb in ("get", "update")
+    }
+
+
 # In the namespace of the Leases, for every service: (verb, group, resource, name).
 # On the certificate authority that the programs share; none where their certificates come from elsewhere.
 AUTHORITY = {
     ("get", "", "secrets", "watchdog-authority"),
     ("update", "", "secrets", "watchdog-authority"),
 }
-MEMBERSHIP = {
-    (verb, "coordination.k8s.io", "leases", "") for verb in ("get", "list", "watch", "create", "update", "delete")
+# In the same namespace, by service.
+LEASE_RULES = {
+    "lease-probe": {(verb, "coordination.k8s.io", "leases", "") for verb in ("list", "create", "patch", "delete")},
+    # Lists the Leases of lease-probe to find its replicas.
+    "scaling-coordinator": {("list", "coordination.k8s.io", "leases", "")} | _election("scaling-coordinator-leader"),
+    "weeder": _election("weeder-leader"),
 }
 
 # In all namespaces, by service: (verb, group, resource, name).
@@ -44,17 +55,10 @@ EVERYWHERE = {
         ("list", "", "pods", ""),
         ("watch", "", "pods", ""),
         ("delete", "", "pods", ""),
-        ("list", "", "namespaces", ""),
-        ("watch", "", "namespaces", ""),
         ("create", "events.k8s.io", "events", ""),
         ("patch", "events.k8s.io", "events", ""),
     }
     | {(verb, "", "endpoints", service) for service in GARDENER_SERVICES for verb in ("list", "watch")},
-}
-
-# What services ask for besides, when an option is on.
-WITH_OPTION = {
-    "weeder": {(verb, "", resource, "") for verb in ("list", "watch") for resource in ("services", "endpoints")},
 }
 
 # What a careless rule would give: (verb, group, resource, name, namespace).

@@ -52,7 +52,10 @@ def test_defaults_are_those_of_the_code():
             documented = f"….{field}" if "dependents" in file else field
             assert number(FIELDS[documented][1].strip("`")) == constants[constant], documented
             checked.add(documented)
-    assert {"probeInterval", "nodeLeaseFailureFraction", "failureThreshold", "….timeout", "watchDuration"} <= checked
+    # Read without a range of the usual form.
+    fraction = "nodeLeaseFailureFraction"
+    assert number(FIELDS[fraction][1].strip("`")) == constants["DEFAULT_NODE_LEASE_FAILURE_FRACTION"]
+    assert {"probeInterval", "failureThreshold", "….timeout", "watchDuration"} <= checked
 
 
 def ranges():

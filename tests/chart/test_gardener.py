@@ -46,7 +46,7 @@ TO_SHOOTS = {
 ALL = {
     "monitoring": {kind: {"enabled": True} for kind in ("podMonitor", "serviceMonitor", "rules", "dashboards")},
     "verticalPodAutoscaler": {"enabled": True},
-    "scalingCoordinator": {"autoscaling": {"enabled": True}},
+    "leaseProbe": {"autoscaling": {"enabled": True}},
 }
 
 
@@ -157,7 +157,7 @@ def test_replicas_spread_over_hosts_and_zones():
 
 
 @pytest.mark.parametrize(
-    ("weeder", "host", "domains"),
+    ("probe", "host", "domains"),
     [
         ({"replicas": 5}, "DoNotSchedule", 3),
         ({"replicas": 6}, "ScheduleAnyway", 3),
@@ -165,10 +165,10 @@ def test_replicas_spread_over_hosts_and_zones():
         ({"autoscaling": {"enabled": True, "maxReplicas": 10}}, "ScheduleAnyway", 3),
     ],
 )
-def test_many_replicas_in_few_zones_do_not_block_each_other(weeder, host, domains):
+def test_many_replicas_in_few_zones_do_not_block_each_other(probe, host, domains):
     """The same file, and kubernetes/kubernetes#109364: from twice as many replicas as zones on, hosts give way."""
-    deployments = of_kind(render({"topologySpread": {"zone": {"minDomains": 3}}, "weeder": weeder}), "Deployment")
-    hosts, zones = deployments["watchdog-weeder"]["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    deployments = of_kind(render({"topologySpread": {"zone": {"minDomains": 3}}, "leaseProbe": probe}), "Deployment")
+    hosts, zones = deployments["watchdog-lease-probe"]["spec"]["template"]["spec"]["topologySpreadConstraints"]
     assert (hosts["whenUnsatisfiable"], zones["whenUnsatisfiable"]) == (host, "DoNotSchedule")
     assert zones["minDomains"] == domains
 

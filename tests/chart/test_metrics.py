@@ -29,6 +29,7 @@ RARE = {
     "watchdog_readiness_blocked": "seen while a program starts or stops, if a scrape falls into that time",
     "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
     "watchdog_shoot_eligible_lease_fraction": "leases that are not eligible",
+    "watchdog_shoot_grace_period_too_short": "a grace period below 26 s",
     "watchdog_shoot_permission_missing": "a shoot that refuses something",
     "watchdog_trace_spans_total": "a collector of traces, see tests/e2e/tests/cli/traces.rs",
     "watchdog_tls_files_valid": "TLS, see tests/e2e",
@@ -44,6 +45,7 @@ RARE_VALUES = {
     "failed",
     "observe",
     "certificate",
+    "disagreement",
 }
 # Of the scraper, and of Prometheus itself.
 FOREIGN = {"pod", "instance", "job", "le", "alertname"}

@@ -35,7 +35,6 @@ VALUES = {
         }
     },
 }
-ANNOTATED = {"weeder": {"dependantsAnnotation": True}}
 # The seed keeps one or the other, see Source in services/weeder/src/cluster.
 SLICES = "/apis/discovery.k8s.io/v1"
 
@@ -171,14 +170,6 @@ def test_without_any_one_rule_a_program_is_not_ready_and_names_the_permission(se
     with ThreadPoolExecutor() as pool:
         checks = [pool.submit(take_rules_away_in_turn, seed, start, service) for service in SERVICES]
         assert all(check.result() > 3 for check in checks)
-
-
-def test_so_it_is_with_annotated_dependants(seed, install):
-    start = install(ANNOTATED)
-    with start("weeder") as program:
-        program.wait_until_readyz_says("ready\n")
-        assert 'watchdog_watched_objects{watch="services"}' in program.metrics()
-    assert take_rules_away_in_turn(seed, start, "weeder") > 4
 
 
 def take_rules_away_in_turn(seed, start, service) -> int:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from chart import CHART, DIGEST, LEASES, MATRIX, NAMESPACE, ROOT, SERVICES, hooks, merged, notes, of_kind, render
 from kubernetes_validate.utils import all_versions
-from permissions import EVERYWHERE, WITH_OPTION, granted, role
+from permissions import EVERYWHERE, granted, role
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
@@ -107,7 +107,7 @@ def test_pods_may_do_little():
         probes = container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]
         assert [probe["path"] for probe in probes] == ["/healthz", "/readyz"]
         environment = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]}
-        assert environment == {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_IP": "status.podIP"}
+        assert environment == {"POD_NAME": "metadata.name", "POD_IP": "status.podIP"}
 
 
 def test_tls_unless_plaintext_is_asked_for_by_name():
@@ -234,20 +234,7 @@ def test_permissions_in_the_sources_are_spelt_out_here():
     for service in SERVICES:
         for source in (ROOT / "services" / service / "src" / "cluster").rglob("*.rs"):
             for asked in re.findall(r'Permission::new\(\s*"(\w+)",\s*"([\w.]*)",\s*"([\w/]+)"', source.read_text()):
-                known = EVERYWHERE[service] | WITH_OPTION.get(service, set())
-                assert asked in {rule[:3] for rule in known}, f"{source.name} asks for {asked}"
-
-
-def test_services_are_read_only_where_their_annotations_are():
-    for on in False, True:
-        rendered = render({"weeder": {"dependantsAnnotation": on}})
-        weeder = of_kind(rendered, "Deployment")["watchdog-weeder"]
-        assert ("dependants-annotation" in _arguments(weeder)) == on
-        rules = granted(of_kind(rendered, "ClusterRole")[role("weeder")])
-        # All Endpoints include those of the configured services.
-        named = {rule for rule in EVERYWHERE["weeder"] if rule[2] == "endpoints"}
-        assert rules == (EVERYWHERE["weeder"] - named | WITH_OPTION["weeder"] if on else EVERYWHERE["weeder"])
-        assert "--dependants-annotation" not in str(of_kind(rendered, "Deployment")["watchdog-lease-probe"])
+                assert asked in {rule[:3] for rule in EVERYWHERE[service]}, f"{source.name} asks for {asked}"
 
 
 def test_local_addresses_stay_refused_whatever_the_values():
@@ -362,29 +349,27 @@ def test_traces_are_off_unless_there_is_a_collector():
             assert (port in ports) == makes_spans
 
 
-def test_autoscalers_take_over_the_replicas():
+def test_an_autoscaler_takes_over_the_replicas_of_lease_probe():
     assert of_kind(render(), "HorizontalPodAutoscaler") == {}
     objects = render(MATRIX["operators"])
-    scalers, deployments = of_kind(objects, "HorizontalPodAutoscaler"), of_kind(objects, "Deployment")
-    assert sorted(scalers) == sorted(deployments)
-    for name, scaler in scalers.items():
-        assert scaler["spec"]["scaleTargetRef"]["name"] == name
-        assert "replicas" not in deployments[name]["spec"]
-    metrics = {name.removeprefix("watchdog-"): s["spec"]["metrics"] for name, s in scalers.items()}
-    assert [m["type"] for m in metrics["lease-probe"]] == ["Pods", "Resource"]
-    assert metrics["lease-probe"][0]["pods"]["metric"]["name"] == "watchdog_active_probes"
-    assert metrics["scaling-coordinator"][0]["pods"]["metric"]["name"] == "watchdog_scaling_shoots"
-    assert [m["type"] for m in metrics["weeder"]] == ["Pods"]
+    deployments = of_kind(objects, "Deployment")
+    # Of the others one replica acts.
+    ((name, scaler),) = of_kind(objects, "HorizontalPodAutoscaler").items()
+    assert name == scaler["spec"]["scaleTargetRef"]["name"] == "watchdog-lease-probe"
+    assert {name for name, found in deployments.items() if "replicas" not in found["spec"]} == {name}
+    pods, resource = scaler["spec"]["metrics"]
+    assert [pods["type"], resource["type"]] == ["Pods", "Resource"]
+    assert pods["pods"]["metric"]["name"] == "watchdog_active_probes"
     # A service that is off stays off.
-    off = render({"scalingCoordinator": {"replicas": 0, "autoscaling": {"enabled": True}}})
+    off = render({"leaseProbe": {"replicas": 0, "autoscaling": {"enabled": True}}})
     assert of_kind(off, "HorizontalPodAutoscaler") == {}
-    assert of_kind(off, "Deployment")["watchdog-scaling-coordinator"]["spec"]["replicas"] == 0
+    assert of_kind(off, "Deployment")["watchdog-lease-probe"]["spec"]["replicas"] == 0
 
 
 def test_an_autoscaler_without_a_metric_of_pods():
     for nothing in None, {"name": ""}:
         scaling = {"enabled": True, "podMetric": nothing}
-        (scaler,) = of_kind(render({"weeder": {"autoscaling": scaling}}), "HorizontalPodAutoscaler").values()
+        (scaler,) = of_kind(render({"leaseProbe": {"autoscaling": scaling}}), "HorizontalPodAutoscaler").values()
         assert [m["type"] for m in scaler["spec"]["metrics"]] == ["Resource"]
 
 
@@ -435,13 +420,11 @@ def test_the_request_rate_is_that_of_the_program_unless_it_is_set(key, service):
         assert "request-rate" not in _arguments(deployments["watchdog-lease-probe"])
 
 
-def test_autoscalers_go_by_what_the_programs_expose():
-    keys = {"leaseProbe": "lease-probe", "scalingCoordinator": "scaling-coordinator", "weeder": "weeder"}
-    for key, service in keys.items():
-        objects = render({key: {"autoscaling": {"enabled": True}}})
-        (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
-        (name,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "Pods"]
-        assert re.search(rf'Gauge::new\(\s*"{name}"', _source(f"services/{service}/src/metrics.rs"))
+def test_the_autoscaler_goes_by_what_lease_probe_exposes():
+    objects = render({"leaseProbe": {"autoscaling": {"enabled": True}}})
+    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
+    (name,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "Pods"]
+    assert re.search(rf'Gauge::new\(\s*"{name}"', _source("services/lease-probe/src/metrics.rs"))
 
 
 def test_monitors_find_each_replica_once():
@@ -569,9 +552,12 @@ def test_notes_tell_how_to_look():
         ({"certificates": {"source": "self-signed"}}, "at '/certificates/source'"),
         ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
         ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),
-        ({"weeder": {"autoscaling": {"podMetric": {"name": "cpu"}}}}, "at '/weeder/autoscaling/podMetric/name'"),
-        ({"weeder": {"autoscaling": {"minReplicas": 0}}}, "at '/weeder/autoscaling/minReplicas'"),
-        ({"weeder": {"autoscaling": {"podMetric": {"averageValue": None}}}}, "missing property 'averageValue'"),
+        (
+            {"leaseProbe": {"autoscaling": {"podMetric": {"name": "cpu"}}}},
+            "at '/leaseProbe/autoscaling/podMetric/name'",
+        ),
+        ({"leaseProbe": {"autoscaling": {"minReplicas": 0}}}, "at '/leaseProbe/autoscaling/minReplicas'"),
+        ({"leaseProbe": {"autoscaling": {"podMetric": {"averageValue": None}}}}, "missing property 'averageValue'"),
         ({"scalingCoordinator": {"requestRate": 1}}, "at '/scalingCoordinator/requestRate'"),
         ({"leaseProbe": {"requestRate": 1000}}, "additional properties 'requestRate' not allowed"),
         ({"weeder": {"requestRate": 0}}, "at '/weeder/requestRate'"),
@@ -620,7 +606,10 @@ def test_bad_values_are_refused(values, complaint):
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
         ({"insecurePlaintext": True, "adminTLS": {"enabled": True}}, "adminTLS needs the certificates"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
-        ({"weeder": {"autoscaling": {"minReplicas": 11}}}, "weeder.autoscaling.minReplicas is 11 and maxReplicas 10"),
+        (
+            {"leaseProbe": {"autoscaling": {"minReplicas": 11}}},
+            "leaseProbe.autoscaling.minReplicas is 11 and maxReplicas 10",
+        ),
         (
             {"leaseProbe": {"autoscaling": {"enabled": True, "podMetric": {"name": ""}, "cpuUtilization": 0}}},
             "leaseProbe.autoscaling is enabled and has nothing to go by",

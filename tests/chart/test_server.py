@@ -3,7 +3,7 @@
 import helm_python as helm
 import pytest
 from chart import CHART, LEASES, MATRIX, NAMESPACE, RELEASE, SERVICES, hooks, objects, of_kind, render
-from permissions import AUTHORITY, EVERYWHERE, MEMBERSHIP, NOWHERE, allowed, granted, role
+from permissions import AUTHORITY, EVERYWHERE, LEASE_RULES, NOWHERE, allowed, granted, role
 from real_kubernetes import path
 from test_gardener import OF_GARDENLET
 
@@ -125,7 +125,7 @@ def test_rules_grant_what_is_asked_for_and_nothing_else(releases):
     rendered = objects(releases.install(dry_run="server"))
     for service in SERVICES:
         assert granted(of_kind(rendered, "ClusterRole")[role(service)]) == EVERYWHERE[service]
-        assert granted(of_kind(rendered, "Role")[f"watchdog-{service}"]) == MEMBERSHIP | AUTHORITY
+        assert granted(of_kind(rendered, "Role")[f"watchdog-{service}"]) == LEASE_RULES[service] | AUTHORITY
 
 
 def test_rules_follow_the_configuration(releases):
@@ -147,7 +147,7 @@ def test_the_server_grants_the_same(seed, releases):
         needed = {(*rule, "shoot--a--b") for rule in EVERYWHERE[service]}
         # In all namespaces at once, where the services ask so.
         needed |= {(*rule, "") for rule in EVERYWHERE[service] if rule[0] in ("list", "watch")}
-        needed |= {(*rule, LEASES) for rule in MEMBERSHIP | AUTHORITY}
+        needed |= {(*rule, LEASES) for rule in LEASE_RULES[service] | AUTHORITY}
         refused = {rule for rule in needed if not allowed(seed, service, *rule)}
         assert refused == set(), service
         too_much = {rule for rule in NOWHERE if allowed(seed, service, *rule)}

@@ -194,10 +194,10 @@ networking.gardener.cloud/to-runtime-apiserver: allowed
 
 {{/*
 Whether a HorizontalPodAutoscaler sets the replicas of a service; takes the service. With 0 replicas a service is off,
-and stays off.
+and stays off. Only lease-probe has one: of the others one replica acts.
 */}}
 {{- define "watchdog.autoscaled" -}}
-{{ and .values.autoscaling.enabled (gt (int .values.replicas) 0) }}
+{{ and (dig "autoscaling" "enabled" false .values) (gt (int .values.replicas) 0) }}
 {{- end }}
 
 {{/*

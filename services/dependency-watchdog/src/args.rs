@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches as _};
-use watchdog_kube::membership::ElectionTiming;
+use watchdog_kube::leadership::ElectionTiming;
 use watchdog_runtime::args::CommonArgs;
 
 use crate::go_flags::{IGNORED_FLAGS, in_one_form, parse_bool};
@@ -302,7 +302,7 @@ dependentResourceInfos:
     fn the_command_line_of_gardenlet_is_understood() {
         let prober = parse("prober", CONFIG, &PROBER).unwrap();
         assert_eq!(prober.ignored, ["kube-api-burst", "kube-api-qps"]);
-        assert_eq!(prober.timing, ElectionTiming::default());
+        assert_eq!(prober.timing, ElectionTiming::CLIENT_GO);
         assert_eq!(prober.health_addr.to_string(), "[::]:9644");
         let common = prober.services.common();
         assert_eq!(common.admin_addr.to_string(), "[::]:9643");

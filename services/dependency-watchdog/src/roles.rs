@@ -1,11 +1,14 @@
 //! Joins the services of a role in one process.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
-use watchdog_kube::membership::Exclusive;
+use watchdog_kube::leadership::Leadership;
+use watchdog_kube::members::Members;
 use watchdog_kube::replica::Replica;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::grpc_server::Api;
@@ -47,7 +50,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
     let mut routes = RoutesBuilder::default();
     let (service_names, collectors): (&[&str], _) = match services {
         Services::Prober(configs) => {
-            let replica = Replica::elect(&base, "prober", PROBER_LEASE, timing).await?;
+            let replica = Replica::elect_as_drop_in(&base, "prober", PROBER_LEASE, timing).await?;
             let collectors = start_prober(&base, &replica, *configs, &mut routes)?;
             let names = &[
                 lease_probe::app::GRPC_SERVICE,
@@ -56,8 +59,8 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
             (names, collectors)
         }
         Services::Weeder(config) => {
-            let replica = Replica::elect(&base, "weeder", WEEDER_LEASE, timing).await?;
-            let collector = weeder::app::start(&base, &replica.share(), *config, &mut routes);
+            let replica = Replica::elect_as_drop_in(&base, "weeder", WEEDER_LEASE, timing).await?;
+            let collector = weeder::app::start(&base, &replica, *config, &mut routes);
             (&[weeder::app::GRPC_SERVICE], vec![collector])
         }
     };
@@ -71,21 +74,58 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
     base.serve(api, collectors)
 }
 
-type Collectors = Vec<std::sync::Arc<dyn watchdog_runtime::metrics::Collector>>;
+type Collectors = Vec<Arc<dyn watchdog_runtime::metrics::Collector>>;
 
 /// lease-probe, and scaling-coordinator with its verdicts.
 fn start_prober(
     base: &ServiceBuilder,
-    replica: &Replica<Exclusive>,
+    replica: &Replica<Leadership>,
     configs: (lease_probe::config::Config, scaling_coordinator::config::Config),
     routes: &mut RoutesBuilder,
 ) -> anyhow::Result<Collectors> {
     let (lease_probe, coordinator) = configs;
-    let verdicts = lease_probe::app::start(base, &replica.share(), lease_probe, routes)?;
+    let (membership, leader) = follow_leader(base, replica.leadership());
+    let probing = Replica {
+        seed: replica.seed.clone(),
+        membership,
+        granted_by: replica.granted_by,
+        permissions: replica.permissions.clone(),
+        leader: Some(leader),
+    };
+    let verdicts = lease_probe::app::start(base, &probing, lease_probe, routes)?;
     let channel = in_process::channel(base, routes.clone())?;
     let lease_probes = ReplicaEndpoints::single(base.identity.clone(), channel);
     let scaling = scaling_coordinator::app::start(base, replica, coordinator, lease_probes, routes)?;
     Ok(vec![verdicts, scaling])
+}
+
+/// The members of lease-probe, which has no Leases of its own here: this replica alone, and only while it leads. And
+/// the name of the leader.
+fn follow_leader(
+    base: &ServiceBuilder,
+    leadership: &Leadership,
+) -> (watch::Receiver<Members>, watch::Receiver<Option<Arc<str>>>) {
+    let (members, names) = (watch::Sender::new(Members::new()), watch::Sender::new(None));
+    let followed = (members.subscribe(), names.subscribe());
+    let (me, mut leader, stop) = (
+        base.identity.clone(),
+        leadership.leader(),
+        base.draining.clone(),
+    );
+    base.tasks.critical("members", async move {
+        loop {
+            let name = leader.borrow_and_update().clone().map(|leader| leader.name);
+            let leads = name.as_ref() == Some(&me);
+            // Before the name: who reads that this replica leads finds that it probes.
+            members.send_replace(leads.then(|| (me.clone(), Arc::from(""))).into_iter().collect());
+            names.send_replace(name);
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                changed = leader.changed() => changed?,
+            }
+        }
+    });
+    followed
 }
 
 /// Binds the port of the Go program's health endpoints.

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_kube::membership::{Share, Timing};
+use watchdog_kube::members::Members;
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
@@ -15,6 +15,7 @@ use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::ReplicaEndpoints;
@@ -28,7 +29,9 @@ use crate::config::Config;
 use crate::controller::prober::ProbeContext;
 use crate::controller::prober_manager::{ProberManager, VerdictStore};
 use crate::domain::endpoint::Endpoint;
+use crate::domain::renewals::{DEFAULT_RENEW_INTERVAL, shortest_grace};
 use crate::domain::verdict::Verdict;
+use crate::domain::witnesses::LiveMembers;
 use crate::grpc::convert;
 use crate::grpc::service::LeaseProbeApi;
 use crate::metrics::{self, VerdictCollector};
@@ -45,7 +48,7 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.probe.v1.LeaseProbeService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
+    let replica = Replica::join_members(&base, SERVICE).await?;
     let mut routes = RoutesBuilder::default();
     let collector = start(&base, &replica, config, &mut routes)?;
     let api = Api {
@@ -63,14 +66,20 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 /// When the traces cannot be sent.
 pub fn start(
     base: &ServiceBuilder,
-    replica: &Replica<Share>,
+    replica: &Replica<watch::Receiver<Members>>,
     config: Config,
     routes: &mut RoutesBuilder,
 ) -> anyhow::Result<Arc<dyn Collector>> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
-    let membership = replica.membership.clone();
+    let grace = rules.borrow().kcm_node_monitor_grace_duration;
+    if grace < shortest_grace(DEFAULT_RENEW_INTERVAL) {
+        tracing::warn!(
+            ?grace,
+            "kcmNodeMonitorGraceDuration is too short: kube-controller-manager acts before a loss can be proven"
+        );
+    }
     let shared = Arc::new(ProbeContext {
         seed: replica.seed.clone(),
         clock: Clock::start(),
@@ -81,15 +90,17 @@ pub fn start(
         close: AtomicUsize::new(0),
     });
     let verdicts = StateStore::new();
-    let owns = {
-        let membership = membership.clone();
-        Arc::new(move |shoot: &str| membership.owns(shoot))
+    let view = MergedView::new(base.identity.clone());
+    let members = follow_members(base, replica, &view);
+    let is_witness = {
+        let (members, me) = (members.clone(), base.identity.clone());
+        Arc::new(move |shoot: &str| members.borrow().is_witness(&me, shoot))
     };
     let manager = ProberManager::new(
         shared.clone(),
         verdicts.clone(),
         rules.borrow().clone(),
-        owns,
+        is_witness,
         HttpConnector {
             allow_local_addresses: config.allow_local_addresses,
         },
@@ -97,11 +108,20 @@ pub fn start(
     );
     let probing = manager
         .clone()
-        .run(rules.clone(), membership.subscribe(), base.draining.clone());
+        .run(rules.clone(), members.clone(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));
     spawn_watches(base, replica, &manager, rules);
+    merge(
+        base,
+        replica,
+        &view,
+        members.clone(),
+        &verdicts,
+        &manager,
+        shared.clock,
+    );
     let service = LeaseProbeApi {
-        verdicts: merge(base, replica, &verdicts, &manager, shared.clock),
+        verdicts: view,
         is_unknown: {
             let manager = manager.clone();
             Box::new(move |shoot: &str| manager.is_unknown(shoot))
@@ -113,6 +133,7 @@ pub fn start(
         manager,
         verdicts,
         shared,
+        members,
     }))
 }
 
@@ -125,7 +146,7 @@ async fn endless(task: impl Future<Output = ()>) -> anyhow::Result<()> {
 /// Watches the seed, and checks the permissions for that.
 fn spawn_watches(
     base: &ServiceBuilder,
-    replica: &Replica<Share>,
+    replica: &Replica<watch::Receiver<Members>>,
     manager: &Arc<ProberManager>,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) {
@@ -153,16 +174,49 @@ fn spawn_watches(
     base.tasks.critical("permissions", endless(preflight));
 }
 
+/// Follows the live members, and which of them answer.
+fn follow_members(
+    base: &ServiceBuilder,
+    replica: &Replica<watch::Receiver<Members>>,
+    view: &MergedView<pb::Verdict>,
+) -> watch::Receiver<LiveMembers> {
+    let (live, receiver) = watch::channel(LiveMembers::default());
+    let (mut members, mut answering) = (replica.membership.clone(), view.answering());
+    let (me, stop) = (base.identity.clone(), base.draining.clone());
+    let follow = async move {
+        loop {
+            let current = {
+                let (members, answering) = (members.borrow_and_update(), answering.borrow_and_update());
+                let answers = |name: &Arc<str>| *name == me || answering.contains(name);
+                LiveMembers::new(members.keys().map(|name| (name.clone(), answers(name))))
+            };
+            publish_if_changed(&live, &current);
+            tokio::select! {
+                Ok(()) = members.changed() => {}
+                Ok(()) = answering.changed() => {}
+                else => return std::future::pending().await,
+            }
+        }
+    };
+    base.tasks.critical("witnesses", async move {
+        stop.run_until_cancelled(follow).await;
+        Ok(())
+    });
+    receiver
+}
+
 /// Merges the verdicts of this replica with those of the others.
 fn merge(
     base: &ServiceBuilder,
-    replica: &Replica<Share>,
+    replica: &Replica<watch::Receiver<Members>>,
+    view: &MergedView<pb::Verdict>,
+    members: watch::Receiver<LiveMembers>,
     verdicts: &VerdictStore,
     manager: &Arc<ProberManager>,
     clock: Clock,
-) -> MergedView<pb::Verdict> {
-    let view = MergedView::new(base.identity.clone());
-    let (exists, filled, membership) = (manager.clone(), manager.clone(), replica.membership.clone());
+) {
+    let (exists, filled) = (manager.clone(), manager.clone());
+    let (leader, me) = (replica.leader.clone(), base.identity.clone());
     let own = OwnItems {
         store: verdicts.clone(),
         encode: move |shoot: &String, verdict: &Verdict| {
@@ -170,10 +224,14 @@ fn merge(
         },
         key: String::clone,
         exists: move |shoot: &String| !exists.is_unknown(shoot),
-        is_filled: move |has: &dyn Fn(&String) -> bool| membership.has_joined() && filled.all_owned(has),
+        is_filled: move |has: &dyn Fn(&String) -> bool| {
+            // A standby probes nothing, so it has all of its items.
+            let stands_by = leader
+                .as_ref()
+                .is_some_and(|leader| leader.borrow().as_ref() != Some(&me));
+            (stands_by || !members.borrow().is_empty()) && filled.all_witnessed(has)
+        },
     };
-    let addresses = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
-    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE)).led_by(replica.leader.clone());
-    view.spawn(base, own, peers);
-    view
+    let peers = ReplicaEndpoints::new(replica.membership.clone(), base.peer_dialer(SERVICE));
+    view.spawn(base, own, peers.led_by(replica.leader.clone()));
 }

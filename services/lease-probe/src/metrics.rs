@@ -72,12 +72,12 @@ pub(crate) const ACTIVE_PROBES: Gauge =
 
 pub(crate) const SHOOTS: Gauge<&Outcome> = Gauge::new(
     "watchdog_shoots",
-    "Shoots that this replica owns, by outcome of their verdict.",
+    "Shoots of which this replica is the first witness, by outcome of their verdict.",
 );
 
 pub(crate) const SKIPPED: Gauge<SkipReasonName> = Gauge::new(
     "watchdog_shoots_skipped",
-    "Shoots that this replica owns and does not probe, by reason.",
+    "Shoots of which this replica is the first witness and that are not probed, by reason.",
 );
 
 pub(crate) const PROBE_FAILURES: Counter<(ShootLabel<'_>, (Endpoint, FailureReason))> = Counter::new(
@@ -109,6 +109,12 @@ pub(crate) const UNPROTECTED: Gauge<(ShootLabel<'_>, &Outcome)> = Gauge::new(
     "watchdog_shoot_unprotected",
     "1 for each shoot whose nodes cannot be judged, so that nothing would be scaled down if they were cut off, by \
      shoot and outcome: pending, api_server_unreachable, throttled or inconclusive.",
+);
+
+pub(crate) const GRACE_TOO_SHORT: Gauge<ShootLabel<'_>> = Gauge::new(
+    "watchdog_shoot_grace_period_too_short",
+    "1 for each shoot whose kube-controller-manager acts before a loss can be proven, by shoot. Such a shoot is not \
+     protected.",
 );
 
 pub(crate) const OUTCOME_CHANGED: Gauge<ShootLabel<'_>> = Gauge::new(

@@ -206,7 +206,7 @@ async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_w
     let mut connection = connection(&server);
     get(&mut connection, "/version").await.unwrap();
     assert_eq!(
-        connection.take_observations().suspicion,
+        connection.take_suspicion(),
         None,
         "the first connection is no evidence"
     );
@@ -217,7 +217,7 @@ async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_w
     assert!(answer.sent > sent, "the second request was answered");
     assert_eq!(server.counters().connections, 2);
     assert!(
-        matches!(connection.take_observations().suspicion, Some(Suspicion::SilentAt(at)) if at < answer.sent)
+        matches!(connection.take_suspicion(), Some(Suspicion { since, silent: true, .. }) if since < answer.sent)
     );
 }
 
@@ -261,7 +261,10 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
     server.thaw();
     assert_eq!(get(&mut connection, "/version").await.unwrap().status, 200);
     assert_eq!(server.counters().connections, 2);
-    let Some(Suspicion::SilentSince(since)) = connection.take_observations().suspicion else {
+    let Some(Suspicion {
+        since, silent: true, ..
+    }) = connection.take_suspicion()
+    else {
         panic!("nothing is suspected")
     };
     assert!(

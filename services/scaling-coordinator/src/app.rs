@@ -6,7 +6,9 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::membership::{Exclusive, ReplicaAddresses};
+use watchdog_kube::leadership::Leadership;
+use watchdog_kube::leadership::forward::ForwardToLeader;
+use watchdog_kube::members::Members;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
@@ -28,8 +30,8 @@ use watchdog_watch_stream::stream::Streams;
 
 use self::observers::Observers;
 use crate::cluster::clusters::Clusters;
+use crate::cluster::requests::{ResourceRequests, RestoredEtcd};
 use crate::cluster::resources::Resources;
-use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::Controller;
@@ -50,6 +52,9 @@ pub mod release;
 /// Name of the service in membership Leases, in Kubernetes Events and in its requests.
 pub const SERVICE: &str = "scaling-coordinator";
 
+/// The Lease by which the replicas elect a leader.
+pub const LEADER_LEASE: &str = "scaling-coordinator-leader";
+
 /// Name of the service that observes the shoots, in its membership Leases.
 const LEASE_PROBE: &str = "lease-probe";
 
@@ -62,9 +67,9 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let replica = Replica::<Exclusive>::join(&base, SERVICE, config.timing).await?;
+    let mut replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election).await?;
     let addresses = if config.lease_probe.is_empty() {
-        replica.find(&base, "discovery", LEASE_PROBE, config.timing)
+        replica.find_members(&base, LEASE_PROBE)
     } else {
         named(&config.lease_probe)
     };
@@ -90,7 +95,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 /// When the traces cannot be sent.
 pub fn start(
     base: &ServiceBuilder,
-    replica: &Replica<Exclusive>,
+    replica: &Replica<Leadership>,
     config: Config,
     lease_probes: ReplicaEndpoints,
     routes: &mut RoutesBuilder,
@@ -109,31 +114,31 @@ pub fn start(
     let inputs = indexes.inputs(
         in_force,
         verdicts.clone(),
-        replica.membership.clone(),
+        replica.leadership().clone(),
         ModeSource::BySeed(config.mode),
         clock,
     );
-    let engine = indexes.engine(
+    let controller = indexes.controller(
         inputs.clone(),
         replica.granted_by,
         &base.identity,
         config.request_rate,
     );
-    let engine = engine.observe_events(config.observe_events);
-    let (shoots, write_counts) = (engine.states(), engine.write_counts());
-    let engine = engine.traced(Traces::new(tracer, verdicts.clone()));
+    let controller = controller.observe_events(config.observe_events);
+    let (shoots, write_counts) = (controller.states(), controller.write_counts());
+    let controller = controller.traced(Traces::new(tracer, verdicts.clone()));
     base.tasks
-        .critical("engine", engine.recorded(history.clone()).run());
+        .critical("controller", controller.recorded(history.clone()).run());
 
-    let addresses = replica.find(base, "peers", SERVICE, config.timing);
-    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE)).led_by(replica.leader.clone());
-    let service = ScalingApi {
-        scaling: merge_scaling(base, &shoots, &inputs, clock, peers.clone()),
-        events: merge_events(base, &history, clock, peers),
+    let leadership = replica.leadership().clone();
+    let api = ScalingApi {
+        scaling: scaling_view(base, &leadership, &shoots, &inputs, clock),
+        events: events_view(base, &leadership, &history, clock),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
     };
-    routes.add_service(ScalingServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
+    let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
+    routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
     Ok(Arc::new(Scrape {
         shoots,
         write_counts,
@@ -143,27 +148,27 @@ pub fn start(
 }
 
 /// Replicas whose addresses the command line has; the address is the name, too.
-fn named(addresses: &[String]) -> watch::Receiver<ReplicaAddresses> {
+fn named(addresses: &[String]) -> watch::Receiver<Members> {
     let named = addresses.iter().map(|address| address.as_str().into());
-    watch::Sender::new(named.clone().zip(named).collect::<ReplicaAddresses>()).subscribe()
+    watch::Sender::new(named.clone().zip(named).collect::<Members>()).subscribe()
 }
 
-/// Keeps the history of the shoots that this replica owns.
+/// Keeps the history of the shoots that this replica acts on.
 fn keep_history(
     base: &ServiceBuilder,
-    replica: &Replica<Exclusive>,
+    replica: &Replica<Leadership>,
     limits: HistoryLimits,
     clock: Clock,
 ) -> Arc<HistoryStore> {
-    let membership = replica.membership.clone();
-    let owns = move |shoot: &str| membership.owns(shoot);
+    let leadership = replica.leadership().clone();
+    let owns = move |_: &str| leadership.holds_lease();
     Arc::new(HistoryStore::new(limits, clock, base.identity.clone(), owns))
 }
 
 /// Watches the seed, and checks the permissions for that. Returns the configuration in force.
 fn spawn_watches(
     base: &ServiceBuilder,
-    replica: &Replica<Exclusive>,
+    replica: &Replica<Leadership>,
     indexes: &Indexes,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) -> watch::Receiver<Arc<ProberConfig>> {
@@ -179,33 +184,33 @@ fn spawn_watches(
     indexes.follow(rules)
 }
 
-/// Merges the scaling states of this replica with those of the others.
-fn merge_scaling(
+/// The scaling states of the seed. Only the leader is asked.
+fn scaling_view(
     base: &ServiceBuilder,
+    leadership: &Leadership,
     shoots: &StateStore<String, ShootScaling>,
     inputs: &Arc<DecisionInputs>,
     clock: Clock,
-    peers: ReplicaEndpoints,
 ) -> MergedView<pb::ShootScaling> {
     let view = MergedView::new(base.identity.clone());
-    let (exists, filled) = (inputs.clone(), inputs.clone());
+    let filled = inputs.clone();
     let own = OwnItems {
         store: shoots.clone(),
         encode: move |shoot: &String, scaling: &ShootScaling| convert::shoot_scaling(shoot, scaling, clock),
         key: String::clone,
-        exists: move |shoot: &String| !exists.is_unknown(shoot),
+        exists: |_: &String| true,
         is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_owned(has),
     };
-    view.spawn(base, own, peers);
+    view.spawn_led(base, own, leadership.subscribe());
     view
 }
 
-/// Merges the history that this replica keeps with that of the others.
-fn merge_events(
+/// The history that the leader keeps. Only the leader is asked.
+fn events_view(
     base: &ServiceBuilder,
+    leadership: &Leadership,
     history: &HistoryStore,
     clock: Clock,
-    peers: ReplicaEndpoints,
 ) -> MergedView<pb::ShootEvent> {
     let (view, identity) = (MergedView::new(base.identity.clone()), base.identity.clone());
     let own = OwnItems {
@@ -213,10 +218,10 @@ fn merge_events(
         encode: move |key: &NamePair, event: &ShootEvent| convert::shoot_event(key, event, &identity, clock),
         key: NamePair::clone,
         exists: |_: &NamePair| true,
-        // It has what has happened since it started.
+        // It has what has happened since it began to lead.
         is_filled: |_: &dyn Fn(&NamePair) -> bool| true,
     };
-    view.spawn(base, own, peers);
+    view.spawn_led(base, own, leadership.subscribe());
     view
 }
 
@@ -233,13 +238,14 @@ struct Indexes {
     work_queue: Arc<WorkQueue>,
     clusters: Arc<Clusters>,
     resources: Arc<Resources>,
+    restored: RestoredEtcd,
     readiness: Readiness,
     tasks: Tasks,
 }
 
 impl Indexes {
     fn new(seed: &kube::Client, readiness: &Readiness, tasks: &Tasks, granted_by: PermissionGrantor) -> Self {
-        let work_queue = Arc::new(WorkQueue::default());
+        let (work_queue, restored) = (Arc::new(WorkQueue::default()), RestoredEtcd::default());
         // With gardenlet's permissions this program stands where the existing watchdog stood.
         let predecessor = match granted_by {
             PermissionGrantor::Gardenlet => Some(EXISTING_WATCHDOG_FIELD_MANAGER),
@@ -247,9 +253,10 @@ impl Indexes {
         };
         Self {
             seed: seed.clone(),
-            clusters: Arc::new(Clusters::new(seed.clone(), work_queue.clone())),
+            clusters: Arc::new(Clusters::new(seed.clone(), restored.clone(), work_queue.clone())),
             resources: Arc::new(Resources::new(work_queue.clone()).in_place_of(predecessor)),
             work_queue,
+            restored,
             readiness: readiness.clone(),
             tasks: tasks.clone(),
         }
@@ -262,14 +269,14 @@ impl Indexes {
         let follow = watches::clusters(
             self.seed.clone(),
             self.clusters.clone(),
-            self.resources.clone(),
+            self.restored.clone(),
             self.readiness.clone(),
             self.tasks.draining(),
         );
         self.tasks.critical("clusters", follow);
         let follow = watches::resources(
             self.seed.clone(),
-            self.resources.clone(),
+            (self.resources.clone(), self.restored.clone()),
             rules,
             in_force.clone(),
             self.readiness.clone(),
@@ -283,25 +290,26 @@ impl Indexes {
         &self,
         config: watch::Receiver<Arc<ProberConfig>>,
         verdicts: Arc<VerdictTable>,
-        membership: Exclusive,
+        leadership: Leadership,
         mode_source: ModeSource,
         clock: Clock,
     ) -> Arc<DecisionInputs> {
         self.wake_all_on("configuration", config.clone());
-        self.wake_all_on("ownership", membership.subscribe());
+        self.wake_all_on("leadership", leadership.subscribe());
+        self.wake_all_on("leader", leadership.leader());
         Arc::new(DecisionInputs {
             config,
             verdicts,
             clusters: self.clusters.clone(),
             resources: self.resources.clone(),
-            membership,
+            leadership,
             draining: self.tasks.draining(),
             mode_source,
             clock,
         })
     }
 
-    fn engine(
+    fn controller(
         &self,
         inputs: Arc<DecisionInputs>,
         granted_by: PermissionGrantor,
@@ -311,8 +319,15 @@ impl Indexes {
         let events =
             watchdog_kube::events::start(self.seed.clone(), SERVICE, identity, &self.readiness, &self.tasks);
         let events = events.open_if(granted_by == PermissionGrantor::Chart);
-        let writer = ResourceWriter::new(self.seed.clone(), self.clusters.clone(), self.resources.clone());
-        Controller::new(inputs, self.work_queue.clone(), writer, events, request_rate)
+        let (resources, restored) = (self.resources.clone(), self.restored.clone());
+        let requests = ResourceRequests::new(self.seed.clone(), resources, restored.clone());
+        Controller::new(
+            inputs,
+            self.work_queue.clone(),
+            (requests, restored),
+            events,
+            request_rate,
+        )
     }
 
     /// Reconciles every shoot whenever something changes that concerns all of them.

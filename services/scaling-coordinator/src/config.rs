@@ -8,7 +8,7 @@ use watchdog_api::names::{is_dns_label, is_dns_subdomain};
 use watchdog_api::policy::{Mode, parse_seed_mode};
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::key::ObjectKey;
-use watchdog_kube::membership::Timing;
+use watchdog_kube::leadership::ElectionTiming;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
@@ -32,11 +32,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     tls_server_name: Option<String>,
 
-    /// Most requests about shoots that this replica sends to the seed in a second. A scale-down takes one for each
-    /// Deployment and one for each level, which confirms the Cluster. So the default scales 1,000 shoots of three
-    /// Deployments in two levels down in five seconds, within the ten that the default grace period leaves. A
-    /// kube-apiserver takes several times as many.
-    #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    /// Most requests about shoots that this replica sends to the seed in a second. A scale-down of three Deployments in
+    /// two levels takes at most seven. So the default scales 1,000 shoots down in 3.5 seconds, within the seven that
+    /// the default grace period leaves. At most 64 are under way at once, however slow the API server is.
+    #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
     /// Default mode of the shoots of the seed: protect, or observe. In observe everything is decided, timed, reported
@@ -109,8 +108,8 @@ pub struct Config {
     pub observe_events: bool,
     /// The events that are kept.
     pub history: HistoryLimits,
-    /// How long the membership takes for what; [`Timing::PRODUCTION`] except in tests.
-    pub timing: Timing,
+    /// How long the leader election takes for what; its default except in tests.
+    pub election: ElectionTiming,
     /// Where traces go, if anywhere.
     pub otlp_endpoint: Option<OtlpEndpoint>,
     /// The configuration file.
@@ -158,7 +157,7 @@ impl CommandLine for Args {
                 per_shoot: self.history_per_shoot.into(),
                 total: usize::try_from(self.history_total).unwrap_or(usize::MAX),
             },
-            timing: Timing::PRODUCTION,
+            election: ElectionTiming::default(),
             otlp_endpoint: self.otlp_endpoint,
             file,
             release,

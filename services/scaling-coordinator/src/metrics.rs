@@ -14,6 +14,13 @@ label!("direction": Direction = [Direction::Down, Direction::Up, Direction::Rele
 label!("result": WriteResult = WriteResult::ALL);
 label!(pub(crate) enum ReplicaState: "state" { Known = "known", Synced = "synced" });
 
+label!(pub(crate) enum IncidentStage: "stage" {
+    LastRenewalToVerdict = "last_renewal_to_verdict",
+    VerdictToFirstWrite = "verdict_to_first_write",
+    VerdictToLastWrite = "verdict_to_last_write",
+    HealthyToRestored = "healthy_to_restored",
+});
+
 /// The state of a shoot.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShootLabels {
@@ -77,11 +84,22 @@ pub(crate) const FAILURES: Counter<Direction> = Counter::new(
     "Times a resource failed its level: all tries failed, or it is absent and not optional; by direction.",
 );
 
+pub(crate) const INCIDENTS: Counter<()> = Counter::new(
+    "watchdog_incidents_total",
+    "Incidents that have ended: a shoot was cut off, or scaled, and everything is restored.",
+);
+
+pub(crate) const INCIDENT_STAGES: Histogram<IncidentStage> = Histogram::new(
+    "watchdog_incident_stage_seconds",
+    "Duration of the stages of incidents that have ended, by stage: last_renewal_to_verdict, verdict_to_first_write, \
+     verdict_to_last_write, healthy_to_restored.",
+);
+
 pub(crate) const SHOOTS: Gauge<ShootLabels> = Gauge::new(
     "watchdog_scaling_shoots",
     "Shoots that this replica owns, by direction (down, up or hold), state of the flow (holding, settled, running, \
-     failed) and why they are held (no; cluster, ownership, unreported, expired, verdict, mode; disagreement and \
-     outdated: lease-probe is not as it should be).",
+     failed, kept_back) and why they are held (no; cluster, ownership, unreported, expired, verdict, mode; \
+     disagreement and outdated: lease-probe is not as it should be).",
 );
 
 pub(crate) const SHOOTS_BY_MODE: Gauge<ModeLabels> = Gauge::new(
@@ -137,6 +155,8 @@ pub(crate) fn register() {
     FIRST_WRITE.register();
     REACHED.register();
     FAILURES.register();
+    INCIDENTS.register();
+    INCIDENT_STAGES.register();
     WAITING.register();
     UNDER_WAY.register();
 }

@@ -15,11 +15,6 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// Take the dependants of a Service also from its annotation dependency-watchdog.gardener.cloud/dependants. Takes
-    /// the permission to list and watch all Services.
-    #[arg(long)]
-    dependants_annotation: bool,
-
     /// Mode: protect, or observe. In observe everything is decided, timed, reported and counted, and no pod is
     /// deleted.
     #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
@@ -29,7 +24,8 @@ pub struct Args {
     #[arg(long)]
     observe_events: bool,
 
-    /// Requests a second to the seed's API server at most; those of the membership are not counted
+    /// Requests a second to the seed's API server at most, after a burst of 200; those of the leader election are not
+    /// counted
     #[arg(long, default_value = "100", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     request_rate: u16,
 }
@@ -41,13 +37,11 @@ pub struct Config {
     pub common: CommonArgs,
     /// The configuration file.
     pub file: ConfigFile<WeederConfig>,
-    /// True when Services may declare dependants by an annotation.
-    pub dependants_annotation: bool,
     /// Mode: protect or observe.
     pub mode: Mode,
     /// Kubernetes Events also in mode observe.
     pub observe_events: bool,
-    /// Requests a second at most, of everything except the membership.
+    /// Requests a second at most after a burst, of everything except the leader election.
     pub request_rate: u16,
 }
 
@@ -63,7 +57,6 @@ impl CommandLine for Args {
         Ok(Config {
             common: self.common,
             file,
-            dependants_annotation: self.dependants_annotation,
             mode: self.mode,
             observe_events: self.observe_events,
             request_rate: self.request_rate,

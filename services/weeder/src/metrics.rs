@@ -25,14 +25,13 @@ label!(pub(crate) enum DeletionAnswer: "result" {
     KeptBack = "kept_back",
 });
 label!(pub(crate) enum Discovered: "discovered" { AtStart = "at_start", Later = "later" });
-label!(pub(crate) enum DeletionEffect: "outcome" { Useful = "useful", Useless = "useless" });
-label!(pub(crate) enum EndpointReadResult: "result" {
-    Ok = "ok",
-    Forbidden = "forbidden",
-    Throttled = "throttled",
-    Failed = "failed",
+label!(pub(crate) enum KeepLabel: "reason" {
+    YoungerThanRecovery = "younger_than_recovery",
+    NoController = "no_controller",
+    Job = "job",
+    ExcludedKind = "excluded_kind",
+    StaticPod = "static_pod",
 });
-label!(pub(crate) struct WatchScope: "scope");
 label!(pub(crate) struct ObjectKind: "kind");
 
 /// How the container of a deleted pod ended: service, container, exit code and reason.
@@ -40,23 +39,24 @@ pub(crate) struct DeletedPodLabels([String; 4]);
 
 pub(crate) const SERVICES: Gauge<ReadinessLabel> = Gauge::new(
     "watchdog_weeder_services",
-    "Services in the namespaces of this replica, by readiness: ready or not_ready.",
+    "Configured services that have endpoints, by readiness: ready or not_ready.",
 );
 
 pub(crate) const WEEDERS: Gauge<WeederPhase> = Gauge::new(
     "watchdog_weeders",
-    "Weeders that live on this replica, by state: queued (the service has not been ready for long enough) or active.",
+    "Recoveries of services that count now, by state: queued (the service has not been ready for long enough) or \
+     active.",
 );
 
 pub(crate) const STARTED: Counter = Counter::new(
     "watchdog_weeders_started_total",
-    "Weeders that started because a service became ready.",
+    "Weeders that started because a service recovered. Every replica counts them, the leader and the standbys.",
 );
 
 pub(crate) const ENDED: Counter<WeederEnd> = Counter::new(
     "watchdog_weeders_ended_total",
-    "Weeders that ended, by how: ended (lived out their time) or cancelled (their namespace ended, moved to another \
-     replica or is no longer configured). A weeder that a new one replaces is not counted.",
+    "Weeders that ended, by how: ended (lived out their time) or cancelled (their service was not ready again or is no \
+     longer configured). A weeder that a new one replaces is not counted.",
 );
 
 pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
@@ -71,21 +71,14 @@ pub(crate) const DELETION_DELAY: Histogram<Discovered> = Histogram::new(
      (since it was seen to crash while the weeder lived).",
 );
 
-pub(crate) const SAVED: Counter = Counter::new(
-    "watchdog_weeder_recovery_seconds_saved_total",
-    "Crash back-off that was left when a pod was deleted, estimated from its restarts: the time by which it starts \
-     sooner.",
-);
-
 pub(crate) const PENDING: Gauge = Gauge::new(
     "watchdog_weeder_pending_deletions",
-    "Crash-looping pods that wait to be deleted or are being deleted.",
+    "Crash-looping pods that wait for a decision or are being deleted; 0 on a standby.",
 );
 
-pub(crate) const OUTCOMES: Counter<DeletionEffect> = Counter::new(
-    "watchdog_weeder_deletion_outcomes_total",
-    "Deletions that were judged, once for each container of a controller, by outcome: useful (no successor crashed \
-     within a minute) or useless.",
+pub(crate) const USELESS: Counter = Counter::new(
+    "watchdog_weeder_useless_deletions_total",
+    "Deletions that did not help: the successor crashed within a minute of its creation.",
 );
 
 pub(crate) const DELETED_PODS: Counter<DeletedPodLabels> = Counter::new(
@@ -94,43 +87,31 @@ pub(crate) const DELETED_PODS: Counter<DeletedPodLabels> = Counter::new(
      combinations other.",
 );
 
-pub(crate) const LEFT_ALONE: Counter = Counter::new(
+pub(crate) const LEFT_ALONE: Counter<KeepLabel> = Counter::new(
     "watchdog_weeder_left_alone_total",
-    "Containers that kept crashing although their service was ready, and whose pods are left alone after three \
-     deletions.",
+    "Crash-looping dependants of a recovered service that are not deleted, by reason: younger_than_recovery (they \
+     crash for reasons of their own), no_controller, job, excluded_kind or static_pod.",
 );
 
-pub(crate) const FLAPPING: Counter = Counter::new(
+pub(crate) const HELD_BACK: Counter = Counter::new(
     "watchdog_weeder_flapping_services_total",
-    "Times that a service became ready for the fourth time in a minute; its dependants are deleted once it has been \
-     ready for 30 s.",
+    "Times that a service became ready for the fourth time in a minute; its dependants wait until the minute is over.",
 );
 
 pub(crate) const CRASHING: Gauge = Gauge::new(
     "watchdog_weeder_crashing_pods",
-    "Dependants in CrashLoopBackOff that this replica sees, whether or not a weeder is responsible for them.",
-);
-
-pub(crate) const ENDPOINT_READS: Counter<EndpointReadResult> = Counter::new(
-    "watchdog_weeder_endpoint_reads_total",
-    "Times that the pods behind the endpoints of a service were read to learn since when it is ready, by result: ok, \
-     forbidden, throttled or failed.",
+    "Dependants in CrashLoopBackOff, whether or not their service has recovered.",
 );
 
 pub(crate) const REQUESTS: Gauge = Gauge::new(
     "watchdog_weeder_requests_in_flight",
-    "Deletions of pods and reads of endpoint pods under way; never more than 32.",
-);
-
-pub(crate) const POD_WATCHES: Gauge<WatchScope> = Gauge::new(
-    "watchdog_weeder_pod_watches",
-    "Watches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
+    "Deletions of pods under way or waiting for their turn; never more than 32.",
 );
 
 pub(crate) const MALFORMED: Counter<ObjectKind> = Counter::new(
     "watchdog_weeder_malformed_objects_total",
-    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint, no crash \
-     loop and no annotation.",
+    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint and no \
+     crash loop.",
 );
 
 /// Combinations of labels of [`DELETED_PODS`] at most: names of containers are not a closed set.
@@ -142,11 +123,9 @@ pub(crate) fn register() {
     DELETIONS.register();
     DELETED_PODS.register();
     DELETION_DELAY.register();
-    SAVED.register();
-    OUTCOMES.register();
+    USELESS.register();
     LEFT_ALONE.register();
-    FLAPPING.register();
-    ENDPOINT_READS.register();
+    HELD_BACK.register();
     REQUESTS.register();
     MALFORMED.register();
 }
@@ -159,16 +138,6 @@ impl From<&RequestFailure> for DeletionAnswer {
             RequestFailure::Forbidden(_) => Self::Forbidden,
             RequestFailure::Throttled(_) => Self::Throttled,
             RequestFailure::Failed(_) => Self::Failed,
-        }
-    }
-}
-
-impl From<&RequestFailure> for EndpointReadResult {
-    fn from(failure: &RequestFailure) -> Self {
-        match failure {
-            RequestFailure::Forbidden(_) => Self::Forbidden,
-            RequestFailure::Throttled(_) => Self::Throttled,
-            RequestFailure::Gone | RequestFailure::Changed | RequestFailure::Failed(_) => Self::Failed,
         }
     }
 }

@@ -13,8 +13,8 @@ async fn twelve_weeders(seed: &Seed) {
     for i in 0..6 {
         let namespace = format!("shoot--{i}");
         seed.namespace(&namespace);
-        seed.service(&namespace, "etcd", true);
-        seed.service(&namespace, "kube-apiserver", true);
+        seed.recover(&namespace, "etcd");
+        seed.recover(&namespace, "kube-apiserver");
     }
 }
 

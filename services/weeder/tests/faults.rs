@@ -12,12 +12,18 @@ use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction, Rule};
 use watchdog_test_support::in_process::rule;
 
-/// A seed with a namespace in which etcd is ready, and a weeder of it that follows its dependants.
-async fn following() -> (Seed, Weeder) {
+/// A seed with a namespace in which etcd has recovered after these pods were created, which run, and its weeder.
+async fn following(pods: &[&str]) -> (Seed, Weeder) {
     let seed = Seed::new().await;
-    seed.service("shoot", "etcd", true);
+    seed.service("shoot", "etcd", false);
+    for pod in pods {
+        seed.pod("shoot", pod, "apiserver");
+    }
     let weeder = seed.ready().await;
-    weeder.wait_following(&seed, "shoot", "etcd", 1).await;
+    seed.next_second().await;
+    seed.service("shoot", "etcd", true);
+    let active = |w: &pb::Weeder| w.state() == pb::WeederState::Active;
+    weeder.wait("shoot", "etcd", "it is active", active).await;
     (seed, weeder)
 }
 
@@ -33,8 +39,7 @@ fn results(weeding: &pb::Weeder) -> Vec<pb::DeletionResult> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_recovers_before_the_deletion_arrives_is_left_alone() {
-    let (seed, weeder) = following().await;
-    seed.pod("shoot", "kube-apiserver", "apiserver");
+    let (seed, weeder) = following(&["kube-apiserver"]).await;
     seed.api
         .inject(on_deletions(FaultAction::Delay { millis: 1_000 }).times(1));
     seed.crash("shoot", "kube-apiserver");
@@ -57,8 +62,7 @@ async fn a_pod_that_recovers_before_the_deletion_arrives_is_left_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_is_opened_again() {
-    let (seed, weeder) = following().await;
-    seed.pod("shoot", "kube-apiserver", "apiserver");
+    let (seed, weeder) = following(&["kube-apiserver"]).await;
     seed.api.silence_watches();
     seed.crash("shoot", "kube-apiserver");
     seed.gone("shoot", "kube-apiserver").await;
@@ -67,12 +71,10 @@ async fn a_silent_watch_is_opened_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_of_the_same_name_is_another_pod() {
-    let (seed, weeder) = following().await;
-    seed.crashing("shoot", "etcd-0", "apiserver");
-    seed.gone("shoot", "etcd-0").await;
+    let (seed, weeder) = following(&["etcd-0"]).await;
     seed.api
         .inject(on_deletions(FaultAction::Delay { millis: 1_000 }).times(1));
-    seed.crashing("shoot", "etcd-0", "apiserver");
+    seed.crash("shoot", "etcd-0");
     let old = seed
         .api
         .store()
@@ -87,21 +89,23 @@ async fn a_pod_of_the_same_name_is_another_pod() {
     let weeding = weeder
         .wait("shoot", "etcd", "the deletion was answered", attempted)
         .await;
-    let attempt = weeding.deletions.iter().find(|d| d.uid == old).unwrap();
-    assert_eq!(attempt.result(), pb::DeletionResult::Obsolete);
-    assert!(seed.exists("shoot", "etcd-0"), "the new one runs");
+    assert_eq!(results(&weeding), [pb::DeletionResult::Obsolete]);
     seed.crash("shoot", "etcd-0");
-    seed.gone("shoot", "etcd-0").await;
+    let left = |w: &pb::Weeder| !w.left_alone.is_empty();
+    weeder
+        .wait("shoot", "etcd", "the new one is left alone", left)
+        .await;
+    assert!(seed.exists("shoot", "etcd-0"));
     weeder.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_throttled_deletion_waits_as_long_as_it_is_asked_to() {
-    let (seed, weeder) = following().await;
+    let (seed, weeder) = following(&["kube-apiserver"]).await;
     seed.api
         .inject(on_deletions(FaultAction::TooManyRequests { retry_after: 2 }).times(1));
     let begun = Instant::now();
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crash("shoot", "kube-apiserver");
     let refused = |w: &pb::Weeder| results(w) == [pb::DeletionResult::Refused];
     let weeding = weeder.wait("shoot", "etcd", "it is refused", refused).await;
     let message = &weeding.deletions[0].message;
@@ -121,9 +125,9 @@ async fn a_throttled_deletion_waits_as_long_as_it_is_asked_to() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forbidden_deletion_names_the_permission_and_is_tried_again() {
-    let (seed, weeder) = following().await;
+    let (seed, weeder) = following(&["kube-apiserver"]).await;
     seed.api.deny(rule(&["delete"], &["pods"]));
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crash("shoot", "kube-apiserver");
     let refused = |w: &pb::Weeder| results(w) == [pb::DeletionResult::Refused];
     let weeding = weeder.wait("shoot", "etcd", "it is refused", refused).await;
     let message = &weeding.deletions[0].message;
@@ -138,7 +142,7 @@ async fn a_forbidden_deletion_names_the_permission_and_is_tried_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deletions_are_tried_again_when_the_server_fails() {
-    let (seed, weeder) = following().await;
+    let (seed, weeder) = following(&["kube-apiserver-0", "kube-apiserver-1", "kube-apiserver-2"]).await;
     for (i, action) in [FaultAction::InternalError, FaultAction::Cut, FaultAction::Garbage]
         .into_iter()
         .enumerate()
@@ -146,7 +150,7 @@ async fn deletions_are_tried_again_when_the_server_fails() {
         let garbage = action == FaultAction::Garbage;
         seed.api.inject(on_deletions(action).times(1));
         let pod = format!("kube-apiserver-{i}");
-        seed.crashing("shoot", &pod, "apiserver");
+        seed.crash("shoot", &pod);
         if garbage {
             // A success is a success, whatever its body says.
             eventually("it was attempted", || {
@@ -165,9 +169,9 @@ async fn deletions_are_tried_again_when_the_server_fails() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_does_not_delete_twice() {
-    let (seed, weeder) = following().await;
+    let (seed, weeder) = following(&["kube-apiserver", "marker"]).await;
     seed.api.inject(on_deletions(FaultAction::ApplyAndHang).times(1));
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crash("shoot", "kube-apiserver");
     seed.gone("shoot", "kube-apiserver").await;
     // The new pod has the same name and runs.
     seed.pod("shoot", "kube-apiserver", "apiserver");
@@ -180,62 +184,33 @@ async fn a_lost_answer_does_not_delete_twice() {
         weeding.deletions[0].message.contains("no answer within "),
         "{weeding:#?}"
     );
-    seed.crashing("shoot", "marker", "apiserver");
+    seed.crash("shoot", "marker");
     seed.gone("shoot", "marker").await;
     assert!(seed.exists("shoot", "kube-apiserver"));
     weeder.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn evidence_that_cannot_be_read_is_asked_for_again() {
-    let seed = Seed::new().await;
-    let on_reads = |action| {
-        Fault::always(action)
-            .verb("list")
-            .path("/api/v1/namespaces/shoot/pods")
-            .times(1)
-    };
-    seed.service("shoot", "etcd", true);
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
-    for action in [
-        FaultAction::InternalError,
-        FaultAction::Garbage,
-        FaultAction::TooManyRequests { retry_after: 1 },
-    ] {
-        seed.api.inject(on_reads(action));
-    }
-    let weeder = seed.start("weeder-0").await;
-    let trying = |w: &pb::Weeder| w.message.contains("cannot be read; trying again");
-    weeder.wait("shoot", "etcd", "it says so", trying).await;
-    seed.gone("shoot", "kube-apiserver").await;
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn watches_that_are_dropped_or_compacted_are_opened_again() {
     for gone_as_status in [false, true] {
-        let (seed, weeder) = following().await;
+        let (seed, weeder) = following(&["first", "second"]).await;
+        seed.service("shoot", "kube-apiserver", false);
+        weeder.wait_service("shoot", "kube-apiserver", false).await;
         seed.api.set_gone_as_status(gone_as_status);
-        seed.pod("shoot", "kube-apiserver", "apiserver");
-        for compact in [false, true] {
-            let watches = pod_watches(&seed);
-            if compact {
-                // What happens while the server is away is forgotten before the watches come back.
-                seed.api.stop().await.unwrap();
-                seed.crash("shoot", "kube-apiserver");
-                seed.service("shoot", "kube-apiserver", true);
-                seed.crashing("shoot", "kcm", "controller-manager");
-                seed.api.compact();
-                seed.api.resume().await.unwrap();
-                seed.gone("shoot", "kcm").await;
-            } else {
-                seed.api.drop_watches();
-                eventually("the pods are watched again", || pod_watches(&seed) > watches).await;
-                seed.crash("shoot", "kube-apiserver");
-            }
-            seed.gone("shoot", "kube-apiserver").await;
-            seed.pod("shoot", "kube-apiserver", "apiserver");
-        }
+        let watches = pod_watches(&seed);
+        seed.api.drop_watches();
+        eventually("the pods are watched again", || pod_watches(&seed) > watches).await;
+        seed.crash("shoot", "first");
+        seed.gone("shoot", "first").await;
+        // What happens while the server is away is forgotten before the watches come back.
+        seed.api.stop().await.unwrap();
+        seed.crash("shoot", "second");
+        seed.crashing("shoot", "kcm", "controller-manager");
+        seed.service("shoot", "kube-apiserver", true);
+        seed.api.compact();
+        seed.api.resume().await.unwrap();
+        seed.gone("shoot", "kcm").await;
+        seed.gone("shoot", "second").await;
         weeder.stop().await;
     }
 }
@@ -244,7 +219,7 @@ async fn watches_that_are_dropped_or_compacted_are_opened_again() {
 async fn a_watch_on_pods_that_cannot_be_opened_is_replaced_by_lists() {
     let seed = Seed::new().await;
     seed.api.deny(rule(&["watch"], &["pods"]));
-    seed.service("shoot", "etcd", true);
+    seed.service("shoot", "etcd", false);
     seed.pod("shoot", "kube-apiserver", "apiserver");
     let weeder = seed.start("weeder-0").await;
     eventually("the missing permission is named", || {
@@ -252,6 +227,8 @@ async fn a_watch_on_pods_that_cannot_be_opened_is_replaced_by_lists() {
         why.contains("watch pods in all namespaces") && !why.contains("list pods")
     })
     .await;
+    weeder.wait_service("shoot", "etcd", false).await;
+    seed.service("shoot", "etcd", true);
     weeder
         .wait("shoot", "etcd", "it is active", |w| {
             w.state() == pb::WeederState::Active
@@ -268,8 +245,8 @@ async fn a_watch_on_pods_that_cannot_be_opened_is_replaced_by_lists() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_permissions_are_named_and_their_grant_is_noticed() {
     let seed = Seed::new().await;
-    seed.service("shoot", "etcd", true);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.recover("shoot", "etcd");
     seed.api.restrict("weeder-0", vec![]);
     let weeder = seed.start("weeder-0").await;
     let needed = [
@@ -278,18 +255,16 @@ async fn missing_permissions_are_named_and_their_grant_is_noticed() {
         "list pods in all namespaces",
         "watch pods in all namespaces",
         "delete pods in all namespaces",
-        "list namespaces in all namespaces",
-        "watch namespaces in all namespaces",
         "create events.events.k8s.io in all namespaces",
         "patch events.events.k8s.io in all namespaces",
-        "update leases.coordination.k8s.io in namespace garden",
+        "create leases.coordination.k8s.io in namespace garden",
     ];
     eventually("all missing permissions are named", || {
         let why = weeder.blocker("permissions").unwrap_or_default();
         needed.iter().all(|permission| why.contains(permission)) && !why.contains("endpoints in")
     })
     .await;
-    assert!(weeder.blocker("endpointslices").is_some() && weeder.blocker("membership").is_some());
+    assert!(weeder.blocker("endpointslices").is_some() && weeder.blocker("leader-election").is_some());
     assert!(seed.exists("shoot", "kube-apiserver"));
     // Exactly what is named is enough.
     let rule = |verbs: &[&str], group: &str, resource: &str| Rule {
@@ -305,7 +280,6 @@ async fn missing_permissions_are_named_and_their_grant_is_noticed() {
     let rules = vec![
         rule(&["list", "watch"], "discovery.k8s.io", "endpointslices"),
         rule(&["list", "watch", "delete"], "", "pods"),
-        rule(&["list", "watch"], "", "namespaces"),
         rule(&["create", "patch"], "events.k8s.io", "events"),
         rule(&["create"], "authorization.k8s.io", "selfsubjectaccessreviews"),
         leases,
@@ -327,8 +301,8 @@ async fn missing_permissions_are_named_and_their_grant_is_noticed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_away_is_waited_for() {
     let seed = Seed::new().await;
-    seed.service("shoot", "etcd", true);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.recover("shoot", "etcd");
     seed.api.stop().await.unwrap();
     let weeder = seed.start("weeder-0").await;
     eventually("it says what it waits for", || {
@@ -345,8 +319,7 @@ async fn an_api_server_that_is_away_is_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_objects_stop_nothing() {
-    let (seed, weeder) = following().await;
-    seed.pod("shoot", "broken", "apiserver");
+    let (seed, weeder) = following(&["broken", "kube-apiserver"]).await;
     seed.pod_status("shoot", "broken", json!({"containerStatuses": "what?"}));
     let broken = json!({
         "metadata": {"name": "broken", "labels": {"kubernetes.io/service-name": "kube-apiserver"}},
@@ -354,11 +327,11 @@ async fn broken_objects_stop_nothing() {
         "endpoints": {"no": "list"},
     });
     seed.api.create(&keys::ENDPOINT_SLICES, "shoot", broken).unwrap();
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crash("shoot", "kube-apiserver");
     seed.gone("shoot", "kube-apiserver").await;
-    seed.crashing("shoot", "kcm", "controller-manager");
+    seed.crashing("shoot", "kcm-2", "controller-manager");
     seed.service("shoot", "kube-apiserver", true);
-    seed.gone("shoot", "kcm").await;
+    seed.gone("shoot", "kcm-2").await;
     assert!(seed.exists("shoot", "broken"));
     weeder.stop().await;
 }

@@ -15,7 +15,7 @@ const DEPENDANTS: usize = 5;
 /// Deletions at one time.
 const MAX_REQUESTS: u64 = 32;
 
-/// Connections besides those of lists and deletions: watches, membership, Events, preflight.
+/// Connections besides those of deletions: watches, leader election, Events, preflight.
 const OTHER_CONNECTIONS: u64 = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -50,8 +50,7 @@ async fn a_thousand_services_become_ready_at_once() {
     for shoot in 0..SHOOTS {
         seed.service(&format!("shoot--{shoot}"), "kube-apiserver", true);
     }
-    // One is behind the service.
-    let pods = SHOOTS * (DEPENDANTS + 1);
+    let pods = SHOOTS * DEPENDANTS;
     let mut most_watches = 0;
     eventually("all that crashed are deleted", || {
         most_watches = most_watches.max(seed.api.counters().open_watches);
@@ -60,7 +59,6 @@ async fn a_thousand_services_become_ready_at_once() {
     .await;
     let took = begun.elapsed();
     assert_eq!(seed.deletions().len(), crashing, "each once, and no other");
-    // One of them is on the Leases of the other replicas.
     assert!(most_watches <= 7, "{most_watches} watches for {SHOOTS} weeders");
     let after = seed.api.counters();
     let connections = after.connections - before.connections;

@@ -4,10 +4,7 @@ mod support;
 
 use serde_json::json;
 use support::{CONFIG, Seed, eventually};
-use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
-use watchdog_sandbox::resource::keys;
-use watchdog_test_support::in_process::eventually_async;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
@@ -96,35 +93,6 @@ async fn the_chain_from_etcd_to_the_control_plane() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_that_ends_takes_its_weeder_along() {
-    let seed = Seed::new().await;
-    let terminating = json!({"metadata": {"name": "terminating", "finalizers": ["test/keep"]}});
-    seed.api.create(&keys::NAMESPACES, "", terminating).unwrap();
-    seed.namespace("gone");
-    for namespace in ["terminating", "gone"] {
-        seed.service(namespace, "etcd", true);
-        seed.pod(namespace, "kube-apiserver", "apiserver");
-    }
-    let weeder = seed.ready().await;
-    for namespace in ["terminating", "gone"] {
-        weeder.wait_following(&seed, namespace, "etcd", 1).await;
-        seed.delete(&keys::NAMESPACES, "", namespace);
-        let ended = |w: &pb::Weeder| w.state() == pb::WeederState::Cancelled;
-        let weeding = weeder.wait(namespace, "etcd", "it is cancelled", ended).await;
-        assert_eq!(weeding.message, "The namespace is terminating or gone.");
-    }
-    seed.crash("terminating", "kube-apiserver");
-    seed.service("terminating", "etcd", false);
-    seed.service("terminating", "etcd", true);
-    seed.namespace("after");
-    seed.service("after", "etcd", true);
-    seed.crashing("after", "kube-apiserver", "apiserver");
-    seed.gone("after", "kube-apiserver").await;
-    assert!(seed.exists("terminating", "kube-apiserver"));
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn endpoints_where_there_are_no_slices() {
     let seed = Seed::with_slices(false).await;
     seed.endpoints("shoot", "etcd", 0, 3);
@@ -148,9 +116,6 @@ async fn endpoints_where_there_are_no_slices() {
         lists.iter().all(|e| e.query.contains("metadata.name%3D")),
         "only those that are configured"
     );
-    seed.delete(&keys::ENDPOINTS, "shoot", "etcd");
-    seed.endpoints("shoot", "etcd", 1, 0);
-    weeder.wait("shoot", "etcd", "it is there", |_| true).await;
     weeder.stop().await;
 }
 
@@ -158,16 +123,19 @@ async fn endpoints_where_there_are_no_slices() {
 async fn a_changed_configuration_takes_effect_without_a_restart() {
     let seed = Seed::new().await;
     seed.configure("servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {role: nobody}}]}}");
-    seed.service("shoot", "etcd", true);
-    seed.service("shoot", "kube-apiserver", true);
+    seed.service("shoot", "etcd", false);
+    seed.service("shoot", "kube-apiserver", false);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.crashing("shoot", "kcm", "controller-manager");
     let weeder = seed.ready().await;
+    seed.service("shoot", "etcd", true);
     weeder.wait("shoot", "etcd", "it started", |_| true).await;
     assert_eq!(weeder.list().await.len(), 1);
     seed.configure("servicesAndDependantSelectors: [broken");
     seed.configure(CONFIG);
     seed.gone("shoot", "kube-apiserver").await;
+    weeder.wait_service("shoot", "kube-apiserver", false).await;
+    seed.service("shoot", "kube-apiserver", true);
     seed.gone("shoot", "kcm").await;
     weeder.wait_deleted("shoot", "kube-apiserver", 1).await;
     seed.configure(
@@ -186,61 +154,61 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_in_the_middle_loses_nothing() {
+async fn a_start_in_the_middle_of_a_recovery_helps_at_once_and_a_second_one_repeats_nothing() {
     let seed = Seed::new().await;
-    seed.service("shoot", "etcd", true);
-    seed.crashing("shoot", "kube-apiserver-1", "apiserver");
+    for i in 0..5 {
+        let namespace = format!("shoot--{i}");
+        seed.namespace(&namespace);
+        seed.crashing(&namespace, "kube-apiserver", "apiserver");
+        seed.recover(&namespace, "etcd");
+    }
+    seed.namespace("undated");
+    seed.crashing("undated", "kube-apiserver", "apiserver");
+    seed.service("undated", "etcd", true);
     let weeder = seed.ready().await;
-    seed.gone("shoot", "kube-apiserver-1").await;
+    for i in 0..5 {
+        let namespace = format!("shoot--{i}");
+        seed.gone(&namespace, "kube-apiserver").await;
+        let shown = weeder.wait_deleted(&namespace, "etcd", 1).await;
+        assert!(shown.first_sight);
+    }
     weeder.kill();
-    seed.crashing("shoot", "kube-apiserver-2", "apiserver");
+    seed.next_second().await;
+    for i in 0..5 {
+        seed.crashing(&format!("shoot--{i}"), "successor", "apiserver");
+    }
     let weeder = seed.ready().await;
-    seed.gone("shoot", "kube-apiserver-2").await;
-    weeder.wait_deleted("shoot", "etcd", 1).await;
+    for i in 0..5 {
+        let left = |w: &pb::Weeder| w.left_alone.iter().any(|left| left.pod == "successor");
+        let shown = weeder
+            .wait(&format!("shoot--{i}"), "etcd", "it is left alone", left)
+            .await;
+        let [left] = &shown.left_alone[..] else {
+            panic!("{shown:#?}")
+        };
+        assert_eq!(left.reason(), pb::KeepReason::YoungerThanRecovery);
+    }
+    assert_eq!(seed.deletions().len(), 5, "no other, and none without a date");
     weeder.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_share_the_namespaces() {
+async fn a_recovery_that_comes_while_nobody_leads_is_not_lost() {
     let seed = Seed::new().await;
-    let namespaces: Vec<String> = (0..20).map(|i| format!("shoot--{i}")).collect();
-    for namespace in &namespaces {
-        seed.namespace(namespace);
-        seed.service(namespace, "etcd", true);
-    }
+    seed.service("shoot", "etcd", false);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
     let first = seed.start("weeder-0").await;
-    first.wait_ready().await;
     let second = seed.start("weeder-1").await;
+    first.wait_ready().await;
     second.wait_ready().await;
-    let live = |weeders: Vec<pb::Weeder>| {
-        let live = weeders
-            .into_iter()
-            .filter(|w| w.state() != pb::WeederState::Cancelled);
-        live.map(|w| w.key.unwrap().namespace).collect::<Vec<_>>()
+    eventually("one of them leads", || seed.leader().is_some()).await;
+    let (leader, standby) = match seed.leader().is_some_and(|leader| leader.starts_with("weeder-0")) {
+        true => (first, second),
+        false => (second, first),
     };
-    eventually_async(
-        "each namespace has one owner, and each replica answers for both",
-        async || {
-            let (a, b) = (
-                live(first.list_in(Scope::Local).await),
-                live(second.list_in(Scope::Local).await),
-            );
-            let mut both = [a.clone(), b.clone()].concat();
-            both.sort_by_key(|name| name.trim_start_matches("shoot--").parse::<u32>().unwrap());
-            let seen_by_each = [live(first.list().await).len(), live(second.list().await).len()];
-            let is_shared = !a.is_empty() && !b.is_empty() && both == namespaces;
-            is_shared && seen_by_each == [namespaces.len(); 2]
-        },
-    )
-    .await;
-    for namespace in &namespaces {
-        seed.crashing(namespace, "late", "apiserver");
-        seed.gone(namespace, "late").await;
-    }
-    second.stop().await;
-    eventually_async("the share of the other comes back", async || {
-        live(first.list_in(Scope::Local).await).len() == namespaces.len()
-    })
-    .await;
-    first.stop().await;
+    leader.kill();
+    seed.service("shoot", "etcd", true);
+    seed.gone("shoot", "kube-apiserver").await;
+    standby.wait_deleted("shoot", "etcd", 1).await;
+    standby.stop().await;
 }

@@ -12,8 +12,9 @@ use lease_probe::domain::probe_state::{ProbeState, ProbeStep};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::{Streak, Thresholds, VerdictBuilder, sentence};
 use scaling_coordinator::domain::Direction;
+use scaling_coordinator::domain::attempts::FlowHints;
 use scaling_coordinator::domain::decision::{self, ReceivedVerdict, StreamCounts, decide};
-use scaling_coordinator::domain::flow::Flow;
+use scaling_coordinator::domain::next_step::next_step;
 use scaling_coordinator::domain::observed::{Dependent, Observed, ResourceState};
 use tokio::time::Instant;
 use watchdog_api::config::UnknownFields;
@@ -58,7 +59,7 @@ pub const CASES: [(&str, Prepare); 12] = [
         probe(500)
     }),
     ("coordinator: from a verdict to a direction", direction),
-    ("coordinator: next step of a flow of three resources", flow),
+    ("coordinator: next step of a shoot with three resources", flow),
     ("weeder: a slice changes, and a pod is looked at", weed),
 ];
 
@@ -107,12 +108,14 @@ fn names(nodes: usize) -> Vec<Arc<str>> {
 fn listed(names: &[Arc<str>], renewed: i64) -> ListedLeases {
     let lease = |(i, name): (i64, &Arc<str>)| ListedLease {
         name: name.clone(),
+        revision: (renewed - i).unsigned_abs(),
         renew_time: Some(UnixTime(renewed - i)),
         duration_seconds: Some(40),
     };
     ListedLeases {
         leases: (0..).zip(names).map(lease).collect(),
         malformed: 0,
+        revision: renewed.unsigned_abs(),
     }
 }
 
@@ -120,6 +123,7 @@ const fn listing(at: i64) -> ListTimes {
     ListTimes {
         sent: UnixTime(at),
         received: UnixTime(at),
+        revision: at.unsigned_abs(),
     }
 }
 
@@ -139,12 +143,14 @@ fn judge(nodes: usize) -> Work {
         name: name.clone(),
         pool: Some("worker".into()),
         zone: Some("a".into()),
+        provider_id: None,
         not_managed_by_mcm: false,
         conditions: Vec::new(),
     };
     let machine = |name: &Arc<str>| MachineItem {
         name: name.clone(),
         node: Some(name.clone()),
+        provider_id: None,
         phase: MachinePhase::Other,
     };
     let nodes: Vec<NodeItem> = names.iter().map(node).collect();
@@ -174,6 +180,7 @@ fn probe(nodes: usize) -> Work {
         };
         let lease = |lease: &LeaseItem| ListedLease {
             name: lease.name.clone(),
+            revision: lease.revision,
             renew_time: lease.renew_time.map(|time| UnixTime(time.as_microsecond())),
             duration_seconds: lease.lease_duration_seconds,
         };
@@ -184,6 +191,7 @@ fn probe(nodes: usize) -> Work {
                 .filter_map(|item| item.ok().map(lease))
                 .collect(),
             malformed: 0,
+            revision: 1,
         };
         if let ProbeStep::Done(found) = state.leases(listing(now.0), &leases, RULE) {
             let result = streak.note(
@@ -195,7 +203,7 @@ fn probe(nodes: usize) -> Work {
             );
             let message = sentence(&found, result.counting);
             let until = now.after(Duration::from_secs(40));
-            black_box(verdicts.assessed(result.outcome, message, found.evidence, now, until));
+            black_box(verdicts.assessed(result.outcome, message, found, until));
         }
     })
 }
@@ -206,6 +214,8 @@ fn direction() -> Work {
         outcome: decision::Outcome::LeasesExpired,
         observer: "lease-probe-0".into(),
         observed: now,
+        outcome_since: now,
+        list_revision: 0,
         sent: now,
         valid_until: now + Duration::from_secs(40),
         message: "12 of 20 leases are expired.".into(),
@@ -225,7 +235,7 @@ fn gardener() -> Vec<DependentResource> {
 }
 
 fn flow() -> Work {
-    let (config, mut flow, now) = (gardener(), Flow::default(), Instant::now());
+    let (config, mut hints, now) = (gardener(), FlowHints::default(), Instant::now());
     let seen = ResourceState {
         resource_version: "1".into(),
         replicas: Some(1),
@@ -242,9 +252,10 @@ fn flow() -> Work {
             config,
             dropped: false,
             observed: Observed::Present(seen.clone()),
+            read: true,
         };
         let dependents: Vec<_> = config.iter().map(dependent).collect();
-        black_box(flow.next(now, Some(Direction::Down), &dependents));
+        black_box(next_step(now, Some(Direction::Down), &dependents, &mut hints));
     })
 }
 
@@ -261,7 +272,8 @@ fn weed() -> Work {
             key: key.clone(),
             service: Some("kube-apiserver".into()),
             endpoints: Endpoints::of([turn.is_multiple_of(2), false]),
-            pods: None,
+            write: None,
+            triggered: None,
         };
         black_box(index.apply(slice, now));
         let container = |name: &str, waiting: Option<&str>| {

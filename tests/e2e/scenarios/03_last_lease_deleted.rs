@@ -1,8 +1,9 @@
 //! The last lease is deleted while the dependants are down
 //!
 //! The dependants of a shoot with one node were scaled down by the watchdog, and the node's lease is expired: that
-//! alone restores nothing. Then the lease is deleted. Nothing says any more that something is lost, so the dependants
-//! are restored, in order and to their counts.
+//! alone restores nothing. Then the lease is deleted. Absence is no health: that restores nothing, either. When the
+//! node is connected again, its kubelet creates the lease, and the dependants are restored, in order and to their
+//! counts.
 
 use watchdog_proto::probe::v1::Outcome;
 
@@ -24,6 +25,8 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     for node in shoot.nodes().await {
         shoot.delete_lease(&node).await?;
     }
+    shoot.stays_untouched(fixture.observation_window()).await?;
+    shoot.reconnect().await;
     shoot.wait_counts("all are restored", &COUNTS).await?;
     shoot
         .wait_dependants("nothing is held down", |now| !now.held)

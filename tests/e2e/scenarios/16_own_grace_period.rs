@@ -23,7 +23,7 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
         .context("a verdict without an age")?;
     let grace = fixture.times().grace * 2;
     let room = grace.saturating_sub(Duration::from_secs(7));
-    let expected = grace.mul_f64(0.75).max(room.min(Duration::from_secs(32)));
+    let expected = grace.mul_f64(0.75).max(room.min(Duration::from_secs(33)));
     ensure!(
         u64::try_from(age.seconds)? == expected.as_secs(),
         "a lease counts as expired after {age:?}, not {expected:?}"

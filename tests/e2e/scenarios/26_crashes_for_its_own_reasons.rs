@@ -1,12 +1,13 @@
 //! A pod crashes for reasons of its own
 //!
 //! The kube-apiserver was down, and what needs it is weeded once it is back. One of these pods goes on crashing, for
-//! reasons of its own: it is deleted at most three times in the weeder's life and then left alone, which an Event, a
-//! metric and the API report. A rolling restart of the weeder deletes nothing.
+//! reasons of its own: it is deleted once, and its successor is left alone, which an Event, a metric and the API
+//! report. A rolling restart of the weeder deletes nothing.
 
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use watchdog_proto::weeder::v1 as pb;
@@ -20,8 +21,8 @@ use watchdog_test_support::watchdog::Service;
 
 const OWN: &str = "kube-controller-manager";
 
-/// Deletions of a pod in a weeder's life at most.
-const AT_MOST: usize = 3;
+/// Deletions of the pod that crashes for its own reasons, and of the others.
+const DELETIONS: (usize, usize) = (1, 2);
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     // The weeder is restarted, so it must not be the one that all scenarios share.
@@ -34,22 +35,32 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     plane.breaks(OWN).await?;
     plane.up(API_SERVER).await?;
 
-    let left = wait::until("the weeder gives up", fixture.times().bound * 4, || async {
-        let weeder = weeder_of(&seed, &seed.weeder.get(), &namespace).await?;
-        Ok(weeder.left_alone.first().cloned())
-    })
+    let left = wait::until(
+        "the successor is left alone",
+        fixture.times().bound * 4,
+        || async {
+            let weeder = weeder_of(&seed, &seed.weeder.get(), &namespace).await?;
+            Ok(weeder.left_alone.first().cloned())
+        },
+    )
     .await?;
     ensure!(
-        (left.container.as_str(), left.exit_code) == ("main", Some(1)) && left.controller.ends_with(OWN),
+        (left.container.as_str(), left.exit_code) == ("main", Some(1))
+            && left.reason() == pb::KeepReason::YoungerThanRecovery
+            && left.controller.ends_with(OWN),
         "{left:?}"
     );
     let of_pods = "service=\"kube-apiserver\",container=\"main\",exit_code=\"1\",reason=\"Error\"";
     for (series, count) in [
-        ("watchdog_weeder_left_alone_total", 1.0),
-        ("watchdog_weeder_deletions_total{result=\"deleted\"}", 5.0),
+        ("watchdog_weeder_useless_deletions_total", 1.0),
+        (
+            "watchdog_weeder_left_alone_total{reason=\"younger_than_recovery\"}",
+            1.0,
+        ),
+        ("watchdog_weeder_deletions_total{result=\"deleted\"}", 3.0),
         (
             format!("watchdog_weeder_deleted_pods_total{{{of_pods}}}").as_str(),
-            5.0,
+            3.0,
         ),
     ] {
         let metric = seed.weeder.get().metric(series).await?;
@@ -57,7 +68,7 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     }
     warned(fixture, &seed, &namespace).await?;
     ensure!(
-        deletions(&plane).await == (AT_MOST, 2),
+        deletions(&plane).await == DELETIONS,
         "{:?}",
         plane.deletions().await
     );
@@ -68,14 +79,16 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let new = seed.setup.custom(command).await?;
     new.wait_ready().await?;
     old.process.stop(fixture.times().bound).await?;
-    wait::until_true(
-        "the new replica has taken over",
-        fixture.times().bound,
-        || async { Ok(weeder_of(&seed, &new, &namespace).await?.first_sight) },
-    )
+    let leases = Api::<Lease>::namespaced(seed.client.clone(), "garden");
+    wait::until_true("the new replica leads", fixture.times().bound, || async {
+        let spec = leases.get("weeder-leader").await?.spec.unwrap_or_default();
+        Ok(spec
+            .holder_identity
+            .is_some_and(|holder| holder.starts_with("weeder-1")))
+    })
     .await?;
     wait::holds("nothing is weeded", fixture.observation_window(), || async {
-        Ok(deletions(&plane).await == (AT_MOST, 2))
+        Ok(deletions(&plane).await == DELETIONS)
     })
     .await?;
     ensure!(plane.crashed().await == [OWN], "{:?}", plane.crashed().await);

@@ -5,9 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::DeleteParams;
-use kube::{Api, Client};
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 
@@ -87,18 +84,4 @@ impl Coordinator {
         })
         .await
     }
-}
-
-/// Removes what a killed coordinator left behind, as nothing else would for 18 s. Nobody else may run.
-///
-/// # Errors
-/// When the seed does not answer.
-pub async fn forget_leases(seed: &Client) -> anyhow::Result<()> {
-    let leases: Api<Lease> = Api::namespaced(seed.clone(), "garden");
-    for lease in leases.list(&Default::default()).await? {
-        if let Some(name) = lease.metadata.name {
-            leases.delete(&name, &DeleteParams::default()).await?;
-        }
-    }
-    Ok(())
 }

@@ -15,13 +15,51 @@ use std::{borrow::Cow, time::Duration};
 /// Reading one fails only on broken JSON: whatever is wrong inside shows up as [`Lenient::Malformed`] in
 /// `spec.shoot`, while name, resourceVersion and deletionTimestamp stay readable.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(from = "StoredCluster")]
 pub struct Cluster {
-    /// Name, uid, resourceVersion, generation and deletionTimestamp; nothing else is kept.
-    #[serde(default, deserialize_with = "meta::identity")]
+    /// Name, uid, resourceVersion, generation and deletionTimestamp, and the watchdog's annotations; nothing else is
+    /// kept.
     pub metadata: ObjectMeta,
-    /// The specification.
-    #[serde(default, deserialize_with = "spec")]
+    /// The specification. The watchdog's annotations on the Cluster itself stand in the place of those of its Shoot:
+    /// gardenlet copies these only when it reconciles the Shoot, and never touches those.
     pub spec: ClusterSpec,
+}
+
+/// As the API server has it.
+#[derive(Deserialize)]
+struct StoredCluster {
+    #[serde(default, deserialize_with = "cluster_meta")]
+    metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "spec")]
+    spec: ClusterSpec,
+}
+
+impl From<StoredCluster> for Cluster {
+    fn from(StoredCluster { metadata, mut spec }: StoredCluster) -> Self {
+        if let (Some(own), Lenient::Ok(shoot)) = (&metadata.annotations, &mut spec.shoot) {
+            let annotations = &mut shoot.metadata.annotations;
+            for (name, of_shoot) in [
+                (names::MODE_ANNOTATION, &mut annotations.mode),
+                (
+                    names::FAILURE_FRACTION_ANNOTATION,
+                    &mut annotations.failure_fraction,
+                ),
+            ] {
+                if let Some(text) = own.get(name) {
+                    *of_shoot = Some(text.chars().take(policy::LONGEST + 1).collect());
+                }
+            }
+        }
+        Self { metadata, spec }
+    }
+}
+
+fn cluster_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    const KEEP: Keep = keep! {
+        "name", "uid", "resourceVersion", "generation", "deletionTimestamp",
+        "annotations" => { names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION },
+    };
+    meta::read(deserializer, &KEEP)
 }
 
 /// Specification of a [`Cluster`]. CloudProfile and Seed are not read.

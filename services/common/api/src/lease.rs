@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub struct LeaseItem {
     /// The lease's name, which is the node's.
     pub name: Arc<str>,
+    /// `metadata.resourceVersion` as a number: the order of the last writes. 0 where it is none.
+    pub revision: u64,
     /// `spec.renewTime`, by the clock of the node; `None` when the lease has none, which the API allows.
     pub renew_time: Option<Timestamp>,
     /// `spec.leaseDurationSeconds`; kubelet renews every quarter of it.
@@ -53,11 +55,16 @@ impl LeaseItem {
 
     /// # Errors
     /// The field that cannot be used, and why.
-    fn new(name: &str, spec: protobuf::LeaseSpec) -> Result<Self, (&'static str, &'static str)> {
+    fn new(
+        name: &str,
+        revision: &str,
+        spec: protobuf::LeaseSpec,
+    ) -> Result<Self, (&'static str, &'static str)> {
         let time = |time: protobuf::MicroTime| Some(Timestamp::new(time.seconds?, time.nanos));
         let renew_time = spec.renew_time.and_then(time).transpose();
         Ok(Self {
             name: text::name(name).map_err(|why| ("metadata.name", why))?,
+            revision: revision.parse().unwrap_or(0),
             renew_time: renew_time.map_err(|_| ("spec.renewTime", "not a time"))?,
             lease_duration_seconds: spec.lease_duration_seconds,
         })
@@ -66,8 +73,11 @@ impl LeaseItem {
 
 impl From<protobuf::Lease> for Item<LeaseItem> {
     fn from(lease: protobuf::Lease) -> Self {
-        let name = lease.metadata.unwrap_or_default().name;
-        match LeaseItem::new(&name, lease.spec.unwrap_or_default()) {
+        let protobuf::ObjectMeta {
+            name,
+            resource_version,
+        } = lease.metadata.unwrap_or_default();
+        match LeaseItem::new(&name, &resource_version, lease.spec.unwrap_or_default()) {
             Ok(lease) => Self::Ok(lease),
             Err((field, why)) => Self::Malformed {
                 name: Some(name).filter(|name| !name.is_empty()),
@@ -82,6 +92,7 @@ impl From<Raw> for LeaseItem {
         let spec = raw.spec.unwrap_or_default();
         Self {
             name: raw.metadata.name,
+            revision: raw.metadata.revision,
             renew_time: spec.renew_time,
             lease_duration_seconds: spec.lease_duration_seconds,
         }

@@ -35,6 +35,8 @@ pub struct PageMeta {
 pub(crate) struct RawMeta<Labels = IgnoredAny, Annotations = IgnoredAny> {
     #[serde(deserialize_with = "text::shared")]
     pub(crate) name: Arc<str>,
+    #[serde(default, rename = "resourceVersion", deserialize_with = "text::revision")]
+    pub(crate) revision: u64,
     pub(crate) labels: Option<Labels>,
     pub(crate) annotations: Option<Annotations>,
 }
@@ -137,6 +139,14 @@ impl<T> Item<T> {
             Self::Ok(item) => Some(item),
             Self::Malformed { .. } => None,
         }
+    }
+}
+
+impl PageMeta {
+    /// The version of the collection as a number, by which lists can be ordered; 0 where it is none.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.resource_version.parse().unwrap_or(0)
     }
 }
 

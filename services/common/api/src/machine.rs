@@ -25,6 +25,8 @@ pub struct MachineItem {
     pub name: Arc<str>,
     /// Name of its node (label [`NODE_LABEL`](crate::names::NODE_LABEL)); `None` while the machine has none.
     pub node: Option<Arc<str>>,
+    /// `spec.providerID`, which is that of its node; `None` while the machine has none.
+    pub provider_id: Option<Arc<str>>,
     /// `status.currentStatus.phase`.
     pub phase: MachinePhase,
 }
@@ -32,7 +34,14 @@ pub struct MachineItem {
 #[derive(Deserialize)]
 struct Raw {
     metadata: RawMeta<RawLabels>,
+    spec: Option<RawSpec>,
     status: Option<RawStatus>,
+}
+
+#[derive(Deserialize)]
+struct RawSpec {
+    #[serde(default, rename = "providerID", deserialize_with = "text::label")]
+    provider_id: Option<Arc<str>>,
 }
 
 #[derive(Deserialize)]
@@ -67,6 +76,9 @@ impl From<Raw> for MachineItem {
                 .labels
                 .and_then(|labels| labels.node)
                 .filter(|node| !node.is_empty()),
+            provider_id: { raw.spec }
+                .and_then(|spec| spec.provider_id)
+                .filter(|id| !id.is_empty()),
             phase: phase.unwrap_or_default(),
         }
     }

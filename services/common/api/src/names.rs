@@ -82,9 +82,9 @@ pub const IN_PLACE_UPDATE_REASONS: [&str; 2] = ["ReadyForUpdate", "UpdateFailed"
 
 // === services and pods ===
 
-/// Annotation on a Service with the selectors of the pods that depend on it, a YAML or JSON list as `podSelectors` of
-/// the weeder's configuration. Ours; read only with `--dependants-annotation`.
-pub const DEPENDANTS_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/dependants";
+/// Annotation on EndpointSlices and Endpoints: when that happened which made their endpoints change last.
+/// Source: Kubernetes, `k8s.io/api/core/v1` (`EndpointsLastChangeTriggerTime`).
+pub const LAST_CHANGE_ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Label on an EndpointSlice with the name of its Service.
 /// Source: Kubernetes, `k8s.io/api/discovery/v1` (`LabelServiceName`).

@@ -14,6 +14,8 @@ pub struct NodeItem {
     pub pool: Option<Arc<str>>,
     /// Label [`names::ZONE_LABEL`].
     pub zone: Option<Arc<str>>,
+    /// `spec.providerID`, by which its Machine is found; `None` where it has none.
+    pub provider_id: Option<Arc<str>>,
     /// True if the annotation [`names::NOT_MANAGED_BY_MCM_ANNOTATION`] is there, whatever its value.
     pub not_managed_by_mcm: bool,
     /// `status.conditions`.
@@ -40,7 +42,14 @@ const MOST_CONDITIONS: usize = 128;
 #[derive(Deserialize)]
 struct Raw {
     metadata: RawMeta<RawLabels, RawAnnotations>,
+    spec: Option<RawSpec>,
     status: Option<RawStatus>,
+}
+
+#[derive(Deserialize)]
+struct RawSpec {
+    #[serde(default, rename = "providerID", deserialize_with = "text::label")]
+    provider_id: Option<Arc<str>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -102,6 +111,9 @@ impl From<Raw> for NodeItem {
             name: raw.metadata.name,
             pool: labels.pool,
             zone: labels.zone,
+            provider_id: { raw.spec }
+                .and_then(|spec| spec.provider_id)
+                .filter(|id| !id.is_empty()),
             not_managed_by_mcm: raw
                 .metadata
                 .annotations

@@ -46,6 +46,8 @@ pub(crate) struct ListMeta {
 pub(crate) struct ObjectMeta {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
+    #[prost(string, tag = "6")]
+    pub(crate) resource_version: String,
 }
 
 /// `metav1.MicroTime`. Go's zero time, which is null in JSON, is an empty message; every other time has both fields.

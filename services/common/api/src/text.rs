@@ -90,6 +90,12 @@ pub(crate) fn is_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool,
     Option::<IgnoredAny>::deserialize(deserializer).map(|value| value.is_some())
 }
 
+/// A `resourceVersion` as a number, by which objects can be ordered; 0 where it is none.
+pub(crate) fn revision<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = Option::<Text>::deserialize(deserializer)?;
+    Ok(text.and_then(|text| text.0.parse().ok()).unwrap_or(0))
+}
+
 /// True: the field is there, whatever its value.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)

@@ -15,7 +15,7 @@ use std::{
 /// The weeder's configuration, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeederConfig {
-    /// Life of a weeder after its service became ready; more than zero.
+    /// For this long after a service recovered, its dependants are deleted; more than zero.
     pub watch_duration: Duration,
     /// How long a service must have been ready before its dependants are deleted.
     pub ready_for: Duration,
@@ -47,9 +47,6 @@ struct ServiceFile {
     pod_selectors: Option<Spanned<Vec<Spanned<SelectorFile>>>>,
 }
 
-/// Selectors that one Service may declare: ten times what Gardener's own services have, and few enough to list each.
-pub const MAX_DECLARED_SELECTORS: usize = 16;
-
 /// Names of kinds that are worth a question when they are written in lower case or as a plural.
 const KNOWN_KINDS: [&str; 6] = [
     "DaemonSet",
@@ -68,25 +65,6 @@ const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// The first fault of form, or everything that is wrong with its content, each with line and column.
 pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederConfig>, ConfigErrors> {
     config::read(bytes, unknown, validate)
-}
-
-/// Reads and checks the dependants that a Service declares by [`names::DEPENDANTS_ANNOTATION`]: what the field
-/// `podSelectors` holds in the file, at least one selector and at most [`MAX_DECLARED_SELECTORS`].
-///
-/// # Errors
-/// Everything that is wrong with it, each with line and column.
-pub fn parse_dependants(annotation: &str) -> Result<Vec<Selector>, ConfigErrors> {
-    let parsed = config::read(
-        annotation.as_bytes(),
-        UnknownFields::Refused,
-        |list: Vec<Spanned<SelectorFile>>, at| {
-            if list.len() > MAX_DECLARED_SELECTORS {
-                at.wrong(format!("holds more than {MAX_DECLARED_SELECTORS} selectors"));
-            }
-            Some(selectors(list, at))
-        },
-    )?;
-    Ok(parsed.config)
 }
 
 fn validate(file: WeederFile, at: &Section<'_>) -> Option<WeederConfig> {

@@ -60,13 +60,19 @@ pub(crate) const MEMBERS: Gauge<ServiceName> = Gauge::new(
 
 pub(crate) const LEASE_VALID: Gauge<ServiceName> = Gauge::new(
     "watchdog_membership_lease_valid",
-    "1 while this replica's own membership lease is valid, by service. At 0 the coordinator does not act.",
+    "1 while this replica's membership Lease is valid, or while it reads or writes the Lease of the leader in time, by \
+     service.",
+);
+
+pub(crate) const LEADER: Gauge<ServiceName> = Gauge::new(
+    "watchdog_leader",
+    "1 while this replica leads its service and may act, by service.",
 );
 
 pub(crate) const RENEWALS: Counter<(ServiceName, RenewalResult)> = Counter::new(
     "watchdog_membership_renewals_total",
-    "Attempts to write this replica's own membership lease, by service and result: ok, or why it failed as \
-     watchdog_last_try_failed has it.",
+    "Attempts to write this replica's own membership Lease or that of the leader, by service and result: ok, or why it \
+     failed as watchdog_last_try_failed has it.",
 );
 
 pub(crate) const CHANGES: Counter<ServiceName> = Counter::new(
@@ -83,6 +89,7 @@ pub fn register() {
     EVENTS.register();
     MEMBERS.register();
     LEASE_VALID.register();
+    LEADER.register();
     RENEWALS.register();
     CHANGES.register();
 }

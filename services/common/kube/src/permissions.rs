@@ -92,20 +92,26 @@ impl std::fmt::Display for Permission {
     }
 }
 
-/// The permissions that a replica of every program needs: for its membership Lease and those of the others, and for the
-/// Secret of the certificate authority.
+/// The permissions that a replica needs which others find by its membership Lease.
 #[must_use]
-pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
-    let leases = ["get", "list", "watch", "create", "update", "delete"];
+pub fn of_member(common: &CommonArgs) -> Vec<Permission> {
+    let leases = ["list", "create", "patch", "delete"];
     let leases = leases.map(|verb| Permission::new(verb, "coordination.k8s.io", "leases"));
+    let leases = leases.map(|permission| permission.in_namespace(&common.namespace));
+    leases.into_iter().chain(of_authority(common)).collect()
+}
+
+/// The permissions on the Secret of the certificate authority, where there is one.
+#[must_use]
+pub fn of_authority(common: &CommonArgs) -> Vec<Permission> {
     let authority = common.tls_authority.iter().flat_map(|secret| {
         [
             Permission::new("get", "", "secrets").named(secret),
             Permission::new("update", "", "secrets").named(secret),
         ]
     });
-    let all = leases.into_iter().chain(authority);
-    all.map(|permission| permission.in_namespace(&common.namespace))
+    authority
+        .map(|permission| permission.in_namespace(&common.namespace))
         .collect()
 }
 

@@ -1,16 +1,15 @@
 //! How a replica of a service takes its place on the seed.
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
-use watchdog_runtime::pod_lock::PodLock;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::authority::CertificateIssuer;
-use crate::membership::{
-    Discovery, ElectionConfig, ElectionTiming, Exclusive, Identity, LeaderElection, Membership,
-    MembershipConfig, ReplicaAddresses, Share, Timing,
-};
-use crate::permissions::{Permission, of_leader, of_replica};
-use crate::{client, metrics};
+use crate::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
+use crate::members::{FollowedMembers, Members, MembersConfig, OwnLease};
+use crate::permissions::{Permission, of_authority, of_leader, of_member};
+use crate::{Identity, client, metrics};
 
 /// The grantor of the permissions on the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,23 +18,6 @@ pub enum PermissionGrantor {
     Chart,
     /// gardenlet, for the Go program: no Events on dependants, and no namespaces for the weeder (ADR 0032).
     Gardenlet,
-}
-
-/// Where this process is the only one of its identity in its Pod: the UID of the Pod, and what makes sure of that.
-fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
-    let uid = base.common.pod_uid.clone()?;
-    match PodLock::claim(service, &uid, &base.identity) {
-        Ok(lock) => Some((uid, lock)),
-        Err(error) => {
-            tracing::warn!(
-                service,
-                identity = %base.identity,
-                %error,
-                "another process of this Pod may have this identity; it does not count as the predecessor of this one"
-            );
-            None
-        }
-    }
 }
 
 /// With `--tls-authority`: keeps a certificate for the name of the service. The receiver becomes true when other
@@ -65,90 +47,79 @@ pub struct Replica<M> {
     pub granted_by: PermissionGrantor,
     /// The permissions that the membership or the election needs.
     pub permissions: Vec<Permission>,
-    /// The leader, where one is elected: none while nobody leads.
+    /// In the place of the Go program, whose prober has one Lease: the leader that the members follow, if any leads.
     pub leader: Option<watch::Receiver<Option<Identity>>>,
 }
 
-impl<M: Membership> Replica<M> {
+impl Replica<watch::Receiver<Members>> {
     /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then joins the replicas of
-    /// `service`. Its Lease is released at the drain.
+    /// `service`. Its Lease is deleted at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.
-    pub async fn join(base: &ServiceBuilder, service: &'static str, timing: Timing) -> anyhow::Result<Self> {
+    pub async fn join_members(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
         metrics::register();
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
         let mut callable = issue_certificates(base, service, &seed);
-        let config = MembershipConfig {
+        let own = OwnLease {
+            identity: base.identity.clone(),
+            address: base.common.advertised(base.grpc_addr).into(),
+        };
+        let config = MembersConfig {
             client: seed.clone(),
             namespace: base.common.namespace.clone(),
             service,
-            identity: base.identity.to_string(),
-            address: base.common.advertised(base.grpc_addr),
             readiness: base.readiness.clone(),
-            timing,
         };
-        let (membership, task) = M::join(config, base.draining.clone());
-        let (task, lock) = match claim(base, service) {
-            Some((uid, lock)) => (task.in_pod(&uid), Some(lock)),
-            None => (task, None),
-        };
+        let (membership, members) = FollowedMembers::new(config, Some(own));
         let stop = base.draining.clone();
         base.tasks.critical("membership", async move {
-            // Nobody can call a replica without a certificate, so its keys would be without protection. The others keep
-            // them until it has one.
+            // Nobody can call a replica without a certificate.
             tokio::select! {
                 _ = callable.wait_for(|callable| *callable) => {}
-                () = stop.cancelled() => {}
+                () = stop.cancelled() => return Ok(()),
             }
-            task.run().await;
-            // Another process may live in this Pod from now on.
-            drop(lock);
+            members.run(stop).await;
             Ok(())
         });
         Ok(Self {
             seed,
             membership,
             granted_by: PermissionGrantor::Chart,
-            permissions: of_replica(&base.common),
+            permissions: of_member(&base.common),
             leader: None,
         })
     }
+}
 
-    /// The addresses of the replicas of `service`, by their membership Leases; none where a leader is elected. `task`
-    /// names the search in logs.
+impl<M> Replica<M> {
+    /// The addresses of the replicas of `service`, by their membership Leases. From now on this replica needs the
+    /// permission to list them.
     #[must_use]
-    pub fn find(
-        &self,
-        base: &ServiceBuilder,
-        task: &'static str,
-        service: &'static str,
-        timing: Timing,
-    ) -> watch::Receiver<ReplicaAddresses> {
-        if self.granted_by == PermissionGrantor::Gardenlet {
-            return watch::Sender::default().subscribe();
-        }
-        let (addresses, discovery) = Discovery::follow(
-            self.seed.clone(),
-            &base.common.namespace,
+    pub fn find_members(&mut self, base: &ServiceBuilder, service: &'static str) -> watch::Receiver<Members> {
+        let config = MembersConfig {
+            client: self.seed.clone(),
+            namespace: base.common.namespace.clone(),
             service,
-            timing,
-            base.readiness.part(service),
-            base.draining.clone(),
-        );
-        base.tasks.critical(task, async move {
-            discovery.run().await;
+            readiness: base.readiness.part(service),
+        };
+        let list = Permission::new("list", "coordination.k8s.io", "leases");
+        self.permissions.push(list.in_namespace(&base.common.namespace));
+        let (found, members) = FollowedMembers::new(config, None);
+        let stop = base.draining.clone();
+        base.tasks.critical("discovery", async move {
+            members.run(stop).await;
             Ok(())
         });
-        addresses
+        found
     }
 }
 
-impl Replica<Exclusive> {
-    /// Connects to the seed and takes part in the leader election of the replicas of `service` on one Lease: the leader
-    /// owns all keys. The blocker `leader-election` stays until the Lease was read, so a standby is ready. The Lease is
-    /// released at the drain.
+impl Replica<Leadership> {
+    /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then takes part in the leader
+    /// election of the replicas of `service` on one Lease. The blocker `leader-election` stays until the Lease was
+    /// read, so a standby is ready. The Lease is released at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.
@@ -158,44 +129,85 @@ impl Replica<Exclusive> {
         lease: &'static str,
         timing: ElectionTiming,
     ) -> anyhow::Result<Self> {
-        metrics::register();
+        let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
+        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let callable = issue_certificates(base, service, &seed);
+        let address = Some(base.common.advertised(base.grpc_addr).into());
+        let membership = run_election(base, seed.clone(), (service, lease), address, timing, callable);
+        let mut permissions = of_leader(lease, &base.common);
+        permissions.extend(of_authority(&base.common));
+        Ok(Self {
+            seed,
+            membership,
+            granted_by: PermissionGrantor::Chart,
+            permissions,
+            leader: None,
+        })
+    }
+
+    /// The same in the place of the Go program, with the permissions that gardenlet grants: it has no certificate, and
+    /// other replicas cannot reach it.
+    ///
+    /// # Errors
+    /// When there is no way to the seed.
+    pub async fn elect_as_drop_in(
+        base: &ServiceBuilder,
+        service: &'static str,
+        lease: &'static str,
+        timing: ElectionTiming,
+    ) -> anyhow::Result<Self> {
         let agent = format!("dependency-watchdog-{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
-        let config = ElectionConfig {
-            client: seed.clone(),
-            namespace: base.common.namespace.clone(),
-            lease,
-            service,
-            identity: base.identity.clone(),
-            readiness: base.readiness.clone(),
-            timing,
-        };
-        let (membership, election) = LeaderElection::join(config, base.draining.clone());
-        let leader = election.leader();
-        base.tasks.critical("leader-election", async move {
-            election.run().await;
-            Ok(())
-        });
+        let callable = watch::Sender::new(true).subscribe();
+        let membership = run_election(base, seed.clone(), (service, lease), None, timing, callable);
         Ok(Self {
             seed,
             membership,
             granted_by: PermissionGrantor::Gardenlet,
             permissions: of_leader(lease, &base.common),
-            leader: Some(leader),
+            leader: None,
         })
     }
 
-    /// The same replica for a program that may overlap with another for a moment.
+    /// The leadership of this replica.
     #[must_use]
-    pub fn share(&self) -> Replica<Share> {
-        Replica {
-            seed: self.seed.clone(),
-            membership: Share::clone(&self.membership),
-            granted_by: self.granted_by,
-            permissions: self.permissions.clone(),
-            leader: self.leader.clone(),
-        }
+    pub const fn leadership(&self) -> &Leadership {
+        &self.membership
     }
+}
+
+/// Takes part in the election on this Lease of this service, once this process can be called: a leader without a
+/// certificate would have nothing to act on.
+fn run_election(
+    base: &ServiceBuilder,
+    client: kube::Client,
+    (service, lease): (&'static str, &'static str),
+    address: Option<Arc<str>>,
+    timing: ElectionTiming,
+    mut callable: watch::Receiver<bool>,
+) -> Leadership {
+    metrics::register();
+    let config = ElectionConfig {
+        client,
+        namespace: base.common.namespace.clone(),
+        lease,
+        service,
+        identity: base.identity.clone(),
+        address,
+        readiness: base.readiness.clone(),
+        timing,
+    };
+    let (leadership, election) = LeaderElection::join(config, base.draining.clone());
+    let stop = base.draining.clone();
+    base.tasks.critical("leader-election", async move {
+        tokio::select! {
+            _ = callable.wait_for(|callable| *callable) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        election.run().await;
+        Ok(())
+    });
+    leadership
 }
 
 #[cfg(test)]
@@ -232,24 +244,6 @@ mod tests {
         ServiceBuilder::bind(args.common, Process::for_tests())
             .await
             .unwrap()
-    }
-
-    #[tokio::test]
-    async fn one_process_of_a_pod_claims_an_identity_and_none_does_without_a_uid() {
-        let uid = format!("{:032x}", rand::random::<u128>());
-        let mut base = base(&["--insecure-plaintext"]).await;
-        base.common.pod_uid = None;
-        assert!(claim(&base, "weeder").is_none());
-        base.common.pod_uid = Some(uid.clone());
-        let (claimed, lock) = claim(&base, "weeder").unwrap();
-        assert_eq!(claimed, uid);
-        assert!(
-            claim(&base, "weeder").is_none(),
-            "another process has the identity"
-        );
-        assert!(claim(&base, "lease-probe").is_some(), "of another service");
-        drop(lock);
-        assert!(claim(&base, "weeder").is_some());
     }
 
     #[tokio::test]

@@ -2,20 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures::future::{BoxFuture, OptionFuture};
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use kube::api::ListParams;
 use kube::core::Status;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason};
@@ -79,9 +77,9 @@ where
     /// last known state; the next complete list removes from it what was deleted meanwhile. `K` must decode leniently,
     /// so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
     ///
-    /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. Everything is listed
-    /// again when etcd was restored from a backup: resource versions then start over below the one from which the watch
-    /// goes on, and it would bring nothing.
+    /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. After a failure it is
+    /// checked whether etcd was restored from a backup: resource versions then start over below the one from which the
+    /// watch goes on, and it would bring nothing. Then everything is listed again.
     ///
     /// From this call on it blocks `readiness`, until everything is listed and whenever the seed refuses access.
     ///
@@ -93,26 +91,10 @@ where
         stop: CancellationToken,
         on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<()>> {
-        let (_, never) = watch::channel(());
-        self.run_with_relists(never, readiness, stop, on_change)
-    }
-
-    /// The same, and lists everything again whenever `relist` changes.
-    ///
-    /// # Errors
-    /// Never; the type is that of a critical task.
-    pub fn run_with_relists(
-        self,
-        relist: watch::Receiver<()>,
-        readiness: Readiness,
-        stop: CancellationToken,
-        on_change: impl FnMut(Change<K>) + Send,
-    ) -> impl Future<Output = anyhow::Result<()>> {
         let blocker = readiness.block(self.name, "not listed yet");
         async move {
-            self.drive(relist, false, blocker, readiness, stop, on_change)
-                .await
-                .map(drop)
+            let watching = self.drive(false, blocker, readiness, stop, on_change);
+            watching.await.map(drop)
         }
     }
 
@@ -122,70 +104,112 @@ where
     /// Never; the type is that of a critical task.
     pub fn run_while_served(
         self,
-        relist: watch::Receiver<()>,
         readiness: Readiness,
         stop: CancellationToken,
         on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<WatchEnd>> {
         let blocker = readiness.block(self.name, "not listed yet");
-        self.drive(relist, true, blocker, readiness, stop, on_change)
+        self.drive(true, blocker, readiness, stop, on_change)
     }
 
     async fn drive(
         self,
-        mut relist: watch::Receiver<()>,
         ends_if_not_served: bool,
         blocker: Blocker,
         readiness: Readiness,
         stop: CancellationToken,
-        on_change: impl FnMut(Change<K>) + Send,
+        mut on_change: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<WatchEnd> {
         let name = self.name;
-        // The newest version that was seen of the collection or of an object of it.
-        let newest = AtomicU64::new(0);
-        let mut progress = WatchProgress::new(name, blocker, &readiness, &newest, on_change);
+        WATCHED_OBJECTS.set(WatchName(name), 0.0);
+        let mut blocker = Some(blocker);
+        let (mut listed, mut live) = (BTreeSet::new(), BTreeSet::new());
+        // The newest version that was seen, and how often the watch has failed in a row.
+        let (mut newest, mut failures) = (0, 0);
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE);
         let mut events = self.open(&readiness);
-        let check_now = Notify::new();
-        let mut restores = pin!(self.restores(&newest, &check_now));
+        // After a failure: what the newest version was, and what it is now.
+        let mut check: Option<BoxFuture<'_, (u64, u64)>> = None;
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => {
                     readiness.recovered(name);
                     return Ok(WatchEnd::Stopped);
                 }
+                Some((before, revision)) = OptionFuture::from(check.as_mut()) => {
+                    check = None;
+                    if revision < before {
+                        tracing::warn!(
+                            watch = name,
+                            "resource versions went back because etcd was restored from a backup; listing again"
+                        );
+                        newest = revision;
+                        on_change(Change::Restored);
+                        events = self.open(&readiness);
+                    }
+                    continue;
+                }
                 event = events.next() => event.with_context(|| format!("the watch of {name} ended"))?,
-                Some(()) = restores.next() => {
-                    tracing::warn!(
-                        watch = name,
-                        "resource versions went back because etcd was restored from a backup; listing again"
-                    );
-                    (progress.on_change)(Change::Restored);
-                    events = self.open(&readiness);
+            };
+            let error = match event {
+                Ok(event) => {
+                    newest = newest.max(version(&event));
+                    let works = !matches!(event, Event::Init | Event::InitApply(_));
+                    let change = match event {
+                        Event::Init => {
+                            listed.clear();
+                            Change::ListBegins
+                        }
+                        Event::InitApply(object) => {
+                            listed.insert(ObjectKey::of(&object));
+                            Change::Applied(object)
+                        }
+                        Event::InitDone => {
+                            live = std::mem::take(&mut listed);
+                            tracing::debug!(watch = name, objects = live.len(), "watch listed its objects");
+                            Change::Synced(live.clone())
+                        }
+                        Event::Apply(object) => {
+                            live.insert(ObjectKey::of(&object));
+                            Change::Applied(object)
+                        }
+                        Event::Delete(object) => {
+                            live.remove(&ObjectKey::of(&object));
+                            Change::Deleted(object)
+                        }
+                    };
+                    on_change(change);
+                    WATCHED_OBJECTS.set(WatchName(name), live.len() as f64);
+                    if works {
+                        failures = 0;
+                        drop(blocker.take());
+                        pauses.reset();
+                        readiness.recovered(name);
+                    }
                     continue;
                 }
-                Ok(()) = relist.changed() => {
-                    // The caller has logged why. Versions may be lower from here on.
-                    newest.store(0, Ordering::Relaxed);
-                    events = self.open(&readiness);
-                    continue;
-                }
+                Err(error) => error,
             };
-            let Err(error) = event.map(|event| progress.event(event)) else {
-                continue;
-            };
-            // An API server whose etcd is restored is restarted.
-            check_now.notify_one();
-            progress.failed(&error);
+            failures += 1;
+            if is_refused(&error) {
+                blocker.replace(readiness.block(name, "the seed refuses access"));
+            }
+            on_change(Change::Failed);
             if ends_if_not_served && code(&error) == Some(404) {
                 return Ok(WatchEnd::NotServed);
             }
-            if must_list_again(&error) {
+            // An API server whose etcd is restored is restarted.
+            check.get_or_insert_with(|| self.revision(newest).boxed());
+            let is_list = matches!(
+                error,
+                watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion
+            );
+            if !is_list && (must_list_again(&error) || failures >= MAX_FAILURES) {
                 // kube's watcher lists only when it is new.
                 events = self.open(&readiness);
                 tokio::select! {
                     () = stop.cancelled() => return Ok(WatchEnd::Stopped),
-                    () = tokio::time::sleep(progress.pauses.next_delay()) => {}
-                    Ok(()) = relist.changed() => newest.store(0, Ordering::Relaxed),
+                    () = tokio::time::sleep(pauses.next_delay()) => {}
                 }
             }
         }
@@ -207,147 +231,30 @@ where
             .boxed()
     }
 
-    /// An item whenever etcd is seen to have been restored from a backup: the resource version of the collection is
-    /// lower than the newest one that was seen.
-    fn restores<'a>(&'a self, newest: &'a AtomicU64, check_now: &'a Notify) -> impl Stream<Item = ()> + 'a {
+    /// The version of the collection now, by a consistent read of one object, beside the newest one before.
+    async fn revision(&self, before: u64) -> (u64, u64) {
         let params = ListParams {
             label_selector: self.config.label_selector.clone(),
             field_selector: self.config.field_selector.clone(),
             ..ListParams::default().limit(1)
         };
-        let state = (params, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
-        stream::unfold(state, move |(params, mut pauses)| async move {
-            loop {
-                let mut pause = RESTORE_CHECK;
-                // Events that come while the list is under way may be newer than it.
-                let before = newest.load(Ordering::Relaxed);
-                match request(self.api.list_metadata(&params)).await {
-                    Ok(list) => {
-                        pauses.reset();
-                        let version = list.metadata.resource_version;
-                        if let Some(version) = version.and_then(|version| version.parse::<u64>().ok()) {
-                            // A relist that began meanwhile starts over.
-                            if version < before.min(newest.load(Ordering::Relaxed)) {
-                                newest.store(version, Ordering::Relaxed);
-                                return Some(((), (params, pauses)));
-                            }
-                            newest.fetch_max(version, Ordering::Relaxed);
-                        }
-                    }
-                    Err(error) => {
-                        // A restore is most likely behind an API server that does not answer.
-                        pause = pauses.next_delay();
-                        let (watch, reason) = (self.name, error.failure().reason.as_str());
-                        tracing::warn!(
-                            watch,
-                            reason,
-                            %error,
-                            "could not check whether etcd was restored; trying again"
-                        );
-                    }
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            match request(self.api.list_metadata(&params)).await {
+                Ok(list) => {
+                    let version = list.metadata.resource_version;
+                    // Versions that are no numbers prove nothing.
+                    let revision = version.and_then(|version| version.parse().ok());
+                    return (before, revision.unwrap_or(before));
                 }
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = check_now.notified() => {}
+                Err(error) => {
+                    // A restore is most likely behind an API server that does not answer.
+                    let (watch, reason) = (self.name, error.failure().reason.as_str());
+                    tracing::warn!(watch, reason, %error, "could not check whether etcd was restored; trying again");
+                    tokio::time::sleep(pauses.next_delay()).await;
                 }
             }
-        })
-    }
-}
-
-/// How far a watch is: which objects exist, and whether it works.
-struct WatchProgress<'r, F> {
-    name: &'static str,
-    /// Held until everything is listed, and while the seed refuses access.
-    blocker: Option<Blocker>,
-    readiness: &'r Readiness,
-    newest: &'r AtomicU64,
-    /// The objects of the list under way.
-    listed: BTreeSet<ObjectKey>,
-    live: BTreeSet<ObjectKey>,
-    synced: bool,
-    pauses: Backoff,
-    on_change: F,
-}
-
-impl<'r, F> WatchProgress<'r, F> {
-    fn new(
-        name: &'static str,
-        blocker: Blocker,
-        readiness: &'r Readiness,
-        newest: &'r AtomicU64,
-        on_change: F,
-    ) -> Self {
-        WATCHED_OBJECTS.set(WatchName(name), 0.0);
-        Self {
-            name,
-            blocker: Some(blocker),
-            readiness,
-            newest,
-            listed: BTreeSet::new(),
-            live: BTreeSet::new(),
-            synced: false,
-            pauses: Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE),
-            on_change,
         }
-    }
-
-    fn event<K: Resource>(&mut self, event: Event<K>)
-    where
-        F: FnMut(Change<K>),
-    {
-        self.newest.fetch_max(version(&event), Ordering::Relaxed);
-        match event {
-            Event::Init => {
-                self.listed.clear();
-                (self.on_change)(Change::ListBegins);
-            }
-            Event::InitApply(object) => {
-                self.listed.insert(ObjectKey::of(&object));
-                (self.on_change)(Change::Applied(object));
-            }
-            Event::InitDone => {
-                self.live = std::mem::take(&mut self.listed);
-                (self.on_change)(Change::Synced(self.live.clone()));
-                if !self.synced {
-                    tracing::info!(
-                        watch = self.name,
-                        objects = self.live.len(),
-                        "watch listed its objects"
-                    );
-                }
-                self.synced = true;
-                self.blocker = None;
-                self.works();
-            }
-            Event::Apply(object) => {
-                self.live.insert(ObjectKey::of(&object));
-                (self.on_change)(Change::Applied(object));
-                self.blocker = None;
-                self.works();
-            }
-            Event::Delete(object) => {
-                self.live.remove(&ObjectKey::of(&object));
-                (self.on_change)(Change::Deleted(object));
-                self.works();
-            }
-        }
-        WATCHED_OBJECTS.set(WatchName(self.name), self.live.len() as f64);
-    }
-
-    fn works(&mut self) {
-        self.pauses.reset();
-        self.readiness.recovered(self.name);
-    }
-
-    fn failed<K>(&mut self, error: &watcher::Error)
-    where
-        F: FnMut(Change<K>),
-    {
-        if is_refused(error) {
-            self.blocker = Some(self.readiness.block(self.name, "the seed refuses access"));
-        }
-        (self.on_change)(Change::Failed);
     }
 }
 
@@ -360,9 +267,8 @@ fn version<K: Resource>(event: &Event<K>) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// How often the watch checks that resource versions have not gone back: one list of one object each time. It also
-/// checks at once when a list or watch has failed.
-const RESTORE_CHECK: Duration = Duration::from_secs(20);
+/// A watch that fails this often in a row is opened with a list: it may ask for a version that does not exist.
+const MAX_FAILURES: u32 = 3;
 
 /// The pause after the first failure; see [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -406,7 +312,6 @@ impl kube::runtime::utils::Backoff for WatchBackoff {
 ///   does. A list that is refused needs nothing: kube's watcher tries it again.
 fn must_list_again(error: &watcher::Error) -> bool {
     match error {
-        watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => false,
         watcher::Error::WatchStartFailed(_) if code(error) == Some(410) => true,
         _ => is_refused(error),
     }

@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::events::{Notice, recorder};
-use watchdog_kube::membership::{Discovery, Exclusive, Membership as _, MembershipConfig, Timing};
+use watchdog_kube::members::{FollowedMembers, MembersConfig, OwnLease};
 use watchdog_kube::watch::Watch;
 use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::Readiness;
@@ -24,7 +24,7 @@ use watchdog_test_support::wait::{self, BOUND};
 const USER: &str = "scaling-coordinator";
 
 /// Every loop on the seed that this crate has.
-const LOOPS: [&str; 4] = ["membership", "discovery", "events", "leases"];
+const LOOPS: [&str; 3] = ["membership", "events", "leases"];
 
 /// The loops that notice a missing namespace: to list in one is no error.
 const WRITERS: [&str; 2] = ["membership", "events"];
@@ -100,25 +100,18 @@ async fn seed(wrong: &str) -> (ApiServer, Client) {
 
 /// Starts every loop.
 fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
-    let (stop, timing) = (CancellationToken::new(), Timing::PRODUCTION.faster(5));
-    let config = MembershipConfig {
+    let stop = CancellationToken::new();
+    let config = |service| MembersConfig {
         client: client.clone(),
         namespace: "garden".to_owned(),
-        service: "scaling-coordinator",
-        identity: "scaling-coordinator-0".to_owned(),
-        address: "127.0.0.1:9645".to_owned(),
+        service,
         readiness: readiness.clone(),
-        timing,
     };
-    let (_, member) = Exclusive::join(config, stop.clone());
-    let (_, discovery) = Discovery::follow(
-        client.clone(),
-        "garden",
-        "lease-probe",
-        timing,
-        readiness.clone(),
-        stop.clone(),
-    );
+    let own = OwnLease {
+        identity: "lease-probe-0".into(),
+        address: "127.0.0.1:9645".into(),
+    };
+    let (_, member) = FollowedMembers::new(config("lease-probe"), Some(own));
     let watch = Watch {
         name: "leases",
         api: Api::<Lease>::namespaced(client.clone(), "garden"),
@@ -130,7 +123,7 @@ fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
         "scaling-coordinator",
         "scaling-coordinator-0",
         readiness.clone(),
-        stop,
+        stop.clone(),
     );
     sink.publish(Notice {
         about: ObjectReference {
@@ -143,8 +136,7 @@ fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
         note: "a note".to_owned(),
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(member.run());
-    tasks.spawn(discovery.run());
+    tasks.spawn(member.run(stop.clone()));
     tasks.spawn(async move { watch.await.unwrap() });
     tasks.spawn(async move { publish.await.unwrap() });
     tasks

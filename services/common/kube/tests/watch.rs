@@ -56,8 +56,9 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
 #[tokio::test]
 async fn whether_etcd_was_restored_is_asked_again_soon_after_a_failure() {
     let api = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let fault = Fault::always(FaultAction::InternalError).query("limit=1");
-    api.inject(fault.times(1));
+    let fails = |query| Fault::always(FaultAction::InternalError).query(query).times(1);
+    api.inject(fails("watch=true"));
+    api.inject(fails("limit=1"));
     let watch = Watch {
         name: "leases",
         api: Api::<Lease>::all(client(&api.kubeconfig("watcher")).await.unwrap()),

@@ -43,18 +43,13 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Namespace in the seed where the replicas keep their membership Leases.
+    /// Namespace in the seed where the replicas keep their Leases.
     #[arg(long, default_value = "garden", value_name = "NAMESPACE")]
     pub namespace: String,
 
     /// Name of this replica: unique, stable for the life of the process. Default: the host name and a random suffix.
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub identity: Option<String>,
-
-    /// UID of the Pod in which this process runs. A coordinator that is restarted in its Pod goes on after 2 s with it,
-    /// and waits for the end of its predecessor's lease, 18 s, without.
-    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid)]
-    pub pod_uid: Option<String>,
 
     /// Where the gRPC API listens. [::] is all addresses, also those of IPv4. Port 0 takes a free one; the address
     /// bound is logged.
@@ -211,16 +206,6 @@ fn identity(host: &str, suffix: u32) -> String {
     format!("{}-{suffix:08x}", host.to_ascii_lowercase())
 }
 
-/// Checks the UID of a Pod.
-fn pod_uid(text: &str) -> anyhow::Result<String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    ensure!(
-        !text.is_empty() && text.len() <= 64 && text.chars().all(fits),
-        "is not the UID of a Pod: up to 64 letters, digits and dashes"
-    );
-    Ok(text.to_owned())
-}
-
 /// Checks a DNS name. Wildcards are refused: a caller is named in full.
 fn dns_name(text: &str) -> anyhow::Result<String> {
     let name = rustls::pki_types::DnsName::try_from(text);
@@ -252,14 +237,6 @@ mod tests {
             identity(&pods[0], 8),
             "two processes of one Pod"
         );
-    }
-
-    #[test]
-    fn uids_of_pods() {
-        assert!(pod_uid("0a1b2c3d-0000-4000-8000-000000000000").is_ok());
-        for bad in ["", "a b", "a/b", "x".repeat(65).as_str()] {
-            assert!(pod_uid(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

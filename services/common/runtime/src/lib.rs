@@ -20,7 +20,6 @@ pub mod listeners;
 mod log_line;
 pub mod metrics;
 mod open_files;
-pub mod pod_lock;
 pub mod process;
 pub mod publish;
 pub mod readiness;

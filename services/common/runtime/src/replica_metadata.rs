@@ -19,7 +19,7 @@ const MAX_BLOCKERS: usize = 16;
 /// Characters of a blocker at most.
 const MAX_CHARACTERS: usize = 300;
 
-/// Adds the metadata of the replica with this identity to an answer.
+/// Adds the metadata of the replica with this identity to an answer, unless another one gave it.
 pub(crate) fn describe<B>(
     identity: &str,
     readiness: Readiness,
@@ -27,6 +27,9 @@ pub(crate) fn describe<B>(
     let (replica, ready) = (ascii(identity), readiness.subscribe());
     move |mut response| {
         let headers = response.headers_mut();
+        if headers.contains_key(REPLICA) {
+            return response;
+        }
         headers.insert(REPLICA, replica.clone());
         headers.insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
         if !*ready.borrow() {
@@ -58,6 +61,10 @@ mod tests {
         assert_eq!(ready[REPLICA], "weeder-0?");
         assert_eq!(ready[VERSION], env!("CARGO_PKG_VERSION"));
         assert!(ready.get(BLOCKER).is_none());
+        let mut passed_on = Response::new(());
+        let leader = HeaderValue::from_static("weeder-1");
+        passed_on.headers_mut().insert(REPLICA, leader.clone());
+        assert_eq!(headers(describe(passed_on))[REPLICA], leader);
         let _blocker = readiness.block("permissions", "missing:\nlist leases");
         let blocked = headers(describe(Response::new(())));
         assert_eq!(blocked[BLOCKER], "permissions: missing:?list leases");

@@ -42,6 +42,16 @@ pub trait FeedItem: Keyed<Key: Display + FromStr + Hash> + prost::Message + Clon
         false
     }
 
+    /// The state of the data that the item rests on, as a number that grows; 0 if it does not say.
+    fn revision(&self) -> u64 {
+        0
+    }
+
+    /// True if this item, of another replica, says the same as `other`.
+    fn agrees_with(&self, _other: &Self) -> bool {
+        false
+    }
+
     /// How long the item may be acted upon.
     fn valid_for(&self) -> Duration {
         Duration::ZERO
@@ -123,6 +133,8 @@ impl FeedItem for probe::Verdict {
             observer,
             outcome_since,
             traceparent,
+            // Like the times, it grows with every list.
+            list_revision: _,
         } = self;
         *outcome == sent.outcome
             && *skip_reason == sent.skip_reason
@@ -136,6 +148,14 @@ impl FeedItem for probe::Verdict {
                 (None, None) => true,
                 _ => false,
             }
+    }
+
+    fn revision(&self) -> u64 {
+        self.list_revision
+    }
+
+    fn agrees_with(&self, other: &Self) -> bool {
+        self.outcome == other.outcome && self.skip_reason == other.skip_reason
     }
 
     fn valid_for(&self) -> Duration {

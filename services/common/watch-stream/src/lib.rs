@@ -6,7 +6,7 @@
 //! body of a streaming RPC, and [`client::follow`] is the other end: it reconnects, notices dead streams, and estimates
 //! when each message was *sent*, by the local clock, so that validity survives any skew between hosts.
 //!
-//! Every replica of a service answers for the whole seed (ADR 0028):
+//! Every replica of a service answers for the whole seed (ADR 0004):
 //!
 //! ```text
 //!   domain store ── encode ──> MergedView ── own ─────> SCOPE_LOCAL: other replicas, other services

@@ -6,17 +6,18 @@ mod peers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 pub use self::answers::{ItemAnswer, scope};
-use self::known_replicas::{KnownReplicas, Leadership, PeerState};
+use self::known_replicas::{ElectionRole, KnownReplicas, PeerState};
 use self::peers::PeerHandler;
 use crate::item::FeedItem;
 use crate::message::Event;
@@ -53,6 +54,7 @@ pub struct MergedView<M: FeedItem> {
     merged: StateStore<M::Key, ReplicaReport<M>>,
     reports: Arc<Mutex<HashMap<M::Key, Reports<M>>>>,
     replicas: watch::Sender<KnownReplicas>,
+    answering: watch::Sender<BTreeSet<Arc<str>>>,
 }
 
 // === impl MergedView ===
@@ -75,7 +77,14 @@ impl<M: FeedItem> MergedView<M> {
             merged: StateStore::new(),
             reports: Arc::default(),
             replicas: watch::Sender::new(KnownReplicas::new(Instant::now())),
+            answering: watch::Sender::default(),
         }
+    }
+
+    /// The other replicas that answer: all of their items are here and up to date.
+    #[must_use]
+    pub fn answering(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
+        self.answering.subscribe()
     }
 
     /// Follows the items of this replica and of the others until the process drains. A replica without reachable peers
@@ -106,7 +115,7 @@ impl<M: FeedItem> MergedView<M> {
         let view = self.clone();
         let leader = peers.leader();
         if leader.is_some() {
-            view.lead(Leadership::Standby(None));
+            view.lead(ElectionRole::Standby(None));
         }
         let handler = PeerHandler {
             view: view.clone(),
@@ -133,6 +142,59 @@ impl<M: FeedItem> MergedView<M> {
                 followed = follow => followed,
             }
         });
+    }
+
+    /// Follows the items of a program of which one replica leads, until the process drains. Only the leader is asked,
+    /// so there is nothing to merge. `leads` says whether this one leads; each time it begins to, answers wait until it
+    /// has all items.
+    pub fn spawn_led<K, V>(
+        &self,
+        base: &ServiceBuilder,
+        own: OwnItems<
+            K,
+            V,
+            impl Fn(&K, &V) -> M + Send + 'static,
+            impl Fn(&K) -> M::Key + Send + 'static,
+            impl Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
+            impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + Sync + 'static,
+        >,
+        leads: watch::Receiver<bool>,
+    ) where
+        K: Ord + Clone + Send + Sync + 'static,
+        V: Send + Sync + 'static,
+    {
+        let (view, stop) = (self.clone(), base.draining.clone());
+        view.replicas.send_modify(|replicas| replicas.listed = true);
+        base.tasks.critical(M::FEED, async move {
+            // What the leader takes back is gone.
+            let taken_back = |_: &M::Key| false;
+            let follow = view.follow_own(&own.store, own.encode, own.key, &taken_back);
+            let led = async { tokio::join!(follow, view.follow_lead(leads, &own.is_filled)) };
+            stop.run_until_cancelled(led).await;
+            Ok(())
+        });
+    }
+
+    /// A replica that begins to lead has all items once it has those of the whole seed. Ends with the election.
+    async fn follow_lead(
+        &self,
+        mut leads: watch::Receiver<bool>,
+        is_filled: &impl Fn(&dyn Fn(&M::Key) -> bool) -> bool,
+    ) {
+        loop {
+            let leads_now = *leads.borrow_and_update();
+            self.replicas.send_modify(|replicas| replicas.filled = false);
+            let filled = async {
+                if leads_now {
+                    self.fill(is_filled).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                changed = leads.changed() => if changed.is_err() { return },
+                () = filled => {}
+            }
+        }
     }
 
     /// Takes over the items of this replica. Never ends.
@@ -204,14 +266,14 @@ impl<M: FeedItem> MergedView<M> {
             let current = leader.borrow_and_update().clone();
             let leads = current.as_ref() == Some(&self.me);
             self.lead(if leads {
-                Leadership::Started(Instant::now())
+                ElectionRole::Started(Instant::now())
             } else {
-                Leadership::Standby(current)
+                ElectionRole::Standby(current)
             });
             let filled = async {
                 if leads {
                     self.until_filled(is_filled).await;
-                    self.lead(Leadership::Leads);
+                    self.lead(ElectionRole::Leads);
                 }
                 std::future::pending::<()>().await;
             };
@@ -223,7 +285,7 @@ impl<M: FeedItem> MergedView<M> {
         }
     }
 
-    fn lead(&self, leadership: Leadership) {
+    fn lead(&self, leadership: ElectionRole) {
         self.replicas
             .send_modify(|replicas| replicas.leadership = leadership);
     }
@@ -287,7 +349,7 @@ impl<M: FeedItem> MergedView<M> {
     /// that two changes keep their order.
     fn publish(&self, key: &M::Key, reports: &mut Reports<M>, now: Instant) {
         let merged = &self.merged;
-        let Some(newest) = reports.newest().cloned() else {
+        let Some(newest) = reports.newest(now).cloned() else {
             merged.remove(key);
             return;
         };
@@ -310,5 +372,15 @@ impl<M: FeedItem> MergedView<M> {
             let known = replicas.others.get_mut(replica).filter(|known| **known != state);
             known.map(|known| *known = state).is_some()
         });
+        self.note_answering();
+    }
+
+    fn note_answering(&self) {
+        let replicas = self.replicas.borrow();
+        let others = replicas.others.iter();
+        let synced = others.filter(|(_, state)| **state == PeerState::Synced);
+        let answering = synced.map(|(replica, _)| replica.clone()).collect();
+        drop(replicas);
+        publish_if_changed(&self.answering, &answering);
     }
 }

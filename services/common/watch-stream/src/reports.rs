@@ -28,6 +28,8 @@ pub(crate) struct Reports<M> {
     by_replica: Vec<(Arc<str>, ReplicaReport<M>)>,
     /// The newest report of the replicas that do not report this key any more, and until when it stands.
     left_behind: Option<(ReplicaReport<M>, Instant)>,
+    /// The replica whose report counted last.
+    shown: Option<Arc<str>>,
     /// When subscribers need the next renewal of what they were sent.
     renewal_due: Option<Instant>,
     /// True if there is one that they have not been sent.
@@ -62,6 +64,7 @@ impl<M> Default for Reports<M> {
         Self {
             by_replica: Vec::new(),
             left_behind: None,
+            shown: None,
             renewal_due: None,
             renewed: false,
         }
@@ -120,13 +123,30 @@ impl<M: FeedItem> Reports<M> {
         self.left_behind.take_if(over).is_some() || self.by_replica.len() < before
     }
 
-    /// The report that counts: the newest, a provisional one only if there is no other.
-    pub(crate) fn newest(&self) -> Option<&ReplicaReport<M>> {
-        let reported = self.by_replica.iter().map(|(_, report)| report);
-        let left_behind = self.left_behind.iter().map(|(report, _)| report);
-        reported
+    /// The report that counts: that of the newest list, and of two on the same list the newest one. A provisional one,
+    /// or one whose validity is over, only if there is no other. Of two witnesses that say the same, the one whose
+    /// report counted before goes on until half of its validity is over: readers get it once.
+    pub(crate) fn newest(&mut self, now: Instant) -> Option<&ReplicaReport<M>> {
+        let reported = self.by_replica.iter().map(|(of, report)| (Some(of), report));
+        let left_behind = self.left_behind.iter().map(|(report, _)| (None, report));
+        let rank = |report: &ReplicaReport<M>| {
+            let is_valid = now < report.as_of + report.item.valid_for();
+            let settled = !report.item.is_provisional();
+            (settled, is_valid, report.item.revision(), report.set_at)
+        };
+        let (of, newest) = reported
             .chain(left_behind)
-            .max_by_key(|report| (!report.item.is_provisional(), report.set_at))
+            .max_by_key(|(_, report)| rank(report))?;
+        let shown = self.shown.as_ref();
+        let before = self.by_replica.iter().find(|(of, _)| Some(of) == shown);
+        if let Some((_, before)) = before
+            && now < before.as_of + before.item.valid_for() / 2
+            && before.item.agrees_with(&newest.item)
+        {
+            return Some(before);
+        }
+        self.shown = of.cloned();
+        Some(newest)
     }
 
     /// Notes a report that subscribers are sent now. They need the next one when half of its validity is over.
@@ -176,8 +196,8 @@ mod tests {
         }
     }
 
-    fn outcome(of: &Reports<pb::Verdict>) -> Option<Outcome> {
-        of.newest().map(|report| report.item.outcome())
+    fn outcome(of: &mut Reports<pb::Verdict>) -> Option<Outcome> {
+        of.newest(Instant::now()).map(|report| report.item.outcome())
     }
 
     #[tokio::test]
@@ -187,12 +207,12 @@ mod tests {
         let mut of = Reports::default();
         of.upsert(&a, report(LeasesExpired, start, 10));
         assert!(of.remove("a", true, start + 12 * SECOND) && !of.remove("a", true, start + 12 * SECOND));
-        assert_eq!(outcome(&of), Some(LeasesExpired));
+        assert_eq!(outcome(&mut of), Some(LeasesExpired));
         of.upsert(&b, report(Pending, start, 13));
-        assert_eq!(outcome(&of), Some(LeasesExpired), "b knows nothing yet");
+        assert_eq!(outcome(&mut of), Some(LeasesExpired), "b knows nothing yet");
         assert!(!of.tidy(start + 49 * SECOND, || true, |_| false), "it is valid");
         of.upsert(&b, report(Healthy, start, 14));
-        assert_eq!(outcome(&of), Some(Healthy));
+        assert_eq!(outcome(&mut of), Some(Healthy));
         assert!(of.left_behind.is_none());
     }
 
@@ -205,7 +225,7 @@ mod tests {
             of.upsert(&a, report(Healthy, start, 10));
             of.remove("a", true, start + 11 * SECOND);
             assert!(of.tidy(start + SECOND * now, || exists, |_| false));
-            assert!(of.is_empty() && outcome(&of).is_none());
+            assert!(of.is_empty() && outcome(&mut of).is_none());
         }
     }
 
@@ -233,10 +253,53 @@ mod tests {
         let mut of = Reports::default();
         of.upsert(&b, report(Healthy, start, 12));
         of.upsert(&a, report(LeasesExpired, start, 10));
-        assert_eq!(outcome(&of), Some(Healthy));
+        assert_eq!(outcome(&mut of), Some(Healthy));
         of.remove("b", true, start + 13 * SECOND);
-        assert_eq!(outcome(&of), Some(LeasesExpired), "a reports it");
+        assert_eq!(outcome(&mut of), Some(LeasesExpired), "a reports it");
         assert!(of.left_behind.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_witnesses_the_newer_list_counts_and_what_is_the_same_is_sent_once() {
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let start = Instant::now();
+        let listed = |outcome, set: u32, list_revision| {
+            let mut report = report(outcome, start, set);
+            Arc::make_mut(&mut report.item).list_revision = list_revision;
+            report
+        };
+        let observer = |of: &mut Reports<pb::Verdict>, second: u32| {
+            let newest = of.newest(start + SECOND * second).cloned().unwrap();
+            (newest.item.outcome(), newest.item.list_revision)
+        };
+        let mut of = Reports::default();
+        of.upsert(&a, listed(Healthy, 10, 70));
+        of.upsert(&b, listed(LeasesExpired, 12, 60));
+        assert_eq!(
+            observer(&mut of, 13),
+            (Healthy, 70),
+            "b reads from a server that lags behind"
+        );
+        of.upsert(&b, listed(LeasesExpired, 14, 80));
+        assert_eq!(observer(&mut of, 15), (LeasesExpired, 80));
+        of.upsert(&a, listed(LeasesExpired, 16, 90));
+        assert_eq!(
+            observer(&mut of, 17),
+            (LeasesExpired, 80),
+            "that of b is the same"
+        );
+        assert_eq!(
+            observer(&mut of, 35),
+            (LeasesExpired, 90),
+            "b does not say it any more"
+        );
+        of.upsert(&b, listed(Outcome::ApiServerUnreachable, 40, 0));
+        assert_eq!(observer(&mut of, 41), (LeasesExpired, 90), "a reaches it");
+        assert_eq!(
+            observer(&mut of, 57),
+            (Outcome::ApiServerUnreachable, 0),
+            "that is no longer valid"
+        );
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use super::kubeconfig::Access;
 use super::start_limiter::StartPermit;
 use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::answer_ledger::AnswerKind;
-use crate::domain::answered::{ListCounts, SLOW};
+use crate::domain::answered::SLOW;
 use crate::domain::outcome::{FailureEvidence, ProbeFailure, code_label, quote};
 use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
 
@@ -41,24 +41,33 @@ pub struct ApiResponse {
 
 /// A reason to believe that the API server was away for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Suspicion {
-    /// The server may have been away since then: the connection was closed.
-    AwaySince(Instant),
-    /// The server may have been away since then: the connection fell silent. Connections of kubelets may also be dead.
-    SilentSince(Instant),
-    /// A request sent at this time got no answer in time. Its connection may be dead.
-    SilentAt(Instant),
-    /// The server may have been away at this time. When that began is unknown.
-    NoticedAt(Instant),
+pub struct Suspicion {
+    /// It may have been away since then.
+    pub since: Instant,
+    /// The connection fell silent, or a request got no answer in time. Connections of kubelets may also be dead.
+    pub silent: bool,
+    /// True if the start is unknown: something was noticed at `since`.
+    pub noticed: bool,
 }
 
-/// Evidence about an API server from connections and lists.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Observations {
-    /// Why it may have been away.
-    pub suspicion: Option<Suspicion>,
-    /// How many lists it answered.
-    pub lists: ListCounts,
+impl Suspicion {
+    /// A request that was sent then got no answer in time. Its connection may be dead.
+    const fn silent_at(since: Instant) -> Self {
+        Self {
+            since,
+            silent: true,
+            noticed: true,
+        }
+    }
+
+    /// Something failed at that time.
+    pub(super) const fn noticed_at(since: Instant) -> Self {
+        Self {
+            since,
+            silent: false,
+            noticed: true,
+        }
+    }
 }
 
 /// Sends requests to one API server over one connection, which is opened when it is needed and kept.
@@ -78,7 +87,6 @@ pub struct CachedConnection<C: Connector> {
     // The last connection ended right after its only response.
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
-    lists: ListCounts,
     /// True if the last request is waiting for a permit to open a connection, or was cancelled while it waited. The
     /// server never received such a request.
     pub(super) queueing: bool,
@@ -102,7 +110,6 @@ impl<C: Connector> CachedConnection<C> {
             answers: 0,
             ended_after_answer: false,
             suspicion: None,
-            lists: ListCounts::default(),
             queueing: false,
             resolving: false,
             waits_for_memory: false,
@@ -149,7 +156,7 @@ impl<C: Connector> CachedConnection<C> {
                 match tokio::time::timeout(SLOW.max(2 * self.latency), &mut head).await {
                     Ok(head) => head.ok(),
                     Err(_) => {
-                        self.suspect(Suspicion::SilentAt(sent));
+                        self.suspect(Suspicion::silent_at(sent));
                         // This is not queueing: the server may have the request.
                         let mut fresh = pin!(async {
                             self.resolve().await?;
@@ -206,7 +213,7 @@ impl<C: Connector> CachedConnection<C> {
             match tokio::time::timeout(SLOW.min(limit), exchange).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure)) if failure.evidence() == FailureEvidence::None => return Err(failure),
-                _ => self.suspect(Suspicion::NoticedAt(sent)),
+                _ => self.suspect(Suspicion::noticed_at(sent)),
             }
         }
         let resolved = tokio::time::timeout(limit, self.resolve()).await;
@@ -239,25 +246,12 @@ impl<C: Connector> CachedConnection<C> {
         std::future::pending().await
     }
 
-    /// Why the server may have been away, and how many lists it answered, since the last call.
-    pub fn take_observations(&mut self) -> Observations {
-        Observations {
-            suspicion: self.take_suspicion(),
-            lists: std::mem::take(&mut self.lists),
-        }
-    }
-
-    fn take_suspicion(&mut self) -> Option<Suspicion> {
+    /// Why the server may have been away since the last call.
+    pub fn take_suspicion(&mut self) -> Option<Suspicion> {
         if self.link.as_ref().is_some_and(|link| link.end().is_some()) {
             self.take_open();
         }
         self.suspicion.take()
-    }
-
-    /// Notes that a list was answered, or failed.
-    pub fn count_list(&mut self, failed: bool) {
-        self.lists.answered = self.lists.answered.saturating_add(1);
-        self.lists.failed = self.lists.failed.saturating_add(u32::from(failed));
     }
 
     /// Notes a reason to believe that the server was away; the first one counts.
@@ -279,14 +273,17 @@ impl<C: Connector> CachedConnection<C> {
     fn note_end(&mut self, link: &C::Link) {
         let Some((alive_until, end)) = link.end() else {
             // It broke right now, and its end is not recorded yet.
-            return self.suspect(Suspicion::NoticedAt(Instant::now()));
+            return self.suspect(Suspicion::noticed_at(Instant::now()));
         };
         let after_answer = end == End::Closed && self.is_after_only_answer(alive_until);
         let before = std::mem::replace(&mut self.ended_after_answer, after_answer);
         match end {
-            End::Silent => self.suspect(Suspicion::SilentSince(alive_until)),
             End::Closed if after_answer && before => {}
-            End::Closed => self.suspect(Suspicion::AwaySince(alive_until)),
+            End::Silent | End::Closed => self.suspect(Suspicion {
+                since: alive_until,
+                silent: end == End::Silent,
+                noticed: false,
+            }),
         }
     }
 
@@ -324,7 +321,7 @@ impl<C: Connector> CachedConnection<C> {
         };
         CONNECTIONS.inc(result);
         if began.elapsed() > SLOW {
-            self.suspect(Suspicion::SilentAt(began));
+            self.suspect(Suspicion::silent_at(began));
         }
         let mut link = link?;
         self.answers = 0;

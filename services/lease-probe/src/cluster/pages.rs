@@ -70,6 +70,8 @@ pub(super) struct Listed<I> {
     pub(super) items: Vec<Item<I>>,
     // When the first page was asked for.
     pub(super) sent: Instant,
+    // Of the whole list: an API server answers all pages from one state.
+    pub(super) revision: u64,
     // The memory of the items.
     pub(super) share: MemoryShare,
 }
@@ -149,8 +151,6 @@ pub(super) async fn pages<C: Connector, I: Listable>(
             }
         };
         let sent = *sent.get_or_insert(response.sent);
-        // A server that throttles or refuses answers.
-        connection.count_list(response.status.is_server_error());
         let bytes = response.body.as_slice().len();
         (largest, all) = (largest.max(bytes), all + bytes);
         if all > kind.list_limit() {
@@ -167,12 +167,14 @@ pub(super) async fn pages<C: Connector, I: Listable>(
             }
         };
         items.extend(page.items);
+        let revision = page.metadata.revision();
         let token = page.metadata.continue_token;
         if token.is_empty() {
             size.grow(largest, kind.limit());
             return Ok(Listed {
                 items,
                 sent,
+                revision,
                 share: of_list,
             });
         }

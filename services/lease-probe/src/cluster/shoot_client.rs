@@ -19,7 +19,7 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
 
 use super::answer_budget::{RememberedLeases, SharedLimits};
-use super::connection::{CachedConnection, Observations, Suspicion};
+use super::connection::{CachedConnection, Suspicion};
 use super::kubeconfig::Access;
 use super::machines;
 use super::pages::{Listable, Listed, PageSize, pages};
@@ -73,8 +73,8 @@ pub trait ShootClient: Send {
     /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 
-    /// The evidence of connections and lists since the last call.
-    fn take_observations(&mut self) -> Observations;
+    /// Why the API server may have been away since the last call.
+    fn take_suspicion(&mut self) -> Option<Suspicion>;
 }
 
 /// Another way to the same API server.
@@ -140,7 +140,7 @@ impl<C: Connector> HttpShootClient<C> {
             loop {
                 match pages(connection, page).await {
                     Err(ProbeFailure::ListFailed(_)) if !failed => {
-                        connection.suspect(Suspicion::NoticedAt(began));
+                        connection.suspect(Suspicion::noticed_at(began));
                         failed = true;
                     }
                     Err(failure) if page.shrink_after(&failure, I::ANSWER) => {}
@@ -193,6 +193,8 @@ impl<C: Connector> HttpShootClient<C> {
         access: &Access,
         budget: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
+        // A kubelet whose connection has died without a sign opens a new one: what that takes now must show.
+        self.connection.close();
         let (seed, name) = (self.seed.clone(), self.name.clone());
         let deadline = schedule::machines_deadline(self.machines_failed, budget.limit);
         let mut machines = pin!(timeout_at(
@@ -242,15 +244,20 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         self.remembered.check()?;
         let found = self.list::<LeaseItem>(access, budget).await?;
         self.remembered.set(found.items.len())?;
-        let mut listed = ListedLeases::default();
+        let mut listed = ListedLeases {
+            revision: found.revision,
+            ..ListedLeases::default()
+        };
         for item in found.items {
             match item {
                 Item::Ok(LeaseItem {
                     name,
+                    revision,
                     renew_time,
                     lease_duration_seconds,
                 }) => listed.leases.push(ListedLease {
                     name,
+                    revision,
                     renew_time: renew_time.map(UnixTime::from),
                     duration_seconds: lease_duration_seconds,
                 }),
@@ -278,8 +285,8 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         self.connection.disconnected().await;
     }
 
-    fn take_observations(&mut self) -> Observations {
-        self.connection.take_observations()
+    fn take_suspicion(&mut self) -> Option<Suspicion> {
+        self.connection.take_suspicion()
     }
 }
 

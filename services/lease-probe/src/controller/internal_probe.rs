@@ -6,7 +6,7 @@ use watchdog_api::unix_time::UnixTime;
 
 use super::probe_context::ProbeContext;
 use super::probe_inputs::ProbeInputs;
-use crate::cluster::connection::{Observations, Suspicion};
+use crate::cluster::connection::Suspicion;
 use crate::cluster::shoot_client::{Budget, ShootClient};
 use crate::domain::answered::ListTimes;
 use crate::domain::assessment::{Assessment, ExpiryRule};
@@ -25,28 +25,24 @@ pub(super) struct ProbeResult {
     pub(super) throttled: Option<ProbeFailure>,
 }
 
-/// Takes over why the API server may have been away, and how many lists it failed.
-pub(super) fn note_observations(
-    shared: &ProbeContext,
-    client: &mut impl ShootClient,
-    state: &mut ProbeState,
-) {
+/// Takes over why the API server may have been away.
+pub(super) fn note_suspicion(shared: &ProbeContext, client: &mut impl ShootClient, state: &mut ProbeState) {
     let renew_interval = state.renew_interval();
-    let answered = state.answered_mut();
-    let Observations { suspicion, lists } = client.take_observations();
-    answered.note_lists(lists);
-    match suspicion {
-        Some(Suspicion::AwaySince(instant)) => answered.note_disconnect(shared.time_of(instant), false),
-        Some(Suspicion::SilentSince(instant)) => answered.note_disconnect(shared.time_of(instant), true),
-        Some(Suspicion::SilentAt(instant)) => {
-            answered.note_disconnect(shared.time_of(instant).before(renew_interval), true);
-        }
+    if let Some(Suspicion {
+        since,
+        silent,
+        noticed,
+    }) = client.take_suspicion()
+    {
+        let since = shared.time_of(since);
         // Its start is not known. Pings would have ended the connection within a renew interval; without pings
         // (HTTP/1.1) this is an assumption.
-        Some(Suspicion::NoticedAt(instant)) => {
-            answered.note_outage(shared.time_of(instant).before(renew_interval));
-        }
-        None => {}
+        let since = if noticed {
+            since.before(renew_interval)
+        } else {
+            since
+        };
+        state.answered_mut().note_outage(since, silent);
     }
 }
 
@@ -66,13 +62,14 @@ pub(super) async fn ask_internal<S: ShootClient>(
     let mut slow: Option<UnixTime> = None;
     loop {
         let listed = client.leases(&inputs.internal, budget).await;
-        note_observations(shared, client, state);
+        note_suspicion(shared, client, state);
         // A renew interval that has just changed applies from the next list on: no silence is proven until then.
         let rule = rule(inputs, state.renew_interval());
         let (leases, sent) = listed?;
         let times = ListTimes {
             sent: shared.time_of(sent),
             received: shared.now(),
+            revision: leases.revision,
         };
         let ahead = match state.leases(times, &leases, rule) {
             ProbeStep::Done(assessment) => return Ok(done(assessment)),
@@ -98,7 +95,7 @@ pub(super) async fn ask_internal<S: ShootClient>(
             // They did not matter yet.
             (Err(failure), Some(assessment)) => {
                 if failure.evidence() == FailureEvidence::Throttles {
-                    state.answered_mut().note_throttling(shared.now());
+                    state.answered_mut().note_outage(shared.now(), false);
                 }
                 return Ok(ProbeResult {
                     assessment,
@@ -134,12 +131,8 @@ async fn list_nodes<S: ShootClient>(
 }
 
 fn rule(inputs: &ProbeInputs, renew_interval: Duration) -> ExpiryRule {
-    let grace = inputs
-        .settings
-        .node_monitor_grace
-        .unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
     ExpiryRule {
-        expiry_age: expiry_age(grace, renew_interval),
+        expiry_age: expiry_age(inputs.grace_period(), renew_interval),
         threshold: inputs
             .failure_fraction()
             .unwrap_or(inputs.config.node_lease_failure_fraction),

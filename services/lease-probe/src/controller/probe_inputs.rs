@@ -1,6 +1,7 @@
 //! The inputs of the probes of one shoot.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::policy::{PolicyError, parse_failure_fraction};
@@ -22,6 +23,12 @@ pub struct ProbeInputs {
 }
 
 impl ProbeInputs {
+    /// The grace period of the shoot's kube-controller-manager.
+    pub(super) fn grace_period(&self) -> Duration {
+        let own = self.settings.node_monitor_grace;
+        own.unwrap_or(self.config.kcm_node_monitor_grace_duration)
+    }
+
     /// The share of expired leases at which the shoot counts as cut off: that of its annotation, or else that of the
     /// configuration. The error says what is wrong with the annotation.
     pub(super) fn failure_fraction(&self) -> Result<f64, PolicyError> {

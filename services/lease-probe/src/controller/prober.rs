@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::unix_time::UnixTime;
 
-use super::internal_probe::{ProbeResult, ask_internal, note_observations};
+use super::internal_probe::{ProbeResult, ask_internal, note_suspicion};
 use super::probe_context::CloseProbing;
 pub use super::probe_context::ProbeContext;
 pub use super::probe_inputs::ProbeInputs;
@@ -18,6 +18,7 @@ use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use crate::domain::probe_state::ProbeState;
+use crate::domain::renewals::{longest_pause, shortest_grace};
 use crate::domain::schedule::{self, RecentStarts, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
@@ -185,7 +186,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         now: UnixTime,
     ) -> (Verdict, UnixTime, Option<UnixTime>) {
         let ProbeResult {
-            assessment: found,
+            assessment: mut found,
             throttled,
         } = found;
         PROBES.inc(&found.outcome);
@@ -208,6 +209,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             crossing: found.crossing,
             renew_interval,
             look_ahead: found.look_ahead,
+            longest_pause: longest_pause(found.evidence.expiry_age),
         };
         match (&self.close, found.tense || result.outcome.is_loss()) {
             (None, true) => self.close = Some(CloseProbing::begin(&self.shared)),
@@ -222,12 +224,18 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             self.throttled_until = schedule::after_failure((now, now), pace, &failure, 1, false, random);
             next_due = next_due.max(self.throttled_until);
         }
-        let message = verdict::sentence(&found, result.counting);
+        let mut message = verdict::sentence(&found, result.counting);
+        let grace = inputs.grace_period();
+        found.evidence.grace_too_short = grace < shortest_grace(renew_interval);
+        if found.evidence.grace_too_short {
+            message.push_str(&verdict::too_short(grace));
+        }
         let valid_until = schedule::valid_until(next_due, config.probe_timeout);
-        let verdict =
-            self.verdicts
-                .assessed(result.outcome, message, found.evidence, found.judged, valid_until);
-        (verdict, next_due, found.crossing)
+        let crossing = found.crossing;
+        let verdict = self
+            .verdicts
+            .assessed(result.outcome, message, found, valid_until);
+        (verdict, next_due, crossing)
     }
 
     fn failed(
@@ -241,14 +249,13 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let outcome = failure.outcome();
         PROBES.inc(&outcome);
         self.report.failure(endpoint, failure);
-        note_observations(&self.shared, &mut self.client, &mut self.state);
+        note_suspicion(&self.shared, &mut self.client, &mut self.state);
         let started = self.shared.time_of(started);
         let since = started.before(self.state.renew_interval());
         match failure.evidence() {
-            FailureEvidence::Away => self.state.answered_mut().note_outage(since),
-            FailureEvidence::Disconnected => self.state.answered_mut().note_disconnect(since, false),
-            FailureEvidence::Silent => self.state.answered_mut().note_disconnect(since, true),
-            FailureEvidence::Throttles => self.state.answered_mut().note_throttling(now),
+            FailureEvidence::Away => self.state.answered_mut().note_outage(since, false),
+            FailureEvidence::Silent => self.state.answered_mut().note_outage(since, true),
+            FailureEvidence::Throttles => self.state.answered_mut().note_outage(now, false),
             FailureEvidence::None => {}
         }
         if matches!(failure, ProbeFailure::TooManyLeases(_)) {

@@ -1,4 +1,5 @@
-//! Keeps the Clusters, kubeconfigs and failure counts of all shoots, and runs probers for the shoots of this replica.
+//! Keeps the Clusters, kubeconfigs and failure counts of all shoots, and runs probers for the shoots of which this
+//! replica is a witness.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::cluster::watches::SeedHandler;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
+use crate::domain::witnesses::LiveMembers;
 use crate::metrics::FailureReason;
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
@@ -41,14 +43,14 @@ pub type VerdictStore = StateStore<String, Verdict>;
 /// Failed probes of one shoot, by endpoint and reason.
 pub(crate) type FailureCounts = BTreeMap<(Endpoint, FailureReason), u64>;
 
-/// Says whether this replica owns a shoot.
-pub type OwnsShoot = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+/// Says whether this replica is a witness of a shoot.
+pub type IsWitness = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Combines the events of the watches and runs a prober for every eligible shoot.
 pub struct ProberManager {
     shared: Arc<ProbeContext>,
     verdicts: VerdictStore,
-    owns: OwnsShoot,
+    is_witness: IsWitness,
     connector: HttpConnector,
     limits: Arc<SharedLimits>,
     inner: Mutex<ManagerState>,
@@ -87,7 +89,7 @@ impl ProberManager {
         shared: Arc<ProbeContext>,
         verdicts: VerdictStore,
         config: Arc<ProberConfig>,
-        owns: OwnsShoot,
+        is_witness: IsWitness,
         connector: HttpConnector,
         answer_memory: usize,
     ) -> Arc<Self> {
@@ -103,19 +105,19 @@ impl ProberManager {
         Arc::new(Self {
             shared,
             verdicts,
-            owns,
+            is_witness,
             connector,
             limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
         })
     }
 
-    /// Follows changes of the configuration and of the ownership of shoots until `stop` is cancelled; then stops all
+    /// Follows changes of the configuration and of the live members until `stop` is cancelled; then stops all
     /// probers.
     pub async fn run(
         self: Arc<Self>,
         mut rules: watch::Receiver<Arc<ProberConfig>>,
-        mut ownership: watch::Receiver<u64>,
+        mut members: watch::Receiver<LiveMembers>,
         stop: CancellationToken,
     ) {
         loop {
@@ -126,8 +128,8 @@ impl ProberManager {
                     inner.config = rules.borrow_and_update().clone();
                     self.reconcile_all(&mut inner);
                 }
-                Ok(()) = ownership.changed() => {
-                    ownership.mark_unchanged();
+                Ok(()) = members.changed() => {
+                    members.mark_unchanged();
                     self.reconcile_all(&mut self.inner.lock());
                 }
             }
@@ -149,12 +151,13 @@ impl ProberManager {
         inner.clusters_listed && !inner.clusters.contains_key(shoot)
     }
 
-    /// Returns true if the Clusters have been listed and `has` holds for every shoot of this replica.
+    /// Returns true if the Clusters have been listed and `has` holds for every shoot of which this replica is a
+    /// witness.
     #[must_use]
-    pub fn all_owned(&self, has: &dyn Fn(&String) -> bool) -> bool {
+    pub fn all_witnessed(&self, has: &dyn Fn(&String) -> bool) -> bool {
         let inner = self.inner.lock();
-        let mut owned = inner.clusters.keys().filter(|shoot| (self.owns)(shoot));
-        inner.clusters_listed && owned.all(has)
+        let mut witnessed = inner.clusters.keys().filter(|shoot| (self.is_witness)(shoot));
+        inner.clusters_listed && witnessed.all(has)
     }
 
     /// Number of shoots that are probed.
@@ -200,8 +203,8 @@ impl ProberManager {
 
     /// Starts, changes or stops the probe of a shoot, whichever is right.
     fn reconcile(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str) {
-        let Some(facts) = inner.clusters.get(shoot).filter(|_| (self.owns)(shoot)) else {
-            inner.stop(shoot, "the shoot is gone or belongs to another replica");
+        let Some(facts) = inner.clusters.get(shoot).filter(|_| (self.is_witness)(shoot)) else {
+            inner.stop(shoot, "the shoot is gone or has other witnesses");
             inner.failures.remove(shoot);
             self.verdicts.remove(&shoot.to_owned());
             return;

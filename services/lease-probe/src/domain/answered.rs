@@ -1,9 +1,10 @@
-//! For how long an API server has answered: the time in which a living kubelet could have renewed its Lease.
+//! For how long an API server has answered and taken writes: the time in which a living kubelet could have renewed its
+//! Lease.
 //!
-//! kube-controller-manager counts the time since it saw a renewal and works only while it reaches its API server. A
-//! prober looks from time to time, from somewhere else. Between two lists it may count the time as answered only if
-//! nothing suggests that the API server was away, and a kubelet that could not renew in that time has a longer way back
-//! than one that could. Both rules stand here; ADR 0013 has the argument.
+//! kube-controller-manager renews its own Lease every two seconds and works only while it can. So while the revision of
+//! an API server's data stands still, neither kubelets nor kube-controller-manager can write, and silence proves
+//! nothing. A prober looks from time to time. The span between two lists counts if the revision grew in it and nothing
+//! says that the API server was away. docs/safety.md has the argument and the figures.
 
 use std::time::Duration;
 
@@ -13,276 +14,196 @@ use watchdog_api::unix_time::{UnixTime, micros};
 /// away while it waited. An API server that is always slow is also slow for kubelets, but it answers.
 pub const SLOW: Duration = Duration::from_millis(2_500);
 
-/// A kubelet gives up a request after this time (`nodeStatusUpdateFrequency`). A list that took this long was held up,
-/// even if all lists of the shoot take this long.
-const TOO_SLOW: Duration = Duration::from_secs(10);
+/// An API server writes its own Lease every 10 s. Lists that show for longer than this that nobody has written show
+/// that nobody can.
+const STANDS_STILL: Duration = Duration::from_millis(10_500);
 
-/// The constants below are in renew intervals of the kubelets: 10 s by default.
-///
-/// More than this between two lists does not count, because an outage may fit between them that neither of them met and
-/// that no connection shows: an etcd that is restarted while its API server answers pings.
-const LONGEST_SPAN: f64 = 1.0;
-
-/// An outage that can have lasted for no longer than this costs a kubelet at most as long again: its pauses double. So
-/// little is no reason not to count. But if the connection was lost in it, the server may have been restarted, and each
-/// such blip adds its length to what is needed, up to a renew interval: a kubelet may meet several.
-const BLIP: f64 = 0.25;
-
-/// Of a renew interval: what a connection that fell silent adds, and the most that several add.
-const QUARTERS: u32 = 4;
-
-/// Weight of the last list in the moving share of lists that failed; about forty matter.
-const WEIGHT: f64 = 0.05;
-
-/// While more than this share of the lists fails, no silence is proven: a kubelet may lose a whole turn, five PUTs and
-/// five more, by chance.
-const MANY_ERRORS: f64 = 0.55;
-
-/// When that may be over.
+/// When it is known more, where no more than a write is missing.
 const SOON: Duration = Duration::from_secs(1);
 
-/// And while more than this share fails, time does not count: a kubelet may lose several turns.
-const TOO_MANY_ERRORS: f64 = 0.67;
+/// After a pause between two lists that was longer than this, writes may have ended long before, unseen.
+const LONG_PAUSE: Duration = Duration::from_secs(12);
 
-/// An outage that may have lasted longer than this may have been a restart. A restarted server may also fail the first
-/// writes.
-const LONG: f64 = 1.5;
+/// An outage that may have lasted this many renew intervals may have been a restart, after which the first writes may
+/// fail: a kubelet then comes back one interval later.
+const LONG_INTERVALS: f64 = 1.5;
 
-/// How long a lease must be silent that was never seen to be renewed: a kubelet renews within one interval; its timer,
-/// the request and a retry may take a quarter of that on top.
-const AT_FIRST_SIGHT: f64 = 1.25;
+/// An outage that can have lasted no longer than this costs a kubelet at most as long again: its pauses double.
+const BLIP_INTERVALS: f64 = 0.25;
+
+/// A kubelet renews within one renew interval; its timer, the request and a retry may take a quarter of that on top.
+const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
 
 /// How long a kubelet takes to come back from an outage, in addition: it pauses for up to 7 s (`maxBackoff`) or waits
-/// for up to 10 s for a request that hangs (the heartbeat client's timeout), and opens a connection. Source:
-/// component-helpers, `apimachinery/lease/controller.go`. An interval where that is shorter.
+/// for up to 10 s for a request that hangs (the heartbeat client's timeout). An interval where that is shorter. Source:
+/// component-helpers, `apimachinery/lease/controller.go`.
 const WAY_BACK: Duration = Duration::from_secs(10);
 
-/// The longest pause between two lists after which the silence of a node that stops renewing is still proven when its
-/// lease reaches the expiry age: of the pause [`LONGEST_SPAN`] counts, and the expiry age is longer than the silence
-/// that is needed.
-#[must_use]
-pub fn longest_pause(renew_interval: Duration, expiry_age: Duration) -> Duration {
-    let needed = renew_interval.mul_f64(AT_FIRST_SIGHT) + renew_interval.min(WAY_BACK);
-    renew_interval.mul_f64(LONGEST_SPAN) + expiry_age.saturating_sub(needed)
-}
-
-/// When a list was asked for and when its answer was there.
+/// When a list was asked for, when its answer was there, and what state it shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListTimes {
     /// When the request was sent.
     pub sent: UnixTime,
     /// When the answer was there.
     pub received: UnixTime,
+    /// `metadata.resourceVersion`: it grows with every write of anybody to the API server.
+    pub revision: u64,
 }
 
 impl ListTimes {
-    /// How long it took.
-    #[must_use]
-    pub fn latency(self) -> Duration {
+    fn latency(self) -> Duration {
         self.received.since(self.sent)
     }
 
-    /// A list that takes no time.
+    /// A list that takes no time, of an API server that writes all the time.
     #[cfg(test)]
     pub(super) const fn at(time: UnixTime) -> Self {
         Self {
             sent: time,
             received: time,
+            revision: time.0.unsigned_abs(),
         }
     }
 }
 
-/// How many requests for a list the API server answered, and how many of them with an error.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ListCounts {
-    /// All of them.
-    pub answered: u32,
-    /// Those that failed.
-    pub failed: u32,
-}
-
 /// The answered time of one API server.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct AnsweredTime {
     total: Duration,
-    /// Until when it is counted: the last list.
-    until: Option<UnixTime>,
-    latency: Duration,
+    // The last span, if it was so long that the revision may have stood still in it: it counts when the revision grows
+    // again before that is too long ago.
+    unconfirmed: Duration,
+    // The list from which on nothing is counted yet.
+    from: Option<ListTimes>,
+    // The first list that had the revision of the last one, and the last one.
+    grown: Option<ListTimes>,
+    last: Option<ListTimes>,
     away_since: Option<UnixTime>,
-    /// Moving share of the lists that the API server answered with an error.
-    error_share: f64,
-    /// Throttles since then, and was not away before.
-    throttles_since: Option<UnixTime>,
-    /// By how many quarters of a renew interval the connections that were lost since the last list prolong the proof.
-    disconnects: u32,
-    /// The sum of these quarters up to the last list.
-    quarters: u32,
+    fell_silent: bool,
+    // The last span had an outage, however short.
+    blipped: bool,
     outages: u32,
-    long_outages: u32,
-    /// `total` when the last long outage ended.
-    at_end_of_long: Duration,
+    // Those after which a kubelet takes longer to come back.
+    severe: u32,
 }
 
 /// The answered time at a renewal, or when a lease was first observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnsweredMark {
     total: Duration,
-    quarters: u32,
     outages: u32,
-    long_outages: u32,
+    severe: u32,
     first_sight: bool,
 }
 
-/// The time between two lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ListInterval {
-    /// The part of it that counts.
+/// The span that a list adds to the answered time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AnsweredSpan {
     counted: Duration,
-    /// Until when the API server answered for sure.
-    answered_until: UnixTime,
-    /// True if an outage falls into it.
+    until: UnixTime,
     outage: bool,
-    long: bool,
-    quarters: u32,
-    /// How long the API server takes to answer, without what it was held up.
-    slowness: Duration,
-}
-
-impl ListInterval {
-    /// When a renewal that its kubelet sent at `sent` had reached the API server, as far as is known.
-    #[must_use]
-    pub fn arrived(self, sent: UnixTime) -> UnixTime {
-        sent.after(self.slowness)
-    }
+    severe: bool,
 }
 
 impl AnsweredTime {
-    /// The API server may have been away since then, and until the next list. Of several moments the first one noted
-    /// counts.
-    pub fn note_outage(&mut self, since: UnixTime) {
-        self.away_since.get_or_insert(since);
+    /// The API server may have been away since then, and until the next list. If connections fell `silent`, those of
+    /// kubelets may be dead without a sign, and a kubelet loses two requests instead of one. Of several moments the
+    /// first one counts.
+    pub fn note_outage(&mut self, since: UnixTime, silent: bool) {
+        self.away_since = Some(self.away_since.map_or(since, |known| known.min(since)));
+        self.fell_silent |= silent;
     }
 
-    /// Records the results of the last few lists. An API server that fails many lists also fails renewals. Then silence
-    /// proves less, even if the time between two lists is short.
-    pub fn note_lists(&mut self, counts: ListCounts) {
-        let keep = |lists: u32| (1.0 - WEIGHT).powi(i32::try_from(lists).unwrap_or(i32::MAX));
-        let failed = 1.0 - (1.0 - self.error_share) * keep(counts.failed);
-        self.error_share = failed * keep(counts.answered.saturating_sub(counts.failed));
-    }
-
-    /// The connection was lost, and the server may have been away since then. If the connection fell silent, those of
-    /// kubelets may also have died without a sign. Then a kubelet loses two requests instead of one, each with its
-    /// timeout.
-    pub fn note_disconnect(&mut self, since: UnixTime, silent: bool) {
-        self.disconnects = if silent { QUARTERS } else { self.disconnects.max(1) };
-        self.note_outage(since);
-    }
-
-    /// The API server throttles since then, and until the next list: that time does not count, but an API server that
-    /// answers was not restarted.
-    pub fn note_throttling(&mut self, since: UnixTime) {
-        self.throttles_since.get_or_insert(since);
-    }
-
-    /// Takes in a complete list.
-    pub fn record(&mut self, times: ListTimes, renew_interval: Duration) -> ListInterval {
-        let latency = times.latency();
-        let held_up = latency >= TOO_SLOW || (latency > SLOW && latency > 2 * self.latency);
-        if held_up {
-            self.note_outage(times.sent.before(renew_interval));
-        }
-        let before = std::mem::replace(&mut self.latency, latency);
-        let slowness = if held_up { before } else { before.max(latency) };
-        let end = if held_up { times.received } else { times.sent };
-        let from = self.until.replace(end);
-        let throttles_since = self.throttles_since.take();
-        let quarters = std::mem::take(&mut self.disconnects);
-        let span = match (from, self.away_since.take()) {
-            (None, away) => ListInterval {
-                counted: Duration::ZERO,
-                answered_until: times.sent,
-                outage: away.is_some(),
-                long: away.is_some(),
-                quarters,
-                slowness,
-            },
-            (Some(from), away) => {
-                let away = away.map(|since| since.max(from));
-                let since = [away, throttles_since].into_iter().flatten().min();
-                let gap = since.map_or(Duration::ZERO, |since| times.received.since(since));
-                let outage = gap > renew_interval.mul_f64(BLIP);
-                let answered_until = since.filter(|_| outage).unwrap_or(times.sent);
-                ListInterval {
-                    counted: match self.error_share > TOO_MANY_ERRORS {
-                        true => Duration::ZERO,
-                        false => answered_until
-                            .since(from)
-                            .min(renew_interval.mul_f64(LONGEST_SPAN)),
-                    },
-                    answered_until,
-                    outage,
-                    long: away.is_some() && gap >= renew_interval.mul_f64(LONG),
-                    quarters,
-                    slowness,
-                }
-            }
+    /// Takes in a complete list. Of the time since the list before, at most `longest` counts.
+    pub fn record(&mut self, list: ListTimes, renew_interval: Duration, longest: Duration) -> AnsweredSpan {
+        let (away, silent) = (self.away_since.take(), std::mem::take(&mut self.fell_silent));
+        let (Some(last), Some(from), Some(grown)) = (self.last.replace(list), self.from, self.grown) else {
+            (self.from, self.grown) = (Some(list), Some(list));
+            return AnsweredSpan::default();
         };
-        self.total += span.counted;
-        self.quarters = self.quarters.saturating_add(span.quarters);
-        if span.outage {
-            self.outages = self.outages.saturating_add(1);
+        if list.revision != last.revision {
+            self.grown = Some(list);
         }
-        if span.long {
-            self.long_outages = self.long_outages.saturating_add(1);
-            self.at_end_of_long = self.total;
+        let held_up = list.latency() > SLOW && list.latency() > 2 * last.latency();
+        let held_up = held_up.then(|| list.sent.before(renew_interval));
+        let away = away
+            .into_iter()
+            .chain(held_up)
+            .min()
+            .map(|since| since.max(last.sent));
+        // So little is no reason not to count.
+        let is_blip =
+            |since: &UnixTime| list.received.since(*since) <= renew_interval.mul_f64(BLIP_INTERVALS);
+        // But not twice in a row: an API server that fails so often also fails renewals.
+        let before = std::mem::replace(&mut self.blipped, away.is_some());
+        let away = away.filter(|since| before || !is_blip(since));
+        let stood_still = last.sent.since(grown.sent) > STANDS_STILL;
+        let no_writes = list.revision < last.revision || stood_still;
+        let away = if no_writes { Some(from.sent) } else { away };
+        let grew = list.revision > from.revision;
+        if !grew && away.is_none() {
+            return AnsweredSpan::default();
         }
+        let until = away.unwrap_or(list.sent);
+        let counted = if grew {
+            until.since(from.sent).min(longest)
+        } else {
+            Duration::ZERO
+        };
+        let mut away_for = away.map_or(Duration::ZERO, |since| list.received.since(since));
+        if no_writes {
+            // Nobody knows when in that span it began.
+            away_for += std::mem::take(&mut self.unconfirmed);
+        } else if grew {
+            self.total += std::mem::take(&mut self.unconfirmed);
+        }
+        match list.sent.since(last.sent) > LONG_PAUSE {
+            true => self.unconfirmed = counted,
+            false => self.total += counted,
+        }
+        self.from = Some(list);
+        let span = AnsweredSpan {
+            counted,
+            until,
+            outage: away.is_some(),
+            severe: silent || away_for >= renew_interval.mul_f64(LONG_INTERVALS),
+        };
+        self.outages = self.outages.saturating_add(span.outage.into());
+        self.severe = self.severe.saturating_add(span.severe.into());
         span
     }
 
-    /// The mark for a lease that is seen for the first time, in the list after `span`. Nobody knows since when it has
-    /// been silent. After an outage that ended before the list, its kubelet may be on its way back.
+    /// A mark now, for silence that begins now.
     #[must_use]
-    pub fn first_sight(&self, span: ListInterval, after_outage: bool) -> AnsweredMark {
+    pub fn now(&self) -> AnsweredMark {
         AnsweredMark {
-            first_sight: !after_outage,
-            ..self.mark(span, Duration::ZERO)
+            total: self.total.saturating_add(self.unconfirmed),
+            outages: self.outages,
+            severe: self.severe,
+            first_sight: false,
         }
     }
 
-    /// A mark now, for silence that begins now and needs no way back.
+    /// The mark for a lease that is seen for the first time. Nobody knows for how long it has been silent, what has
+    /// become of connections before, or how far its node's clock is off.
     #[must_use]
-    pub const fn now(&self) -> AnsweredMark {
+    pub fn first_sight(&self) -> AnsweredMark {
         AnsweredMark {
-            total: self.total,
-            quarters: self.quarters,
-            outages: self.outages,
-            long_outages: self.long_outages,
             first_sight: true,
+            ..self.now()
         }
     }
 
     /// The mark for a lease that was renewed at `made`, within `span`. Whether the renewal came before an outage or
     /// after it cannot be known: it counts as before.
     #[must_use]
-    pub fn renewed(&self, span: ListInterval, made: UnixTime) -> AnsweredMark {
-        self.mark(span, span.answered_until.since(made).min(span.counted))
-    }
-
-    fn mark(&self, span: ListInterval, silent: Duration) -> AnsweredMark {
+    pub fn renewed(&self, span: AnsweredSpan, made: UnixTime) -> AnsweredMark {
         AnsweredMark {
-            total: self.total - silent,
-            quarters: self.quarters.saturating_sub(span.quarters),
+            total: (self.total + self.unconfirmed).saturating_sub(span.until.since(made).min(span.counted)),
             outages: self.outages - u32::from(span.outage),
-            long_outages: self.long_outages - u32::from(span.long),
+            severe: self.severe - u32::from(span.severe),
             first_sight: false,
         }
-    }
-
-    /// The answered time so far.
-    #[must_use]
-    pub const fn total(&self) -> Duration {
-        self.total
     }
 
     /// Returns true if an outage came after the mark.
@@ -291,31 +212,40 @@ impl AnsweredTime {
         self.outages != mark.outages
     }
 
-    /// When the silence of a lease is proven, if the API server answers from the last list on; in the past when it is.
+    /// When the silence of a lease is proven, if the API server takes writes from the last list on; in the past when it
+    /// is.
     #[must_use]
     pub fn proven_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
-        let needed =
-            |silence: Duration, since: Duration| micros(silence) - micros(self.total) + micros(since);
-        let at_first_sight = renew_interval.mul_f64(AT_FIRST_SIGHT);
-        let quarters = self.quarters.saturating_sub(mark.quarters).min(QUARTERS);
-        let over_disconnects =
-            at_first_sight + renew_interval.min(WAY_BACK) + renew_interval * quarters / QUARTERS;
-        let remaining = if self.long_outages != mark.long_outages {
-            // A restarted server may also fail the first writes. Then a kubelet comes back one interval later.
-            needed(over_disconnects, self.at_end_of_long.max(mark.total))
-                .min(needed(over_disconnects + renew_interval, mark.total))
-        } else if mark.first_sight && !self.outage_since(mark) {
-            needed(at_first_sight, mark.total)
-        } else {
-            needed(over_disconnects, mark.total)
-        };
-        let remaining = if self.error_share > MANY_ERRORS {
-            remaining.max(micros(SOON))
-        } else {
-            remaining
-        };
-        self.until.unwrap_or_default().shifted(remaining)
+        let severe = mark.first_sight || self.severe != mark.severe;
+        let extra = if severe { renew_interval } else { Duration::ZERO };
+        self.reached_at(mark, proof(renew_interval) + extra)
     }
+
+    /// When every connected kubelet has renewed since the mark, if there was no outage; in the past when it has.
+    #[must_use]
+    pub fn renewed_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
+        self.reached_at(mark, renew_interval.mul_f64(RENEWS_WITHIN_INTERVALS))
+    }
+
+    /// When the answered time since the mark is `needed`.
+    fn reached_at(&self, mark: AnsweredMark, needed: Duration) -> UnixTime {
+        let counted = self.total.saturating_sub(mark.total);
+        let expected = (self.total + self.unconfirmed).saturating_sub(mark.total);
+        let last = self.last.map_or(UnixTime::default(), |last| last.sent);
+        let from = self.from.map_or(last, |from| from.sent);
+        let at = from.shifted(micros(needed) - micros(expected));
+        match counted >= needed {
+            true => at,
+            // The revision has stood still for that long: the next list may show more.
+            false => at.max(last.after(SOON)),
+        }
+    }
+}
+
+/// The answered silence that a connected kubelet does not exceed, after an outage or without one.
+#[must_use]
+pub fn proof(renew_interval: Duration) -> Duration {
+    renew_interval.mul_f64(RENEWS_WITHIN_INTERVALS) + renew_interval.min(WAY_BACK)
 }
 
 #[cfg(test)]
@@ -323,126 +253,112 @@ mod tests {
     use super::*;
 
     const R: Duration = Duration::from_secs(10);
+    const LONGEST: Duration = Duration::from_secs(16);
 
     fn at(seconds: f64) -> UnixTime {
         UnixTime((seconds * 1e6) as i64)
     }
 
-    fn list(seconds: f64) -> ListTimes {
-        took(seconds, 0.02)
-    }
-
-    fn took(seconds: f64, latency: f64) -> ListTimes {
+    fn list(sent: f64, latency: f64, revision: u64) -> ListTimes {
         ListTimes {
-            sent: at(seconds),
-            received: at(seconds + latency),
+            sent: at(sent),
+            received: at(sent + latency),
+            revision,
         }
     }
 
-    /// The answered time after lists at those seconds, with outages noted in between: (since, next list).
-    fn total(lists: &[f64], outages: &[(f64, f64)]) -> f64 {
+    /// The answered time after lists at those seconds with those revisions.
+    fn total(lists: &[(f64, u64)]) -> f64 {
         let mut answered = AnsweredTime::default();
-        for sent in lists {
-            for (since, _) in outages.iter().filter(|(_, next)| next == sent) {
-                answered.note_outage(at(*since));
-            }
-            answered.record(list(*sent), R);
+        for (sent, revision) in lists {
+            answered.record(list(*sent, 0.02, *revision), R, LONGEST);
         }
-        answered.total().as_secs_f64()
+        answered.total.as_secs_f64()
     }
 
     #[test]
-    fn counts_what_nothing_speaks_against() {
-        assert_eq!(total(&[0.0, 10.0, 20.0], &[]), 20.0);
-        assert_eq!(total(&[0.0, 24.0], &[]), 10.0, "an outage may fit in between");
+    fn a_span_counts_when_the_revision_grew() {
+        assert_eq!(total(&[(0.0, 1), (10.0, 2), (20.0, 3)]), 20.0);
+        assert_eq!(total(&[(0.0, 1), (10.0, 1)]), 0.0, "not while it stands still");
         assert_eq!(
-            total(&[0.0, 10.0, 12.0], &[(7.0, 10.0)]),
+            total(&[(0.0, 1), (5.0, 1), (9.0, 2)]),
             9.0,
-            "until it was away"
+            "but that is not held against it"
         );
         assert_eq!(
-            total(&[0.0, 10.0], &[(-5.0, 10.0)]),
-            0.0,
-            "from before the last list"
+            total(&[(0.0, 1), (24.0, 2), (25.0, 3)]),
+            17.0,
+            "an outage may fit in between"
         );
-        assert_eq!(total(&[0.0, 10.0], &[(9.0, 10.0)]), 10.0, "for a moment");
+        assert_eq!(
+            total(&[(0.0, 5), (10.0, 4), (12.0, 6)]),
+            2.0,
+            "data that go back prove nothing"
+        );
+    }
+
+    /// A full etcd: lists are answered, and nobody can write.
+    #[test]
+    fn lists_that_show_that_nobody_can_write_show_an_outage() {
+        let mut lists: Vec<_> = (0..30).map(|second| (f64::from(second), 1)).collect();
+        lists.extend([(30.0, 2), (31.0, 3)]);
+        assert_eq!(total(&lists), 1.0);
+    }
+
+    /// Writes may have ended right after the list before the long span.
+    #[test]
+    fn a_long_span_counts_when_somebody_has_written_since() {
+        assert_eq!(total(&[(0.0, 1), (15.0, 2)]), 0.0);
+        assert_eq!(total(&[(0.0, 1), (15.0, 2), (16.0, 2), (17.0, 3)]), 17.0);
+        let mut lists = vec![(0.0, 1), (15.0, 2)];
+        lists.extend((16..30).map(|second| (f64::from(second), 2)));
+        lists.extend([(30.0, 3), (31.0, 4)]);
+        assert_eq!(total(&lists), 1.0);
+    }
+
+    #[test]
+    fn an_outage_counts_until_it_began() {
+        let mut answered = AnsweredTime::default();
+        answered.record(list(0.0, 0.02, 1), R, LONGEST);
+        let mark = answered.now();
+        answered.note_outage(at(7.0), false);
+        answered.note_outage(at(8.0), false);
+        answered.record(list(10.0, 0.02, 2), R, LONGEST);
+        assert_eq!(answered.total.as_secs_f64(), 7.0);
+        assert!(answered.outage_since(mark));
+        assert_eq!(answered.proven_at(mark, R), at(25.5));
+        answered.note_outage(at(10.0), true);
+        answered.record(list(11.0, 0.02, 3), R, LONGEST);
+        assert_eq!(
+            answered.proven_at(mark, R),
+            at(36.5),
+            "connections of kubelets may be dead"
+        );
     }
 
     #[test]
     fn a_list_that_is_held_up_is_an_outage_and_one_that_is_always_slow_is_not() {
         let mut answered = AnsweredTime::default();
-        answered.record(list(0.0), R);
-        let span = answered.record(took(5.0, 4.0), R);
-        assert!(span.outage);
-        assert_eq!(answered.total(), Duration::ZERO);
-        let span = answered.record(took(12.0, 4.0), R);
-        assert!(!span.outage);
-        assert_eq!(
-            answered.total(),
-            Duration::from_secs(3),
-            "from the answer that was held up"
-        );
-        answered.record(took(17.0, 4.0), R);
-        assert_eq!(answered.total(), Duration::from_secs(8));
+        answered.record(list(0.0, 0.02, 1), R, LONGEST);
+        answered.record(list(12.0, 3.0, 2), R, LONGEST);
+        assert_eq!(answered.total.as_secs_f64(), 2.0);
+        answered.record(list(22.0, 3.0, 3), R, LONGEST);
+        assert_eq!(answered.total.as_secs_f64(), 12.0);
     }
 
     #[test]
-    fn how_long_silence_must_last() {
+    fn silence_is_proven_in_the_future_until_it_is() {
         let mut answered = AnsweredTime::default();
-        let span = answered.record(list(0.0), R);
-        let first = answered.first_sight(span, false);
-        assert_eq!(answered.proven_at(first, R), at(12.5));
-        let span = answered.record(list(10.0), R);
-        let renewed = answered.renewed(span, at(6.0));
-        assert_eq!(answered.proven_at(renewed, R), at(28.5));
-        // A short outage takes its time.
-        answered.note_outage(at(14.0));
-        answered.record(list(18.0), R);
-        assert_eq!(answered.proven_at(renewed, R), at(32.5));
-        assert_eq!(
-            answered.proven_at(first, R),
-            at(26.5),
-            "more than for a lease first observed"
-        );
-        // After a long one 2.25 intervals, or 3.25 in all.
-        answered.note_outage(at(20.0));
-        answered.record(list(40.0), R);
-        assert_eq!(answered.proven_at(renewed, R), at(62.5));
-        assert_eq!(answered.proven_at(first, R), at(56.5));
-    }
-
-    /// Lists once a second for a minute, and fails `in_ten` of ten lists. Returns the answered time, and true if the
-    /// silence of a lease that was renewed halfway through is proven.
-    fn with_errors(in_ten: u32) -> (f64, bool) {
-        let mut answered = AnsweredTime::default();
-        let mut renewed = None;
-        for second in 0..=60 {
-            let failed = u32::from(second * 7 % 10 < in_ten);
-            let counts = ListCounts { answered: 1, failed };
-            answered.note_lists(counts);
-            if failed == 0 {
-                let span = answered.record(list(f64::from(second)), R);
-                if second > 28 {
-                    renewed.get_or_insert(answered.renewed(span, at(f64::from(second))));
-                }
-            }
+        answered.record(list(0.0, 0.02, 1), R, LONGEST);
+        let (mark, first) = (answered.now(), answered.first_sight());
+        for second in [10, 20, 22, 23] {
+            answered.record(list(f64::from(second), 0.02, second as u64), R, LONGEST);
         }
-        let proven = answered.proven_at(renewed.unwrap(), R) < at(59.0);
-        (answered.total().as_secs_f64().round(), proven)
-    }
-
-    #[test]
-    fn an_api_server_that_fails_many_lists_proves_less() {
-        assert_eq!(with_errors(4), (57.0, true), "of ten PUTs in a turn some succeed");
-        assert!(!with_errors(6).1, "a turn may be lost");
-        assert!(with_errors(9).0 < 40.0, "several may");
-    }
-
-    #[test]
-    fn an_outage_before_the_first_list_counts() {
-        let mut answered = AnsweredTime::default();
-        answered.note_outage(at(-30.0));
-        let span = answered.record(list(0.0), R);
-        assert_eq!(answered.proven_at(answered.first_sight(span, false), R), at(22.5));
+        assert_eq!(answered.proven_at(mark, R), at(22.5));
+        assert_eq!(answered.proven_at(first, R), at(32.5));
+        for second in [30, 33] {
+            answered.record(list(f64::from(second), 0.02, 23), R, LONGEST);
+        }
+        assert!(answered.proven_at(first, R) > at(33.0), "nobody has written");
     }
 }

@@ -33,6 +33,8 @@ pub struct ListedLeases {
     pub leases: Vec<ListedLease>,
     /// How many could not.
     pub malformed: u32,
+    /// `metadata.resourceVersion` of the list.
+    pub revision: u64,
 }
 
 /// Candidates of one zone.
@@ -69,10 +71,20 @@ pub struct Evidence {
     pub unconfirmed: u32,
     /// Leases as old, but not counted for a reason that passes: a node condition, an update in place.
     pub excused: u32,
+    /// Leases as old whose node or Machine is missing while the other one is there.
+    pub absent: u32,
+    /// Candidates that the list does not have. They are unconfirmed.
+    pub missing: u32,
+    /// Nodes that count and have no lease that was ever seen, when the nodes were listed.
+    pub without_lease: u32,
+    /// Leases that were renewed lately, also of nodes that do not count.
+    pub renewing: u32,
     /// Leases that do not count, by reason.
     pub excluded: BTreeMap<Exclusion, u32>,
     /// Counts per zone, when the nodes were listed.
     pub zones: BTreeMap<Arc<str>, ZoneCount>,
+    /// True if kube-controller-manager acts before a loss can be proven.
+    pub grace_too_short: bool,
     /// Age at which a lease is expired.
     pub expiry_age: Duration,
     /// Threshold of the rule.
@@ -129,21 +141,14 @@ pub struct Assessment {
     pub crossing: Option<UnixTime>,
     /// When the first candidate expires that has not yet, unless it is renewed.
     pub next_expiry: Option<UnixTime>,
-    /// When the nodes must be listed ahead of a crossing; none when they need not be, or are known.
-    pub look_ahead: Option<LookAhead>,
+    /// When the nodes and machines must be listed ahead of a crossing, unless a lease is renewed, so that only the
+    /// leases are left to look at when it comes; none when they need not be, or are known.
+    pub look_ahead: Option<UnixTime>,
+    /// Revision of the list.
+    pub list_revision: u64,
     /// True if the next verdict depends on seconds: a loss may be under way, or kubelets have not renewed since an
     /// outage.
     pub tense: bool,
-}
-
-/// When a shoot must be probed ahead of a crossing, so that only the leases are left to look at when it comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LookAhead {
-    /// When the nodes and machines must be listed, unless a lease is renewed.
-    pub list_nodes_at: UnixTime,
-    /// When the leases must be listed again at the latest, or silence that began before this list is proven only after
-    /// the crossing.
-    pub list_leases_by: UnixTime,
 }
 
 /// How many of `candidates` must be expired for the threshold to be reached: the smallest number whose share, as the
@@ -201,14 +206,15 @@ pub fn assess(
     let several = evidence.candidates > 1;
     let mut expiries: Vec<UnixTime> = ages.iter().map(|age| age.expired_from).collect();
     let nth = (required as usize).saturating_sub(1);
-    let crossing = several.then(|| *expiries.select_nth_unstable(nth).1);
+    let crossing = (several && nth < expiries.len()).then(|| *expiries.select_nth_unstable(nth).1);
     let by_external = external
-        .filter(|outage| several && outage.counts && ages.iter().all(|age| age.renewed < outage.since))
+        .filter(|outage| several && outage.counts && nth < ages.len())
+        .filter(|outage| ages.iter().all(|age| age.renewed < outage.since))
         .map(|outage| {
             let mut proofs: Vec<UnixTime> = ages.iter().map(|age| age.silence_proven_at).collect();
             let since_outage = renewals
                 .answered()
-                .proven_at(outage.mark, renewals.renew_interval());
+                .renewed_at(outage.mark, renewals.renew_interval());
             since_outage.max(*proofs.select_nth_unstable(nth).1)
         });
     let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
@@ -217,7 +223,7 @@ pub fn assess(
         (Some(crossing), Some(external)) => Some(crossing.min(external)),
         (crossing, _) => crossing,
     };
-    let by_leases = outcome(&evidence, required, context.loss_may_stand);
+    let by_leases = outcome(&evidence, required, context.loss_may_stand, nodes);
     let lost_outside = !by_leases.is_loss() && by_external.is_some_and(|at| at <= now);
     Assessment {
         outcome: if lost_outside {
@@ -235,6 +241,7 @@ pub fn assess(
         judged: now,
         crossing,
         look_ahead: None,
+        list_revision: listed.revision,
         tense,
     }
 }
@@ -266,62 +273,77 @@ fn count_leases(
             .insert(Exclusion::MalformedLease, listed.malformed);
     }
     let mut ages = Vec::with_capacity(listed.leases.len());
-    for lease in &listed.leases {
-        let age = renewals.age(&lease.name, rule.expiry_age);
-        let exclusion = excluded(&lease.name);
+    let present = { listed.leases.iter() }.map(|lease| (&lease.name, lease.renew_time.is_none(), false));
+    let missing = renewals.missing().map(|name| (name, false, true));
+    for (name, has_no_time, is_missing) in present.chain(missing) {
+        let age = renewals.age(name, rule.expiry_age).filter(|_| !has_no_time);
+        let exclusion = excluded(name);
+        let doubtful_from = age.map(|age| match loss_may_stand {
+            true => age.doubtful_from,
+            false => age.old_from,
+        });
+        evidence.renewing += u32::from(doubtful_from.is_some_and(|from| now < from) && !is_missing);
         let (None, Some(age)) = (exclusion, age) else {
             let reason = exclusion.unwrap_or(Exclusion::NoRenewTime);
-            *evidence.excluded.entry(reason).or_default() += 1;
+            if !is_missing {
+                *evidence.excluded.entry(reason).or_default() += 1;
+            }
             let old = age.is_some_and(|age| age.old_from <= now);
             evidence.excused += u32::from(old && reason.is_temporary());
+            evidence.absent += u32::from(old && reason.is_absence());
             continue;
         };
         evidence.candidates += 1;
-        let expired = age.expired_from <= now;
+        evidence.missing += u32::from(is_missing);
+        // Whether a lease that is missing was renewed is not known.
+        let expired = !is_missing && age.expired_from <= now;
         evidence.expired += u32::from(expired);
         if expired {
             let silent = now.since(age.renewed);
             let newest = evidence.newest_expired_renewal.get_or_insert(silent);
             *newest = silent.min(*newest);
         }
-        let doubtful_from = if loss_may_stand {
-            age.doubtful_from
-        } else {
-            age.old_from
-        };
-        evidence.unconfirmed += u32::from(!expired && doubtful_from <= now);
+        let is_doubtful = is_missing || doubtful_from.is_some_and(|from| from <= now);
+        evidence.unconfirmed += u32::from(!expired && is_doubtful);
         if let Some(nodes) = nodes {
-            evidence.count_in_zone(nodes.zone(&lease.name), expired);
+            evidence.count_in_zone(nodes.zone(name), expired);
         }
-        ages.push(age);
+        if !is_missing {
+            ages.push(age);
+        }
     }
+    let unknown = |name: &&Arc<str>| renewals.age(name, rule.expiry_age).is_none();
+    let eligible = nodes.into_iter().flat_map(NodeIndex::eligible);
+    evidence.without_lease = count(eligible.filter(unknown).count());
     (evidence, ages)
 }
 
-fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool) -> Outcome {
+/// Absence is never health: nodes are called connected when enough leases are renewed, or nothing is left to protect.
+fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool, nodes: Option<&NodeIndex>) -> Outcome {
     let Evidence {
         candidates,
         expired,
         unconfirmed,
-        excused,
+        renewing,
         ..
     } = *evidence;
-    let all = candidates + excused;
-    let reached = expired + unconfirmed + excused >= self::required(all, evidence.threshold);
-    if excused > 0 && loss_may_stand && reached {
-        // A loss is not over because conditions have appeared on nodes that are still cut off.
-        return match (candidates, expired >= required) {
-            (0, _) | (_, false) => Outcome::Pending,
-            (1, true) => Outcome::TooFewCandidates,
-            (_, true) => Outcome::LeasesExpired,
+    // While a loss may stand, neither conditions that appear on silent nodes end it nor nodes that no lease is shown
+    // of.
+    let unknown = evidence.absent
+        + if loss_may_stand {
+            evidence.excused + evidence.without_lease
+        } else {
+            0
         };
-    }
+    let all = candidates + unknown;
+    let holds = expired + unconfirmed + unknown >= self::required(all, evidence.threshold);
     match (candidates, expired >= required) {
-        (0, _) => Outcome::Healthy,
+        (0, _) if renewing == 0 && nodes.is_some_and(NodeIndex::nothing_left) => Outcome::Healthy,
+        (0, _) if renewing == 0 => Outcome::Pending,
         (1, true) => Outcome::TooFewCandidates,
-        (_, true) => Outcome::LeasesExpired,
-        (_, false) if expired + unconfirmed >= required => Outcome::Pending,
-        (_, false) => Outcome::Healthy,
+        (1.., true) => Outcome::LeasesExpired,
+        _ if all > 0 && holds => Outcome::Pending,
+        _ => Outcome::Healthy,
     }
 }
 

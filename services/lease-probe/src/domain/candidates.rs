@@ -22,8 +22,10 @@ pub enum Exclusion {
     MachineFailed,
     /// Its Machine is Terminating.
     MachineTerminating,
-    /// The lease is left over: its node is gone.
+    /// The lease is left over: its node is gone, and so is its Machine.
     NoNode,
+    /// Its node is gone, and its Machine is there.
+    NodeMissing,
     /// The lease has no renewTime.
     NoRenewTime,
     /// The lease cannot be decoded.
@@ -42,15 +44,23 @@ impl Exclusion {
             Self::MachineFailed => "with a failed Machine",
             Self::MachineTerminating => "with a terminating Machine",
             Self::NoNode => "without a node",
+            Self::NodeMissing => "of a node that is missing",
             Self::NoRenewTime => "without renewTime",
             Self::MalformedLease => "malformed",
         }
     }
 
-    /// Returns true if the exclusion can end while the node stays. It is then no evidence about the node's connection.
+    /// Returns true if the exclusion can end while the node stays. It does not end a loss.
     #[must_use]
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::UnhealthyCondition | Self::InPlaceUpdate)
+    }
+
+    /// Returns true if a node or Machine is missing and the other one is there: a list may show too little. Nothing
+    /// follows from that.
+    #[must_use]
+    pub const fn is_absence(self) -> bool {
+        matches!(self, Self::NoMachine | Self::NodeMissing)
     }
 }
 
@@ -58,6 +68,9 @@ impl Exclusion {
 #[derive(Debug, Clone, Default)]
 pub struct NodeIndex {
     nodes: HashMap<Arc<str>, IndexedNode>,
+    // Of Machines that name a node which is not there.
+    machines: HashMap<Arc<str>, MachinePhase>,
+    nothing_left: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -70,26 +83,50 @@ impl NodeIndex {
     /// Matches nodes and machines in time linear in both.
     #[must_use]
     pub fn new(nodes: &[NodeItem], machines: &[MachineItem], settings: &ShootSettings) -> Self {
+        let by_provider_id: HashMap<&str, &Arc<str>> = { nodes.iter() }
+            .filter_map(|node| Some((node.provider_id.as_deref()?, &node.name)))
+            .collect();
         // Of several machines for one node, one that stands for it is enough.
-        let mut phases: HashMap<&str, MachinePhase> = HashMap::with_capacity(machines.len());
+        let mut phases: HashMap<Arc<str>, MachinePhase> = HashMap::with_capacity(machines.len());
         for machine in machines {
-            if let Some(node) = &machine.node {
-                let phase = phases.entry(node).or_insert(machine.phase);
+            let by_id = || by_provider_id.get(machine.provider_id.as_deref()?).copied();
+            if let Some(node) = machine.node.as_ref().or_else(by_id) {
+                let phase = phases.entry(node.clone()).or_insert(machine.phase);
                 if machine.phase == MachinePhase::Other {
                     *phase = MachinePhase::Other;
                 }
             }
         }
-        let entry = |node: &NodeItem| IndexedNode {
-            exclusion: exclusion(node, phases.get(&*node.name).copied(), settings),
-            zone: node.zone.clone(),
-        };
+        let lacks_machine = |node: &NodeItem| !node.not_managed_by_mcm && !phases.contains_key(&node.name);
+        let nothing_left = machines
+            .iter()
+            .all(|machine| machine.phase != MachinePhase::Other)
+            && !nodes.iter().any(lacks_machine);
+        let nodes = nodes.iter().map(|node| {
+            let entry = IndexedNode {
+                exclusion: exclusion(node, phases.remove(&node.name), settings),
+                zone: node.zone.clone(),
+            };
+            (node.name.clone(), entry)
+        });
         Self {
-            nodes: nodes
-                .iter()
-                .map(|node| (node.name.clone(), entry(node)))
-                .collect(),
+            nodes: nodes.collect(),
+            machines: phases,
+            nothing_left,
         }
+    }
+
+    /// Returns true if there is nothing to protect: no Machine but Failed and Terminating ones, and no node that lacks
+    /// one.
+    #[must_use]
+    pub const fn nothing_left(&self) -> bool {
+        self.nothing_left
+    }
+
+    /// The nodes that count.
+    pub fn eligible(&self) -> impl Iterator<Item = &Arc<str>> {
+        let eligible = self.nodes.iter().filter(|(_, node)| node.exclusion.is_none());
+        eligible.map(|(name, _)| name)
     }
 
     /// Number of nodes.
@@ -107,9 +144,13 @@ impl NodeIndex {
     /// Why the lease of this name does not count; none when it does.
     #[must_use]
     pub fn exclusion(&self, lease: &str) -> Option<Exclusion> {
-        self.nodes
-            .get(lease)
-            .map_or(Some(Exclusion::NoNode), |entry| entry.exclusion)
+        match (self.nodes.get(lease), self.machines.get(lease)) {
+            (Some(node), _) => node.exclusion,
+            (None, None) => Some(Exclusion::NoNode),
+            (None, Some(MachinePhase::Failed)) => Some(Exclusion::MachineFailed),
+            (None, Some(MachinePhase::Terminating)) => Some(Exclusion::MachineTerminating),
+            (None, Some(MachinePhase::Other)) => Some(Exclusion::NodeMissing),
+        }
     }
 
     /// Zone of the node; empty when unknown.
@@ -155,6 +196,7 @@ pub(super) mod tests {
             name: name.into(),
             pool: Some("pool".into()),
             zone: Some("a".into()),
+            provider_id: None,
             not_managed_by_mcm: false,
             conditions: vec![],
         }
@@ -172,6 +214,7 @@ pub(super) mod tests {
         MachineItem {
             name: format!("machine-{node}").into(),
             node: Some(node.into()),
+            provider_id: None,
             phase,
         }
     }

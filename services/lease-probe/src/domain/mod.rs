@@ -13,3 +13,4 @@ pub mod renewals;
 pub(crate) mod schedule;
 mod skew;
 pub mod verdict;
+pub mod witnesses;

@@ -167,8 +167,6 @@ pub enum ProbeFailure {
 pub enum FailureEvidence {
     /// The API server may have been away for a while.
     Away,
-    /// The same, and connections to it were closed or refused.
-    Disconnected,
     /// The same, and connections to it may have died without a sign.
     Silent,
     /// The API server answers, and may also throttle kubelets.
@@ -183,8 +181,8 @@ impl ProbeFailure {
     const fn class(&self) -> (&'static str, Outcome, FailureEvidence) {
         use Outcome::{ApiServerUnreachable, Inconclusive};
         match self {
-            Self::Connect(_) => ("connect", ApiServerUnreachable, FailureEvidence::Disconnected),
-            Self::Tls(_) => ("tls", ApiServerUnreachable, FailureEvidence::Disconnected),
+            Self::Connect(_) => ("connect", ApiServerUnreachable, FailureEvidence::Away),
+            Self::Tls(_) => ("tls", ApiServerUnreachable, FailureEvidence::Away),
             Self::Timeout(_) => ("timeout", ApiServerUnreachable, FailureEvidence::Silent),
             Self::ListTimeout(_) => ("list_timeout", Inconclusive, FailureEvidence::Silent),
             // Something else may have answered in its place.

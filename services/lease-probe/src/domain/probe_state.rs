@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-use super::answered::{AnsweredTime, ListTimes, longest_pause};
-use super::assessment::{
-    Assessment, AssessmentContext, ExpiryRule, ExternalOutage, ListedLeases, LookAhead, assess,
-};
+use super::answered::{AnsweredTime, ListTimes};
+use super::assessment::{Assessment, AssessmentContext, ExpiryRule, ExternalOutage, ListedLeases, assess};
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
-use super::renewals::Renewals;
+use super::renewals::{Renewals, longest_pause};
 use super::schedule::{self, MIN_SPACING, ProbePace};
 
 /// For this long an expired lease stays excluded without another list of the nodes, unless it is renewed: one orphaned
@@ -111,7 +109,8 @@ impl ProbeState {
     /// Takes in a complete list of the leases and judges them as of when it was asked for: a lease that expired since
     /// then may have been renewed in the meantime.
     pub fn leases(&mut self, times: ListTimes, listed: &ListedLeases, rule: ExpiryRule) -> ProbeStep {
-        self.renewals.observe(times, &listed.leases);
+        let longest = longest_pause(rule.expiry_age);
+        self.renewals.observe(times, &listed.leases, longest);
         let now = times.sent;
         let context = self.context(rule);
         let mut assessment = self.by_memory(listed, context, now);
@@ -121,10 +120,13 @@ impl ProbeState {
         let look_ahead = assessment.crossing.map(|crossing| {
             // Not only when the first lease is about to expire: that is a probe on a tick that many shoots share.
             let latest = assessment.next_expiry.map(|expiry| expiry.before(MIN_SPACING));
-            self.look_ahead(crossing, latest, rule, now)
+            self.look_ahead(crossing, latest, rule)
         });
-        let ahead = look_ahead.is_some_and(|ahead| ahead.list_nodes_at <= now);
-        let suspicious = imminent || assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0;
+        let ahead = look_ahead.is_some_and(|at| at <= now);
+        let suspicious = imminent
+            || assessment.evidence.expired > 0
+            || assessment.evidence.unconfirmed > 0
+            || assessment.evidence.renewing == 0;
         if !suspicious && !ahead {
             self.nodes = None;
             assessment.look_ahead = look_ahead;
@@ -196,21 +198,12 @@ impl ProbeState {
     }
 
     /// When to list the nodes ahead of a crossing, at `latest` if there is room for that.
-    fn look_ahead(
-        &self,
-        crossing: UnixTime,
-        latest: Option<UnixTime>,
-        rule: ExpiryRule,
-        now: UnixTime,
-    ) -> LookAhead {
+    fn look_ahead(&self, crossing: UnixTime, latest: Option<UnixTime>, rule: ExpiryRule) -> UnixTime {
         let lead = self.longest_lead(rule);
         let earliest = crossing.before(lead);
         let spread = crossing.before(lead.mul_f64(1.0 - SPREAD));
         let latest = latest.map_or(spread, |latest| latest.min(spread)).max(earliest);
-        LookAhead {
-            list_nodes_at: earliest.after(latest.since(earliest).mul_f64(self.place)),
-            list_leases_by: now.after(longest_pause(self.renew_interval(), rule.expiry_age)),
-        }
+        earliest.after(latest.since(earliest).mul_f64(self.place))
     }
 
     /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can
@@ -259,11 +252,15 @@ impl ProbeState {
         as_of: UnixTime,
         now: UnixTime,
     ) -> Assessment {
-        let excluded = listed.leases.iter().filter_map(|lease| {
-            let exclusion = nodes.exclusion(&lease.name)?;
-            let age = self.renewals.age(&lease.name, rule.expiry_age);
+        // A node that is gone with its Machine is gone on purpose.
+        let renewals = &mut self.renewals;
+        renewals.forget_missing(|lease| nodes.exclusion(lease) == Some(Exclusion::NoNode));
+        let names = listed.leases.iter().map(|lease| &lease.name);
+        let excluded = names.chain(renewals.missing()).filter_map(|lease| {
+            let exclusion = nodes.exclusion(lease)?;
+            let age = renewals.age(lease, rule.expiry_age);
             let renewed = age.map(|age| age.renewed).unwrap_or_default();
-            Some((lease.name.clone(), (exclusion, renewed)))
+            Some((lease.clone(), (exclusion, renewed)))
         });
         self.remembered = Some(LastExclusions {
             excluded: excluded.collect(),
@@ -359,25 +356,33 @@ mod tests {
     use super::super::renewals::ListedLease;
     use super::*;
 
-    // A lease that was not seen to be renewed expires 3 s later.
     const RULE: ExpiryRule = ExpiryRule {
-        expiry_age: Duration::from_secs(27),
+        expiry_age: Duration::from_secs(30),
         threshold: 0.6,
     };
 
     fn at(seconds: i64) -> UnixTime {
-        UnixTime(seconds * 1_000_000)
+        UnixTime((1_000 + seconds) * 1_000_000)
+    }
+
+    /// Three leases were seen at second -8: what is renewed later was seen to be renewed.
+    fn watching(place: f64) -> ProbeState {
+        let mut state = ProbeState::at_place(place);
+        state.leases(listing(-8), &listed(&[-9, -9, -9]), RULE);
+        state
     }
 
     fn listed(renewed: &[i64]) -> ListedLeases {
         let lease = |(i, t): (usize, &i64)| ListedLease {
             name: format!("n{i}").into(),
+            revision: at(*t).0.unsigned_abs(),
             renew_time: Some(at(*t)),
             duration_seconds: Some(40),
         };
         ListedLeases {
             leases: renewed.iter().enumerate().map(lease).collect(),
             malformed: 0,
+            revision: 0,
         }
     }
 
@@ -395,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_healthy_probe_needs_no_nodes() {
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         let ProbeStep::Done(assessment) = state.leases(listing(5), &listed(&[0, 1, 2]), RULE) else {
             panic!("asked for the nodes")
         };
@@ -410,11 +415,12 @@ mod tests {
     /// Its age is that of the moment at which the list was asked for: since then it may have been renewed.
     #[test]
     fn an_answer_that_takes_long_makes_no_lease_older() {
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
         let slow = ListTimes {
             sent: at(15),
             received: at(44),
+            revision: at(15).0.unsigned_abs(),
         };
         let ProbeStep::Done(assessment) = state.leases(slow, &listed(&[12, 13, 14]), RULE) else {
             panic!("asked for the nodes")
@@ -425,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_lease_about_to_expire_is_looked_at_closely() {
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
         for second in [12, 20] {
             state.leases(listing(second), &listed(&[0, 11, 12]), RULE);
@@ -435,12 +441,12 @@ mod tests {
         assert_eq!(state.leases(almost, &leases, RULE), ProbeStep::ListNodes);
         let judged = state.judge(&leases, index(&["n0", "n1", "n2"]), RULE, almost.sent);
         assert_eq!(judged.outcome, Outcome::Healthy);
-        assert_eq!(judged.crossing, Some(at(48)), "the second of three");
+        assert_eq!(judged.crossing, Some(at(51)), "the second of three");
     }
 
     #[test]
     fn an_orphaned_lease_makes_one_probe_expensive_not_all() {
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
         let later = listed(&[0, 31, 32]);
         assert_eq!(state.leases(listing(35), &later, RULE), ProbeStep::ListNodes);
@@ -460,7 +466,7 @@ mod tests {
 
     #[test]
     fn a_new_expiry_lists_the_nodes_again() {
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
         let later = listed(&[0, 31, 32]);
         for second in [15, 25, 35] {
@@ -495,17 +501,14 @@ mod tests {
 
     #[test]
     fn the_nodes_are_listed_ahead_of_a_loss() {
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         let leases = listed(&[0, 1, 2]);
         let ProbeStep::Done(healthy) = state.leases(listing(5), &leases, RULE) else {
             panic!("not done")
         };
         state.reported(&healthy.outcome);
-        let ahead = healthy.look_ahead.unwrap();
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
-        assert_eq!(ahead.list_nodes_at, at(31).before(Duration::from_millis(8_500)));
-        // Of a longer pause than 14.5 s too little counts: the loss would be proven after the crossing.
-        assert_eq!(ahead.list_leases_by, at(19).after(Duration::from_millis(500)));
+        assert_eq!(healthy.look_ahead, Some(at(21)));
         let ProbeStep::Ahead(near) = state.leases(listing(23), &leases, RULE) else {
             panic!("did not look ahead")
         };
@@ -528,24 +531,24 @@ mod tests {
         let moments = |renewed: &[i64]| {
             let leases = listed(renewed);
             [0.0, 0.5, 1.0].map(|place| {
-                let mut state = ProbeState::at_place(place);
+                let mut state = watching(place);
                 state.reported(&Outcome::Healthy);
                 let mut tenths = (50..400).filter(|tenths| {
-                    let times = ListTimes::at(UnixTime(tenths * 100_000));
+                    let times = ListTimes::at(UnixTime(1_000_000_000 + tenths * 100_000));
                     !matches!(state.leases(times, &leases, RULE), ProbeStep::Done(_))
                 });
                 tenths.next().unwrap()
             })
         };
-        // 8.5, 6.59 and 4.68 s before the crossing at 31 s.
-        assert_eq!(moments(&[0, 1, 2]), [225, 245, 264]);
+        // 10, 7.75 and 5.5 s before the crossing at 31 s.
+        assert_eq!(moments(&[0, 1, 2]), [210, 233, 255]);
         // The crossing is at 30 s. At 23 s the first lease is about to expire.
-        assert_eq!(moments(&[-6, 0, 0]), [215, 223, 230]);
+        assert_eq!(moments(&[-6, 0, 0]), [200, 215, 230]);
     }
 
     #[test]
     fn a_verdict_turns_only_on_nodes_listed_lately() {
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         let leases = listed(&[0, 1, 2]);
         state.leases(listing(5), &leases, RULE);
         for second in [15, 19] {
@@ -587,7 +590,7 @@ mod tests {
             state.machines_throttled(Some(Duration::from_secs(1)), pace, 0.0, at(seconds));
             state.machines_pause(at(seconds)).unwrap().as_secs()
         };
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         assert_eq!(
             [0, 2, 6, 14].map(|second| pause(&mut state, second)),
             [2, 4, 8, 10]
@@ -601,7 +604,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_was_not_there_makes_the_nodes_listed_again() {
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         let leases = listed(&[0, 1, 2]);
         state.leases(listing(5), &leases, RULE);
         judged(&mut state, &leases, 29);
@@ -618,7 +621,7 @@ mod tests {
             expiry_age: Duration::from_secs(12),
             threshold: 0.6,
         };
-        let mut state = ProbeState::default();
+        let mut state = watching(0.0);
         let leases = listed(&[0, 0, 0]);
         state.leases(listing(1), &leases, rule);
         assert_eq!(done(state.leases(listing(10), &leases, rule)), Outcome::Healthy);

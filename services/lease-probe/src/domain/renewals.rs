@@ -6,22 +6,21 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::{UnixTime, micros};
 
-use super::answered::{AnsweredMark, AnsweredTime, ListTimes};
-use super::skew::{Arrival, Arrivals, CommonSkew};
+use super::answered::{AnsweredMark, AnsweredTime, ListTimes, proof};
+use super::skew::{Arrival, Arrivals};
 
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
 
+/// Where nothing else is known.
+pub const DEFAULT_RENEW_INTERVAL: Duration = Duration::from_secs(10);
+
 /// A kubelet that is silent for this many renew intervals is not connected, whenever the leases were listed.
 const SILENT_INTERVALS: f64 = 1.5;
 
-/// A lease that is first observed this many renew intervals after its renewal may date from before an outage that has
-/// just ended. Its kubelet may still be reconnecting, and kube-controller-manager acts first in any case.
-const OUTLASTED_INTERVALS: f64 = 2.5;
-
-/// A renewal whose arrival this replica did not observe may have reached the API server this many renew intervals after
-/// its kubelet sent it: 3 s of 10 s. The verdict still comes before kube-controller-manager's.
-const UNSEEN_ARRIVAL_INTERVALS: f64 = 0.3;
+/// Leases that are missing in a list are remembered while they are at most this many: a shoot has at most some
+/// thousands of nodes.
+const MOST_MISSING: usize = 10_000;
 
 /// A renewal may be dated this long before the list that does not have it yet, without refuting the estimated skew: the
 /// clocks of one site differ by milliseconds, and so do their rates.
@@ -32,6 +31,8 @@ const SKEW_TOLERANCE: Duration = Duration::from_secs(1);
 pub struct ListedLease {
     /// Name of the lease, which is that of the node.
     pub name: Arc<str>,
+    /// Orders the last writes of leases.
+    pub revision: u64,
     /// By the node's clock; none when the lease has none.
     pub renew_time: Option<UnixTime>,
     /// As in the Lease.
@@ -43,18 +44,17 @@ pub struct ListedLease {
 struct Renewal {
     // The newest.
     renew_time: UnixTime,
-    // The last one that was older than the newest: the node's clock was set back, or the list was stale.
-    went_back: Option<UnixTime>,
-    // When the newest was made, by the prober's clock.
-    made: UnixTime,
+    revision: u64,
+    // When it arrived at the API server, by the prober's clock.
+    arrived: UnixTime,
     // The answered time since then is the silence of the kubelet.
     mark: AnsweredMark,
     renew_interval: Duration,
     arrivals: Arrivals,
     // True if the lease had it when it was first observed: this replica did not observe its arrival.
     unseen: bool,
-    // Number of the last list that has the lease.
-    listed: u32,
+    // When the last list was asked for that has the lease.
+    listed: UnixTime,
 }
 
 /// The age of one lease, and when it expires unless it is renewed.
@@ -70,10 +70,10 @@ pub struct LeaseAge {
     /// renewal. Otherwise earlier, when a connected kubelet would have renewed it, because another replica that did
     /// observe it may have reported a loss already.
     pub doubtful_from: UnixTime,
-    /// When its kubelet's silence is proven, if the API server answers until then.
+    /// When its kubelet's silence is proven, if the API server takes writes until then.
     pub silence_proven_at: UnixTime,
     /// From then on it is expired: old, and its kubelet's silence is proven. An instant in the future holds only if the
-    /// API server answers until then.
+    /// API server takes writes until then.
     pub expired_from: UnixTime,
     /// True if the kubelet has had no time to renew it since the last outage of the API server.
     pub renewed_before_outage: bool,
@@ -83,69 +83,107 @@ pub struct LeaseAge {
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
-    // Number of lists so far.
-    lists: u32,
-    previous: Option<ListTimes>,
+    // How many known leases the last list does not have.
+    missing: usize,
+    // When the last list was asked for.
+    previous: UnixTime,
     answered: AnsweredTime,
     renew_interval: Option<Duration>,
-    common_skew: CommonSkew,
 }
 
 impl Renewals {
-    /// Takes in a complete list. Leases that are not in it are forgotten.
-    pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease]) {
+    /// Takes in a complete list. Of the time since the list before, at most `longest` counts as answered. A lease that
+    /// is missing is remembered: absence neither erases a renewal nor the silence after it.
+    pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease], longest: Duration) {
         let interval = |lease: &ListedLease| renew_interval(lease.duration_seconds);
-        self.renew_interval = median(leases.iter().map(interval));
-        let span = self.answered.record(times, self.renew_interval());
-        self.lists = self.lists.wrapping_add(1);
-        let mut listed = 0;
+        self.renew_interval = median(leases.iter().map(interval)).or(self.renew_interval);
+        let span = self.answered.record(times, self.renew_interval(), longest);
+        let previous = std::mem::replace(&mut self.previous, times.sent);
+        let (mut listed, mut went_back) = (0, 0);
+        // By revision: the time of a renewal by its own clock, and its lease.
+        let mut renewed: Vec<(u64, UnixTime, &ListedLease)> = Vec::new();
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
+                if let Some(known) = self.nodes.get_mut(&lease.name) {
+                    listed += usize::from(known.listed != times.sent || previous == times.sent);
+                    known.listed = times.sent;
+                }
                 continue;
             };
             let interval = interval(lease);
             // In place: nearly every list has the leases of the list before it.
             let Some(known) = self.nodes.get_mut(&lease.name) else {
-                let outlasted = times.sent.since(renew_time) > interval.mul_f64(OUTLASTED_INTERVALS);
-                let mark = self.answered.first_sight(span, outlasted);
-                let renewal = Renewal::first_seen(renew_time, interval, times, mark, self.lists);
+                let renewal = Renewal::first_seen(lease, renew_time, times, self.answered.first_sight());
                 self.nodes.insert(lease.name.clone(), renewal);
                 listed += 1;
                 continue;
             };
-            listed += usize::from(known.listed != self.lists);
-            known.listed = self.lists;
+            let last_listed = std::mem::replace(&mut known.listed, times.sent);
+            listed += usize::from(last_listed != times.sent || previous == times.sent);
             known.renew_interval = interval;
-            let Some(previous) = self.previous.filter(|_| !known.has_seen(renew_time)) else {
-                continue;
-            };
-            let made = known.note(renew_time, previous, times);
-            self.common_skew
-                .note(times.sent.0.saturating_sub(made.0), times.sent);
-            let made = made.shifted(self.common_skew.behind());
-            known.made = span.arrived(made).min(times.received);
-            known.mark = self.answered.renewed(span, known.made);
+            let is_written = lease.revision > known.revision && renew_time != known.renew_time;
+            if renew_time > known.renew_time || is_written {
+                known.revision = lease.revision;
+                renewed.push((lease.revision, known.note(renew_time, last_listed, times), lease));
+            } else if renew_time < known.renew_time {
+                went_back += 1;
+            }
+            if last_listed < previous {
+                // It was missing: silence begins anew.
+                known.mark = self.answered.now();
+            }
         }
-        if self.nodes.len() > listed {
-            self.nodes.retain(|_, known| known.listed == self.lists);
+        // What has a lower revision was written before: a renewal arrived no earlier than all of those were sent.
+        renewed.sort_unstable_by_key(|(revision, ..)| *revision);
+        let mut newest = UnixTime(i64::MIN);
+        for (_, sent, lease) in renewed {
+            newest = newest.max(sent);
+            if let Some(known) = self.nodes.get_mut(&lease.name) {
+                known.arrived = newest.min(times.received);
+                known.mark = self.answered.renewed(span, known.arrived);
+            }
         }
-        self.previous = Some(times);
+        if 2 * went_back > listed {
+            // The data are older than those of the list before: restored, or a stale list. It proves nothing.
+            let now = self.answered.now();
+            self.nodes.values_mut().for_each(|known| known.mark = now);
+        }
+        self.missing = self.nodes.len() - listed;
+        if self.missing > MOST_MISSING {
+            self.forget_missing(|_| true);
+        }
     }
 
-    /// How old a lease is; none when it is unknown or has no renewTime. `expiry_age` is 0.75 x the grace period of
-    /// kube-controller-manager.
+    /// The leases that are known and that the last list does not have.
+    pub fn missing(&self) -> impl Iterator<Item = &Arc<str>> {
+        let last = self.previous;
+        let known = (self.missing > 0).then_some(&self.nodes).into_iter().flatten();
+        known
+            .filter(move |(_, known)| known.listed != last)
+            .map(|(name, _)| name)
+    }
+
+    /// Forgets the leases that are missing and `gone` for good.
+    pub fn forget_missing(&mut self, gone: impl Fn(&str) -> bool) {
+        let last = self.previous;
+        self.nodes
+            .retain(|name, known| known.listed == last || !gone(name));
+        self.missing = self.nodes.values().filter(|known| known.listed != last).count();
+    }
+
+    /// How old a lease is; none when it is unknown or never had a renewTime.
     #[must_use]
     pub fn age(&self, name: &str, expiry_age: Duration) -> Option<LeaseAge> {
         let node = self.nodes.get(name)?;
-        let old_from = node.made.after(expiry_age);
+        let old_from = node.arrived.after(expiry_age);
         let silence_proven_at = self.answered.proven_at(node.mark, node.renew_interval);
-        let silent = node.renew_interval.mul_f64(SILENT_INTERVALS);
+        let silent_from = node.arrived.after(node.renew_interval.mul_f64(SILENT_INTERVALS));
         Some(LeaseAge {
-            renewed: node.made,
-            silent_from: node.made.after(silent),
+            renewed: node.arrived,
+            silent_from,
             old_from,
             doubtful_from: if node.unseen {
-                old_from.min(node.renew_time.after(silent))
+                old_from.min(silent_from)
             } else {
                 old_from
             },
@@ -201,13 +239,7 @@ fn renew_interval(duration_seconds: Option<i32>) -> Duration {
 }
 
 impl Renewal {
-    fn first_seen(
-        renew_time: UnixTime,
-        renew_interval: Duration,
-        times: ListTimes,
-        mark: AnsweredMark,
-        listed: u32,
-    ) -> Self {
+    fn first_seen(lease: &ListedLease, renew_time: UnixTime, times: ListTimes, mark: AnsweredMark) -> Self {
         let mut arrivals = Arrivals::default();
         // The age of a renewal whose arrival was not observed is no evidence. But a time in the future proves that the
         // clock is ahead.
@@ -216,36 +248,24 @@ impl Renewal {
         }
         Self {
             renew_time,
-            went_back: None,
-            // A time in the future counts as now.
-            made: renew_time
-                .after(renew_interval.mul_f64(UNSEEN_ARRIVAL_INTERVALS))
-                .min(times.received),
+            revision: lease.revision,
+            arrived: renew_time.min(times.received),
             mark,
-            renew_interval,
+            renew_interval: renew_interval(lease.duration_seconds),
             arrivals,
             unseen: true,
-            listed,
+            listed: times.sent,
         }
     }
 
-    /// Returns true if this is not a new renewal. If one of two API servers lags, their lists alternate between two
-    /// times, and each list would otherwise look like a renewal.
-    fn has_seen(&self, renew_time: UnixTime) -> bool {
-        self.renew_time == renew_time || self.went_back == Some(renew_time)
-    }
-
-    /// Takes in a new renewal and returns when it was made, by the prober's clock. It was made after the answer to the
-    /// previous list and before the answer to this one. That is certain whatever clock the node has, so an estimate
-    /// that contradicts it is wrong.
-    fn note(&mut self, renew_time: UnixTime, previous: ListTimes, times: ListTimes) -> UnixTime {
-        if renew_time < self.renew_time {
-            self.went_back = Some(renew_time);
-        }
-        self.renew_time = renew_time.max(self.renew_time);
+    /// Takes in a new renewal and returns when it was sent, by the prober's clock. It was made after the answer to the
+    /// last list that had the lease and before the answer to this one. That is certain whatever clock the node has, so
+    /// an estimate that contradicts it is wrong.
+    fn note(&mut self, renew_time: UnixTime, last_listed: UnixTime, times: ListTimes) -> UnixTime {
+        self.renew_time = renew_time;
         self.unseen = false;
         self.arrivals.note(arrival(times, renew_time));
-        let earliest = previous.sent.before(SKEW_TOLERANCE);
+        let earliest = last_listed.before(SKEW_TOLERANCE);
         // The estimate says that the clock is ahead, but this renewal shows that it no longer is. An estimate that the
         // clock is behind is not refuted like this: it is too small on purpose.
         let skew = self.arrivals.skew(self.renew_interval);
@@ -253,8 +273,8 @@ impl Renewal {
             self.arrivals.keep_newest();
         }
         let skew = self.arrivals.skew(self.renew_interval);
-        let made = renew_time.shifted(skew.saturating_neg());
-        made.max(previous.sent).min(times.received)
+        let sent = renew_time.shifted(skew.saturating_neg());
+        sent.max(last_listed).min(times.received)
     }
 }
 
@@ -279,10 +299,13 @@ pub const fn is_notable(skew: i64) -> bool {
 /// A connected kubelet may be silent for a renew interval and this time: when NAT or a load balancer silently drops its
 /// connection, two requests time out after 10 s each, and then it reconnects. With the default interval of 10 s it may
 /// also fail to renew twice, 10.4 s each at most, and renew at the end of a third interval.
-const TWO_TIMEOUTS: Duration = Duration::from_secs(22);
+const TWO_TIMEOUTS: Duration = Duration::from_secs(23);
 
 /// The least part of the grace period that must be left for the verdict and the scale-down.
 const DETECTION_RESERVE: Duration = Duration::from_secs(7);
+
+/// How long it takes to scale one shoot down, in renew intervals: 3 s of 10 s.
+const SCALE_DOWN_INTERVALS: f64 = 0.3;
 
 /// The expiry age for a grace period of kube-controller-manager: three quarters of it, or the longest silence of a
 /// connected kubelet if that is longer. [`DETECTION_RESERVE`] before the end of the grace period is the latest, because
@@ -299,6 +322,20 @@ pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
         grace.saturating_sub(DETECTION_RESERVE)
     };
     three_quarters.max(connected_but_silent.min(room))
+}
+
+/// The shortest grace period in which a loss can be proven and the shoot scaled down: 25.5 s where kubelets renew every
+/// 10 s.
+#[must_use]
+pub fn shortest_grace(renew_interval: Duration) -> Duration {
+    proof(renew_interval) + renew_interval.mul_f64(SCALE_DOWN_INTERVALS)
+}
+
+/// The longest pause between two lists of the leases, and the most of it that counts as answered: at least two lists
+/// fall into the time in which a lease expires.
+#[must_use]
+pub fn longest_pause(expiry_age: Duration) -> Duration {
+    expiry_age / 2
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use watchdog_api::duration::doubled;
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
 
-use super::assessment::LookAhead;
 use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
 
 /// Two probes of one shoot are never closer than this, except for those due at a crossing and [`TENSE_RETRY`].
@@ -149,7 +148,9 @@ pub(crate) struct ScheduleInputs<'a> {
     /// The pace of the shoot's kubelets.
     pub(crate) renew_interval: Duration,
     /// When the nodes must be listed ahead of a crossing.
-    pub(crate) look_ahead: Option<LookAhead>,
+    pub(crate) look_ahead: Option<UnixTime>,
+    /// Two lists are never further apart: see [`longest_pause`](super::renewals::longest_pause).
+    pub(crate) longest_pause: Duration,
 }
 
 /// When to probe again after a list of the leases. `random` is in [0, 1).
@@ -168,6 +169,7 @@ pub(crate) fn after_assessment(
     let mut due = now.after(jittered(pace.interval, pace.jitter, random));
     // From list to list, however long one takes.
     let mut within = |interval: Duration| due = due.min(seen.judged.after(interval));
+    within(seen.longest_pause);
     if *seen.outcome != Outcome::Healthy {
         within(seen.renew_interval);
     }
@@ -179,16 +181,12 @@ pub(crate) fn after_assessment(
     if seen.counting {
         due = due.min(now.after(MIN_SPACING));
     }
-    if let Some(ahead) = seen.look_ahead {
-        due = due.min(ahead.list_leases_by);
-    }
     let soon = now.after(MIN_SPACING);
     let with_others = |at: UnixTime| at.at_multiple_of(pace.tick()).max(soon);
     due = with_others(due);
-    if let Some(ahead) = seen.look_ahead {
+    if let Some(at) = seen.look_ahead {
         // Together with other shoots while it is far, because most kubelets renew before it comes. When it has come,
         // apart from them: a list of nodes costs as much as dozens of probes.
-        let at = ahead.list_nodes_at;
         due = due.min(with_others(at).min(recent.allow(at.max(now))));
     }
     // One that came before the leases were judged was judged. One that came since was not: probe now.
@@ -228,7 +226,7 @@ pub(crate) fn after_failure(
     // hides is as long as the outage and the pause after it.
     let is_away = matches!(
         failure.evidence(),
-        FailureEvidence::Away | FailureEvidence::Disconnected | FailureEvidence::Silent
+        FailureEvidence::Away | FailureEvidence::Silent
     );
     // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
     let is_pause = matches!(failure, ProbeFailure::MachinesThrottled(_));
@@ -331,6 +329,7 @@ mod tests {
             judged: at(0),
             crossing,
             renew_interval: RENEW,
+            longest_pause: Duration::from_secs(600),
             look_ahead: None,
         }
     }
@@ -374,10 +373,8 @@ mod tests {
     fn the_nodes_are_listed_ahead_of_a_crossing() {
         let ahead = |now, list_nodes_at, by| {
             let seen = ScheduleInputs {
-                look_ahead: Some(LookAhead {
-                    list_nodes_at,
-                    list_leases_by: at(by),
-                }),
+                look_ahead: Some(list_nodes_at),
+                longest_pause: Duration::from_secs(by),
                 ..seen(&Outcome::Healthy, false, Some(at(25)))
             };
             after_assessment(now, PACE, seen, &RecentStarts::default(), 0.0)
@@ -439,10 +436,8 @@ mod tests {
         );
         let first_expiry = UnixTime(20_123_456);
         let healthy = ScheduleInputs {
-            look_ahead: Some(LookAhead {
-                list_nodes_at: at(23),
-                list_leases_by: at(24),
-            }),
+            look_ahead: Some(at(23)),
+            longest_pause: Duration::from_secs(24),
             ..seen(&Outcome::Healthy, false, Some(first_expiry))
         };
         let due = |now| after_assessment(now, PACE, healthy, &RecentStarts::default(), 0.0);
@@ -580,8 +575,7 @@ mod tests {
                 let crossing = millis.map(|millis| now.shifted(millis * 1_000));
                 let list_nodes_at = crossing.map(|crossing| crossing.before(RENEW / 2));
                 let look_ahead = list_nodes_at
-                    .filter(|at| !known && *at > now)
-                    .map(|list_nodes_at| LookAhead { list_nodes_at, list_leases_by: list_nodes_at.after(RENEW / 2) });
+                    .filter(|at| !known && *at > now);
                 let seen = ScheduleInputs { judged: now, look_ahead, ..seen(&Outcome::Healthy, counting, crossing) };
                 let due = after_assessment(now, PACE, seen, &recent, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));

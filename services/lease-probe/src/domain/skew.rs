@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use watchdog_api::unix_time::{UnixTime, micros};
+use watchdog_api::unix_time::micros;
 
 /// Renewals that the estimate looks back on. Four renewals span at least 40 s: a single late one cannot look like a
 /// clock that is off, and a clock that was set is believed soon.
@@ -70,55 +70,6 @@ impl Arrivals {
             answered.saturating_neg()
         } else {
             0
-        }
-    }
-}
-
-/// This many renewals must have arrived before the clocks of all nodes may be called behind.
-const ENOUGH_TO_CALL_ALL_BEHIND: u32 = 8;
-
-/// The youngest renewal counts for this long, and at most twice as long.
-const MEMORY: Duration = Duration::from_secs(300);
-
-/// Clocks of one site are closer than this.
-const CLOSE_CLOCKS: Duration = Duration::from_millis(500);
-
-/// The clocks are called behind by at most this much. All kubelets may be in step with the lists, after a restart of
-/// their API server for example, and then no renewal looks young: a loss must be reported before
-/// kube-controller-manager acts.
-const MOST: Duration = Duration::from_secs(3);
-
-/// How far the clocks of all nodes are behind the prober's, or the prober's is ahead of theirs, below a renew interval.
-///
-/// Between two lists each kubelet renews at a time of its own, so some renewal is always young. If none is, the clocks
-/// are behind, and each renewal is younger than it looks.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct CommonSkew {
-    seen: u32,
-    since: UnixTime,
-    // Microseconds: since then, and in the period before.
-    youngest: Option<i64>,
-    before: Option<i64>,
-}
-
-impl CommonSkew {
-    /// Notes how old a renewal was on arrival, in a list that was sent at `now`.
-    pub(crate) fn note(&mut self, age: i64, now: UnixTime) {
-        if now.since(self.since) > MEMORY {
-            (self.since, self.before) = (now, self.youngest.take());
-        }
-        self.youngest = Some(self.youngest.map_or(age, |youngest| youngest.min(age)));
-        self.seen = self.seen.saturating_add(1);
-    }
-
-    /// By how much the clocks are behind, in microseconds; zero while it is not known.
-    #[must_use]
-    pub(crate) fn behind(&self) -> i64 {
-        let youngest = self.youngest.into_iter().chain(self.before).min().unwrap_or(0);
-        if self.seen < ENOUGH_TO_CALL_ALL_BEHIND || youngest <= micros(CLOSE_CLOCKS) {
-            0
-        } else {
-            youngest.min(micros(MOST))
         }
     }
 }
@@ -186,36 +137,6 @@ mod tests {
             });
             assert_eq!(arrivals.skew(INTERVAL), 0);
         }
-    }
-
-    fn behind(ages: &[i64]) -> i64 {
-        let mut common = CommonSkew::default();
-        for (i, age) in ages.iter().enumerate() {
-            common.note(age * SECOND, UnixTime(i as i64 * SECOND));
-        }
-        common.behind() / SECOND
-    }
-
-    #[test]
-    fn clocks_are_called_behind_when_no_renewal_is_ever_young() {
-        assert_eq!(behind(&[9, 2, 6, 7, 8, 9, 6]), 0, "too few renewals");
-        assert_eq!(behind(&[9, 2, 6, 7, 8, 9, 6, 7]), 2);
-        assert_eq!(behind(&[9, 2, 6, 7, 8, 9, 6, 0]), 0);
-        assert_eq!(
-            behind(&[9, 5, 6, 7, 8, 9, 6, 7]),
-            3,
-            "they may be in step with the lists"
-        );
-    }
-
-    #[test]
-    fn a_young_renewal_is_forgotten() {
-        let mut common = CommonSkew::default();
-        common.note(0, UnixTime(0));
-        for i in 1..=70 {
-            common.note(6 * SECOND, UnixTime(i * 10 * SECOND));
-        }
-        assert_eq!(common.behind(), 3 * SECOND);
     }
 
     proptest! {

@@ -29,6 +29,8 @@ pub struct Verdict {
     pub outcome_since: UnixTime,
     /// Name of the replica that observed it.
     pub observer: Arc<str>,
+    /// Revision of the list of leases that it rests on; 0 without one.
+    pub list_revision: u64,
     /// The trace that the probe which changed the outcome began, if it is traced.
     pub traceparent: Option<Arc<str>>,
 }
@@ -112,8 +114,15 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     let e = &assessment.evidence;
     let age = watchdog_api::duration::format(e.expiry_age);
     let mut text = match assessment.outcome {
-        Outcome::Healthy if e.candidates == 0 && e.leases == 0 => "There are no leases.".to_owned(),
+        Outcome::Healthy if e.candidates == 0 && e.leases == 0 => {
+            "There are no leases, and no Machines or nodes to protect.".to_owned()
+        }
         Outcome::Healthy if e.candidates == 0 => format!("None of {} leases is eligible.", e.leases),
+        Outcome::Pending if e.renewing == 0 && e.candidates == 0 && e.excused == 0 => format!(
+            "None of {} leases shows that a node is connected, and there are Machines or nodes to protect, or it is \
+             not known whether there are.",
+            e.leases
+        ),
         Outcome::Pending if e.excused > 0 && e.expired + e.unconfirmed == 0 => format!(
             "{} leases have not been renewed for {age}. Their nodes are excluded because of conditions or an update in \
              place; whether they are connected is not known.",
@@ -178,6 +187,16 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     text
 }
 
+/// The sentence for a grace period that is shorter than a proof takes.
+#[must_use]
+pub fn too_short(grace: Duration) -> String {
+    let grace = watchdog_api::duration::format(grace);
+    format!(
+        " The grace period of {grace} is too short: kube-controller-manager acts before a loss can be proven, so the \
+         shoot is not protected."
+    )
+}
+
 /// The zones in which all candidates are expired, unless that is all zones or none.
 fn expired_zones(evidence: &Evidence) -> Option<String> {
     let zones = evidence.zones.iter().filter(|(_, zone)| zone.is_expired());
@@ -215,13 +234,19 @@ impl VerdictBuilder {
         &mut self,
         outcome: Outcome,
         message: String,
-        evidence: Evidence,
-        observed_at: UnixTime,
+        assessment: Assessment,
         valid_until: UnixTime,
     ) -> Verdict {
+        let Assessment {
+            evidence,
+            judged,
+            list_revision,
+            ..
+        } = assessment;
         Verdict {
             evidence: Some(Arc::new(evidence)),
-            ..self.build(outcome, message, observed_at, valid_until)
+            list_revision,
+            ..self.build(outcome, message, judged, valid_until)
         }
     }
 
@@ -268,6 +293,7 @@ impl VerdictBuilder {
             observed_at,
             valid_until,
             outcome_since: self.since,
+            list_revision: 0,
             observer: self.observer.clone(),
             traceparent: None,
         }
@@ -339,6 +365,7 @@ mod tests {
             next_expiry: None,
             tense: false,
             look_ahead: None,
+            list_revision: 0,
         };
         sentence(&assessment, None)
     }
@@ -366,6 +393,8 @@ mod tests {
         assert_eq!(said(P, evidence(4), Some(0)), pending, "not a second from now");
     }
 
+    const NOTHING: &str = "There are no leases, and no Machines or nodes to protect.";
+
     #[test]
     fn the_sentence_says_whether_a_clock_is_behind_or_ahead() {
         let skewed = |seconds: i64| {
@@ -375,11 +404,9 @@ mod tests {
             };
             said(H, evidence, None)
         };
-        let clock = |how| {
-            format!("There are no leases. The clock of a node runs at least {how}; this was corrected.")
-        };
+        let clock = |how| format!("{NOTHING} The clock of a node runs at least {how}; this was corrected.");
         assert_eq!(skewed(-100), clock("1m40s behind"));
         assert_eq!(skewed(60), clock("1m0s ahead"));
-        assert_eq!(skewed(1), "There are no leases.");
+        assert_eq!(skewed(1), NOTHING);
     }
 }

@@ -25,6 +25,7 @@ pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verd
         observer: verdict.observer.to_string(),
         outcome_since: Some(timestamp(verdict.outcome_since.0)),
         traceparent: verdict.traceparent.as_deref().unwrap_or_default().to_owned(),
+        list_revision: verdict.list_revision,
     }
 }
 
@@ -98,7 +99,7 @@ const fn exclusion(exclusion: Exclusion) -> pb::Exclusion {
         Exclusion::NoMachine => pb::Exclusion::NoMachine,
         Exclusion::MachineFailed => pb::Exclusion::MachineFailed,
         Exclusion::MachineTerminating => pb::Exclusion::MachineTerminating,
-        Exclusion::NoNode => pb::Exclusion::NoNode,
+        Exclusion::NoNode | Exclusion::NodeMissing => pb::Exclusion::NoNode,
         Exclusion::NoRenewTime => pb::Exclusion::NoRenewTime,
         Exclusion::MalformedLease => pb::Exclusion::MalformedLease,
     }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use watchdog_runtime::metrics::{Collector, Exposition, ShootLabel};
 
 use crate::controller::prober::ProbeContext;
 use crate::controller::prober_manager::{ProberManager, VerdictStore};
 use crate::domain::outcome::Outcome;
 use crate::domain::renewals::is_notable;
+use crate::domain::witnesses::LiveMembers;
 use crate::metrics::{self, SkipReasonName};
 
 /// Reads the verdicts of this replica.
@@ -16,6 +18,7 @@ pub(crate) struct VerdictCollector {
     pub(crate) manager: Arc<ProberManager>,
     pub(crate) verdicts: VerdictStore,
     pub(crate) shared: Arc<ProbeContext>,
+    pub(crate) members: watch::Receiver<LiveMembers>,
 }
 
 impl Collector for VerdictCollector {
@@ -29,16 +32,18 @@ impl VerdictCollector {
     fn collect_verdicts(&self, out: &mut Exposition) {
         let now = self.shared.now();
         let all = self.verdicts.snapshot();
+        let members = self.members.borrow().clone();
         let mut outcomes: BTreeMap<&str, (&Outcome, f64)> = BTreeMap::new();
         let mut skipped: BTreeMap<SkipReasonName, f64> = BTreeMap::new();
         let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
-        let (mut unprotected, mut changed, mut eligible) = (vec![], vec![], vec![]);
+        let (mut unprotected, mut changed, mut eligible, mut too_short) = (vec![], vec![], vec![], vec![]);
         let mut stale = 0.0;
         for (shoot, verdict) in &all {
             let outcome = &verdict.outcome;
-            outcomes.entry(outcome.as_str()).or_insert((outcome, 0.0)).1 += 1.0;
+            let counted = f64::from(u8::from(members.counts(&self.shared.identity, shoot)));
+            outcomes.entry(outcome.as_str()).or_insert((outcome, 0.0)).1 += counted;
             if let Outcome::Skipped(reason) = outcome {
-                *skipped.entry(SkipReasonName(reason.as_str())).or_default() += 1.0;
+                *skipped.entry(SkipReasonName(reason.as_str())).or_default() += counted;
                 continue;
             }
             let shoot = ShootLabel(shoot);
@@ -54,6 +59,9 @@ impl VerdictCollector {
             let Some(evidence) = &verdict.evidence else {
                 continue;
             };
+            if evidence.grace_too_short {
+                too_short.push((shoot, 1.0));
+            }
             fractions.push((shoot, evidence.fraction()));
             eligible.extend(
                 evidence
@@ -75,6 +83,7 @@ impl VerdictCollector {
         out.family(&metrics::VERDICT_STALE, [((), stale)]);
         out.family(&metrics::VERDICT_AGE, ages);
         out.family(&metrics::UNPROTECTED, unprotected);
+        out.family(&metrics::GRACE_TOO_SHORT, too_short);
         out.family(&metrics::OUTCOME_CHANGED, changed);
         out.family(&metrics::EXPIRED_FRACTION, fractions);
         out.family(&metrics::ELIGIBLE_FRACTION, eligible);

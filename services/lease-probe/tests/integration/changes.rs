@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::net::TcpSocket;
 use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
+use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, SimulatedShoot};
 use watchdog_test_support::in_process::rule;
 
 use crate::eventually;
-use crate::fixture::{Fixture, fast, real, with_field, without_controllers};
+use crate::fixture::{Fixture, NODE_LEASES, fast, real, with_field, without_controllers};
 use crate::replica::{IDENTITY, Replica, evidence, micros};
 
 const CONFIG_VALID: &str = "watchdog_config_valid";
@@ -165,6 +166,19 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     let alpha = fixture.shoot("alpha");
     let replica = Replica::start(&fixture).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
+    // The silence of a kubelet that it never saw renew is not proven before its lease is expired anyway.
+    let renewals = || -> Vec<String> {
+        let leases = alpha.api().store().all(&keys::LEASES, Some(NODE_LEASES));
+        let renewed = leases
+            .iter()
+            .map(|lease| lease.text("/spec/renewTime").to_owned());
+        renewed.collect()
+    };
+    let first = renewals();
+    eventually("each lease is renewed", || {
+        renewals().iter().zip(&first).all(|(now, first)| now != first)
+    })
+    .await;
 
     // Without its Secret there is no evidence about the endpoint, but no silence either.
     fixture.configure(&[

@@ -81,7 +81,7 @@ async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
         }
     };
     replica
-        .until(&alpha, "judged by its grace period", expiry_age(32))
+        .until(&alpha, "judged by its grace period", expiry_age(33))
         .await;
 
     // In one write: a failed operation, which would not let it start, and another grace period. Where the second has

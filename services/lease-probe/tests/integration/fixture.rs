@@ -123,7 +123,21 @@ impl Fixture {
         in_process::delete(self.seed(), &keys::SECRETS, shoot.namespace(), secret).unwrap();
     }
 
-    /// The holder of a replica's membership Lease; none when it was released.
+    /// Makes a membership Lease, as a replica does.
+    pub fn make_member(&self, identity: &str, address: &str) {
+        let of = |name: &str| format!("dependency-watchdog.gardener.cloud/{name}");
+        let object = json!({
+            "metadata": {
+                "name": format!("dependency-watchdog-lease-probe-{identity}"),
+                "labels": { of("service"): "lease-probe" },
+                "annotations": { of("identity"): identity, of("address"): address },
+            },
+            "spec": { "holderIdentity": identity },
+        });
+        self.seed().create(&keys::LEASES, "garden", object).unwrap();
+    }
+
+    /// The holder of a replica's membership Lease; none when there is no Lease.
     pub fn holder(&self, identity: &str) -> Option<String> {
         let leases = self.seed().store().all(&keys::LEASES, Some("garden"));
         let own = leases

@@ -1,4 +1,4 @@
-//! Two replicas that share the shoots, and the drain of one.
+//! Two witnesses of each shoot, and the drain of one.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 
 use crate::fixture::{Fixture, real};
 use crate::replica::{IDENTITY, Replica};
-use crate::{BOUND, eventually, eventually_async, wait};
+use crate::{eventually, eventually_async};
 
 const SHOOTS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -28,42 +28,20 @@ async fn observers(replica: &Replica, scope: Scope) -> BTreeMap<String, String> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
+async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
     let fixture = Fixture::new(real(), 1, &SHOOTS).await;
-    // The verdicts of a replica that leaves must hold until the other one has probed, even on a slow machine.
-    fixture.configure(&[("probeInterval", "20s"), ("probeTimeout", "30s")]);
-    let first = Replica::start_as(&fixture, "first", &[]).await;
-    eventually_async("the first has all", async || {
-        observers(&first, Scope::Local).await.len() == SHOOTS.len()
-    })
-    .await;
-    let second = Replica::start_as(&fixture, "second", &[]).await;
-    let shared = wait::until("both have their share", BOUND, || async {
-        let (of_first, of_second) = (
-            observers(&first, Scope::Local).await,
-            observers(&second, Scope::Local).await,
-        );
-        let apart = of_first.keys().all(|shoot| !of_second.contains_key(shoot));
-        let whole = of_first.len() + of_second.len() == SHOOTS.len() && !of_second.is_empty();
-        let shared = of_first.into_iter().chain(of_second).collect::<BTreeMap<_, _>>();
-        Ok((apart && whole).then_some(shared))
-    });
-    let shared = shared.await.unwrap();
-    assert!(shared.values().any(|observer| observer == "first"), "{shared:?}");
-    for replica in [&first, &second] {
-        eventually_async("each replica reports all", async || {
-            observers(replica, Scope::Unspecified).await == shared
+    let (first, second) = (
+        Replica::start_as(&fixture, "first", &[]).await,
+        Replica::start_as(&fixture, "second", &[]).await,
+    );
+    for (replica, name) in [(&first, "first"), (&second, "second")] {
+        eventually_async("each probes all", async || {
+            let own = observers(replica, Scope::Local).await;
+            own.len() == SHOOTS.len() && own.values().all(|observer| observer == name)
         })
         .await;
+        assert_eq!(observers(replica, Scope::Unspecified).await.len(), SHOOTS.len());
     }
-    // A shoot of the one is known to the other.
-    let of_second = shared
-        .iter()
-        .find(|(_, observer)| *observer == "second")
-        .unwrap()
-        .0;
-    assert_eq!(first.verdict(of_second).await.unwrap().observer, "second");
-
     let mut all = second.watch(Scope::Unspecified, &[]).await;
     assert_eq!(all.snapshot().await.len(), SHOOTS.len());
     let leaving = [
@@ -77,26 +55,45 @@ async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         assert!(status.message().contains("stopping"), "{status}");
     }
-    assert_eq!(fixture.holder("first"), None, "its Lease is released");
-
-    let mut moved: Vec<_> = shared
-        .iter()
-        .filter(|(_, observer)| *observer == "first")
-        .map(|(shoot, _)| shoot.clone())
-        .collect();
-    while !moved.is_empty() {
+    assert_eq!(fixture.holder("first"), None, "its Lease is deleted");
+    // Until the second one speaks for every shoot.
+    let mut seen = observers(&second, Scope::Unspecified).await;
+    while seen.values().any(|observer| observer != "second") {
         match all.next().await.unwrap() {
             Event::Upsert(verdict) => {
                 assert_eq!(verdict.outcome(), Outcome::Healthy, "{verdict:?}");
-                if verdict.observer == "second" {
-                    moved.retain(|shoot| *shoot != verdict.shoot);
-                }
+                seen.insert(verdict.shoot, verdict.observer);
             }
             event => panic!("nothing is taken back: {event:?}"),
         }
     }
-    let own = observers(&second, Scope::Local).await;
-    assert_eq!(own.len(), SHOOTS.len());
+    assert_eq!(observers(&second, Scope::Local).await.len(), SHOOTS.len());
+}
+
+/// Their holders are no replicas: nothing listens at the addresses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_that_strangers_made_take_no_shoots_only_witness() {
+    let fixture = Fixture::new(real(), 1, &SHOOTS).await;
+    for stranger in ["x", "y", "z"] {
+        fixture.make_member(stranger, "127.0.0.1:1");
+    }
+    let replica = Replica::start_as(&fixture, "first", &[]).await;
+    eventually_async("it probes all", async || {
+        observers(&replica, Scope::Local).await.len() == SHOOTS.len()
+    })
+    .await;
+    // Those that the strangers would have had the second place of are the only ones that can be missing.
+    let second = Replica::start_as(&fixture, "second", &[]).await;
+    eventually_async("each shoot has a witness", async || {
+        let own = observers(&second, Scope::Local).await;
+        let others = observers(&replica, Scope::Local).await;
+        !own.is_empty()
+            && SHOOTS.iter().all(|shoot| {
+                let shoot = fixture.shoot(shoot);
+                own.contains_key(shoot.namespace()) || others.contains_key(shoot.namespace())
+            })
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use lease_probe::cluster::connection::Observations;
+use lease_probe::cluster::connection::Suspicion;
 use lease_probe::cluster::kubeconfig::Access;
 use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
@@ -31,7 +31,7 @@ use watchdog_test_support::fixtures;
 pub(crate) type Millis = i64;
 
 /// Of the default grace period of 40 s.
-pub(crate) const EXPIRY_AGE: Millis = 32_000;
+pub(crate) const EXPIRY_AGE: Millis = 33_000;
 
 /// A quarter of the default lease duration.
 pub(crate) const RENEW_INTERVAL: Millis = 10_000;
@@ -152,12 +152,14 @@ fn nodes_and_machines(count: usize) -> (Vec<NodeItem>, Vec<MachineItem>) {
             name: name.clone(),
             pool: None,
             zone: None,
+            provider_id: None,
             not_managed_by_mcm: false,
             conditions: vec![],
         };
         let machine = MachineItem {
             name: name.clone(),
             node: Some(name),
+            provider_id: None,
             phase: MachinePhase::Other,
         };
         (node, machine)
@@ -258,17 +260,24 @@ impl ShootClient for ScriptedShoot {
         let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
         tokio::time::sleep(half).await;
         let now = self.now();
-        let lease = |node| ListedLease {
-            name: name(node),
-            renew_time: self
-                .shoot
-                .last(node, now)
-                .map(|millis| UnixTime(self.began + millis * 1_000)),
-            duration_seconds: Some(40),
+        // A control plane writes all the time.
+        let revision = |at: Millis| (at + 1_000_000_000).unsigned_abs();
+        let lease = |node| {
+            let last = self.shoot.last(node, now);
+            ListedLease {
+                name: name(node),
+                revision: last.map_or(0, revision),
+                renew_time: last.map(|millis| UnixTime(self.began + millis * 1_000)),
+                duration_seconds: Some(40),
+            }
         };
         let leases = (0..self.shoot.renewals.len()).map(lease).collect();
         tokio::time::sleep(half).await;
-        let leases = ListedLeases { leases, malformed: 0 };
+        let leases = ListedLeases {
+            leases,
+            malformed: 0,
+            revision: revision(now),
+        };
         Ok((leases, sent))
     }
 
@@ -294,8 +303,8 @@ impl ShootClient for ScriptedShoot {
         }
     }
 
-    fn take_observations(&mut self) -> Observations {
-        Observations::default()
+    fn take_suspicion(&mut self) -> Option<Suspicion> {
+        None
     }
 }
 

@@ -185,8 +185,7 @@ fn a_healthy_shoot_is_probed_at_the_interval_and_not_more_often() {
         .windows(2)
         .map(|pair| pair[1].0 - pair[0].1)
         .collect();
-    // Until the nodes would be listed ahead of a crossing if no lease were renewed: 13 s and more; and the interval
-    // with its jitter.
+    // Until the nodes would be listed ahead of a crossing if no lease were renewed: 13 s and more.
     assert!(
         pauses.iter().all(|pause| (13_000..=36_100).contains(pause)),
         "{pauses:?}"
@@ -302,8 +301,8 @@ fn a_loss_is_reported_by_nodes_and_machines_that_take_15_s() {
     };
     let (fast, slow) = (run(shoot(20), "10s"), run(shoot(15_000), "10s"));
     let (fast, slow) = (first_loss(&fast).unwrap(), first_loss(&slow).unwrap());
-    // Two such lists: no silence is proven while the first one takes its time.
-    assert!((15_000..22_000).contains(&(slow - fast)), "{fast} and {slow} ms");
+    // Such lists come one after the other until silence is proven: a pause of more than 12 s proves less.
+    assert!((15_000..30_000).contains(&(slow - fast)), "{fast} and {slow} ms");
     assert_eq!(
         first_loss(&run(shoot(25_000), "10s")),
         None,

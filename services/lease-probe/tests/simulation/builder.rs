@@ -32,7 +32,7 @@ impl Builder {
     /// One shoot of 4 to 14 nodes that all are well; the interval is 10 or 30 s.
     pub(crate) fn new(class: &'static str, seed: u64) -> Self {
         let mut random = Random::stream(seed, 0);
-        let (interval, nodes) = (random.pick(&[10, 30]) * SECOND, 4 + random.below(11));
+        let (interval, nodes) = (random.pick(&[10, 30, 30]) * SECOND, 4 + random.below(11));
         let mut builder = Self {
             random,
             class,
@@ -67,7 +67,16 @@ impl Builder {
             };
             node
         };
-        let nodes = (0..nodes).map(node).collect();
+        let mut nodes: Vec<_> = (0..nodes).map(node).collect();
+        // A node that died long ago, and whose Machine still counts.
+        let enough = nodes.len() > 3;
+        if let Some(dead) = nodes.first_mut().filter(|_| enough && random.chance(0.33)) {
+            dead.cuts.push(PacketLoss {
+                from: RUN_UP + 30 * SECOND,
+                to: FOREVER,
+            });
+        }
+        let other_writers = random.chance(0.7);
         let latency = random.pick(&[2, 5, 20, 60]) * MILLISECOND;
         self.shoots.push(ShootScript {
             server: ServerTimeline {
@@ -75,11 +84,13 @@ impl Builder {
                 latency,
                 segments: vec![],
                 speaks_http2: true,
+                other_writers,
             },
             nodes,
             prober_cuts: vec![],
             external_cuts: None,
             grace: 40 * SECOND,
+            absences: vec![],
         });
     }
 

@@ -1,9 +1,11 @@
 //! The classes of histories.
 
 use crate::builder::Builder;
+use crate::classes_of_absence as absence;
 use crate::classes_of_faults as faults;
 use crate::classes_of_nodes as nodes;
 use crate::classes_of_outages as outages;
+use crate::classes_of_writes as writes;
 use crate::random::{Micros, SECOND};
 use crate::script::History;
 
@@ -18,6 +20,8 @@ pub(crate) struct HistoryClass {
     late_from_interval: Micros,
     /// Why a verdict may be false: what nobody can know from outside.
     pub(crate) may_be_false: Option<&'static str>,
+    /// Of a thousand histories at most this many may have a false verdict.
+    pub(crate) most_false: usize,
     /// One history of this class runs for this many of other classes. Classes that take long are rare.
     pub(crate) rarity: u64,
 }
@@ -29,6 +33,7 @@ pub(crate) const fn class(name: &'static str, steps: &'static [fn(&mut Builder)]
         may_be_late: None,
         late_from_interval: 0,
         may_be_false: None,
+        most_false: 0,
         rarity: 1,
     }
 }
@@ -47,7 +52,13 @@ impl HistoryClass {
     /// A verdict that may be false may also be late.
     const fn may_be_false(mut self, why: &'static str) -> Self {
         self.may_be_false = Some(why);
+        self.most_false = 40;
         self.may_be_late(why)
+    }
+
+    const fn at_most(mut self, of_a_thousand: usize) -> Self {
+        self.most_false = of_a_thousand;
+        self
     }
 
     const fn one_in(mut self, rarity: u64) -> Self {
@@ -68,8 +79,7 @@ impl HistoryClass {
     }
 }
 
-const LONG_PAUSE: &str =
-    "with an interval of 30 s only 10 s between two lists count: etcd may have been away unseen (ADR 0013)";
+const LONG_PAUSE: &str = "kubelets have to be silent for the whole proof after the external endpoint fails";
 const SMALL_SKEW: &str = "a clock that is off by less than a renew interval looks like a list that came late";
 const CANDIDATES: &str =
     "eligible leases change in the middle of the loss; kube-controller-manager marks all nodes";
@@ -78,6 +88,9 @@ const SHORT_OUTAGE: &str =
 const SHORT_OUTAGES: &str =
     "outages of less than 10 s do not reset kube-controller-manager, which counts through them";
 const FAILED_RENEWALS: &str = "kube-controller-manager marks living nodes whose renewals fail for 40 s";
+const IDLE: &str = "an API server that nobody else uses shows only every 10 s that it takes writes";
+const SHORT_GRACE: &str = "the grace period is shorter than the silence that proves a loss takes";
+const ABSENT: &str = "what cannot be listed cannot be judged";
 const JUST_STARTED: &str = "a prober that has just started has seen no silence yet";
 
 /// All of them.
@@ -87,9 +100,9 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("loss, interval 10 s", &[nodes::probed_every_10_s, nodes::loss]),
         class("loss, interval 30 s", &[nodes::probed_every_30_s, nodes::loss]),
         class("loss of a share around the threshold", &[nodes::loss_around_threshold]),
-        class("loss one node after the other", &[nodes::creeping_loss]).may_be_late(LONG_PAUSE),
+        class("loss one node after the other", &[nodes::creeping_loss]),
         class("loss that heals", &[nodes::healed_loss]),
-        class("share that swings around the threshold", &[nodes::swinging_share]).may_be_late(LONG_PAUSE),
+        class("share that swings around the threshold", &[nodes::swinging_share]),
         class("loss in a shoot of 2 or 3 nodes", &[nodes::two_or_three_nodes, nodes::loss]),
         class("loss in a shoot of 50 nodes", &[nodes::fifty_nodes, nodes::loss]),
         class("clocks off by up to 120 s", &[nodes::skewed_clocks, nodes::quiet]),
@@ -144,7 +157,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             .may_be_late(SHORT_OUTAGE)
             .one_in(20),
         class("one failed request in a loss", &[faults::one_failure])
-            .may_be_late("with an interval of 30 s a failure may end an outage of 10 s that no list saw (ADR 0013)")
+            .may_be_late("with an interval of 30 s a failure may end an outage of 10 s that no list saw (ADR 0001)")
             .at_30_s(),
         class("one 429 in a loss", &[faults::one_throttled])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s"),
@@ -213,6 +226,43 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "2 or 3 nodes: external endpoint away around an outage",
             &[nodes::two_or_three_nodes, faults::external_away_around_outage],
         ),
+        class(
+            "one dead of ten nodes, loss, interval 30 s",
+            &[writes::one_dead_of_ten, nodes::probed_every_30_s, nodes::loss],
+        ),
+        class(
+            "a third of the nodes dead, loss, interval 30 s",
+            &[writes::a_third_dead, nodes::probed_every_30_s, nodes::loss],
+        ),
+        class(
+            "a second loss after a recovery, interval 30 s",
+            &[nodes::probed_every_30_s, writes::loss_after_a_recovery],
+        ),
+        class("etcd hangs for up to 60 s", &[writes::etcd_hangs_for_up_to_60_s]),
+        class("slow writes, fast reads", &[writes::slow_writes]),
+        class("writes refused for 24 to 28 s", &[writes::writes_refused_for_26_s]).may_be_late(FAILED_RENEWALS),
+        class("writes refused for 30 to 300 s", &[writes::writes_refused_for_30_to_300_s]).may_be_late(FAILED_RENEWALS),
+        class("gateway fails over", &[writes::gateway_fails_over]),
+        class("stale lists that go back, in a loss", &[writes::stale_lists_in_a_loss]).may_be_late(CANDIDATES),
+        class("etcd restored", &[writes::etcd_restored]).may_be_late(FAILED_RENEWALS),
+        class("etcd restored in a loss", &[writes::etcd_restored_in_a_loss]),
+        class("grace 20 s, outage", &[writes::grace_20, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class("grace 20 s, loss", &[writes::grace_20, nodes::loss]).may_be_late(SHORT_GRACE),
+        class("grace 26 s, outage", &[writes::grace_26, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class("grace 26 s, loss", &[writes::grace_26, nodes::loss]).may_be_late(SHORT_GRACE),
+        class("grace 30 s, outage", &[writes::grace_30, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class("grace 30 s, loss", &[writes::grace_30, nodes::loss]).may_be_late(IDLE),
+        class("grace 50, 120 and 600 s, outage", &[writes::grace_50_to_600, outages::up_to_60_s]),
+        class("grace 50, 120 and 600 s, gateway fails over", &[writes::grace_50_to_600, writes::gateway_fails_over]),
+        class("grace 50, 120 and 600 s, loss", &[nodes::loss, writes::grace_50_to_600]),
+        class("objects absent", &[absence::objects_absent]).may_be_late(FAILED_RENEWALS),
+        class("objects absent around a loss", &[absence::absent_around_a_loss]).may_be_late(ABSENT),
+        class("objects absent in a loss", &[absence::absent_in_a_loss]).may_be_late(ABSENT),
+        class("objects absent over a restart of the prober", &[absence::absent_over_a_restart]).may_be_late(ABSENT),
+        class("scaled to zero in a loss", &[absence::scaled_to_zero_in_a_loss]).may_be_late(CANDIDATES),
+        class("Machines without the label node", &[absence::machines_without_labels, nodes::quiet]),
+        class("Machines without the label node, loss", &[absence::machines_without_labels, nodes::loss]),
+        class("conditions that appear and stick in a loss", &[absence::conditions_stick_in_a_loss]),
         class("anything", &[faults::anything]).may_be_late("any of the above"),
     ]
 }
@@ -227,7 +277,59 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
     const UNSEEN: &str = "an outage ended just before the prober started, so no prober saw it";
     const MANY: &str =
         "two kubelets lose more requests than the prober, in outages that follow each other within seconds";
+    const HANG: &str = "writes wait unseen, and nothing shows when they were stored";
+    const KUBELETS: &str = "the API server takes everybody's writes but those of kubelets";
+    const CONNECTS: &str = "new connections of kubelets are slow, those of the prober are not needed";
+    const GRACE: &str = "kubelets are back later than a short grace period allows to wait";
     vec![
+        class(
+            "prober starts with a clock 5 to 120 s off, connections forgotten",
+            &[writes::prober_starts_with_a_clock_that_is_off],
+        )
+        .may_be_false(CLOCKS),
+        class(
+            "etcd hangs for 8 to 9.5 s, then a gateway fails over",
+            &[nodes::probed_every_30_s, writes::etcd_hangs_8_to_9_5_s],
+        )
+        .may_be_false(HANG),
+        class(
+            "etcd hangs for 4 to 14 s, then a gateway fails over",
+            &[writes::etcd_hangs_4_to_14_s],
+        )
+        .may_be_false(HANG),
+        class(
+            "nodes cut off for 4 to 20 s, then connections forgotten",
+            &[writes::nodes_cut_then_connections_forgotten],
+        )
+        .may_be_false(HANG),
+        class(
+            "writes of kubelets refused for 20 to 60 s",
+            &[writes::kubelets_refused],
+        )
+        .may_be_false(KUBELETS)
+        .at_most(300),
+        class(
+            "gateway fails over, connections take 4 to 5 s",
+            &[writes::slow_connections_4_to_5_s],
+        )
+        .may_be_false(CONNECTS),
+        class(
+            "gateway fails over, connections take 6 to 7 s",
+            &[writes::slow_connections_6_to_7_s],
+        )
+        .may_be_false(CONNECTS),
+        class(
+            "grace 26 s, gateway fails over",
+            &[writes::grace_26, writes::gateway_fails_over],
+        )
+        .may_be_false(GRACE)
+        .at_most(350),
+        class(
+            "grace 30 s, gateway fails over",
+            &[writes::grace_30, writes::gateway_fails_over],
+        )
+        .may_be_false(GRACE)
+        .at_most(350),
         class(
             "writes refused for 5 to 22 s",
             &[outages::writes_refused_for_5_to_22_s],

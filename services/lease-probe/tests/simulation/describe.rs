@@ -46,10 +46,12 @@ impl Account<'_> {
         } = self.history;
         let _ = writeln!(
             text,
-            "=== CLASS='{class}' SEED={seed}: interval {} s, {} nodes, {} s, HTTP/{}",
+            "=== CLASS='{class}' SEED={seed}: interval {} s, {} nodes, {} s, grace {} s, other writers {}, HTTP/{}",
             interval / SECOND,
             self.script.nodes.len(),
             length / SECOND,
+            self.script.grace / SECOND,
+            self.script.server.other_writers,
             if self.script.server.speaks_http2 {
                 "2"
             } else {
@@ -90,6 +92,22 @@ impl Account<'_> {
                 "LATE: kube-controller-manager marked the share at {}, verdict {}",
                 seconds(late.marked),
                 late.verdict.map_or("never".to_owned(), seconds)
+            );
+        }
+        if self.judgement.unfounded > 0 {
+            let _ = writeln!(
+                text,
+                "CONNECTED WITHOUT EVIDENCE {} times",
+                self.judgement.unfounded
+            );
+        }
+        for absence in &self.script.absences {
+            let _ = writeln!(
+                text,
+                "{:?} absent {}: {:?}",
+                absence.absent,
+                span(absence.from, absence.to),
+                absence.form
             );
         }
         if self.judgement.stuck {

@@ -1,5 +1,6 @@
 //! Judges the verdicts on a shoot by what kube-controller-manager does on the same history.
 
+use crate::absence::{Absent, Form, absence};
 use crate::kubelet::last_write;
 use crate::random::{MILLISECOND, Micros, SECOND};
 use crate::script::{ShootHistory, ShootScript, required};
@@ -35,6 +36,8 @@ pub(crate) struct SeenVerdict {
     pub(crate) at: Micros,
     /// Until when renewals were written that the last list before it shows.
     pub(crate) listed: Micros,
+    /// When that list was asked for: the verdict is about that moment.
+    pub(crate) asked: Micros,
     pub(crate) direction: Direction,
     /// For people.
     pub(crate) outcome: String,
@@ -78,6 +81,8 @@ pub(crate) struct Judgement {
     pub(crate) late: Vec<LateLoss>,
     /// The dependants are still down at the end although all nodes are connected.
     pub(crate) stuck: bool,
+    /// How often the nodes were called connected while too many of them were silent, or no list showed a lease.
+    pub(crate) unfounded: usize,
 }
 
 impl Judgement {
@@ -112,6 +117,9 @@ pub(crate) fn judge(
         losses,
         late,
         stuck: is_down(verdicts, length) && is_connected(script, history, length),
+        unfounded: { verdicts.iter() }
+            .filter(|verdict| verdict.direction == Direction::Up && is_unfounded(script, history, verdict))
+            .count(),
     }
 }
 
@@ -204,16 +212,39 @@ fn ever_marks(history: &ShootHistory, candidates: &[usize], at: Micros) -> bool 
     candidates.len() > 1 && { instants }.any(|instant| history.unknown(candidates, instant) >= k)
 }
 
-/// Returns true if the last verdict by `at` that is not Hold scales the dependants down.
+/// Returns true if the dependants are down at `at`: a loss verdict stood for the time that it takes, with or without
+/// pauses, and no recovery came since.
 fn is_down(verdicts: &[SeenVerdict], at: Micros) -> bool {
-    verdicts
-        .iter()
-        .rfind(|verdict| verdict.at <= at && verdict.direction != Direction::Hold)
-        .is_some_and(|verdict| verdict.direction == Direction::Down)
+    let mut stood = 0;
+    let ends = verdicts.iter().skip(1).map(|next| next.at).chain([FOREVER]);
+    for (verdict, ends) in verdicts.iter().zip(ends).filter(|(verdict, _)| verdict.at <= at) {
+        match verdict.direction {
+            Direction::Down => stood += ends.min(at) - verdict.at,
+            Direction::Up => stood = 0,
+            Direction::Hold => {}
+        }
+    }
+    stood >= SCALE_DOWN
+}
+
+/// A kubelet that has not renewed for the grace period and this long is no evidence of a connection.
+const NO_EVIDENCE: Micros = 5 * SECOND;
+
+/// Returns true if its list cannot show that the nodes were connected when it was asked for. A list that waits for its
+/// answer also shows what was written meanwhile.
+fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerdict) -> bool {
+    let &SeenVerdict { listed, asked, .. } = verdict;
+    let candidates = script.candidates(history, asked);
+    let written = |node: &&usize| last_write(&history.nodes[**node].kubelet.writes, listed);
+    let silent = { candidates.iter() }
+        .filter(|node| written(node).is_none_or(|w| w.at < asked - script.grace - NO_EVIDENCE));
+    let gone = absence(&script.absences, Absent::Leases, listed);
+    let none_shown = gone.is_some_and(|absence| !matches!(absence.form, Form::Partial(_)));
+    candidates.len() > 1 && (none_shown || silent.count() >= required(candidates.len()))
 }
 
 fn late(verdicts: &[SeenVerdict], marked: Micros) -> Option<LateLoss> {
-    if is_down(verdicts, marked - SCALE_DOWN) {
+    if is_down(verdicts, marked) {
         return None;
     }
     let verdict = verdicts
@@ -240,7 +271,18 @@ fn is_connected(script: &ShootScript, history: &ShootHistory, length: Micros) ->
                 .is_some_and(|w| w.at > length - (i + 1) * 15 * SECOND)
         })
     };
-    answers && reached && script.candidates(history, length).iter().all(renews)
+    let absent = script
+        .absences
+        .iter()
+        .any(|absence| absence.to > length - 60 * SECOND);
+    // What keeps a lease from counting for a while does not end a loss.
+    let stays = |node: &usize| {
+        let facts = &script.nodes[*node].facts;
+        script.nodes[*node].exists(length) && !facts.iter().any(|span| span.is_removal() && span.to > length)
+    };
+    let candidates: Vec<_> = (0..script.nodes.len()).filter(stays).collect();
+    let silent = candidates.iter().filter(|node| !renews(node)).count();
+    answers && reached && !absent && silent < required(candidates.len())
 }
 
 /// The history that an unprotected shoot has.

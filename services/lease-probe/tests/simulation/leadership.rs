@@ -107,7 +107,7 @@ pub(crate) fn watch_gaps(server: &ServerTimeline) -> Vec<WatchGap> {
         let share = random.unit();
         let to = match segment.behaviour {
             // The connection stays, what was queued comes at once.
-            Behaviour::Hangs => segment.to + 10 * MILLISECOND,
+            Behaviour::Hangs | Behaviour::EtcdHangs => segment.to + 10 * MILLISECOND,
             Behaviour::Refuses | Behaviour::BlackHole { .. } => {
                 segment.to + (length.min(LONGEST_WATCH_PAUSE) as f64 * share) as Micros
             }

@@ -105,7 +105,7 @@ impl NetworkPath<'_> {
             return Opening::Failed(death);
         }
         match self.delivered(shaken) {
-            Some(opened) => Opening::Opened(opened + ROUND_TRIP / 2),
+            Some(opened) => Opening::Opened(opened + ROUND_TRIP / 2 + self.server.connects_late(at)),
             None => Opening::Failed(shaken + SYN_GIVES_UP),
         }
     }
@@ -131,7 +131,7 @@ impl NetworkPath<'_> {
             return nothing(ExchangeEnd::Silent);
         }
         let delivered = delivered + ROUND_TRIP / 2;
-        let finished = self.server.finishes(delivered, self.nonce(kind.nonce));
+        let finished = { self.server }.finishes(delivered, self.nonce(kind.nonce), kind.writes);
         if let Some(death) = self.server.next_death(opened, finished) {
             return nothing(self.reset_at(death));
         }

@@ -10,8 +10,9 @@ use http_body_util::Full;
 use kube::client::Body;
 use lease_probe::cluster::transport::ApiRequest;
 
-use crate::kubelet::last_write;
+use crate::absence::{Absent, Form, absence};
 use crate::node_lifecycle::is_unknown;
+use crate::node_lifecycle_input::LeaseWrite;
 use crate::random::{MILLISECOND, Micros};
 use crate::script::{NodeFact, NodeScript};
 use crate::virtual_time::{EPOCH, PlayedShoot, VirtualClock};
@@ -23,11 +24,29 @@ pub(crate) fn lists_leases(request: &ApiRequest) -> bool {
     request.path.starts_with("/apis/coordination.k8s.io")
 }
 
+/// The absence that the script sets for the answer to `request` at `at`, and how.
+fn missing(shoot: &PlayedShoot, absent: Absent, at: Micros) -> Option<&crate::absence::Absence> {
+    absence(&shoot.script.absences, absent, at)
+}
+
+/// The status of the answer to a list of these objects at `at`.
+pub(crate) fn status(shoot: &PlayedShoot, request: &ApiRequest, at: Micros) -> u16 {
+    let absent = match lists_leases(request) {
+        true => Absent::Leases,
+        false if request.path.starts_with("/api/v1/nodes") => Absent::Nodes,
+        false => return 200,
+    };
+    match missing(shoot, absent, at).map(|absence| absence.form) {
+        Some(Form::NotFound) => 404,
+        _ => 200,
+    }
+}
+
 /// The answer of a shoot's API server to `request` at `at`.
 pub(crate) fn answer(shoot: &PlayedShoot, request: &ApiRequest, at: Micros) -> String {
     match request.path.as_str() {
-        _ if lists_leases(request) => leases(shoot, at - shoot.script.server.staleness(at)),
-        path if path.starts_with("/api/v1/nodes") => nodes(shoot, at - shoot.script.server.staleness(at)),
+        _ if lists_leases(request) => leases(shoot, at),
+        path if path.starts_with("/api/v1/nodes") => nodes(shoot, at),
         path if path.starts_with("/apis/authorization.k8s.io") => r#"{"status":{"allowed":true}}"#.to_owned(),
         path => {
             assert!(path.starts_with("/version"), "an unexpected request: {path}");
@@ -40,8 +59,12 @@ fn name(node: usize) -> String {
     format!("node-{node}")
 }
 
-fn list(items: impl Iterator<Item = String>) -> String {
-    let mut text = r#"{"kind":"List","metadata":{"resourceVersion":"1"},"items":["#.to_owned();
+fn list(revision: u64, is_null: bool, items: impl Iterator<Item = String>) -> String {
+    let head = format!(r#"{{"kind":"List","metadata":{{"resourceVersion":"{revision}"}},"items":"#);
+    if is_null {
+        return head + "null}";
+    }
+    let mut text = head + "[";
     for (i, item) in items.enumerate() {
         let comma = if i > 0 { "," } else { "" };
         let _ = write!(text, "{comma}{item}");
@@ -58,22 +81,40 @@ fn existing(shoot: &PlayedShoot, at: Micros) -> impl Iterator<Item = (usize, &No
         .filter(move |(_, node)| node.exists(at))
 }
 
+/// The write of a lease that a list shows that is made at `at`.
+fn shown_write(shoot: &PlayedShoot, node: usize, at: Micros) -> Option<LeaseWrite> {
+    let writes = &shoot.history.nodes[node].kubelet.writes;
+    let by_then = writes.partition_point(|write| write.at <= at);
+    let shown = |write: &&LeaseWrite| shoot.script.server.shows(write.at, at);
+    writes[..by_then].iter().rev().find(shown).copied()
+}
+
 fn leases(shoot: &PlayedShoot, at: Micros) -> String {
-    list(existing(shoot, at).filter_map(|(i, node)| {
-        let write = last_write(&shoot.history.nodes[i].kubelet.writes, at)?;
+    let server = &shoot.script.server;
+    let missing = missing(shoot, Absent::Leases, at);
+    let items = existing(shoot, at - server.staleness(at)).filter_map(|(i, node)| {
+        let write = shown_write(shoot, i, at).filter(|_| missing.is_none_or(|absence| !absence.hides(i)))?;
         let renew_time = jiff::Timestamp::from_microsecond(EPOCH + write.renew_time).unwrap();
         Some(format!(
-            r#"{{"metadata":{{"name":"{}","namespace":"kube-node-lease"}},
+            r#"{{"metadata":{{"name":"{}","namespace":"kube-node-lease","resourceVersion":"{}"}},
                 "spec":{{"holderIdentity":"{}","leaseDurationSeconds":{},"renewTime":"{renew_time:.6}"}}}}"#,
             name(i),
+            shoot.writes.revision(server, write.at, at),
             name(i),
             node.kubelet.lease_duration / 1_000_000,
         ))
-    }))
+    });
+    let is_null = missing.is_some_and(|absence| absence.form == Form::Null);
+    list(shoot.writes.of_list(server, at), is_null, items)
 }
 
 fn nodes(shoot: &PlayedShoot, at: Micros) -> String {
-    list(existing(shoot, at).map(|(i, node)| {
+    let server = &shoot.script.server;
+    let revision = shoot.writes.of_list(server, at);
+    let missing = missing(shoot, Absent::Nodes, at);
+    let at = at - server.staleness(at);
+    let shown = existing(shoot, at).filter(|(i, _)| missing.is_none_or(|absence| !absence.hides(*i)));
+    let items = shown.map(|(i, node)| {
         let unknown = is_unknown(&shoot.history.ready_changes[i], at);
         let ready = if unknown { "Unknown" } else { "True" };
         let mut conditions = format!(r#"{{"type":"Ready","status":"{ready}","reason":"x"}}"#);
@@ -91,31 +132,42 @@ fn nodes(shoot: &PlayedShoot, at: Micros) -> String {
             r#"{{"metadata":{{
                 "name":"{}","labels":{{
                 "worker.gardener.cloud/pool":"pool","topology.kubernetes.io/zone":"z{}"}}{annotations}
-                }},"status":{{"conditions":[{conditions}]}}}}"#,
+                }},"spec":{{"providerID":"sim:///{i}"}},"status":{{"conditions":[{conditions}]}}}}"#,
             name(i),
             i % 3
         )
-    }))
+    });
+    list(
+        revision,
+        missing.is_some_and(|absence| absence.form == Form::Null),
+        items,
+    )
 }
 
 fn machines(shoot: &PlayedShoot, at: Micros) -> String {
-    list(
-        existing(shoot, at)
-            .filter(|(_, node)| !node.has(NodeFact::NoMachine, at))
-            .map(|(i, node)| {
-                let phase = if node.has(NodeFact::MachineTerminating, at) {
-                    "Terminating"
-                } else if node.has(NodeFact::MachineFailed, at) {
-                    "Failed"
-                } else {
-                    "Running"
-                };
-                format!(
-                    r#"{{"metadata":{{"name":"machine-{i}","labels":{{"node":"{}"}}}},
+    let missing = missing(shoot, Absent::Machines, at);
+    let shown = existing(shoot, at).filter(|(i, _)| missing.is_none_or(|absence| !absence.hides(*i)));
+    let items = shown.filter(|(_, node)| !node.has(NodeFact::NoMachine, at)).map(|(i, node)| {
+        let phase = if node.has(NodeFact::MachineTerminating, at) {
+            "Terminating"
+        } else if node.has(NodeFact::MachineFailed, at) {
+            "Failed"
+        } else {
+            "Running"
+        };
+        let label = match node.has(NodeFact::MachineWithoutLabel, at) {
+            true => String::new(),
+            false => format!(r#""node":"{}""#, name(i)),
+        };
+        format!(
+            r#"{{"metadata":{{"name":"machine-{i}","labels":{{{label}}}}},"spec":{{"providerID":"sim:///{i}"}},
                 "status":{{"currentStatus":{{"phase":"{phase}"}}}}}}"#,
-                    name(i)
-                )
-            }),
+        )
+    });
+    list(
+        1,
+        missing.is_some_and(|absence| absence.form == Form::Null),
+        items,
     )
 }
 
@@ -138,8 +190,12 @@ pub(crate) fn seed_client(clock: VirtualClock, shoots: &[Arc<PlayedShoot>]) -> k
                 .to_owned();
             let at = clock.now() + SEED_LATENCY;
             clock.sleep_until(at).await;
-            let body = machines(&by_name[&*namespace], at);
-            Ok::<_, Infallible>(Response::new(Full::new(bytes::Bytes::from(body))))
+            let shoot = &by_name[&*namespace];
+            let mut response = Response::new(Full::new(bytes::Bytes::from(machines(shoot, at))));
+            if missing(shoot, Absent::Machines, at).is_some_and(|absence| absence.form == Form::NotFound) {
+                *response.status_mut() = http::StatusCode::NOT_FOUND;
+            }
+            Ok::<_, Infallible>(response)
         }
     });
     kube::Client::new(service, "default")

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use crate::classes::HistoryClass;
 use crate::describe::Account;
 use crate::judge::{Judgement, judge, unprotected};
+use crate::other_writers::Writes;
 use crate::script::History;
 use crate::table::{self, Table};
 use crate::virtual_time::{PlayedShoot, probe};
@@ -26,6 +27,7 @@ fn is_defect(class: &HistoryClass, history: &History, judgement: &Judgement) -> 
     (judgement.is_false() && class.may_be_false.is_none())
         || (!judgement.late.is_empty() && !class.excuses_late(history))
         || judgement.stuck
+        || judgement.unfounded > 0
 }
 
 /// False verdicts are worse than late ones.
@@ -46,10 +48,12 @@ fn keep_one_of_each(accounts: &mut Vec<(u8, &'static str, String)>) {
 /// Plays one history of a class; its shoots' judgements, and accounts of those that `wants` one.
 pub(crate) fn play(history: &History, wants: impl Fn(&Judgement) -> bool) -> (Vec<Judgement>, Vec<String>) {
     let played = history.shoots.iter().enumerate().map(|(i, script)| {
+        let happened = unprotected(script, history.length);
         Arc::new(PlayedShoot {
             name: format!("shoot-{i}").into(),
             script: script.clone(),
-            history: unprotected(script, history.length),
+            writes: Writes::new(script, &happened, history.length),
+            history: happened,
         })
     });
     let shoots: Vec<_> = played.collect();

@@ -1,5 +1,6 @@
 //! The script of a history: the events of shoots, their nodes and API servers, and of the probers.
 
+use crate::absence::{Absence, Absent};
 use crate::kubelet::{KubeletModel, last_write};
 use crate::leadership::{terms, watch_gaps};
 use crate::network::NetworkPath;
@@ -26,6 +27,8 @@ pub(crate) enum NodeFact {
     /// There is no Machine for the node.
     NoMachine,
     NotManagedByMcm,
+    /// Its Machine has no label that names the node. The lease counts all the same.
+    MachineWithoutLabel,
 }
 
 /// A fact and when it holds.
@@ -34,6 +37,13 @@ pub(crate) struct FactSpan {
     pub(crate) from: Micros,
     pub(crate) to: Micros,
     pub(crate) fact: NodeFact,
+}
+
+impl FactSpan {
+    /// Returns true if the node is removed on purpose.
+    pub(crate) const fn is_removal(&self) -> bool {
+        matches!(self.fact, NodeFact::MachineTerminating | NodeFact::MachineFailed)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +68,7 @@ pub(crate) struct ShootScript {
     /// The same on the way through the external endpoint, where that is configured.
     pub(crate) external_cuts: Option<Vec<PacketLoss>>,
     pub(crate) grace: Micros,
+    pub(crate) absences: Vec<Absence>,
 }
 
 /// The time in which one prober process runs.
@@ -112,7 +123,9 @@ impl NodeScript {
     }
 
     fn is_eligible(&self, at: Micros) -> bool {
-        self.exists(at) && !self.facts.iter().any(|span| span.from <= at && at < span.to)
+        let excludes = |span: &FactSpan| span.fact != NodeFact::MachineWithoutLabel;
+        let holds = |span: &&FactSpan| span.from <= at && at < span.to;
+        self.exists(at) && !self.facts.iter().filter(holds).any(excludes)
     }
 
     /// A condition that changes is reported at once; facts about machines are not.
@@ -144,6 +157,9 @@ impl ShootScript {
         Self {
             server: self.server.frozen_at(at),
             nodes: self.nodes.iter().map(|node| node.frozen_at(at)).collect(),
+            absences: { self.absences.iter() }
+                .map(|absence| absence.frozen_at(at))
+                .collect(),
             ..self.clone()
         }
     }
@@ -206,7 +222,16 @@ impl ShootScript {
             condition_changes: node.condition_changes(),
             kubelet: node.kubelet.run(&self.node_path(i), until),
         };
-        let nodes: Vec<_> = self.nodes.iter().enumerate().map(activity).collect();
+        let mut nodes: Vec<_> = self.nodes.iter().enumerate().map(activity).collect();
+        for absence in self
+            .absences
+            .iter()
+            .filter(|absence| absence.absent == Absent::Leases)
+        {
+            for (_, node) in nodes.iter_mut().enumerate().filter(|(i, _)| absence.hides(*i)) {
+                node.kubelet.writes.retain(|write| !absence.contains(write.at));
+            }
+        }
         let terms = terms(&self.server, RUN_UP, until, keeps_leadership);
         let watch_gaps = watch_gaps(&self.server);
         let model = NodeLifecycleModel {

@@ -24,8 +24,8 @@ pub(crate) fn merge(tables: impl IntoIterator<Item = Table>) -> Table {
 pub(crate) fn markdown(table: &Table) -> String {
     let mut text =
         "| class | histories | loss verdicts | false | late (of them never) | healed in time | healed \
-                    unseen | not restored | detection p50 | p99 | max |\n\
-                    | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
+                    unseen | not restored | unfounded | detection p50 | p99 | max |\n\
+                    | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
             .to_owned();
     for ((_, name), judgements) in table {
         let _ = writeln!(text, "{}", row(name, judgements.iter()));
@@ -82,7 +82,7 @@ fn row<'a>(name: &str, judgements: impl Iterator<Item = &'a Judgement> + Clone) 
         }
     };
     format!(
-        "| {name} | {} | {} | {} | {} ({}) | {} | {} | {} | {} | {} | {} |",
+        "| {name} | {} | {} | {} | {} ({}) | {} | {} | {} | {} | {} | {} | {} |",
         judgements.clone().count(),
         sum(|judgement| judgement.losses.len()),
         sum(|judgement| judgement.count(LossJudgement::False)),
@@ -95,6 +95,7 @@ fn row<'a>(name: &str, judgements: impl Iterator<Item = &'a Judgement> + Clone) 
         sum(|judgement| judgement.count(LossJudgement::HealedInTime)),
         sum(|judgement| judgement.count(LossJudgement::HealedUnseen)),
         sum(|judgement| usize::from(judgement.stuck)),
+        sum(|judgement| judgement.unfounded),
         detection(0.5),
         detection(0.99),
         detection(1.0),

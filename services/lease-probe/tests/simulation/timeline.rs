@@ -23,8 +23,17 @@ pub(crate) enum Behaviour {
     /// Packets are dropped, and sent again by TCP. With `forgets`, what was on the way (NAT, load balancer) has
     /// forgotten about that share of the connections afterwards, without notice to either side.
     BlackHole { forgets: f64 },
+    /// The API server runs, answers pings and opens connections; etcd does not answer. Requests wait, and all that are
+    /// still waited for are worked on at the end, in random order.
+    EtcdHangs,
     /// Every request takes longer by this much.
     Slow { by: Micros },
+    /// Every write takes longer by this much: a disk of etcd that is slow. Reads are fast.
+    SlowWrites { by: Micros },
+    /// Every new connection takes longer by this much.
+    SlowConnects { by: Micros },
+    /// etcd was restored from a backup that was this old, at the start of the segment.
+    Restored { by: Micros },
     /// A share of the requests fails at random.
     Fails { share: f64, status: u16, of: FailsFor },
     /// Lists show the state of this long ago: an API server whose watch cache lags.
@@ -43,6 +52,8 @@ pub(crate) enum Behaviour {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailsFor {
     Everybody,
+    /// Such as a webhook, or a priority level of its own.
+    Kubelets,
     /// Such as a token that is not accepted: kubelets and kube-controller-manager have credentials of their own.
     LeaseProbe,
 }
@@ -63,6 +74,8 @@ pub(crate) struct ServerTimeline {
     /// May overlap.
     pub(crate) segments: Vec<Segment>,
     pub(crate) speaks_http2: bool,
+    /// Leaders of elections write every 2 s. Without them, only kubelets and the API server itself do, every 10 s.
+    pub(crate) other_writers: bool,
 }
 
 /// A time in which packets between a client and the server are dropped.
@@ -125,18 +138,40 @@ impl ServerTimeline {
         at
     }
 
+    /// When a request that can be worked on at `at` is: at once, or when the process or etcd answers again.
+    pub(crate) fn etcd_answers(&self, at: Micros) -> Micros {
+        let mut at = at;
+        while let Some(hang) = self
+            .during(at)
+            .find(|segment| matches!(segment.behaviour, Behaviour::Hangs | Behaviour::EtcdHangs))
+        {
+            at = hang.to;
+        }
+        at
+    }
+
+    /// By how much a connection that is begun at `at` is late.
+    pub(crate) fn connects_late(&self, at: Micros) -> Micros {
+        let late = self.during(at).map(|segment| match segment.behaviour {
+            Behaviour::SlowConnects { by } => by,
+            _ => 0,
+        });
+        late.sum()
+    }
+
     /// When a request that is delivered at `at` has been worked on, if the process does not die before.
-    pub(crate) fn finishes(&self, at: Micros, nonce: u64) -> Micros {
+    pub(crate) fn finishes(&self, at: Micros, nonce: u64, writes: bool) -> Micros {
         let slow = self.during(at).map(|segment| match segment.behaviour {
             Behaviour::Slow { by } => by,
+            Behaviour::SlowWrites { by } if writes => by,
             _ => 0,
         });
         let slow: Micros = slow.sum();
         let takes = self.latency as f64 * (1.0 + hashed(self.seed, nonce, at.unsigned_abs())) + slow as f64;
-        let started = self.thaws(at);
+        let started = self.etcd_answers(at);
         let finished = started + (takes as Micros).max(MILLISECOND);
         // Frozen while at work: what is left is done after the thaw.
-        match self.thaws(finished) {
+        match self.etcd_answers(finished) {
             thawed if thawed > finished => thawed + MILLISECOND,
             _ => finished,
         }
@@ -146,7 +181,11 @@ impl ServerTimeline {
     pub(crate) fn failure(&self, client: Client, at: Micros, nonce: u64, writes: bool) -> Option<u16> {
         self.during(at).find_map(|segment| match segment.behaviour {
             Behaviour::Fails { share, status, of } => {
-                let concerned = of == FailsFor::Everybody || client == Client::LeaseProbe;
+                let concerned = match of {
+                    FailsFor::Everybody => true,
+                    FailsFor::Kubelets => matches!(client, Client::Kubelet(_)),
+                    FailsFor::LeaseProbe => client == Client::LeaseProbe,
+                };
                 (concerned && hashed(self.seed ^ 0xFA11, nonce, at.unsigned_abs()) < share).then_some(status)
             }
             Behaviour::RefusesWrites => writes.then_some(500),
@@ -161,6 +200,17 @@ impl ServerTimeline {
             _ => 0,
         });
         stale.max().unwrap_or(0)
+    }
+
+    /// Returns true if a list that is made at `at` shows what was written at `written`.
+    pub(crate) fn shows(&self, written: Micros, at: Micros) -> bool {
+        let lost = self.segments.iter().any(|segment| match segment.behaviour {
+            Behaviour::Restored { by } => {
+                segment.from <= at && segment.from - by < written && written <= segment.from
+            }
+            _ => false,
+        });
+        written <= at - self.staleness(at) && !lost
     }
 
     pub(crate) fn closes_after_answers(&self, at: Micros) -> bool {
@@ -182,10 +232,14 @@ impl ServerTimeline {
             Behaviour::Refuses
             | Behaviour::Hangs
             | Behaviour::BlackHole { .. }
+            | Behaviour::EtcdHangs
             | Behaviour::RefusesWrites => true,
             // Of the ten PUTs of a turn one gets through in 97 of 100 turns where this share of the requests fails.
-            Behaviour::Fails { of, share, .. } => of == FailsFor::Everybody && share > 0.7,
+            Behaviour::Fails { of, share, .. } => of != FailsFor::LeaseProbe && share > 0.7,
             Behaviour::Slow { .. }
+            | Behaviour::SlowWrites { .. }
+            | Behaviour::SlowConnects { .. }
+            | Behaviour::Restored { .. }
             | Behaviour::ListsStale { .. }
             | Behaviour::ClosesAfterAnswers
             | Behaviour::ClosesIdle { .. }
@@ -224,6 +278,7 @@ pub(crate) fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
         latency: 5 * MILLISECOND,
         segments: segments.iter().map(segment).collect(),
         speaks_http2: true,
+        other_writers: true,
     }
 }
 
@@ -245,10 +300,10 @@ mod tests {
     #[test]
     fn a_frozen_process_goes_on_when_it_thaws() {
         let server = server(&[(10, 20, Behaviour::Hangs), (20, 25, Behaviour::Hangs)]);
-        assert!((5..11).contains(&(server.finishes(SECOND, 0) / MILLISECOND - 1_000)));
-        assert_eq!(server.finishes(12 * SECOND, 0) / SECOND, 25);
+        assert!((5..11).contains(&(server.finishes(SECOND, 0, false) / MILLISECOND - 1_000)));
+        assert_eq!(server.finishes(12 * SECOND, 0, false) / SECOND, 25);
         assert_eq!(
-            server.finishes(10 * SECOND - MILLISECOND, 0),
+            server.finishes(10 * SECOND - MILLISECOND, 0, false),
             25 * SECOND + MILLISECOND
         );
     }

@@ -156,6 +156,9 @@ impl Link for SimLink {
             ExchangeEnd::Answered(at) if at < dead => {
                 clock.sleep_until(at).await;
                 self.last_sign = clock.now();
+                if objects::lists_leases(request) {
+                    peer.probed.lock().asked = sent;
+                }
                 let (processed, status) = exchange.processed.unwrap_or((at, 200));
                 peer.log(&format!("is answered {status}"));
                 Ok(self.respond(request, processed, status, at))
@@ -205,6 +208,10 @@ impl SimLink {
         at: Micros,
     ) -> Response<Full<Bytes>> {
         let server = &self.peer.shoot.script.server;
+        let status = match status {
+            200 => objects::status(&self.peer.shoot, request, processed),
+            status => status,
+        };
         let closes = server.closes_after_answers(at);
         let mut response = Response::builder().status(StatusCode::from_u16(status).unwrap());
         if closes && !server.speaks_http2 {

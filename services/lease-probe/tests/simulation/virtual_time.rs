@@ -23,6 +23,7 @@ use watchdog_runtime::trace::Tracer;
 
 use crate::judge::{Direction, SeenVerdict};
 use crate::objects;
+use crate::other_writers::Writes;
 use crate::random::{Micros, Random, SECOND};
 use crate::script::{History, ProberRun, ShootHistory, ShootScript};
 use crate::transport::{SimConnector, TrafficLog};
@@ -45,6 +46,7 @@ pub(crate) struct PlayedShoot {
     pub(crate) name: Arc<str>,
     pub(crate) script: ShootScript,
     pub(crate) history: ShootHistory,
+    pub(crate) writes: Writes,
 }
 
 /// The verdicts of the probers on one shoot.
@@ -53,6 +55,8 @@ pub(crate) struct ProbedShoot {
     pub(crate) verdicts: Vec<SeenVerdict>,
     /// Until when renewals were written that the last list of leases shows.
     pub(crate) listed: Micros,
+    /// When it was asked for.
+    pub(crate) asked: Micros,
     pub(crate) traffic: TrafficLog,
 }
 
@@ -165,7 +169,10 @@ impl ProberProcess<'_> {
         for (shoot, probed) in self.shoots.iter().zip(self.probed) {
             let connector = |external| SimConnector::new(clock, shoot.clone(), external, probed.clone());
             let (sender, receiver) = watch::channel(ProbeInputs {
-                settings: Arc::new(ShootSettings::default()),
+                settings: Arc::new(ShootSettings {
+                    node_monitor_grace: Some(duration(shoot.script.grace)),
+                    ..ShootSettings::default()
+                }),
                 config: self.config.clone(),
                 internal: kubeconfig(),
                 external: shoot.script.external_cuts.as_ref().map(|_| kubeconfig()),
@@ -235,10 +242,11 @@ impl ProbeReporter for Recorder {
                 evidence.expired, evidence.candidates, evidence.unconfirmed
             )
         });
-        let listed = probed.listed;
+        let (listed, asked) = (probed.listed, probed.asked);
         probed.verdicts.push(SeenVerdict {
             at: self.clock.now(),
             listed,
+            asked,
             direction,
             outcome: format!("{}{counts} {}", verdict.outcome.as_str(), verdict.message),
         });

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::time::{Instant, timeout_at};
-use watchdog_kube::membership::Exclusive;
+use watchdog_kube::leadership::{ElectionConfig, LeaderElection, Leadership};
 use watchdog_kube::replica::PermissionGrantor;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tasks::Tasks;
 
-use super::{Indexes, SERVICE};
-use crate::cluster::other_replicas::{OtherReplicas, alone};
+use super::{Indexes, LEADER_LEASE, SERVICE};
+use crate::cluster::deployment;
 use crate::config::{Config, Release};
 use crate::controller::inputs::ModeSource;
 use crate::controller::releaser::Releaser;
@@ -21,11 +21,11 @@ use crate::metrics;
 /// Requests that are under way when `--release-all` ends may take this long, as in the drain of the service.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
 
-/// Restores everything that the watchdog holds down and writes to `output` what was restored (ADR 0020).
+/// Restores everything that the watchdog holds down and writes to `output` what was restored (ADR 0018).
 ///
-/// The engine, the flow and the writer are those of the service. Two things differ. Every resource counts as dropped
-/// from the configuration, which restores what is held down and nothing else (ADR 0011). And this process itself
-/// reports every shoot as healthy, once no other replica of the coordinator is left.
+/// The controller is that of the service. Two things differ. Every resource counts as dropped from the configuration,
+/// which restores what is held down and nothing else. And this process itself reports every shoot as healthy, once it
+/// leads: no replica of the coordinator acts then.
 ///
 /// # Errors
 /// When something is still held down at the end, with the reasons.
@@ -72,53 +72,57 @@ async fn release(
     if options.plan {
         return releaser.plan(&mut output);
     }
+    if let Some(deployment) = &options.stop_deployment {
+        deployment::stop(&seed, deployment, deadline).await?;
+    }
     let identity = config.common.identity_or_random();
-    let others = OtherReplicas {
-        seed: seed.clone(),
-        service: SERVICE,
-        namespace: config.common.namespace,
-        timing: config.timing,
-        readiness,
-    };
-    let membership = replace(&others, &identity, &options, deadline, tasks).await?;
+    let leadership = elect(&config, &seed, &identity, &readiness, tasks);
+    let mut leads = leadership.subscribe();
+    timeout_at(deadline, leads.wait_for(|leads| *leads))
+        .await
+        .with_context(|| {
+            let what = "the replicas of the coordinator have not stopped: scale their Deployment to 0";
+            options.not_in_time(what, &readiness)
+        })??;
     let before = releaser.held();
     let verdicts = releaser.all_healthy(&indexes.work_queue);
     let inputs = indexes.inputs(
         in_force,
         verdicts,
-        membership.clone(),
+        leadership,
         ModeSource::ProtectAll,
         Clock::start(),
     );
-    let engine = indexes.engine(inputs, PermissionGrantor::Chart, &identity, config.request_rate);
-    let states = engine.states();
-    tasks.critical("engine", engine.run());
-    releaser
-        .finish(&before, &states, &membership, deadline, &mut output)
-        .await
+    let controller = indexes.controller(inputs, PermissionGrantor::Chart, &identity, config.request_rate);
+    let states = controller.states();
+    tasks.critical("controller", controller.run());
+    releaser.finish(&before, &states, deadline, &mut output).await
 }
 
-/// Takes the place of the replicas of the coordinator, once they have stopped.
-async fn replace(
-    others: &OtherReplicas,
+/// Takes part in the election of the coordinator's replicas.
+fn elect(
+    config: &Config,
+    seed: &kube::Client,
     identity: &str,
-    options: &Release,
-    deadline: Instant,
+    readiness: &Readiness,
     tasks: &Tasks,
-) -> anyhow::Result<Exclusive> {
-    let not_in_time = |what| options.not_in_time(what, &others.readiness);
-    if let Some(deployment) = &options.stop_deployment {
-        others.stop_deployment(deployment, deadline).await?;
-    }
-    // A replica that joins takes over shoots, and this one protects none.
-    timeout_at(deadline, others.gone(tasks)).await.with_context(|| {
-        not_in_time("the replicas of the coordinator have not stopped: scale their Deployment to 0")
-    })??;
-    let membership = others.replace(identity, tasks);
-    timeout_at(deadline, alone(&membership))
-        .await
-        .with_context(|| not_in_time("the membership of the coordinator was not joined, or not alone,"))?;
-    Ok(membership)
+) -> Leadership {
+    let election = ElectionConfig {
+        client: seed.clone(),
+        namespace: config.common.namespace.clone(),
+        lease: LEADER_LEASE,
+        service: SERVICE,
+        identity: identity.into(),
+        address: None,
+        readiness: readiness.clone(),
+        timing: config.election,
+    };
+    let (leadership, election) = LeaderElection::join(election, tasks.draining());
+    tasks.critical("leader-election", async move {
+        election.run().await;
+        Ok(())
+    });
+    leadership
 }
 
 impl Release {

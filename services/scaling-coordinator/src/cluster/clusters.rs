@@ -12,7 +12,8 @@ use watchdog_api::policy::{PolicyError, ShootMode, parse_failure_fraction, parse
 use watchdog_kube::client::{RequestError, found, request_within};
 use watchdog_runtime::work_queue::WorkQueue;
 
-use super::object_index::{IndexMark, ObjectIndex, Origin, version_of};
+use super::object_index::{ObjectIndex, version_of};
+use super::requests::RestoredEtcd;
 
 /// Deadline of one request for a Cluster. A write waits for it, and is tried again when the request fails.
 const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
@@ -39,6 +40,7 @@ impl WriteEligibility {
 
 pub(crate) struct Clusters {
     seed: kube::Client,
+    restored: RestoredEtcd,
     work_queue: Arc<WorkQueue>,
     inner: Mutex<ClusterIndex>,
 }
@@ -85,15 +87,16 @@ struct KnownCluster {
 }
 
 impl Clusters {
-    pub(crate) fn new(seed: kube::Client, work_queue: Arc<WorkQueue>) -> Self {
+    pub(crate) fn new(seed: kube::Client, restored: RestoredEtcd, work_queue: Arc<WorkQueue>) -> Self {
         Self {
             seed,
+            restored,
             work_queue,
             inner: Mutex::default(),
         }
     }
 
-    pub(crate) fn applied(&self, cluster: &Cluster, origin: Origin) {
+    pub(crate) fn applied(&self, cluster: &Cluster) {
         let (shoot, version) = (cluster.name(), version_of(&cluster.metadata));
         if shoot.is_empty() {
             return;
@@ -104,7 +107,7 @@ impl Clusters {
             policy: ShootPolicy::of(cluster),
         };
         let mut inner = self.inner.lock();
-        if !inner.clusters.accepts(shoot, version, origin) {
+        if !inner.clusters.accepts(shoot, version) {
             return;
         }
         let before = inner.clusters.get(shoot).map(|before| &before.object);
@@ -129,16 +132,14 @@ impl Clusters {
         self.work_queue.add(last.name());
     }
 
-    /// A consistent read that was asked for at this mark found no Cluster.
-    fn absent(&self, shoot: &str, asked: IndexMark) {
-        self.inner.lock().clusters.absent(shoot, asked);
-        self.work_queue.add(shoot);
+    pub(crate) fn list_begins(&self) {
+        self.inner.lock().clusters.list_begins();
     }
 
-    /// These Clusters exist and no others, by a list that was asked for at this mark.
-    pub(crate) fn synced(&self, exist: &BTreeSet<String>, asked: IndexMark) {
+    /// These Clusters exist and no others.
+    pub(crate) fn synced(&self, exist: &BTreeSet<String>) {
         let mut inner = self.inner.lock();
-        let gone = inner.clusters.synced(exist, asked);
+        let gone = inner.clusters.synced(exist);
         let first = !std::mem::replace(&mut inner.listed, true);
         drop(inner);
         for shoot in gone {
@@ -173,27 +174,31 @@ impl Clusters {
         inner.clusters.iter().map(|(shoot, _)| shoot.clone()).collect()
     }
 
-    /// Returns true if the API server's current Cluster allows writes. Reads the Cluster's version first, and the whole
-    /// Cluster only if the index holds another version because the watch lags.
-    pub(crate) async fn confirm(&self, shoot: &str) -> Result<bool, RequestError> {
+    /// Reads the Cluster of a shoot, so that a write can rest on it. Reads its version first, and the whole Cluster
+    /// only if the index holds another version because the watch lags.
+    pub(crate) async fn confirm(&self, shoot: &str) -> Result<(), RequestError> {
         let api: Api<Cluster> = Api::all(self.seed.clone());
-        let asked = IndexMark::last();
-        let meta = found(
-            shoot,
-            request_within(CLUSTER_DEADLINE, api.get_metadata(shoot)).await,
-        )?;
-        match meta.as_ref().map(|meta| version_of(&meta.metadata)) {
-            None => self.absent(shoot, asked),
-            Some(version) if self.version(shoot).as_deref() == Some(version) => {}
-            Some(_) => {
-                let asked = IndexMark::last();
-                match found(shoot, request_within(CLUSTER_DEADLINE, api.get(shoot)).await)? {
-                    Some(cluster) => self.applied(&cluster, Origin::Read(asked)),
-                    None => self.absent(shoot, asked),
-                }
-            }
+        let before = self.version(shoot);
+        let meta = request_within(CLUSTER_DEADLINE, api.get_metadata(shoot)).await;
+        let Some(meta) = found(shoot, meta)? else {
+            self.absent(shoot, before.as_ref());
+            return Ok(());
+        };
+        self.restored.check(before.as_deref(), version_of(&meta.metadata));
+        if self.version(shoot).as_deref() == Some(version_of(&meta.metadata)) {
+            return Ok(());
         }
-        Ok(self.write_eligibility(shoot) == WriteEligibility::Allowed)
+        match found(shoot, request_within(CLUSTER_DEADLINE, api.get(shoot)).await)? {
+            Some(cluster) => self.applied(&cluster),
+            None => self.absent(shoot, before.as_ref()),
+        }
+        Ok(())
+    }
+
+    /// A read found no Cluster; `before` is the version that was known when it was asked for.
+    fn absent(&self, shoot: &str, before: Option<&Arc<str>>) {
+        self.inner.lock().clusters.absent(shoot, before);
+        self.work_queue.add(shoot);
     }
 
     fn version(&self, shoot: &str) -> Option<Arc<str>> {

@@ -2,11 +2,11 @@
 //! the writes.
 
 pub(crate) mod clusters;
+pub(crate) mod deployment;
 pub(crate) mod kinds;
 pub(crate) mod object_index;
-pub(crate) mod other_replicas;
 pub(crate) mod permissions;
+pub(crate) mod requests;
 pub(crate) mod resources;
 pub(crate) mod watched_resources;
 pub(crate) mod watches;
-pub(crate) mod writer;

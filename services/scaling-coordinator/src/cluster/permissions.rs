@@ -8,7 +8,7 @@ use watchdog_kube::replica::PermissionGrantor;
 use watchdog_runtime::readiness::Readiness;
 
 use super::resources::Resources;
-use crate::domain::next_step::has_spec_replicas;
+use crate::domain::resource_step::has_spec_replicas;
 
 /// The permissions for these resources, those of the membership not included.
 pub(crate) fn permissions(resources: &Resources, granted_by: PermissionGrantor) -> Vec<Permission> {

@@ -1,9 +1,7 @@
 //! The index of the configured resources in all shoots, trimmed to what the rules read.
 //!
-//! The watches feed it, and so do the answers to our own writes and reads, which are often earlier. Watch events and
-//! answers to writes never take an object back to an older version; complete lists and consistent reads may
-//! ([`object_index`](super::object_index)). An object that went back means that etcd was restored from a backup.
-//! Then every resource is unknown until all are listed again, because a level depends on several resources.
+//! It is a hint that says that something may be to do. The watches feed it, and so do the answers to our own writes and
+//! reads, which are often earlier; no object goes back to an older version.
 //!
 //! Kinds whose objects do not show their replicas in `spec.replicas` are completed from their scale sub-resource, which
 //! is read only when a direction asks for it.
@@ -12,7 +10,6 @@ mod entry;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
@@ -24,7 +21,7 @@ use watchdog_runtime::work_queue::WorkQueue;
 
 pub(crate) use self::entry::ObservedScale;
 use self::entry::ResourceEntry;
-use super::object_index::{IndexMark, ObjectIndex, Origin, is_newer, version_of};
+use super::object_index::{ObjectIndex, version_of};
 use crate::domain::observed::{Dependent, Observed};
 
 /// Why nothing is known of a configured resource, or that its objects are.
@@ -41,10 +38,6 @@ pub(crate) enum ListState {
 pub(crate) struct Resources {
     work_queue: Arc<WorkQueue>,
     inner: RwLock<BTreeMap<ResourceRef, Configured>>,
-    // When etcd was last found to have been restored. Changes only while `inner` is locked.
-    restored: AtomicU64,
-    interruptions: AtomicU64,
-    relist: watch::Sender<()>,
     served_changes: watch::Sender<()>,
     predecessor: Option<&'static str>,
 }
@@ -62,9 +55,6 @@ impl Resources {
         Self {
             work_queue,
             inner: RwLock::default(),
-            restored: AtomicU64::new(0),
-            interruptions: AtomicU64::new(0),
-            relist: watch::Sender::new(()),
             served_changes: watch::Sender::new(()),
             predecessor: None,
         }
@@ -75,11 +65,6 @@ impl Resources {
     #[must_use]
     pub(crate) fn in_place_of(self, predecessor: Option<&'static str>) -> Self {
         Self { predecessor, ..self }
-    }
-
-    /// Changes when every resource must be listed again.
-    pub(crate) fn relists(&self) -> watch::Receiver<()> {
-        self.relist.subscribe()
     }
 
     /// Changes when it becomes known how the API server serves a resource, and when a resource is removed.
@@ -105,7 +90,7 @@ impl Resources {
     }
 
     /// A resource is no longer configured. Returns true if it was ever listed, so that this process may have scaled it
-    /// down. While it is listed again because etcd was restored, its objects are still there.
+    /// down.
     pub(crate) fn drop_from_configuration(&self, reference: &ResourceRef) -> bool {
         let mut inner = self.inner.write();
         let listed = inner.get_mut(reference).is_some_and(|configured| {
@@ -156,7 +141,7 @@ impl Resources {
         self.work_queue.add_all();
     }
 
-    pub(crate) fn applied(&self, reference: &ResourceRef, workload: &Workload, origin: Origin) {
+    pub(crate) fn applied(&self, reference: &ResourceRef, workload: &Workload) {
         let Some(shoot) = workload.metadata.namespace.as_deref() else {
             return;
         };
@@ -165,7 +150,7 @@ impl Resources {
             return;
         };
         let version: Arc<str> = version_of(&workload.metadata).into();
-        if !configured.objects.accepts(shoot, &version, origin) {
+        if !configured.objects.accepts(shoot, &version) {
             return;
         }
         let old = configured.objects.get(shoot);
@@ -174,49 +159,18 @@ impl Resources {
             seen.count_as_own(predecessor);
         }
         let changed = old.is_none_or(|old| old.version != version || old.object.observed != entry.observed);
-        // What was taken in before the restore that is known went back with it.
-        let restored = old.is_some_and(|old| {
-            old.taken.0 > self.restored.load(Ordering::SeqCst) && is_newer(&old.version, &version)
-        });
         configured.objects.insert(shoot, version, entry);
         drop(inner);
-        if restored {
-            tracing::warn!(
-                resource = %reference,
-                shoot,
-                "a resource version went back because etcd was restored from a backup; listing all resources again"
-            );
-            self.doubt_all();
-        }
         if changed {
             self.work_queue.add(shoot);
         }
     }
 
-    /// Etcd was restored from a backup: nothing is known of any resource until it is listed again.
-    pub(crate) fn doubt_all(&self) {
-        self.interrupted();
-        let mut inner = self.inner.write();
-        self.restored.store(IndexMark::next().0, Ordering::SeqCst);
-        for configured in inner.values_mut() {
-            if matches!(configured.listing, ListState::Listed) {
-                let why = "etcd was restored from a backup: its objects are not listed again yet";
-                configured.listing = ListState::Pending(why.to_owned());
-            }
-        }
-        drop(inner);
-        self.relist.send_replace(());
-        self.work_queue.add_all();
-    }
-
-    /// A watch on the seed failed: its API server may have been away, and etcd may have been restored meanwhile.
-    pub(crate) fn interrupted(&self) {
-        self.interruptions.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Changes whenever a watch failed or etcd was found to have been restored.
-    pub(crate) fn interruptions(&self) -> u64 {
-        self.interruptions.load(Ordering::SeqCst)
+    /// The version of an object that is known.
+    pub(crate) fn version(&self, reference: &ResourceRef, shoot: &str) -> Option<Arc<str>> {
+        let inner = self.inner.read();
+        let known = inner.get(reference)?.objects.get(shoot)?;
+        Some(known.version.clone())
     }
 
     pub(crate) fn scale_read(&self, reference: &ResourceRef, shoot: &str, scale: ObservedScale) {
@@ -237,25 +191,28 @@ impl Resources {
         self.work_queue.add(shoot);
     }
 
-    /// A consistent read that was asked for at this mark found no object.
-    pub(crate) fn absent(&self, reference: &ResourceRef, shoot: &str, asked: IndexMark) {
+    /// A read found no object; `before` is the version that was known when it was asked for.
+    pub(crate) fn absent(&self, reference: &ResourceRef, shoot: &str, before: Option<&Arc<str>>) {
         if let Some(configured) = self.inner.write().get_mut(reference) {
-            configured.objects.absent(shoot, asked);
+            configured.objects.absent(shoot, before);
         }
         self.work_queue.add(shoot);
     }
 
-    /// Objects exist in these shoots and in no others, by a list that was asked for at this mark.
-    pub(crate) fn synced(&self, reference: &ResourceRef, exist: &BTreeSet<String>, asked: IndexMark) {
+    pub(crate) fn list_begins(&self, reference: &ResourceRef) {
+        if let Some(configured) = self.inner.write().get_mut(reference) {
+            configured.objects.list_begins();
+        }
+    }
+
+    /// Objects exist in these shoots and in no others, by a complete list.
+    pub(crate) fn synced(&self, reference: &ResourceRef, exist: &BTreeSet<String>) {
         let mut gone = Vec::new();
         let mut first = false;
         if let Some(configured) = self.inner.write().get_mut(reference) {
-            gone = configured.objects.synced(exist, asked);
-            // A list from before the restore proves nothing; another one is on its way.
-            if asked.0 >= self.restored.load(Ordering::SeqCst) {
-                first = !matches!(configured.listing, ListState::Listed);
-                configured.listing = ListState::Listed;
-            }
+            gone = configured.objects.synced(exist);
+            first = !matches!(configured.listing, ListState::Listed);
+            configured.listing = ListState::Listed;
         }
         for shoot in gone {
             self.work_queue.add(&shoot);
@@ -281,6 +238,7 @@ impl Resources {
         }
     }
 
+    /// The configured resources of a shoot, as far as is known without a read.
     pub(crate) fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
         let dependents = config.dependent_resource_infos.iter();
         dependents
@@ -288,6 +246,7 @@ impl Resources {
                 config,
                 dropped: self.is_dropped(&config.reference),
                 observed: self.observed(&config.reference, shoot),
+                read: false,
             })
             .collect()
     }

@@ -130,7 +130,6 @@ mod tests {
     use watchdog_runtime::work_queue::WorkQueue;
 
     use super::*;
-    use crate::cluster::object_index::{IndexMark, Origin};
 
     const FILE: &str = "
 kubeConfigSecretName: probe
@@ -190,9 +189,9 @@ dependentResourceInfos:
                     "".into();
             }
             let object = serde_json::from_value(object).unwrap();
-            self.resources.applied(&self.mcm, &object, Origin::Update);
+            self.resources.applied(&self.mcm, &object);
             let exist = ["shoot--a".to_owned()].into();
-            self.resources.synced(&self.mcm, &exist, IndexMark::last());
+            self.resources.synced(&self.mcm, &exist);
         }
 
         /// Returns true if mcm is still watched.

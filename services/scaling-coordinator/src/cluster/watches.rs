@@ -23,7 +23,7 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::clusters::Clusters;
 use super::kinds::{self, Scalability};
-use super::object_index::{IndexMark, Origin};
+use super::requests::RestoredEtcd;
 use super::resources::{ListState, Resources};
 use super::watched_resources::WatchedResources;
 
@@ -42,11 +42,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The longest pause before a seed is asked again that did not answer.
 const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Follows the Clusters. Where these went back in time because etcd was restored, the resources did, too.
+/// Follows the Clusters.
 pub(crate) async fn clusters(
     seed: kube::Client,
     clusters: Arc<Clusters>,
-    resources: Arc<Resources>,
+    restored: RestoredEtcd,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -55,18 +55,15 @@ pub(crate) async fn clusters(
         api: Api::<Cluster>::all(seed),
         config: Config::default().page_size(CLUSTER_PAGE),
     };
-    let (mut listing, relist) = (None, resources.relists());
     watch
-        .run_with_relists(relist, readiness, stop, move |change| match change {
-            Change::ListBegins => listing = Some(IndexMark::last()),
-            Change::Failed => resources.interrupted(),
-            Change::Restored => resources.doubt_all(),
-            Change::Applied(cluster) => clusters.applied(&cluster, origin(listing)),
+        .run(readiness, stop, move |change| match change {
+            Change::ListBegins => clusters.list_begins(),
+            // A watch that fails delays nothing but the hints of its kind.
+            Change::Failed => {}
+            Change::Restored => restored.set(),
+            Change::Applied(cluster) => clusters.applied(&cluster),
             Change::Deleted(cluster) => clusters.deleted(&cluster),
-            Change::Synced(keys) => {
-                let exist = keys.into_iter().map(|key| key.name).collect();
-                clusters.synced(&exist, listing.take().unwrap_or_default());
-            }
+            Change::Synced(keys) => clusters.synced(&keys.into_iter().map(|key| key.name).collect()),
         })
         .await
 }
@@ -75,7 +72,7 @@ pub(crate) async fn clusters(
 /// configuration in force, with the dropped resources that must still be restored, to `in_force`.
 pub(crate) async fn resources(
     seed: kube::Client,
-    resources: Arc<Resources>,
+    (resources, restored): (Arc<Resources>, RestoredEtcd),
     mut file: watch::Receiver<Arc<ProberConfig>>,
     in_force: watch::Sender<Arc<ProberConfig>>,
     readiness: Readiness,
@@ -93,6 +90,7 @@ pub(crate) async fn resources(
             let follow = ResourceWatch {
                 seed: seed.clone(),
                 resources: resources.clone(),
+                restored: restored.clone(),
                 reference,
                 readiness: readiness.clone(),
             };
@@ -129,6 +127,7 @@ fn pause(backoff: &mut Backoff, failed: bool) -> Duration {
 struct ResourceWatch {
     seed: kube::Client,
     resources: Arc<Resources>,
+    restored: RestoredEtcd,
     reference: ResourceRef,
     readiness: Readiness,
 }
@@ -232,29 +231,22 @@ impl ResourceWatch {
             api: Api::<Workload>::all_with(self.seed.clone(), served),
             config: Config::default().fields(&format!("metadata.name={}", reference.name)),
         };
-        let mut listing = None;
         let take_in = |change| match change {
-            Change::ListBegins => listing = Some(IndexMark::last()),
-            Change::Failed => resources.interrupted(),
-            Change::Restored => resources.doubt_all(),
-            Change::Applied(workload) => resources.applied(reference, &workload, origin(listing)),
+            Change::ListBegins => resources.list_begins(reference),
+            Change::Failed => {}
+            Change::Restored => self.restored.set(),
+            Change::Applied(workload) => resources.applied(reference, &workload),
             Change::Deleted(workload) => resources.deleted(reference, &workload),
             Change::Synced(keys) => {
-                let exist = keys.into_iter().map(|key| key.namespace).collect();
-                resources.synced(reference, &exist, listing.take().unwrap_or_default());
+                resources.synced(reference, &keys.into_iter().map(|key| key.namespace).collect());
                 backoff.reset();
             }
         };
-        let watching = watch.run_while_served(resources.relists(), self.readiness.clone(), stop, take_in);
+        let watching = watch.run_while_served(self.readiness.clone(), stop, take_in);
         // From now on the watch blocks.
         drop(unlisted);
         watching.await
     }
-}
-
-/// Where an object comes from that a watch brings; `listing` is the mark at which the list began that runs.
-fn origin(listing: Option<IndexMark>) -> Origin {
-    listing.map_or(Origin::Update, Origin::Read)
 }
 
 /// The name of a watch in logs, metrics and readiness, as `deployment/kube-controller-manager`. Names live as long as

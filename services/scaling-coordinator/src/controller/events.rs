@@ -5,41 +5,34 @@ use watchdog_api::names::{CLUSTER_GROUP, V1ALPHA1};
 use watchdog_kube::events::Notice;
 
 use crate::domain::Direction;
-use crate::domain::flow::{Action, ActionKind, ActionOutcome};
-use crate::domain::next_step::ResourceWrite;
+use crate::domain::attempts::{RequestOutcome, WriteAttempt};
+use crate::domain::resource_step::ResourceWrite;
 
-/// The span of a request: every line about it names what was done to which shoot.
-pub(super) fn span(shoot: &str, action: &Action) -> tracing::Span {
-    let (resource, direction) = (&action.reference, action.direction.as_str());
+/// The span of a write: every line about it names what was done to which shoot.
+pub(super) fn span(shoot: &str, attempt: &WriteAttempt) -> tracing::Span {
+    let WriteAttempt {
+        reference,
+        direction,
+        write,
+    } = attempt;
     // At the level of errors, so that no filter takes the fields away from a line that it lets pass.
-    match &action.kind {
-        ActionKind::Read => tracing::error_span!("read", shoot, %resource, direction),
-        ActionKind::Write(write) => {
-            tracing::error_span!("write", shoot, %resource, direction, what = %write)
-        }
-    }
+    tracing::error_span!("write", shoot, resource = %reference, direction = direction.as_str(), what = %write)
 }
 
-/// Logs the outcome of a request, in its span.
-pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
-    if *kind == ActionKind::Read {
-        if let Some(error) = outcome.error() {
-            tracing::warn!(error, "a read of a resource failed; reading it again later");
-        }
-        return;
-    }
+/// Logs the outcome of a write, in its span.
+pub(super) fn ended(outcome: &RequestOutcome) {
     match outcome {
-        ActionOutcome::Done => tracing::info!("a write was applied"),
-        ActionOutcome::KeptBack => {
+        RequestOutcome::Done => tracing::info!("a write was applied"),
+        RequestOutcome::KeptBack => {
             tracing::info!("a write was not sent because the mode is observe; it would have been sent now");
         }
-        ActionOutcome::Conflict => {
+        RequestOutcome::Conflict => {
             tracing::info!("a write met a newer version of its resource; deciding again");
         }
-        ActionOutcome::Cancelled { why } => {
+        RequestOutcome::Cancelled { why } => {
             tracing::info!(why, "a write was cancelled because it is no longer allowed");
         }
-        ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => {
+        RequestOutcome::Refused { why, .. } | RequestOutcome::Unknown { why, .. } => {
             let result = outcome.write_result().as_str();
             tracing::warn!(result, error = why, "a write failed");
         }
@@ -47,17 +40,12 @@ pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
 }
 
 /// The Kubernetes Events about an applied write.
-pub(super) fn events(
-    about: ObjectReference,
-    action: &Action,
-    write: &ResourceWrite,
-    reason: &str,
-) -> Vec<Notice> {
-    let (from, to, unreadable) = match write {
+pub(super) fn events(about: ObjectReference, attempt: &WriteAttempt, reason: &str) -> Vec<Notice> {
+    let (from, to, unreadable) = match &attempt.write {
         ResourceWrite::Scale {
             from, to, unreadable, ..
         } => (from, to, unreadable),
-        ResourceWrite::CleanUp if action.direction == Direction::Release => {
+        ResourceWrite::CleanUp if attempt.direction == Direction::Release => {
             return vec![Notice {
                 about,
                 warning: false,
@@ -80,7 +68,7 @@ pub(super) fn events(
             note: format!("The recorded replica count {text:?} cannot be read; scaled to {to} instead."),
         });
     }
-    let (event, action) = match action.direction {
+    let (event, action) = match attempt.direction {
         Direction::Down => ("MeltdownProtectionStarted", "ScaledDown"),
         Direction::Up | Direction::Release => ("MeltdownProtectionEnded", "ScaledUp"),
     };
@@ -105,18 +93,33 @@ pub(super) fn kept_back(about: ObjectReference, write: &ResourceWrite, reason: &
     }
 }
 
-/// The Kubernetes Event about a malformed annotation of a Shoot. The Shoot itself is in the garden.
-pub(super) fn malformed_policy(shoot: &str, warning: &str) -> Notice {
-    let about = ObjectReference {
+/// The Cluster of a shoot, in whose namespace people look for Events about the shoot.
+fn cluster(shoot: &str) -> ObjectReference {
+    ObjectReference {
         api_version: Some(format!("{CLUSTER_GROUP}/{V1ALPHA1}")),
         kind: Some("Cluster".to_owned()),
         name: Some(shoot.to_owned()),
         // A Cluster has no namespace; its Events are where people look for those of the shoot.
         namespace: Some(shoot.to_owned()),
         ..ObjectReference::default()
-    };
+    }
+}
+
+/// The Kubernetes Event about an incident that has ended.
+pub(super) fn incident_ended(shoot: &str, note: String) -> Notice {
     Notice {
-        about,
+        about: cluster(shoot),
+        warning: false,
+        reason: "IncidentEnded",
+        action: "Restored",
+        note,
+    }
+}
+
+/// The Kubernetes Event about a malformed annotation of a Shoot. The Shoot itself is in the garden.
+pub(super) fn malformed_policy(shoot: &str, warning: &str) -> Notice {
+    Notice {
+        about: cluster(shoot),
         warning: true,
         reason: "ShootAnnotationMalformed",
         action: "ReadShootAnnotation",
@@ -136,6 +139,17 @@ pub(super) fn failed(about: ObjectReference, direction: Option<Direction>, why: 
         warning: true,
         reason: event,
         action,
+        note: why.to_owned(),
+    }
+}
+
+/// The Kubernetes Event about a resource that is missing on the way down.
+pub(super) fn missing(about: ObjectReference, why: &str) -> Notice {
+    Notice {
+        about,
+        warning: true,
+        reason: "DependantMissing",
+        action: "ScaleDown",
         note: why.to_owned(),
     }
 }

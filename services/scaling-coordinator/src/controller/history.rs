@@ -12,12 +12,13 @@ use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::server::StateStore;
 
 use crate::domain::Direction;
+use crate::domain::attempts::{RequestOutcome, WriteAttempt};
 use crate::domain::decision::{Outcome, ReceivedVerdict};
-use crate::domain::flow::{Action, ActionOutcome};
 use crate::domain::history::{HistoryLimits, ShootEvent, ShootEventKind, ShootHistory};
 use crate::domain::incident::{EvidenceCounts, Incident};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::ShootScaling;
+use crate::metrics::{INCIDENT_STAGES, INCIDENTS, IncidentStage};
 
 /// The history of all shoots.
 pub(crate) struct HistoryStore {
@@ -71,18 +72,27 @@ impl HistoryStore {
         }
     }
 
-    /// The state of a shoot has changed.
-    pub(crate) fn published(&self, shoot: &str, scaling: &ShootScaling) {
+    /// The state of a shoot has changed. Returns a sentence about the incident that has ended by that, if one has.
+    pub(crate) fn published(&self, shoot: &str, scaling: &ShootScaling) -> Option<String> {
         let now = Instant::now();
         let unix_now = UnixTime(self.clock.micros_at(now));
         self.record(shoot, |history| history.mode(now, unix_now, scaling.mode));
-        self.record(shoot, |history| history.published(now, scaling));
+        self.record(shoot, |history| history.published(now, scaling))
     }
 
     /// A write has ended.
-    pub(crate) fn write_ended(&self, shoot: &str, action: &Action, outcome: &ActionOutcome, took: Duration) {
+    pub(crate) fn write_ended(
+        &self,
+        shoot: &str,
+        attempt: &WriteAttempt,
+        outcome: &RequestOutcome,
+        took: Duration,
+    ) {
         let now = Instant::now();
-        self.record(shoot, |history| history.write_ended(now, action, outcome, took));
+        self.record(
+            shoot,
+            |history| [history.write_ended(now, attempt, outcome, took)],
+        );
     }
 
     /// Somebody else has scaled a resource of a shoot in mode observe.
@@ -100,15 +110,19 @@ impl HistoryStore {
         &self,
         shoot: &str,
         change: impl FnOnce(&mut ShootHistory) -> E,
-    ) {
+    ) -> Option<String> {
         let mut state = self.state.lock();
         let events = change(state.shoots.entry(shoot.into()).or_default());
+        let mut ended = None;
         for event in events {
             if let ShootEventKind::IncidentEnded(incident) = &event.kind {
                 log_incident(shoot, incident);
+                measure(incident);
+                ended = Some(event.message.clone());
             }
             self.keep(&mut state, shoot, event);
         }
+        ended
     }
 
     /// Adds an event and drops the oldest ones that are too many.
@@ -140,6 +154,32 @@ impl HistoryStore {
                 }
             }
             self.events.remove(&key);
+        }
+    }
+}
+
+/// Counts an incident and its stages.
+fn measure(incident: &Incident) {
+    INCIDENTS.inc(());
+    let restored = incident.healthy.zip(incident.restored);
+    let restored = restored.map(|(healthy, restored)| restored.saturating_duration_since(healthy));
+    for (stage, took) in [
+        (
+            IncidentStage::LastRenewalToVerdict,
+            incident.last_renewal_to_verdict,
+        ),
+        (
+            IncidentStage::VerdictToFirstWrite,
+            incident.verdict_to(incident.first_write),
+        ),
+        (
+            IncidentStage::VerdictToLastWrite,
+            incident.verdict_to(incident.last_write),
+        ),
+        (IncidentStage::HealthyToRestored, restored),
+    ] {
+        if let Some(took) = took {
+            INCIDENT_STAGES.record(stage, took);
         }
     }
 }
@@ -192,6 +232,8 @@ mod tests {
             outcome,
             observer: "lease-probe-0".into(),
             observed: now,
+            outcome_since: now,
+            list_revision: 0,
             sent: now,
             valid_until: now,
             message: "Because.".into(),
@@ -224,7 +266,7 @@ mod tests {
         let expired = verdict(Outcome::LeasesExpired);
         history.verdict("a", &expired, Some(counts));
         publish(Direction::Down, FlowState::Running, Step::Writing, false);
-        for outcome in [ActionOutcome::Conflict, ActionOutcome::Done] {
+        for outcome in [RequestOutcome::Conflict, RequestOutcome::Done] {
             tokio::time::advance(S).await;
             history.write_ended("a", &action(Direction::Down), &outcome, S);
         }
@@ -232,7 +274,7 @@ mod tests {
         history.verdict("a", &verdict(Outcome::Healthy), None);
         publish(Direction::Up, FlowState::Running, Step::Writing, true);
         tokio::time::advance(S / 2).await;
-        history.write_ended("a", &action(Direction::Up), &ActionOutcome::Done, S);
+        history.write_ended("a", &action(Direction::Up), &RequestOutcome::Done, S);
         assert_eq!(log.metadata().unwrap().len(), 0);
         publish(Direction::Up, FlowState::Settled, Step::Reached, false);
 

@@ -10,31 +10,21 @@ use watchdog_api::names::MODE_ANNOTATION;
 use watchdog_api::policy::{Mode, ModeInForce, mode_in_force};
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_kube::membership::{Exclusive, Permit};
+use watchdog_kube::leadership::{Leadership, Permit};
 use watchdog_runtime::clock::Clock;
 
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
+use crate::domain::attempts::WriteAttempt;
 use crate::domain::decision::{Decision, HoldReason, decide};
-use crate::domain::flow::{Action, earliest};
+use crate::domain::next_step::earliest;
 use crate::domain::overview::{Overview, ShootPlan};
 use crate::domain::plan;
 
-/// A time in which only this replica has acted on its shoots, and the seed was available without a break. Knowledge of
-/// resources from an earlier epoch proves nothing about the time since (S3).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct OwnershipEpoch {
-    /// Changes whenever a shoot may have been another replica's for a while.
-    membership: u64,
-    /// Changes whenever a watch failed, because the API server may have been away and etcd restored meanwhile, and
-    /// whenever etcd was found to have been restored.
-    interruptions: u64,
-}
-
 /// Why a write is cancelled whose shoot has another mode by now.
-pub(super) const MODE_CHANGED: &str = "the mode of the shoot has changed";
+const MODE_CHANGED: &str = "the mode of the shoot has changed";
 
 pub(crate) struct DecisionInputs {
     /// The configuration, completed by what was dropped from it and may still be held down.
@@ -42,8 +32,8 @@ pub(crate) struct DecisionInputs {
     pub(crate) verdicts: Arc<VerdictTable>,
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) resources: Arc<Resources>,
-    /// Knows which shoots this replica owns.
-    pub(crate) membership: Exclusive,
+    /// One replica acts on all shoots.
+    pub(crate) leadership: Leadership,
     /// Cancelled when the process drains: no write begins after that.
     pub(crate) draining: CancellationToken,
     pub(crate) mode_source: ModeSource,
@@ -60,20 +50,19 @@ pub(crate) enum ModeSource {
 }
 
 impl DecisionInputs {
-    /// Returns true if the shoot exists and this replica owns it, even if it must not act on it now.
+    /// Returns true if the shoot exists and this replica is the one to act on it, even if it must not act now.
     pub(crate) fn owns_existing(&self, shoot: &str) -> bool {
-        self.exists(shoot) && self.membership.owns(shoot)
+        self.leadership.holds_lease() && self.exists(shoot)
     }
 
-    /// Returns true if the Clusters have been listed and `has` holds for every shoot of this replica.
+    /// Returns true if the Clusters have been listed and `has` holds for every shoot on which this replica is to act.
     pub(crate) fn all_owned(&self, has: &dyn Fn(&String) -> bool) -> bool {
-        let ready = self.membership.has_joined() && self.clusters.is_listed();
         let mut owned = self
             .clusters
             .names()
             .into_iter()
             .filter(|shoot| self.owns_existing(shoot));
-        ready && owned.all(|shoot| has(&shoot.to_string()))
+        self.clusters.is_listed() && owned.all(|shoot| has(&shoot.to_string()))
     }
 
     /// The mode of a shoot that is in force now.
@@ -113,43 +102,28 @@ impl DecisionInputs {
         self.config.borrow().clone()
     }
 
-    pub(crate) fn ownership_epoch(&self) -> OwnershipEpoch {
-        OwnershipEpoch {
-            membership: *self.membership.subscribe().borrow(),
-            interruptions: self.resources.interruptions(),
-        }
-    }
-
     /// The permit to send a write, if all that it was decided on still holds (S1 to S5), or what has changed. The last
-    /// thing that is asked before it is sent. `epoch` and `mode` are those in which the decision was made.
+    /// thing that is asked before it is sent. `mode` is the one in which the decision was made.
     pub(crate) fn authorize(
         &self,
         shoot: &str,
-        action: &Action,
-        epoch: OwnershipEpoch,
+        attempt: &WriteAttempt,
         mode: Mode,
     ) -> Result<Permit, &'static str> {
         let now = Instant::now();
-        if self.decide(shoot, now).direction != Some(action.direction) {
+        if self.decide(shoot, now).direction != Some(attempt.direction) {
             return Err("the direction of the shoot has changed");
         }
         if self.mode(shoot, now).mode != mode {
             return Err(MODE_CHANGED);
         }
-        if !self.is_configured(action) {
+        if !self.is_configured(attempt) {
             return Err("the resource has left the configuration");
         }
         if self.draining.is_cancelled() {
             return Err("this process stops");
         }
-        let permit = self.membership.act(shoot);
-        let permit = permit.ok_or("this replica must not act on the shoot now")?;
-        // After the permit, under which the shoot stays ours.
-        if self.ownership_epoch() == epoch {
-            Ok(permit)
-        } else {
-            Err("a watch on the seed has failed, or the shoot was another replica's for a while")
-        }
+        self.leadership.act().ok_or("this replica does not lead any more")
     }
 
     /// Checks everything except the verdict that must hold before the coordinator acts on a shoot.
@@ -165,15 +139,17 @@ impl DecisionInputs {
             WriteEligibility::Absent => return Err((HoldReason::Cluster, "The Cluster is gone.".to_owned())),
             WriteEligibility::Stopped(reason) => return Err((HoldReason::Cluster, reason.to_string())),
         }
-        if self.membership.may_act(shoot) {
+        if self.leadership.is_leader() {
             return Ok(());
         }
-        let why = match self.membership.owner(shoot) {
-            Some(owner) if owner != *self.membership.identity() => format!("The replica {owner} owns this shoot."),
-            Some(_) => "This replica owns the shoot, but must not act: its own lease has run out, or another replica \
-                        has not acknowledged it yet."
-                .to_owned(),
-            None => "No replica owns this shoot: none has a valid lease.".to_owned(),
+        let why = match self.leadership.leader().borrow().as_ref() {
+            Some(leader) if leader.name != *self.leadership.identity() => {
+                format!("The replica {} leads.", leader.name)
+            }
+            Some(_) => {
+                "This replica must not act: it could not renew the Lease of the leader in time.".to_owned()
+            }
+            None => "No replica leads.".to_owned(),
         };
         Err((HoldReason::Ownership, why))
     }
@@ -181,17 +157,17 @@ impl DecisionInputs {
     /// Returns true if the Cluster says that the shoot is no longer protected, and this replica may remove leftover
     /// protection.
     fn is_released(&self, shoot: &str) -> bool {
-        self.clusters.write_eligibility(shoot).is_released() && self.membership.may_act(shoot)
+        self.clusters.write_eligibility(shoot).is_released() && self.leadership.is_leader()
     }
 
-    fn is_configured(&self, action: &Action) -> bool {
+    fn is_configured(&self, attempt: &WriteAttempt) -> bool {
         let config = self.config.borrow();
         let known = config
             .dependent_resource_infos
             .iter()
-            .any(|dependent| dependent.reference == action.reference);
-        let dropped = || self.resources.is_dropped(&action.reference);
-        known && (action.direction != Direction::Down || !dropped())
+            .any(|dependent| dependent.reference == attempt.reference);
+        let dropped = || self.resources.is_dropped(&attempt.reference);
+        known && (attempt.direction != Direction::Down || !dropped())
     }
 
     fn exists(&self, shoot: &str) -> bool {
@@ -215,10 +191,6 @@ impl Overview for DecisionInputs {
         self.clusters.is_listed() && !self.exists(shoot)
     }
 
-    fn owner(&self, shoot: &str) -> Option<Arc<str>> {
-        self.membership.owner(shoot)
-    }
-
     fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan> {
         if !self.exists(shoot) {
             return None;
@@ -235,7 +207,7 @@ impl Overview for DecisionInputs {
             }
             (Ok(()), Mode::Protect) => (
                 true,
-                "The shoot may be acted upon, and this replica owns it.".to_owned(),
+                "The shoot may be acted upon, and this replica leads.".to_owned(),
             ),
         };
         Some(ShootPlan {

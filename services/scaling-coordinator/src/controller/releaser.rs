@@ -1,4 +1,4 @@
-//! Restores everything that the watchdog holds down, for `--release-all` (ADR 0020).
+//! Restores everything that the watchdog holds down, for `--release-all` (ADR 0018).
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,20 +7,19 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use watchdog_api::prober::{ProberConfig, ResourceRef};
-use watchdog_kube::membership::Share;
 use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::server::StateStore;
 
 use super::verdicts::{TracedVerdict, VerdictTable};
 use crate::cluster::clusters::{Clusters, WriteEligibility};
-use crate::cluster::other_replicas::others;
 use crate::cluster::resources::Resources;
 use crate::cluster::watched_resources::LAST_WRITES;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict};
-use crate::domain::next_step::NextStep;
+
 use crate::domain::overview::ShootScaling;
 use crate::domain::plan::{self, Planned};
+use crate::domain::resource_step::ResourceStep;
 
 /// The interval at which the indexes are checked, without a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -133,6 +132,8 @@ impl Releaser {
             outcome: Outcome::Healthy,
             observer: observer.clone(),
             observed: now,
+            outcome_since: now,
+            list_revision: 0,
             sent: now,
             valid_until: now + VALIDITY,
             message: "".into(),
@@ -152,7 +153,6 @@ impl Releaser {
         &self,
         before: &HeldDown,
         states: &StateStore<String, ShootScaling>,
-        membership: &Share,
         deadline: Instant,
         output: &mut impl Write,
     ) -> anyhow::Result<()> {
@@ -169,12 +169,6 @@ impl Releaser {
             }
         };
         self.report(before, &held, output)?;
-        let others = others(membership);
-        anyhow::ensure!(
-            others.is_empty(),
-            "coordinator replicas have started meanwhile and may scale down again: {}",
-            others.join(", ")
-        );
         anyhow::ensure!(
             unlisted.is_empty(),
             "not known whether something is held down, because these are not listed: {}",
@@ -235,7 +229,7 @@ impl Releaser {
                 let why = self
                     .why_left_alone(shoot)
                     .or_else(|| Some(progress?.message.clone()))
-                    .unwrap_or_else(|| "this replica does not own the shoot".to_owned());
+                    .unwrap_or_else(|| "it was not looked at yet".to_owned());
                 lines.push_str(&format!("{shoot}: {reference}: {why}\n"));
             }
         }
@@ -245,10 +239,10 @@ impl Releaser {
 
 /// The planned action on a resource in words; none if it is not touched.
 fn what(planned: &Planned) -> Option<String> {
-    match (&planned.next_step, planned.target) {
-        (NextStep::Write(_), Some(target)) => Some(format!("scale to {target}")),
-        (NextStep::Write(_), None) => Some("remove meltdown-protection-active".to_owned()),
-        (NextStep::Wait | NextStep::Read | NextStep::NotObserved, _) => Some("wait".to_owned()),
+    match (&planned.step, planned.target) {
+        (ResourceStep::Write(_), Some(target)) => Some(format!("scale to {target}")),
+        (ResourceStep::Write(_), None) => Some("remove meltdown-protection-active".to_owned()),
+        (ResourceStep::Wait | ResourceStep::Read | ResourceStep::NotObserved, _) => Some("wait".to_owned()),
         _ => None,
     }
 }

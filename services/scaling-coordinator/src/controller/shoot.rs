@@ -1,37 +1,40 @@
-//! The state that the controller keeps for one shoot.
+//! The memory of a shoot from one reconciliation to the next: hints, and what was reported.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::time::DelayQueue;
-use tokio_util::time::delay_queue::Key;
 use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
 
-use super::inputs::OwnershipEpoch;
+use crate::domain::attempts::{FlowHints, WriteAttempt};
 use crate::domain::decision::{Decision, HoldReason};
-use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
-use crate::domain::observed::{Dependent, Observed, ResourceState};
-use crate::domain::other_writes::{OtherWrite, OtherWrites};
-use crate::domain::overlay::{Overlay, WriteDisposition};
+use crate::domain::next_step::{Request, RequestKind};
+use crate::domain::observed::{Dependent, ResourceState};
+use crate::domain::other_writes::OtherWrites;
+use crate::domain::resource_step::ResourceWrite;
+use crate::domain::status::{FlowState, FlowStatus, Step};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED};
 
-/// The longest delay of a shoot's timer.
-const LONGEST_TIMER: Duration = Duration::from_secs(3600);
+/// A write may rest on a read of the same turn, and on one that ended less than this ago.
+const JUST_NOW: Duration = Duration::from_secs(1);
 
-pub(super) struct ShootRecord {
-    /// Unique in this process: a shoot that goes and comes back, or whose mode changes, gets a new generation and
-    /// starts afresh.
-    pub(super) generation: u64,
+/// It may be lost at any time; a shoot whose mode changes begins with nothing, too.
+pub(super) struct ShootMemory {
     pub(super) mode: Mode,
-    flow: Flow,
-    /// Writes that mode observe has kept back.
-    overlay: Overlay,
-    others: OtherWrites,
-    epoch: OwnershipEpoch,
+    pub(super) hints: FlowHints,
+    /// When each resource was read last, or an answer showed what a write has made of it.
+    read_at: BTreeMap<ResourceRef, Instant>,
+    cluster_read_at: Option<Instant>,
+    /// When the turn began that the shoot has. On a slow API server the reads of a turn take longer than
+    /// [`JUST_NOW`].
+    turn_began: Option<Instant>,
+    /// A clause about each write under way.
+    pub(super) under_way: BTreeMap<ResourceRef, String>,
+    /// The writes that mode observe has kept back since the direction changed.
+    kept_back: BTreeSet<ResourceRef>,
+    pub(super) others: OtherWrites,
     direction: Option<Direction>,
     held: Option<HoldReason>,
     /// When the direction last changed.
@@ -39,122 +42,131 @@ pub(super) struct ShootRecord {
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
-    /// Writes without an answer and their reasons, for the history and the Kubernetes Events: they are reported once
-    /// the resource shows that they were applied. [`Flow`] on its own waits for the effect of every write, answered or
-    /// not, before it decides again.
-    unanswered: BTreeMap<ResourceRef, (Action, String)>,
+    state: FlowState,
     /// Warnings that were published, by resource.
     warnings: BTreeMap<ResourceRef, String>,
     /// Warnings about the annotations of the Shoot that were published.
     pub(super) malformed_policy: Vec<String>,
-    /// The time of the next reconciliation.
-    pub(super) timer: Option<(Key, Instant)>,
 }
 
-/// The result of one reconciliation.
-pub(super) struct Reconciled {
-    pub(super) steps: Steps,
-    /// Writes without an answer that are now seen to have been applied, and why they were made.
-    pub(super) applied: Vec<(Action, String)>,
-    /// Warnings to publish, by resource.
-    pub(super) warnings: Vec<(ResourceRef, String)>,
-    /// Resources of a shoot in mode observe that somebody else has scaled.
-    pub(super) others: Vec<OtherWrite>,
-}
-
-impl ShootRecord {
-    pub(super) fn new(now: Instant, generation: u64, mode: Mode) -> Self {
+impl ShootMemory {
+    pub(super) fn new(now: Instant, mode: Mode) -> Self {
         Self {
-            generation,
             mode,
-            flow: Flow::default(),
-            overlay: Overlay::default(),
+            hints: FlowHints::default(),
+            read_at: BTreeMap::new(),
+            cluster_read_at: None,
+            turn_began: None,
+            under_way: BTreeMap::new(),
+            kept_back: BTreeSet::new(),
             others: OtherWrites::default(),
-            epoch: OwnershipEpoch::default(),
             direction: None,
             held: None,
             since: now,
             verdict: None,
             first_write: false,
-            unanswered: BTreeMap::new(),
+            state: FlowState::Holding,
             warnings: BTreeMap::new(),
             malformed_policy: Vec::new(),
-            timer: None,
         }
     }
 
-    /// Notes the current ownership epoch. A new epoch makes the flow distrust what it learnt before.
-    pub(super) fn keep_epoch(&mut self, epoch: OwnershipEpoch) {
-        if std::mem::replace(&mut self.epoch, epoch) != epoch {
-            self.flow.take_over();
+    /// Another mode is like a restart of the coordinator: what follows is derived from what is really there.
+    pub(super) fn keep_mode(&mut self, now: Instant, mode: Mode) {
+        if self.mode != mode {
+            let (from, to) = (self.mode.as_str(), mode.as_str());
+            tracing::info!(from, to, "the mode of a shoot has changed");
+            *self = Self::new(now, mode);
         }
     }
 
-    pub(super) fn reconcile(
+    pub(super) fn was_read(&self, now: Instant, reference: &ResourceRef) -> bool {
+        self.read_at
+            .get(reference)
+            .is_some_and(|at| self.is_just_now(now, *at))
+    }
+
+    fn is_just_now(&self, now: Instant, at: Instant) -> bool {
+        now < at + JUST_NOW || self.turn_began.is_some_and(|began| began <= at)
+    }
+
+    pub(super) const fn begin_turn(&mut self, now: Instant) {
+        self.turn_began = Some(now);
+    }
+
+    pub(super) const fn end_turn(&mut self) {
+        self.turn_began = None;
+    }
+
+    pub(super) fn note_read(&mut self, now: Instant, reference: &ResourceRef) {
+        self.read_at.insert(reference.clone(), now);
+    }
+
+    /// After a write without a good answer the state of the resource is not known.
+    pub(super) fn forget_read(&mut self, reference: &ResourceRef) {
+        self.read_at.remove(reference);
+    }
+
+    pub(super) fn was_cluster_read(&self, now: Instant) -> bool {
+        self.cluster_read_at.is_some_and(|at| self.is_just_now(now, at))
+    }
+
+    pub(super) const fn note_cluster_read(&mut self, now: Instant) {
+        self.cluster_read_at = Some(now);
+    }
+
+    /// Takes the writes out of `requests` that mode observe keeps back, and returns those that it has not kept back
+    /// before. The status says which ones they are.
+    pub(super) fn keep_back(
         &mut self,
-        now: Instant,
-        decision: &Decision,
+        direction: Direction,
         dependents: &[Dependent<'_>],
-    ) -> Reconciled {
-        self.change_direction(now, decision);
-        let applied = self.find_applied(now, dependents);
-        let steps = if self.overlay.is_empty() {
-            self.flow.next(now, decision.direction, dependents)
-        } else {
-            self.next_over_overlay(now, decision, dependents)
-        };
-        if steps.finished {
-            self.record_reached(now);
+        requests: &mut Vec<Request>,
+        status: &mut FlowStatus,
+    ) -> Vec<WriteAttempt> {
+        if self.mode == Mode::Protect {
+            return Vec::new();
         }
-        Reconciled {
-            steps,
-            applied,
-            warnings: self.new_warnings(dependents),
-            others: match self.mode {
-                Mode::Observe => self.others.find(dependents),
-                Mode::Protect | Mode::Off => Vec::new(),
-            },
+        let mut kept_back = Vec::new();
+        requests.retain(|request| {
+            let RequestKind::Write { write, .. } = &request.kind else {
+                return true;
+            };
+            let reference = &request.reference;
+            let seen = dependents
+                .iter()
+                .find(|dependent| dependent.config.reference == *reference)
+                .and_then(|dependent| dependent.observed.seen());
+            if seen.is_some_and(|seen| write.restores_own(direction, seen)) {
+                return true;
+            }
+            if self.kept_back.insert(reference.clone()) {
+                kept_back.push(WriteAttempt {
+                    reference: reference.clone(),
+                    direction,
+                    write: write.clone(),
+                });
+            }
+            let shown = status.resources.iter_mut();
+            for progress in shown.filter(|progress| progress.reference == *reference) {
+                progress.step = Step::KeptBack;
+                progress.message = format!("would {write}, but the mode is observe");
+            }
+            false
+        });
+        let shows = |step| status.resources.iter().any(|progress| progress.step == step);
+        if status.state == FlowState::Running && requests.is_empty() && shows(Step::KeptBack) {
+            status.state = FlowState::KeptBack;
         }
+        kept_back
     }
 
-    /// The next steps of a shoot with kept-back writes. The status says which resources they concern, and who really is
-    /// held down.
-    fn next_over_overlay(
-        &mut self,
-        now: Instant,
-        decision: &Decision,
-        dependents: &[Dependent<'_>],
-    ) -> Steps {
-        let shown = self.overlay.over(dependents);
-        let mut steps = self.flow.next(now, decision.direction, &shown);
-        for (progress, dependent) in steps.status.resources.iter_mut().zip(dependents) {
-            progress.simulated = self.overlay.covers(&progress.reference);
-            let seen = dependent.observed.seen();
-            progress.protected = seen.is_some_and(|seen| seen.protected);
-            progress.protected_by_coordinator = seen.is_some_and(ResourceState::is_protected_by_coordinator);
-        }
-        steps
-    }
-
-    /// The disposition of a write on a resource in this state.
-    pub(super) fn disposition(&self, action: &Action, observed: &Observed) -> WriteDisposition {
-        WriteDisposition::of(self.mode, action, observed, &self.overlay)
-    }
-
-    /// A write was kept back on a resource that is now in this state.
-    pub(super) fn keep_back(&mut self, action: &Action, observed: &Observed) -> ActionOutcome {
-        if self.overlay.keep_back(action, observed) {
-            ActionOutcome::KeptBack
-        } else {
-            ActionOutcome::Conflict
-        }
-    }
-
-    fn new_warnings(&mut self, dependents: &[Dependent<'_>]) -> Vec<(ResourceRef, String)> {
+    /// Returns the warnings that are new, by resource.
+    pub(super) fn new_warnings(&mut self, dependents: &[Dependent<'_>]) -> Vec<(ResourceRef, String)> {
         let of = |dependent: &Dependent<'_>| {
             Some((
                 dependent.config.reference.clone(),
-                dependent.observed.seen()?.warning()?,
+                dependent.observed.seen().and_then(ResourceState::warning)?,
             ))
         };
         let now: BTreeMap<_, _> = dependents.iter().filter_map(of).collect();
@@ -165,98 +177,22 @@ impl ShootRecord {
             .collect()
     }
 
-    /// Notes that a request begins. Returns how long it may take.
-    pub(super) fn start(&mut self, now: Instant, action: &Action) -> Duration {
-        if matches!(action.kind, ActionKind::Write(_)) {
-            self.unanswered.remove(&action.reference);
-        }
-        self.flow.start(now, action)
-    }
-
-    /// A request has ended that was made for this reason.
-    pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: ActionOutcome) {
-        if matches!(action.kind, ActionKind::Write(_)) {
-            match outcome {
-                ActionOutcome::Done | ActionOutcome::KeptBack => self.record_write(now, action),
-                ActionOutcome::Unknown { .. } => {
-                    self.unanswered
-                        .insert(action.reference.clone(), (action.clone(), reason));
-                }
-                _ => {}
-            }
-        }
-        self.flow.finish(now, action, outcome);
-    }
-
-    /// Finds the writes without an answer that were applied. Their precondition is the version that they were decided
-    /// on, so the next version shows it.
-    fn find_applied(&mut self, now: Instant, dependents: &[Dependent<'_>]) -> Vec<(Action, String)> {
-        let mut found = Vec::new();
-        for dependent in dependents {
-            let reference = &dependent.config.reference;
-            let (Some((action, _)), Some(seen)) = (self.unanswered.get(reference), dependent.observed.seen())
-            else {
-                continue;
-            };
-            let ActionKind::Write(write) = &action.kind else {
-                continue;
-            };
-            if seen.resource_version == action.against {
-                continue;
-            }
-            let Some(applied) = write.shows_in(seen) else {
-                continue;
-            };
-            if let Some((action, reason)) = self.unanswered.remove(reference)
-                && applied
-            {
-                self.record_write(now, &action);
-                found.push((action, reason));
-            }
-        }
-        found
-    }
-
-    fn record_write(&mut self, now: Instant, action: &Action) {
-        let first = self.direction == Some(action.direction) && !self.first_write;
+    /// Notes a write that was applied, or kept back.
+    pub(super) fn note_write(&mut self, now: Instant, direction: Direction) {
+        let first = self.direction == Some(direction) && !self.first_write;
         self.first_write |= first;
         if let Some(sent) = self.verdict.filter(|_| first) {
-            FIRST_WRITE.record(action.direction, now.saturating_duration_since(sent));
+            FIRST_WRITE.record(direction, now.saturating_duration_since(sent));
         }
     }
 
-    /// Sets the time of the next reconciliation if nothing else triggers one before.
-    pub(super) fn set_timer(
-        &mut self,
-        timers: &mut DelayQueue<Arc<str>>,
-        shoot: &Arc<str>,
-        at: Option<Instant>,
-    ) {
-        // A configuration may ask for delays of years, which the timer queue does not take.
-        let at = at.map(|at| at.min(Instant::now() + LONGEST_TIMER));
-        match (&mut self.timer, at) {
-            (Some((_, set)), Some(at)) if *set == at => {}
-            (Some((key, set)), Some(at)) => {
-                timers.reset_at(key, at);
-                *set = at;
-            }
-            (None, Some(at)) => self.timer = Some((timers.insert_at(shoot.clone(), at), at)),
-            (Some((key, _)), None) => {
-                timers.try_remove(key);
-                self.timer = None;
-            }
-            (None, None) => {}
-        }
-    }
-
-    fn change_direction(&mut self, now: Instant, decision: &Decision) {
+    pub(super) fn keep_direction(&mut self, now: Instant, decision: &Decision) {
         let held = std::mem::replace(&mut self.held, decision.held);
-        if held != decision.held && decision.held.is_some_and(HoldReason::is_strange) {
-            let (reason, why) = (&decision.reason, decision.held.map(HoldReason::as_str));
+        if held != decision.held && decision.held == Some(HoldReason::Disagreement) {
+            let reason = &decision.reason;
             tracing::warn!(
-                why,
                 reason,
-                "a shoot is held because its lease-probe replicas disagree or repeat an outdated verdict"
+                "a shoot is held because its lease-probe replicas disagree"
             );
         }
         if self.direction == decision.direction {
@@ -274,15 +210,20 @@ impl ShootRecord {
         self.since = now;
         self.verdict = decision.decided_by;
         self.first_write = false;
+        self.kept_back.clear();
     }
 
-    fn record_reached(&mut self, now: Instant) {
+    /// Notes the state of the shoot; measures when everything has reached its target.
+    pub(super) fn keep_state(&mut self, now: Instant, state: FlowState) {
+        let before = std::mem::replace(&mut self.state, state);
         let Some(direction) = self.direction else {
             return;
         };
-        // A flow that only waited for something to become ready has not scaled; and what was kept back takes no time.
-        let scaled = self.first_write && self.mode == Mode::Protect;
-        if let Some(sent) = self.verdict.take().filter(|_| scaled) {
+        if state != FlowState::Settled || !matches!(before, FlowState::Running | FlowState::Failed) {
+            return;
+        }
+        // A flow that only waited for something to become ready has not scaled.
+        if let Some(sent) = self.verdict.take().filter(|_| self.first_write) {
             let took = now.saturating_duration_since(sent);
             REACHED.record(direction, took);
             let took = watchdog_api::duration::format(took);
@@ -292,5 +233,14 @@ impl ShootRecord {
                 "all resources have reached their targets"
             );
         }
+    }
+}
+
+/// The clause about a write under way.
+pub(super) fn under_way(write: &ResourceWrite) -> String {
+    match write {
+        ResourceWrite::Record { replicas } => format!("its {replicas} replicas are being recorded"),
+        ResourceWrite::Scale { from, to, .. } => format!("it is being scaled from {from} to {to}"),
+        ResourceWrite::CleanUp => "meltdown-protection-active is being removed".to_owned(),
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use watchdog_runtime::trace::{KeyValue, Span, Tracer};
 
 use super::verdicts::VerdictTable;
-use crate::domain::flow::{Action, ActionKind, ActionOutcome};
+use crate::domain::attempts::{RequestOutcome, WriteAttempt};
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
 use crate::domain::{Direction, direction_name};
@@ -87,16 +87,13 @@ impl Traces {
     }
 
     /// The span of a write that begins now, if its operation is traced.
-    pub(super) fn request(&self, shoot: &str, action: &Action) -> Option<Span> {
-        let ActionKind::Write(write) = &action.kind else {
-            return None;
-        };
+    pub(super) fn request(&self, shoot: &str, attempt: &WriteAttempt) -> Option<Span> {
         let operation = self.operations.get(shoot)?.span.as_ref()?;
         self.tracer.child(operation, "write", Instant::now(), || {
             vec![
                 KeyValue::new("shoot", shoot.to_owned()),
-                KeyValue::new("resource", action.reference.to_string()),
-                KeyValue::new("what", write.to_string()),
+                KeyValue::new("resource", attempt.reference.to_string()),
+                KeyValue::new("what", attempt.write.to_string()),
             ]
         })
     }
@@ -107,7 +104,7 @@ impl Traces {
 }
 
 /// Ends the span of a write with what came of it.
-pub(super) fn ended(span: Option<Span>, outcome: &ActionOutcome) {
+pub(super) fn ended(span: Option<Span>, outcome: &RequestOutcome) {
     let Some(mut span) = span else {
         return;
     };

@@ -182,6 +182,8 @@ mod tests {
             outcome,
             observer: "o".into(),
             observed,
+            outcome_since: observed,
+            list_revision: 0,
             sent: observed,
             valid_until: observed + Duration::from_secs(20),
             message: "".into(),

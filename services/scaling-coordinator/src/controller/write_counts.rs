@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::domain::Direction;
-use crate::domain::flow::ActionOutcome;
+use crate::domain::attempts::RequestOutcome;
 use crate::domain::status::WriteResult;
 use crate::metrics::WRITES;
 
@@ -19,7 +19,7 @@ pub(crate) struct WriteCounts {
 }
 
 impl WriteCounts {
-    pub(crate) fn count(&self, shoot: &Arc<str>, direction: Direction, outcome: &ActionOutcome) {
+    pub(crate) fn count(&self, shoot: &Arc<str>, direction: Direction, outcome: &RequestOutcome) {
         let labels = (direction, outcome.write_result());
         WRITES.inc(labels);
         let mut by_shoot = self.by_shoot.lock();

@@ -2,12 +2,20 @@
 //!
 //! The invariants S1 and S2 stand here: a direction comes only from a verdict that is valid now, from an observer
 //! whose stream lives, and that no other valid verdict contradicts. Everything else holds.
+//!
+//! Two witnesses look at the same shoot at different times, so a contradiction alone says nothing. What counts is whose
+//! list of leases is the newer one, by the revision of the shoot's data that the list showed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Direction;
+
+/// The time that the witness with the older list gets to confirm or refute a contrary verdict. Longer than the time
+/// between two probes of a shoot that may be lost; a witness that is frozen delays nothing for longer.
+pub const CONFIRMATION_WAIT: Duration = Duration::from_secs(3);
 
 /// The result of probing a shoot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,6 +90,11 @@ pub struct ReceivedVerdict {
     pub observer: Arc<str>,
     /// When it was observed.
     pub observed: Instant,
+    /// When the observer first came to this outcome, which it has found at each look since.
+    pub outcome_since: Instant,
+    /// The revision of the shoot's data that the list of leases showed; 0 if that is not known. Of two verdicts the one
+    /// with the higher revision rests on the newer list.
+    pub list_revision: u64,
     /// When it was sent.
     pub sent: Instant,
     /// Until when it may be acted upon.
@@ -189,10 +202,22 @@ impl Decision {
     }
 }
 
+impl ReceivedVerdict {
+    /// Returns true if this verdict is known to rest on a newer list than another one.
+    fn is_newer(&self, other: &Self) -> bool {
+        match (self.list_revision, other.list_revision) {
+            (0, _) | (_, 0) => self.observed > other.observed,
+            (own, other) => own > other,
+        }
+    }
+}
+
 /// Decides from the verdicts of all observers whose streams live, one each.
 ///
-/// A verdict counts while it is valid. `Pending` never counts: an observer that has not looked yet does not contradict
-/// one that has. All that count must want the same, and holding is a wish like the others.
+/// Verdicts that are valid and want a direction vote; those that hold do not. The vote with the newest list decides. A
+/// contrary one whose list is older is waited for, [`CONFIRMATION_WAIT`] at most: its observer looks again and confirms
+/// or refutes. If it has looked since the newest vote first wanted its direction, and still wants the contrary, or
+/// nothing shows that its list is older, the shoot is held while both are valid.
 pub fn decide<'a>(
     now: Instant,
     verdicts: impl IntoIterator<Item = &'a ReceivedVerdict>,
@@ -200,31 +225,71 @@ pub fn decide<'a>(
 ) -> Decision {
     let mut newest_first: Vec<&ReceivedVerdict> = verdicts.into_iter().collect();
     newest_first.sort_by(|a, b| (b.observed, &b.observer).cmp(&(a.observed, &a.observer)));
-    let counts =
-        |verdict: &&ReceivedVerdict| verdict.valid_until > now && verdict.outcome != Outcome::Pending;
-    let counted: Vec<&ReceivedVerdict> = newest_first.iter().copied().filter(counts).collect();
-    let Some(first) = counted.first() else {
-        return without_verdict(newest_first.first().copied(), streams);
+    let valid: Vec<&ReceivedVerdict> = newest_first
+        .iter()
+        .copied()
+        .filter(|verdict| verdict.valid_until > now)
+        .collect();
+    let votes = valid
+        .iter()
+        .copied()
+        .filter(|verdict| verdict.outcome.direction().is_some());
+    let newer = |a, b: &'a ReceivedVerdict| if b.is_newer(a) { b } else { a };
+    let Some(newest) = votes.clone().reduce(newer) else {
+        return without_vote(&valid, newest_first.first().copied(), streams);
     };
-    let again_at = counted.iter().map(|verdict| verdict.valid_until).min();
-    if let Some((held, reason)) = objection(first, &counted) {
+    let direction = newest.outcome.direction();
+    let first_end = votes.clone().map(|verdict| verdict.valid_until).min();
+    let contrary: Vec<&ReceivedVerdict> = votes
+        .filter(|verdict| verdict.outcome.direction() != direction)
+        .collect();
+    let refutes =
+        |other: &&&ReceivedVerdict| !newest.is_newer(other) || other.observed > newest.outcome_since;
+    if let Some(other) = contrary.iter().find(refutes) {
+        let reason = format!("The observers disagree: {}, {}.", report(newest), report(other));
         return Decision {
-            again_at,
-            ..Decision::hold(held, reason)
+            again_at: first_end,
+            ..Decision::hold(HoldReason::Disagreement, reason)
         };
     }
-    let direction = first.outcome.direction();
+    let wait_ends = newest.outcome_since + CONFIRMATION_WAIT;
+    if let Some(other) = contrary.first().filter(|_| now < wait_ends) {
+        let reason = format!(
+            "The observers disagree: {}; {} from an older list and has {} s to confirm or refute that.",
+            report(newest),
+            report(other),
+            CONFIRMATION_WAIT.as_secs()
+        );
+        return Decision {
+            again_at: first_end.into_iter().chain([wait_ends]).min(),
+            ..Decision::hold(HoldReason::Disagreement, reason)
+        };
+    }
     Decision {
         direction,
-        held: direction.is_none().then_some(HoldReason::Verdict),
-        reason: sentence(first),
-        again_at,
-        decided_by: Some(first.sent),
+        held: None,
+        reason: sentence(newest),
+        again_at: first_end,
+        decided_by: Some(newest.sent),
     }
 }
 
-/// The decision when no verdict counts.
-fn without_verdict(newest: Option<&ReceivedVerdict>, streams: StreamCounts) -> Decision {
+/// The decision when no verdict wants a direction.
+fn without_vote(
+    valid: &[&ReceivedVerdict],
+    newest: Option<&ReceivedVerdict>,
+    streams: StreamCounts,
+) -> Decision {
+    if let Some(first) = valid.first() {
+        let held = match first.outcome {
+            Outcome::Outdated => HoldReason::Outdated,
+            _ => HoldReason::Verdict,
+        };
+        return Decision {
+            again_at: valid.iter().map(|verdict| verdict.valid_until).min(),
+            ..Decision::hold(held, sentence(first))
+        };
+    }
     match newest {
         None => Decision::hold(HoldReason::Unreported, silence(streams)),
         // These are never valid: they give no reason to act.
@@ -235,20 +300,8 @@ fn without_verdict(newest: Option<&ReceivedVerdict>, streams: StreamCounts) -> D
     }
 }
 
-/// Why the verdicts that count give no direction together, if so.
-fn objection(first: &ReceivedVerdict, counted: &[&ReceivedVerdict]) -> Option<(HoldReason, String)> {
-    let report =
-        |verdict: &ReceivedVerdict| format!("{} reports {}", verdict.observer, verdict.outcome.as_str());
-    if let Some(outdated) = counted.iter().find(|v| v.outcome == Outcome::Outdated) {
-        let report = report(outdated);
-        let reason = format!("{report}: it counts again when it reports something new.");
-        return Some((HoldReason::Outdated, reason));
-    }
-    let direction = first.outcome.direction();
-    let contrary = counted.iter().find(|v| v.outcome.direction() != direction)?;
-    let (first, contrary) = (report(first), report(contrary));
-    let reason = format!("The observers disagree: {first}, {contrary}.");
-    Some((HoldReason::Disagreement, reason))
+fn report(verdict: &ReceivedVerdict) -> String {
+    format!("{} reports {}", verdict.observer, verdict.outcome.as_str())
 }
 
 fn sentence(verdict: &ReceivedVerdict) -> String {

@@ -11,8 +11,8 @@ use watchdog_api::policy::ModeInForce;
 use watchdog_api::prober::ResourceRef;
 use watchdog_api::unix_time::UnixTime;
 
+use super::attempts::{RequestOutcome, WriteAttempt};
 use super::decision::{HoldReason, Outcome, ReceivedVerdict};
-use super::flow::{Action, ActionKind, ActionOutcome};
 use super::incident::{EvidenceCounts, Incident, note_first};
 use super::other_writes::OtherWrite;
 use super::overview::ShootScaling;
@@ -63,7 +63,7 @@ pub(crate) enum ShootEventKind {
         resource: ResourceRef,
         direction: Direction,
         write: String,
-        outcome: ActionOutcome,
+        outcome: RequestOutcome,
         took: Duration,
     },
     /// Somebody else has scaled a resource of a shoot in mode observe.
@@ -325,41 +325,38 @@ impl ShootHistory {
     pub(crate) fn write_ended(
         &mut self,
         now: Instant,
-        action: &Action,
-        outcome: &ActionOutcome,
+        attempt: &WriteAttempt,
+        outcome: &RequestOutcome,
         took: Duration,
-    ) -> Option<ShootEvent> {
-        let ActionKind::Write(write) = &action.kind else {
-            return None;
-        };
-        if action.direction != Direction::Release {
+    ) -> ShootEvent {
+        if attempt.direction != Direction::Release {
             let incident = self.incident.get_or_insert_with(|| Incident::new(now));
-            incident.note_write(now, action, outcome);
+            incident.note_write(now, attempt, outcome);
             // Nothing is scaled up without a healthy verdict.
-            if action.direction == Direction::Up {
+            if attempt.direction == Direction::Up {
                 incident.healthy.get_or_insert(now);
             }
         }
-        let write = write.to_string();
+        let write = attempt.write.to_string();
         let answer = match outcome {
-            ActionOutcome::Done => "applied".to_owned(),
-            ActionOutcome::Conflict => "the resource had changed".to_owned(),
-            ActionOutcome::Refused { why, .. } => format!("refused: {why}"),
-            ActionOutcome::Unknown { why, .. } => format!("no answer: {why}"),
-            ActionOutcome::Cancelled { why } => format!("no longer allowed: {why}"),
-            ActionOutcome::KeptBack => "not sent, because the mode is observe".to_owned(),
+            RequestOutcome::Done => "applied".to_owned(),
+            RequestOutcome::Conflict => "the resource had changed".to_owned(),
+            RequestOutcome::Refused { why, .. } => format!("refused: {why}"),
+            RequestOutcome::Unknown { why, .. } => format!("no answer: {why}"),
+            RequestOutcome::Cancelled { why } => format!("no longer allowed: {why}"),
+            RequestOutcome::KeptBack => "not sent, because the mode is observe".to_owned(),
         };
-        Some(ShootEvent {
+        ShootEvent {
             at: now,
-            message: format!("{}: {write}: {answer}.", action.reference),
+            message: format!("{}: {write}: {answer}.", attempt.reference),
             kind: ShootEventKind::WriteEnded {
-                resource: action.reference.clone(),
-                direction: action.direction,
+                resource: attempt.reference.clone(),
+                direction: attempt.direction,
                 write,
                 outcome: outcome.clone(),
                 took,
             },
-        })
+        }
     }
 }
 

@@ -12,8 +12,8 @@ use watchdog_api::prober::ResourceRef;
 use watchdog_api::unix_time::micros;
 
 use super::Direction;
+use super::attempts::{RequestOutcome, WriteAttempt};
 use super::decision::Outcome;
-use super::flow::{Action, ActionOutcome};
 
 /// The evidence of a verdict, in counts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -195,26 +195,26 @@ impl Incident {
         }
     }
 
-    pub(super) fn note_write(&mut self, now: Instant, action: &Action, outcome: &ActionOutcome) {
+    pub(super) fn note_write(&mut self, now: Instant, attempt: &WriteAttempt, outcome: &RequestOutcome) {
         match outcome {
-            ActionOutcome::Done => self.written = true,
-            ActionOutcome::KeptBack => {
-                note_first(&mut self.kept_back, &action.reference, action.direction, now);
+            RequestOutcome::Done => self.written = true,
+            RequestOutcome::KeptBack => {
+                note_first(&mut self.kept_back, &attempt.reference, attempt.direction, now);
             }
-            ActionOutcome::Cancelled { .. } => return,
-            ActionOutcome::Conflict | ActionOutcome::Refused { .. } | ActionOutcome::Unknown { .. } => {
+            RequestOutcome::Cancelled { .. } => return,
+            RequestOutcome::Conflict | RequestOutcome::Refused { .. } | RequestOutcome::Unknown { .. } => {
                 self.failed_writes += 1;
                 return;
             }
         }
-        match action.direction {
+        match attempt.direction {
             Direction::Down => {
                 self.first_write.get_or_insert(now);
                 self.last_write = Some(now);
-                self.scaled_down.insert(action.reference.clone());
+                self.scaled_down.insert(attempt.reference.clone());
             }
             Direction::Up => {
-                self.scaled_up.insert(action.reference.clone());
+                self.scaled_up.insert(attempt.reference.clone());
             }
             Direction::Release => {}
         }

@@ -1,20 +1,20 @@
 //! The rules of scaling: the direction for the dependants of a shoot, the next step of each, and their order. The rules
 //! are pure: time is an argument everywhere, and nothing here does I/O or reads a clock.
 //!
-//! [`decision`] derives one direction from the verdicts on a shoot. [`next_step`] derives a resource's next step in
-//! that direction from its observed state alone. [`plan`] orders the steps by level, for people to read. [`flow`] does
-//! the same for the coordinator to act upon, with time, tries and writes under way.
+//! [`decision`] derives one direction from the verdicts on a shoot. [`resource_step`] derives a resource's next step in
+//! that direction from its observed state alone. [`next_step`] derives from these what the shoot needs now, level by
+//! level; [`attempts`] counts tries and delays. [`plan`] orders the steps by level for people to read.
 
+pub mod attempts;
 pub mod decision;
-pub mod flow;
 pub(crate) mod history;
 pub(crate) mod incident;
 pub mod next_step;
 pub mod observed;
 pub(crate) mod other_writes;
-pub(crate) mod overlay;
 pub(crate) mod overview;
 pub(crate) mod plan;
+pub mod resource_step;
 pub(crate) mod status;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -1,301 +1,485 @@
-//! Derives a resource's next step in one direction from its observed state, and from nothing that a crash could lose
-//! (S6).
+//! Derives the next step of a shoot: which requests to make, what to wait for, and until when.
 //!
-//! Each write leaves a state from which the next one follows:
+//! [`next_step`] derives this from the observed state of the resources alone, so a crash between any two writes, an
+//! answer that is lost, a conflict and a new leader are the same case: it is called again. [`FlowHints`] only bring the
+//! times of delays and tries along.
 //!
-//! ```text
-//! down:  n replicas --Scale--> 0 replicas, recorded n, protected
-//! up:    0 replicas, recorded n, protected --Scale--> n replicas, protected; ready --CleanUp--> n replicas
-//! ```
-//!
-//! Kinds that have only a scale sub-resource take two writes down, because that sub-resource has no annotations:
-//!
-//! ```text
-//! down:  n replicas --Record--> n replicas, recorded n, protected --Scale--> 0 replicas, recorded n, protected
-//! ```
+//! The level that is worked on is the lowest in which a resource is not where the direction wants it. A write of a
+//! level rests on all levels below: they have *reached* their targets, as a read has shown just now and not a watch
+//! once (S3). So where a resource of a lower level was not [read](Dependent::read), the step is to read it.
 
-use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
-use watchdog_api::names::{DEFAULT_SCALE_DOWN_REPLICAS, DEFAULT_SCALE_UP_REPLICAS};
-use watchdog_api::prober::{DependentResource, ResourceRef};
+use tokio::time::Instant;
+use watchdog_api::prober::{ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
 
 use super::Direction;
-use super::observed::{Dependent, Observed, ResourceState};
+use super::attempts::{Attempts, FlowHints};
+use super::observed::{Dependent, ResourceState};
+use super::resource_step::{PlannedStep, ResourceStep, ResourceWrite, plan_step};
+use super::status::{FlowState, FlowStatus, Progress, Step};
 
-/// One change of a resource, sent with the version that the decision was based on.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ResourceWrite {
-    /// Record the replicas and set meltdown-protection-active: the first of two steps down.
-    Record {
-        /// Replicas to record.
-        replicas: i32,
+/// A request to make on a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// On which resource.
+    pub reference: ResourceRef,
+    /// Its kind.
+    pub kind: RequestKind,
+    /// The duration of one try on the resource.
+    pub timeout: Duration,
+}
+
+/// The kind of a request on a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum RequestKind {
+    /// Changes the resource, if it still has the version `against`.
+    Write {
+        /// The change.
+        write: ResourceWrite,
+        /// The version of the resource that the decision rests on.
+        against: Arc<str>,
     },
-    /// Set the replicas.
-    Scale {
-        /// Replicas before.
-        from: i32,
-        /// Replicas afterwards.
-        to: i32,
-        /// True if the same patch records `from` and sets meltdown-protection-active.
-        record: bool,
-        /// The recorded count that could not be read, where `to` had to be taken from elsewhere.
-        unreadable: Option<String>,
-    },
-    /// Remove meltdown-protection-active.
-    CleanUp,
-}
-
-impl fmt::Display for ResourceWrite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Record { replicas } => write!(f, "record {replicas} replicas"),
-            Self::Scale {
-                from,
-                to,
-                record: false,
-                ..
-            } => write!(f, "scale from {from} to {to}"),
-            Self::Scale { from, to, .. } => write!(f, "record {from} replicas and scale to {to}"),
-            Self::CleanUp => f.write_str("remove meltdown-protection-active"),
-        }
-    }
-}
-
-impl ResourceWrite {
-    /// Returns true if the observed state is the one that this write leaves; `None` if the state does not show it.
-    pub(crate) fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
-        match self {
-            Self::Record { replicas } => {
-                Some(seen.protected && seen.recorded == RecordedReplicas::Count(*replicas))
-            }
-            Self::Scale { to, record, .. } => seen
-                .replicas
-                .map(|replicas| replicas == *to && (seen.protected || !record)),
-            Self::CleanUp => Some(!seen.protected),
-        }
-    }
-}
-
-/// Returns true if the replica count of a kind is known to be `spec.replicas`, so that one patch of the object changes
-/// it together with the annotations.
-pub(crate) fn has_spec_replicas(reference: &ResourceRef) -> bool {
-    reference.group() == "apps" && matches!(&*reference.kind, "Deployment" | "StatefulSet")
-}
-
-/// The next step of a resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NextStep {
-    /// Nothing: it is where the direction wants it.
-    Nothing,
-    Ignored,
-    AbsentOptional,
-    /// Only that its ready replicas reach the target.
-    Wait,
-    Write(ResourceWrite),
-    /// Its replicas have to be read from the scale sub-resource first.
+    /// Read the resource, and its scale sub-resource if the resource itself does not show its replicas.
     Read,
-    /// Somebody must repair it: it is absent and not optional, or cannot be worked with. No retry can mend that.
-    Repair,
-    /// Nothing is known of it yet.
-    NotObserved,
 }
 
+impl RequestKind {
+    /// Returns true if the Cluster must be confirmed right before the request, because that changes a replica count or
+    /// leads to such a change (S4).
+    #[must_use]
+    pub const fn needs_cluster(&self) -> bool {
+        match self {
+            Self::Write { write, .. } => !matches!(write, ResourceWrite::CleanUp),
+            Self::Read => false,
+        }
+    }
+}
+
+/// The next step of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PlannedStep {
-    pub(crate) next_step: NextStep,
-    /// The replicas that the direction wants; `None` where it wants none in particular.
-    pub(crate) target: Option<i32>,
-    pub(crate) why: String,
+pub struct NextStep {
+    /// Requests to make now, together.
+    pub requests: Vec<Request>,
+    /// True if a write comes as soon as the requests have read what it rests on.
+    pub prepares_write: bool,
+    /// When to look again although nothing has happened.
+    pub wake: Option<Instant>,
+    /// The status to publish.
+    pub(crate) status: FlowStatus,
+    /// New defects: for the log and a Kubernetes Event.
+    pub alerts: Vec<Alert>,
+}
+
+/// A defect of a resource that a person must know of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alert {
+    /// The resource.
+    pub reference: ResourceRef,
+    /// Why.
+    pub why: String,
+    /// True if the resource has failed its level; false if the level goes on without it.
+    pub failed: bool,
 }
 
 impl NextStep {
-    /// Returns true if the next level need not wait for the resource.
-    pub(crate) const fn is_done(&self) -> bool {
-        matches!(self, Self::Nothing | Self::Ignored | Self::AbsentOptional)
-    }
-
-    /// Returns true if the step needs a request.
-    pub(crate) const fn is_work(&self) -> bool {
-        matches!(self, Self::Write(_) | Self::Read)
-    }
-}
-
-pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
-    let config = dependent.config;
-    if direction == Direction::Release {
-        return release(&dependent.observed);
-    }
-    if dependent.dropped && !is_to_be_restored(direction, &dependent.observed) {
-        return plain(
-            NextStep::Nothing,
-            "it is no longer configured: it would only be restored".into(),
-        );
-    }
-    match &dependent.observed {
-        Observed::Present(seen) if seen.ignored => ignored(seen),
-        Observed::Present(seen) => match seen.replicas {
-            None => plain(
-                NextStep::Read,
-                "its replicas have to be read from its scale sub-resource".into(),
-            ),
-            Some(replicas) => match direction {
-                Direction::Down => down(config, seen, replicas),
-                Direction::Up | Direction::Release => up(config, seen, replicas),
+    const fn showing(state: FlowState, level: Option<i32>, resources: Vec<Progress>) -> Self {
+        Self {
+            requests: Vec::new(),
+            prepares_write: false,
+            wake: None,
+            status: FlowStatus {
+                state,
+                level,
+                resources,
+                retry_at: None,
             },
-        },
-        Observed::Absent if config.optional => {
-            plain(NextStep::AbsentOptional, "it is optional and absent".into())
+            alerts: Vec::new(),
         }
-        Observed::Deleting if config.optional => plain(
-            NextStep::AbsentOptional,
-            "it is optional and being deleted".into(),
-        ),
-        Observed::Absent => plain(NextStep::Repair, "it is absent and not optional".into()),
-        Observed::Deleting => plain(NextStep::Repair, "it is being deleted and not optional".into()),
-        Observed::Unusable(why) => plain(NextStep::Repair, why.clone()),
-        Observed::Unknown(why) => plain(NextStep::NotObserved, why.clone()),
+    }
+
+    /// Returns true if the level has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.status.state == FlowState::Failed
     }
 }
 
-/// Returns true if a dropped resource is treated as if it were configured: on the way up, while it is held down and
-/// until the restored replicas are ready. If it has no replicas and is not held down, another client wants that.
-fn is_to_be_restored(direction: Direction, observed: &Observed) -> bool {
-    let restored =
-        |seen: &ResourceState| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);
-    direction == Direction::Up && observed.seen().is_some_and(restored)
-}
+/// A resource with the step that follows from its observed state.
+type PlannedDependent<'a> = (&'a Dependent<'a>, PlannedStep);
 
-fn release(observed: &Observed) -> PlannedStep {
-    if observed.seen().is_some_and(|seen| seen.protected) {
-        plain(
-            NextStep::Write(ResourceWrite::CleanUp),
-            "it carries meltdown-protection-active, and the shoot is no longer protected".into(),
-        )
-    } else {
-        plain(NextStep::Nothing, "the shoot is no longer protected".into())
+/// Derives what a shoot needs now. `wanted` is the direction, or none to hold; `dependents` are all configured
+/// resources, in configuration order.
+pub fn next_step(
+    now: Instant,
+    wanted: Option<Direction>,
+    dependents: &[Dependent<'_>],
+    hints: &mut FlowHints,
+) -> NextStep {
+    hints.turn(wanted);
+    let is_configured = |reference: &ResourceRef| dependents.iter().any(|d| d.config.reference == *reference);
+    hints.attempts.retain(|reference, _| is_configured(reference));
+    let Some(direction) = wanted else {
+        return hold(dependents);
+    };
+    let planned: Vec<PlannedDependent<'_>> = dependents
+        .iter()
+        .map(|dependent| (dependent, plan_step(direction, dependent)))
+        .collect();
+    let runs = planned
+        .iter()
+        .any(|(dependent, planned)| is_unfinished(dependent, &planned.step));
+    let level_of = |dependent: &Dependent<'_>| direction.info(dependent.config).level;
+    let open = planned
+        .iter()
+        .filter(|(_, planned)| keeps_level_open(&planned.step, runs));
+    match open.map(|(dependent, _)| level_of(dependent)).min() {
+        Some(level) => Level {
+            now,
+            direction,
+            level,
+            runs,
+        }
+        .step(&planned, hints),
+        None if direction == Direction::Release => hold(dependents),
+        None => settle(direction, &planned, hints),
     }
 }
 
-fn plain(next_step: NextStep, why: String) -> PlannedStep {
-    PlannedStep {
-        next_step,
-        target: None,
-        why,
+/// Returns true if something is left to do with the resource, or was done by a watchdog and has not come to its end. A
+/// shoot of which nothing is unfinished is settled, even if a resource happens to be unready.
+fn is_unfinished(dependent: &Dependent<'_>, step: &ResourceStep) -> bool {
+    match step {
+        ResourceStep::Wait => dependent.observed.seen().is_some_and(|seen| seen.protected),
+        step => step.is_work(),
     }
 }
 
-fn ignored(seen: &ResourceState) -> PlannedStep {
-    if seen.protected {
-        plain(
-            NextStep::Write(ResourceWrite::CleanUp),
-            "it carries ignore-scaling and a leftover meltdown-protection-active".into(),
-        )
-    } else {
-        plain(NextStep::Ignored, "it carries ignore-scaling".into())
+/// Returns true if a resource with this step keeps its level open; `runs`: something of the shoot is unfinished.
+const fn keeps_level_open(step: &ResourceStep, runs: bool) -> bool {
+    match step {
+        ResourceStep::Wait => runs,
+        step => !step.is_done(),
     }
 }
 
-fn down(config: &DependentResource, seen: &ResourceState, replicas: i32) -> PlannedStep {
-    let target = down_target(config);
-    let (next_step, why) = if replicas > target {
-        let record = has_spec_replicas(&config.reference);
-        let recorded = seen.protected && seen.recorded == RecordedReplicas::Count(replicas);
-        let write = if record || recorded {
-            ResourceWrite::Scale {
-                from: replicas,
-                to: target,
-                record,
-                unreadable: None,
-            }
+fn hold(dependents: &[Dependent<'_>]) -> NextStep {
+    let resources = dependents.iter().map(|dependent| {
+        let (step, message) = if dependent.observed.seen().is_some_and(|seen| seen.ignored) {
+            (Step::Ignored, "it carries ignore-scaling")
+        } else if dependent.observed.seen().is_none() && dependent.config.optional {
+            (Step::Absent, "it is optional and absent")
         } else {
-            ResourceWrite::Record { replicas }
+            (Step::Pending, "nothing is done while holding")
         };
-        (
-            NextStep::Write(write),
-            format!("it has {replicas} replicas, {target} are wanted"),
-        )
-    } else if seen.ready > target {
-        (
-            NextStep::Wait,
-            format!("it is scaled to {replicas}, but {} are still ready", seen.ready),
-        )
-    } else if !seen.current {
-        (
-            NextStep::Wait,
-            format!("it is scaled to {replicas}, but its status does not speak of that yet"),
-        )
-    } else {
-        (NextStep::Nothing, format!("it is scaled to {replicas}"))
+        progress(dependent, None, step, message.to_owned(), None, None)
+    });
+    NextStep::showing(FlowState::Holding, None, resources.collect())
+}
+
+fn settle(direction: Direction, planned: &[PlannedDependent<'_>], hints: &mut FlowHints) -> NextStep {
+    hints.started.clear();
+    hints.attempts.retain(|_, attempts| attempts.broken_reported);
+    let mut next = NextStep::showing(FlowState::Settled, None, Vec::with_capacity(planned.len()));
+    for (dependent, planned) in planned {
+        let level = direction.info(dependent.config).level;
+        next.alerts.extend(missing(dependent, planned, hints));
+        next.status
+            .resources
+            .push(at_rest(dependent, level, planned, None));
+    }
+    next
+}
+
+/// The warning about a resource that is absent and not optional, once.
+fn missing(dependent: &Dependent<'_>, planned: &PlannedStep, hints: &mut FlowHints) -> Option<Alert> {
+    if planned.step != ResourceStep::Missing {
+        return None;
+    }
+    let reference = dependent.config.reference.clone();
+    let attempts = hints.attempts.entry(reference.clone()).or_default();
+    let is_new = !std::mem::replace(&mut attempts.broken_reported, true);
+    is_new.then(|| Alert {
+        reference,
+        why: planned.why.clone(),
+        failed: false,
+    })
+}
+
+/// A resource that needs nothing, as it is shown.
+fn at_rest(
+    dependent: &Dependent<'_>,
+    level: i32,
+    planned: &PlannedStep,
+    attempts: Option<&Attempts>,
+) -> Progress {
+    let step = match planned.step {
+        ResourceStep::AbsentOptional | ResourceStep::Missing => Step::Absent,
+        ResourceStep::Ignored => Step::Ignored,
+        _ => Step::Reached,
     };
-    // Never up: a resource that has fewer replicas than the configuration wants keeps them.
-    PlannedStep {
-        next_step,
-        target: Some(target.min(replicas)),
-        why,
+    let why = planned.why.clone();
+    progress(dependent, Some(level), step, why, planned.target, attempts)
+}
+
+/// The level that is worked on.
+struct Level {
+    now: Instant,
+    direction: Direction,
+    level: i32,
+    runs: bool,
+}
+
+/// The next step of one resource of the level.
+struct Advance {
+    step: Step,
+    message: String,
+    wake: Option<Instant>,
+    request: Option<RequestKind>,
+}
+
+impl Advance {
+    const fn to(step: Step, message: String, wake: Option<Instant>) -> Self {
+        Self {
+            step,
+            message,
+            wake,
+            request: None,
+        }
+    }
+
+    fn by(self, request: RequestKind) -> Self {
+        Self {
+            request: Some(request),
+            ..self
+        }
     }
 }
 
-fn up(config: &DependentResource, seen: &ResourceState, replicas: i32) -> PlannedStep {
-    let (restored, source, unreadable) = up_target(config, seen);
-    // Only with `scaleDown.replicas` above 0 can something be held down that still has replicas.
-    let held_down = seen.protected && replicas <= down_target(config) && replicas < restored;
-    if replicas == 0 || held_down {
-        let write = ResourceWrite::Scale {
-            from: replicas,
-            to: restored,
-            record: false,
-            unreadable,
-        };
-        return PlannedStep {
-            next_step: NextStep::Write(write),
-            target: Some(restored),
-            why: format!("it has {replicas} replicas, {restored} are wanted ({source})"),
-        };
+impl Level {
+    fn step(&self, planned: &[PlannedDependent<'_>], hints: &mut FlowHints) -> NextStep {
+        let resources = Vec::with_capacity(planned.len());
+        let mut next = NextStep::showing(FlowState::Running, Some(self.level), resources);
+        for (dependent, planned) in planned {
+            let info = self.direction.info(dependent.config);
+            next.alerts.extend(missing(dependent, planned, hints));
+            let reference = &dependent.config.reference;
+            let is_open = keeps_level_open(&planned.step, self.runs);
+            let shown = if info.level == self.level && is_open {
+                let advance = self.advance(dependent, planned, hints);
+                let request = advance.request.map(|kind| request(dependent, kind, info));
+                next.requests.extend(request);
+                next.wake = earliest(next.wake, advance.wake);
+                if advance.step == Step::Failed {
+                    next.status.state = FlowState::Failed;
+                    next.status.retry_at = earliest(next.status.retry_at, advance.wake);
+                }
+                let attempts = hints.attempts.get(reference);
+                let (step, message) = (advance.step, advance.message);
+                progress(
+                    dependent,
+                    Some(info.level),
+                    step,
+                    message,
+                    planned.target,
+                    attempts,
+                )
+            } else if info.level > self.level && is_open {
+                let message = format!("level {} comes first; {}", self.level, planned.why);
+                let attempts = hints.attempts.get(reference);
+                progress(
+                    dependent,
+                    Some(info.level),
+                    Step::Pending,
+                    message,
+                    planned.target,
+                    attempts,
+                )
+            } else {
+                at_rest(dependent, info.level, planned, hints.attempts.get(reference))
+            };
+            next.status.resources.push(shown);
+            let alert = hints
+                .attempts
+                .get_mut(reference)
+                .and_then(|attempts| attempts.alert.take());
+            next.alerts.extend(alert.map(|why| Alert {
+                reference: reference.clone(),
+                why,
+                failed: true,
+            }));
+        }
+        self.read_what_writes_rest_on(planned, hints, &mut next);
+        next
     }
-    let (next_step, why) = if !seen.current {
-        (
-            NextStep::Wait,
-            format!("it is scaled to {replicas}, but its status does not speak of that yet"),
-        )
-    } else if seen.ready < 1 {
-        (
-            NextStep::Wait,
-            format!("it is scaled to {replicas}, but none is ready yet"),
-        )
-    } else if seen.protected {
-        (
-            NextStep::Write(ResourceWrite::CleanUp),
-            format!("it is scaled to {replicas}, and meltdown-protection-active is still set"),
-        )
-    } else {
-        (
-            NextStep::Nothing,
-            format!("it is scaled to {replicas}, {} are ready", seen.ready),
-        )
-    };
-    PlannedStep {
-        next_step,
-        target: Some(replicas),
-        why,
+
+    /// Puts reads of the lower levels in the place of writes, where those were not read just now.
+    fn read_what_writes_rest_on(
+        &self,
+        planned: &[PlannedDependent<'_>],
+        hints: &mut FlowHints,
+        next: &mut NextStep,
+    ) {
+        let is_write = |request: &Request| matches!(request.kind, RequestKind::Write { .. });
+        let rests = self.direction != Direction::Release && next.requests.iter().any(is_write);
+        let mut reads = Vec::new();
+        let mut waits = None;
+        for (dependent, _) in planned {
+            let info = self.direction.info(dependent.config);
+            // On the way down, nothing follows from the state of a dropped resource.
+            let irrelevant = dependent.dropped && self.direction == Direction::Down;
+            let reference = &dependent.config.reference;
+            if info.level >= self.level {
+                continue;
+            }
+            if !rests || irrelevant || dependent.read {
+                // Its own operation is over.
+                hints
+                    .attempts
+                    .retain(|of, attempts| of != reference || attempts.broken_reported);
+                continue;
+            }
+            let attempts = hints.attempts.entry(reference.clone()).or_default();
+            match attempts.paused(self.now) {
+                Some((_, until)) => waits = earliest(waits, Some(until)),
+                None => reads.push(request(dependent, RequestKind::Read, info)),
+            }
+        }
+        if reads.is_empty() && waits.is_none() {
+            return;
+        }
+        next.requests.retain(|request| !is_write(request));
+        next.prepares_write = !reads.is_empty();
+        next.requests.extend(reads);
+        next.wake = earliest(next.wake, waits);
+    }
+
+    /// Moves one resource of the level on.
+    fn advance(&self, dependent: &Dependent<'_>, planned: &PlannedStep, hints: &mut FlowHints) -> Advance {
+        let (now, info) = (self.now, self.direction.info(dependent.config));
+        let started = &mut hints.started;
+        let attempts = hints
+            .attempts
+            .entry(dependent.config.reference.clone())
+            .or_default();
+        if planned.step == ResourceStep::Repair {
+            if !std::mem::replace(&mut attempts.broken_reported, true) {
+                attempts.alert = Some(planned.why.clone());
+            }
+            return Advance::to(Step::Failed, planned.why.clone(), None);
+        }
+        attempts.broken_reported = false;
+        if planned.step != ResourceStep::Wait {
+            attempts.end_wait(planned.step == ResourceStep::Write(ResourceWrite::CleanUp));
+        }
+        if planned.step == ResourceStep::NotObserved {
+            // That nothing is known of a resource is no failure of it.
+            attempts.since = None;
+            return Advance::to(Step::Waiting, planned.why.clone(), None);
+        }
+        let times_out = attempts.since.map(|since| since + info.timeout);
+        if times_out.is_some_and(|at| now >= at) {
+            let timeout = watchdog_api::duration::format(info.timeout);
+            attempts.fail(now, format!("not done within {timeout}: {}", planned.why), None);
+        }
+        if let Some((step, until)) = attempts.paused(now) {
+            return Advance::to(step, attempts.error.clone(), Some(until));
+        }
+        match (&planned.step, dependent.observed.version()) {
+            (ResourceStep::Write(write), Some(against)) => {
+                let due = *started.entry(info.level).or_insert(now) + initial_delay(self.direction, info);
+                if now < due {
+                    // A read that had to come first is no part of the operation that the timeout bounds.
+                    attempts.since = None;
+                    let delay = watchdog_api::duration::format(info.initial_delay);
+                    let message = format!("{}; the initial delay of {delay} runs", planned.why);
+                    return Advance::to(Step::Delayed, message, Some(due));
+                }
+                let message = format!("{}; the write waits for its turn", planned.why);
+                let (write, against) = (write.clone(), against.clone());
+                Advance::to(Step::Writing, message, times_out).by(RequestKind::Write { write, against })
+            }
+            (ResourceStep::Read, _) => {
+                Advance::to(Step::Waiting, planned.why.clone(), times_out).by(RequestKind::Read)
+            }
+            _ => wait(now, attempts, dependent, planned, info.timeout),
+        }
     }
 }
 
-fn down_target(config: &DependentResource) -> i32 {
-    config.scale_down.replicas.unwrap_or(DEFAULT_SCALE_DOWN_REPLICAS)
+/// Waits for the ready replicas of a resource, and reads it if nothing new is observed.
+fn wait(
+    now: Instant,
+    attempts: &mut Attempts,
+    dependent: &Dependent<'_>,
+    planned: &PlannedStep,
+    timeout: Duration,
+) -> Advance {
+    let times_out = *attempts.since.get_or_insert(now) + timeout;
+    let version = dependent.observed.version();
+    let read_at = version.map(|version| attempts.read_at(now, version));
+    let wake = earliest(read_at.filter(|at| now < *at), Some(times_out));
+    let advance = Advance::to(Step::Waiting, planned.why.clone(), wake);
+    match read_at {
+        Some(at) if now >= at => advance.by(RequestKind::Read),
+        _ => advance,
+    }
 }
 
-/// How many replicas to restore, where that number is from, and the recorded text if it could not be read.
-fn up_target(config: &DependentResource, seen: &ResourceState) -> (i32, &'static str, Option<String>) {
-    let (fallback, source) = match config.scale_up.replicas {
-        Some(replicas) => (replicas, "as configured"),
-        None => (DEFAULT_SCALE_UP_REPLICAS, "the default"),
-    };
-    match &seen.recorded {
-        RecordedReplicas::Count(count) => (*count, "as recorded", None),
-        RecordedReplicas::Absent => (fallback, source, None),
-        RecordedReplicas::Unreadable(text) => (fallback, source, Some(text.clone())),
+const fn initial_delay(direction: Direction, info: &ScaleInfo) -> Duration {
+    match direction {
+        Direction::Down | Direction::Up => info.initial_delay,
+        Direction::Release => Duration::ZERO,
     }
+}
+
+fn request(dependent: &Dependent<'_>, kind: RequestKind, info: &ScaleInfo) -> Request {
+    Request {
+        reference: dependent.config.reference.clone(),
+        kind,
+        timeout: info.timeout,
+    }
+}
+
+/// A resource as it is shown.
+fn progress(
+    dependent: &Dependent<'_>,
+    level: Option<i32>,
+    step: Step,
+    message: String,
+    target: Option<i32>,
+    attempts: Option<&Attempts>,
+) -> Progress {
+    let seen = dependent.observed.seen();
+    let message = match attempts {
+        Some(attempts) if !attempts.error.is_empty() && !message.contains(&attempts.error) => {
+            format!("{message}; the last try failed: {}", attempts.error)
+        }
+        _ => message,
+    };
+    Progress {
+        reference: dependent.config.reference.clone(),
+        level,
+        step,
+        replicas: seen.and_then(|seen| seen.replicas),
+        ready: seen.map(|seen| seen.ready),
+        recorded: seen.and_then(|seen| match seen.recorded {
+            RecordedReplicas::Count(count) => Some(count),
+            _ => None,
+        }),
+        protected: seen.is_some_and(|seen| seen.protected),
+        protected_by_coordinator: seen.is_some_and(ResourceState::is_protected_by_coordinator),
+        target,
+        attempts: attempts.map_or(0, Attempts::count),
+        message: dependent.with_warning(message),
+    }
+}
+
+/// The earlier of two times at which something must be done, if any.
+pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    a.into_iter().chain(b).min()
 }
 
 #[cfg(test)]

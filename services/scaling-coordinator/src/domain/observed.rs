@@ -116,4 +116,6 @@ pub struct Dependent<'a> {
     pub dropped: bool,
     /// The observed state.
     pub observed: Observed,
+    /// True if a read has shown this state just now.
+    pub read: bool,
 }

@@ -63,12 +63,10 @@ pub(crate) struct ShootPlan {
     pub(crate) reason: String,
 }
 
-/// Answers questions about shoots, also about those that another replica owns.
+/// Answers questions about shoots.
 pub(crate) trait Overview: Send + Sync {
     /// Returns true if it is certain that the seed has no Cluster of this name.
     fn is_unknown(&self, shoot: &str) -> bool;
-    /// The name of the replica that owns a shoot; `None` while none has a valid lease.
-    fn owner(&self, shoot: &str) -> Option<Arc<str>>;
     /// The effect that a direction would have on a shoot; `None` when the seed has no such Cluster.
     fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan>;
 }

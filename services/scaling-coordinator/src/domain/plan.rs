@@ -6,13 +6,13 @@ use std::time::Duration;
 use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
-use super::next_step::{NextStep, ResourceWrite, plan_step};
 use super::observed::Dependent;
+use super::resource_step::{ResourceStep, ResourceWrite, plan_step};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) reference: ResourceRef,
-    pub(crate) next_step: NextStep,
+    pub(crate) step: ResourceStep,
     /// Its replicas now; `None` when absent or not known.
     pub(crate) replicas: Option<i32>,
     /// Its replicas afterwards; `None` when it is not scaled.
@@ -41,11 +41,11 @@ pub(crate) fn plan(direction: Direction, dependents: &[Dependent<'_>]) -> BTreeM
 
 fn planned(direction: Direction, dependent: &Dependent<'_>) -> Planned {
     let planned = plan_step(direction, dependent);
-    let scales = matches!(&planned.next_step, NextStep::Write(write) if *write != ResourceWrite::CleanUp);
+    let scales = matches!(&planned.step, ResourceStep::Write(write) if *write != ResourceWrite::CleanUp);
     let info = direction.info(dependent.config);
     Planned {
         reference: dependent.config.reference.clone(),
-        next_step: planned.next_step,
+        step: planned.step,
         replicas: dependent.observed.seen().and_then(|seen| seen.replicas),
         target: planned.target.filter(|_| scales),
         initial_delay: info.initial_delay,

@@ -11,6 +11,8 @@ pub(crate) enum FlowState {
     Settled,
     Running,
     Failed,
+    /// Mode observe keeps the next write back.
+    KeptBack,
 }
 
 impl FlowState {
@@ -20,11 +22,12 @@ impl FlowState {
             Self::Settled => "settled",
             Self::Running => "running",
             Self::Failed => "failed",
+            Self::KeptBack => "kept_back",
         }
     }
 }
 
-/// The result of a write, without the details of its [`ActionOutcome`](super::flow::ActionOutcome).
+/// The result of a write, without the details of its [`RequestOutcome`](super::attempts::RequestOutcome).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum WriteResult {
     Applied,
@@ -76,6 +79,8 @@ pub(crate) enum Step {
     BackingOff,
     /// All tries failed, or no try can help.
     Failed,
+    /// Mode observe keeps its next write back.
+    KeptBack,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,8 +99,6 @@ pub(crate) struct Progress {
     pub(crate) protected: bool,
     /// True if the coordinator itself has set that annotation.
     pub(crate) protected_by_coordinator: bool,
-    /// True if the other fields show what it would be after writes that mode observe has kept back.
-    pub(crate) simulated: bool,
     /// Replicas that the direction wants.
     pub(crate) target: Option<i32>,
     /// Tries made in this level so far.

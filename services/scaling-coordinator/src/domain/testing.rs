@@ -99,6 +99,7 @@ pub(crate) fn dependent_of(config: &DependentResource, observed: impl Into<Obser
         config,
         dropped: false,
         observed: observed.into(),
+        read: true,
     }
 }
 

@@ -19,10 +19,10 @@ use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
 use crate::domain::history::{ModeChangeReason, ShootEvent, ShootEventKind};
 use crate::domain::incident::{EvidenceCounts, Incident, ScaleTimes, signed_micros};
-use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::Planned;
+use crate::domain::resource_step::{ResourceStep, ResourceWrite};
 use crate::domain::status::{FlowState, Progress, Step, WriteResult};
 
 /// Zones whose counts are kept. A region has a handful.
@@ -44,6 +44,8 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
         outcome: outcome(verdict.outcome),
         observer: verdict.observer.as_str().into(),
         observed,
+        outcome_since: outcome_since(verdict, observed),
+        list_revision: verdict.list_revision,
         sent,
         valid_until,
         message: verdict
@@ -53,6 +55,23 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
             .collect::<String>()
             .into(),
     }
+}
+
+/// When the outcome began, in local monotonic time: both timestamps are from the same wall clock.
+fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Instant {
+    let micros = |at: Option<&Timestamp>| {
+        at.map(|at| i128::from(at.seconds) * 1_000_000 + i128::from(at.nanos) / 1_000)
+    };
+    let (Some(since), Some(at)) = (
+        micros(verdict.outcome_since.as_ref()),
+        micros(verdict.observed_at.as_ref()),
+    ) else {
+        return observed;
+    };
+    let lasted = u64::try_from(at.saturating_sub(since)).unwrap_or(0);
+    observed
+        .checked_sub(Duration::from_micros(lasted))
+        .unwrap_or(observed)
 }
 
 fn outcome(outcome: i32) -> Outcome {
@@ -106,9 +125,9 @@ same_in_api! {
     mode_change_reason: ModeChangeReason => pb::ModeChangeReason [Annotation, Ended, Withdrawn]
     hold_reason: HoldReason => pb::HoldReason
         [Cluster, Ownership, Unreported, Expired, Disagreement, Outdated, Verdict, Mode]
-    state: FlowState => pb::FlowState [Holding, Settled, Running, Failed]
+    state: FlowState => pb::FlowState [Holding, Settled, Running, Failed, KeptBack]
     step: Step => pb::Step
-        [Pending, Delayed, Writing, Waiting, Reached, Absent, Ignored, BackingOff, Failed]
+        [Pending, Delayed, Writing, Waiting, Reached, Absent, Ignored, BackingOff, Failed, KeptBack]
     write_result: WriteResult => pb::WriteResult [Applied, Conflict, Refused, Unknown, Cancelled, KeptBack]
 }
 
@@ -176,19 +195,18 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
         target_replicas: progress.target,
         attempts: progress.attempts,
         message: sentence(&progress.message),
-        simulated: progress.simulated,
     }
 }
 
 fn planned(planned: &Planned) -> pb::PlannedResource {
-    let action = match planned.next_step {
-        NextStep::Nothing => pb::Action::None,
-        NextStep::Ignored => pb::Action::Ignore,
-        NextStep::AbsentOptional => pb::Action::SkipAbsent,
-        NextStep::Wait | NextStep::Read | NextStep::NotObserved => pb::Action::Wait,
-        NextStep::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. }) => pb::Action::Scale,
-        NextStep::Write(ResourceWrite::CleanUp) => pb::Action::CleanUp,
-        NextStep::Repair => pb::Action::FailAbsent,
+    let action = match planned.step {
+        ResourceStep::Nothing => pb::Action::None,
+        ResourceStep::Ignored => pb::Action::Ignore,
+        ResourceStep::AbsentOptional | ResourceStep::Missing => pb::Action::SkipAbsent,
+        ResourceStep::Wait | ResourceStep::Read | ResourceStep::NotObserved => pb::Action::Wait,
+        ResourceStep::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. }) => pb::Action::Scale,
+        ResourceStep::Write(ResourceWrite::CleanUp) => pb::Action::CleanUp,
+        ResourceStep::Repair => pb::Action::FailAbsent,
     };
     pb::PlannedResource {
         resource: Some(resource_ref(&planned.reference)),

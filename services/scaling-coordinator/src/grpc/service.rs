@@ -33,10 +33,6 @@ impl Overview for NoShoots {
         false
     }
 
-    fn owner(&self, _: &str) -> Option<Arc<str>> {
-        None
-    }
-
     fn plan(&self, _: &str, _: Direction) -> Option<ShootPlan> {
         None
     }
@@ -54,19 +50,12 @@ impl ScalingApi {
         }
     }
 
-    /// The answer for a shoot that no replica has reported.
+    /// The answer for a shoot without a state.
     fn not_reported(&self, shoot: &str) -> Status {
         if self.overview.is_unknown(shoot) {
             return request::unknown_shoot(shoot);
         }
-        if let Some(error) = self.scaling.standby_error() {
-            return error;
-        }
-        let owner = match self.overview.owner(shoot) {
-            Some(owner) => format!("the replica {owner} owns it"),
-            None => "no replica owns it".to_owned(),
-        };
-        let message = format!("no replica has reported {shoot} yet; {owner}: ask again in a second");
+        let message = format!("{shoot} has no state yet: ask again in a second");
         error(ErrorReason::NotReported, message)
     }
 }

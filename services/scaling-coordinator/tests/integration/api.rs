@@ -108,6 +108,7 @@ async fn a_plan_tells_and_touches_nothing() {
     seed.shoot(SHOOT, 2, false).await;
     seed.annotate(SHOOT, MCM, IGNORE, "true");
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    coordinator.until_holding(SHOOT, "reports this shoot").await;
     let plan = async |direction: pb::Direction| {
         let request = pb::PlanScalingRequest {
             shoot: SHOOT.into(),

@@ -6,7 +6,6 @@ use std::ops::Deref;
 use clap::Parser;
 use scaling_coordinator::config::Args;
 use tonic::transport::Channel;
-use watchdog_kube::membership::Timing;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_runtime::cli::CommandLine;
@@ -16,7 +15,7 @@ use watchdog_test_support::in_process::InProcess;
 use watchdog_test_support::wait::{self, BOUND};
 
 use crate::seed::{Seed, USER};
-use crate::{SHOOT, eventually};
+use crate::{SHOOT, eventually, eventually_async};
 
 pub struct Coordinator {
     service: InProcess,
@@ -32,7 +31,7 @@ impl Deref for Coordinator {
 }
 
 impl Coordinator {
-    /// Starts a replica and waits until it is ready.
+    /// Starts a replica and waits until it is ready and leads.
     pub async fn start(seed: &Seed, probes: &[&FakeProbe]) -> Self {
         Self::start_with(seed, probes, &[]).await
     }
@@ -41,7 +40,19 @@ impl Coordinator {
     pub async fn start_with(seed: &Seed, probes: &[&FakeProbe], options: &[&str]) -> Self {
         let coordinator = Self::launch(seed, "coordinator-0", probes, options).await;
         coordinator.wait_ready().await;
+        coordinator.until_answered().await;
         coordinator
+    }
+
+    /// Waits until a replica leads that answers.
+    pub async fn until_answered(&self) {
+        let list = async || {
+            self.client
+                .clone()
+                .list_scaling(pb::ListScalingRequest::default())
+                .await
+        };
+        eventually_async("the leader answers", async || list().await.is_ok()).await;
     }
 
     /// Starts a replica.
@@ -55,7 +66,7 @@ impl Coordinator {
             .unwrap();
         line.extend(probes);
         let mut config = Args::parse_from(line).check().unwrap();
-        config.timing = Timing::PRODUCTION.faster(5);
+        config.election = crate::FAST_ELECTION;
         let service = InProcess::start(scaling_coordinator::app::build(config, Process::for_tests()));
         let service = service.await.unwrap();
         Self {
@@ -77,7 +88,7 @@ impl Coordinator {
             .scaling
     }
 
-    /// The plan of this replica, which rests on its own watches, by the name of the resource.
+    /// The plan of the leader, which rests on its own watches, by the name of the resource.
     pub async fn planned(
         &self,
         shoot: &str,
@@ -95,7 +106,7 @@ impl Coordinator {
             .collect()
     }
 
-    /// The events of a shoot that this replica remembers, oldest first.
+    /// The events of a shoot that the leader remembers, oldest first.
     pub async fn history(&self, shoot: &str) -> Vec<pb::ShootEvent> {
         let request = pb::ListShootEventsRequest {
             shoot: shoot.to_owned(),
@@ -103,6 +114,13 @@ impl Coordinator {
         };
         let answer = self.client.clone().list_shoot_events(request).await.unwrap();
         answer.into_inner().events
+    }
+
+    /// Waits until the process would end because of a failure, and kills it. Returns why.
+    pub async fn until_failed(&self) -> String {
+        let failed = tokio::time::timeout(BOUND, self.bound.tasks.first_end()).await;
+        self.kill();
+        format!("{:#}", failed.unwrap())
     }
 
     /// Waits until the state of a shoot is as wanted.

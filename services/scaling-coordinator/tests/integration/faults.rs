@@ -302,6 +302,7 @@ async fn a_malformed_cluster_concerns_only_its_shoot() {
 #[tokio::test]
 async fn an_api_server_that_goes_away_and_comes_back() {
     let (seed, probe, coordinator) = one_shoot(2, false).await;
+    coordinator.until_holding(SHOOT, "reports this shoot").await;
     seed.api.stop().await.unwrap();
     probe.say([SHOOT], Outcome::LeasesExpired);
     // Without the API server the lease of the replica runs out: it must not act, and says so.

@@ -142,37 +142,35 @@ async fn a_text_that_is_neither_true_nor_false_is_named() {
 }
 
 #[tokio::test]
-async fn what_is_absent_and_not_optional_fails_visibly_until_it_is_there() {
+async fn what_is_absent_and_not_optional_is_at_zero_on_the_way_down_and_fails_on_the_way_up() {
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot(SHOOT, 1, true).await;
     seed.delete(&keys::DEPLOYMENTS, SHOOT, MCM);
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    probe.say([SHOOT], Outcome::LeasesExpired);
-    let failed = coordinator
-        .until(SHOOT, "the level has failed and the autoscaler is down", |s| {
-            s.state() == FlowState::Failed && step(s, CA) == Step::Reached
-        })
-        .await;
-    assert_eq!((failed.level, step(&failed, MCM)), (Some(0), Step::Failed));
-    assert!(
-        resource(&failed, MCM).message.contains("absent"),
-        "{}",
-        resource(&failed, MCM).message
-    );
-    assert_eq!(seed.replicas(SHOOT, KCM), 1, "the next level does not start");
-    eventually("an Event tells of it", || {
-        seed.events(SHOOT, MCM) == ["ScaleDownFailed"]
+    let down = coordinator.lose(&probe, SHOOT).await;
+    assert_eq!(seed.all(SHOOT), [0, -1, 0], "it keeps nothing else up");
+    assert_eq!(step(&down, MCM), Step::Absent);
+    let message = &resource(&down, MCM).message;
+    assert!(message.contains("not optional"), "{message}");
+    eventually("an Event tells of it, once", || {
+        seed.events(SHOOT, MCM) == ["DependantMissing"]
     })
     .await;
-    assert!(
-        coordinator
-            .metrics()
-            .await
-            .contains("watchdog_scaling_failed_levels 1")
-    );
+    probe.say([SHOOT], Outcome::Healthy);
+    let failed = coordinator
+        .until(SHOOT, "its level has failed", |s| s.state() == FlowState::Failed)
+        .await;
+    assert_eq!((failed.level, step(&failed, MCM)), (Some(1), Step::Failed));
+    assert_eq!(seed.all(SHOOT), [1, -1, 0], "the next level does not start");
+    eventually("an Event tells of it", || {
+        seed.events(SHOOT, MCM).contains(&"ScaleUpFailed".to_owned())
+    })
+    .await;
+    let metrics = coordinator.metrics().await;
+    assert!(metrics.contains("watchdog_scaling_failed_levels 1"));
     seed.deployment(SHOOT, MCM, 1);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [1, 1, 1]);
 }
 
 #[tokio::test]

@@ -26,6 +26,19 @@ async fn start(options: &[&str]) -> (Seed, FakeProbe, Coordinator) {
     (seed, probe, coordinator)
 }
 
+/// Waits until everything that is left to do is kept back.
+async fn until_kept_back(coordinator: &Coordinator, direction: Direction) -> ShootScaling {
+    let what = format!("{direction:?} is kept back");
+    let wanted = |s: &ShootScaling| (s.direction(), s.state()) == (direction, FlowState::KeptBack);
+    coordinator.until(SHOOT, &what, wanted).await
+}
+
+/// Reports a loss and waits until the writes are kept back.
+async fn lose_observed(coordinator: &Coordinator, probe: &FakeProbe) -> ShootScaling {
+    probe.say([SHOOT], Outcome::LeasesExpired);
+    until_kept_back(coordinator, Direction::Down).await
+}
+
 async fn until_mode(coordinator: &Coordinator, mode: Mode) {
     coordinator
         .until(SHOOT, &format!("the mode is {mode:?}"), |s| s.mode() == mode)
@@ -90,68 +103,40 @@ async fn history_of_writes(coordinator: &Coordinator) -> Vec<(String, String, Wr
 }
 
 #[tokio::test]
-async fn a_whole_incident_is_decided_and_nothing_is_written() {
+async fn the_first_writes_are_kept_back_and_nothing_is_simulated_after_them() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    let down = coordinator.lose(&probe, SHOOT).await;
+    let down = lose_observed(&coordinator, &probe).await;
     assert_eq!((down.mode(), down.mode_from_annotation), (Mode::Observe, false));
-    assert!(!down.meltdown_protection_active, "nothing is really held down");
-    for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
-        let shown = resource(&down, name);
-        assert_eq!(
-            (shown.step(), shown.simulated),
-            (Step::Reached, true),
-            "{shown:?}"
-        );
-        assert_eq!(
-            (shown.spec_replicas, shown.recorded_replicas),
-            (Some(0), Some(count))
-        );
+    assert!(!down.meltdown_protection_active, "nothing is held down");
+    for (name, shown) in [(KCM, Step::Pending), (MCM, Step::KeptBack), (CA, Step::KeptBack)] {
+        assert_eq!(step(&down, name), shown, "{down:#?}");
     }
-    let up = coordinator.recover(&probe, SHOOT).await;
-    assert!(up.resources.iter().all(|shown| !shown.simulated), "{up:#?}");
+    assert_eq!(resource(&down, MCM).spec_replicas, Some(1));
+    // A renewed verdict keeps nothing back a second time.
+    probe.say([SHOOT], Outcome::LeasesExpired);
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(listed(&coordinator, Mode::Observe).await, 1);
     assert_eq!(listed(&coordinator, Mode::Protect).await, 0);
     let ended = incident(&coordinator).await;
     assert_eq!(
         (ended.in_mode_observe, ended.scaled_down, ended.scaled_up),
-        (true, 3, 3)
+        (true, 2, 0)
     );
+    assert!(ended.verdict_to_first_write.is_some(), "{ended:#?}");
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator");
     assert_eq!(ended.scale_down_lead_seconds, None, "nobody else has scaled");
 
-    let writes = history_of_writes(&coordinator).await;
-    assert!(
-        writes
-            .iter()
-            .all(|(_, _, result)| *result == WriteResult::KeptBack),
-        "{writes:?}"
-    );
-    let short: Vec<_> = writes
-        .iter()
-        .map(|(name, write, _)| format!("{name}: {write}"))
-        .collect();
-    assert_eq!(
-        short[2],
-        format!("{KCM}: record 2 replicas and scale to 0"),
-        "after both of the level before"
-    );
-    assert_eq!(
-        short[3..],
-        [
-            format!("{KCM}: scale from 0 to 2"),
-            format!("{KCM}: remove meltdown-protection-active"),
-            format!("{MCM}: scale from 0 to 1"),
-            format!("{MCM}: remove meltdown-protection-active"),
-            format!("{CA}: scale from 0 to 1"),
-            format!("{CA}: remove meltdown-protection-active"),
-        ]
-    );
+    let mut writes = history_of_writes(&coordinator).await;
+    writes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let write = || "record 1 replicas and scale to 0".to_owned();
+    let kept_back = |name: &str| (name.to_owned(), write(), WriteResult::KeptBack);
+    assert_eq!(writes, [kept_back(CA), kept_back(MCM)]);
     assert_eq!(seed.all_writes(), [""; 0]);
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
     let metrics = coordinator.metrics().await;
     for line in [
         &format!(
-            "watchdog_scaling_operations_total{{shoot=\"{SHOOT}\",direction=\"down\",result=\"kept_back\"}} 3"
+            "watchdog_scaling_operations_total{{shoot=\"{SHOOT}\",direction=\"down\",result=\"kept_back\"}} 2"
         ),
         "watchdog_scaling_shoots_by_mode{mode=\"observe\",source=\"seed\",end=\"never\"} 1",
     ] {
@@ -164,9 +149,9 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
 #[tokio::test]
 async fn events_are_written_on_request_and_nothing_else() {
     let (seed, probe, coordinator) = start(&["--mode=observe", "--observe-events"]).await;
-    coordinator.lose(&probe, SHOOT).await;
+    lose_observed(&coordinator, &probe).await;
     eventually("Events tell of it", || {
-        [KCM, MCM, CA]
+        [MCM, CA]
             .iter()
             .all(|name| seed.events(SHOOT, name) == ["WriteKeptBack"])
     })
@@ -178,16 +163,23 @@ async fn events_are_written_on_request_and_nothing_else() {
 #[tokio::test]
 async fn beside_another_watchdog_it_says_who_was_first() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    coordinator.lose(&probe, SHOOT).await;
-    for (name, count) in [(MCM, 1), (CA, 1), (KCM, 2)] {
+    lose_observed(&coordinator, &probe).await;
+    for (name, count) in [(MCM, 1), (CA, 1)] {
         seed.scale_as_dwd(SHOOT, name, Some(count), 0);
     }
+    // The next level rests on what the other one has done.
+    let wanted = |s: &ShootScaling| step(s, KCM) == Step::KeptBack;
     coordinator
-        .until(SHOOT, "what is really held down is shown", |s| {
-            s.meltdown_protection_active && s.resources.iter().all(|r| !r.simulated)
-        })
+        .until(SHOOT, "the next level is kept back", wanted)
         .await;
-    coordinator.recover(&probe, SHOOT).await;
+    seed.scale_as_dwd(SHOOT, KCM, Some(2), 0);
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert!(
+        down.meltdown_protection_active,
+        "what is really held down is shown"
+    );
+    probe.say([SHOOT], Outcome::Healthy);
+    until_kept_back(&coordinator, Direction::Up).await;
     for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
         seed.scale_as_dwd(SHOOT, name, None, count);
     }
@@ -197,23 +189,16 @@ async fn beside_another_watchdog_it_says_who_was_first() {
     assert_eq!(ended.scale_times.len(), 6, "{ended:#?}");
     for times in &ended.scale_times {
         assert_eq!(times.other, "dependency-watchdog");
-        assert!(times.would_scale_after_seconds.is_some() && times.other_scaled_after_seconds.is_some());
+        assert!(times.other_scaled_after_seconds.is_some());
+        let is_down = times.direction() == Direction::Down;
+        assert!(
+            times.would_scale_after_seconds.is_some() || !is_down,
+            "{ended:#?}"
+        );
     }
     let writes = history_of_writes(&coordinator).await;
-    let mut kept_back = writes.clone();
-    // Where the other one writes right between the decision and the write, that is a conflict, and decided again.
-    kept_back.retain(|(_, _, result)| *result != WriteResult::Conflict);
-    assert_eq!(
-        kept_back.len(),
-        9,
-        "each once, although another one wrote in between: {writes:?}"
-    );
-    assert!(
-        kept_back
-            .iter()
-            .all(|(_, _, result)| *result == WriteResult::KeptBack),
-        "{writes:?}"
-    );
+    let kept_back = |(_, _, result): &(_, _, WriteResult)| *result == WriteResult::KeptBack;
+    assert!(writes.iter().all(kept_back), "{writes:?}");
     assert_eq!(seed.all_writes(), [""; 0]);
 }
 
@@ -229,11 +214,8 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     let end = observed.mode_until.map(|until| until.seconds);
     assert_eq!((observed.mode_from_annotation, end), (true, Some(4_951_778_400)));
     seed.thaw(SHOOT, MCM);
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert!(
-        resource(&down, KCM).simulated && !resource(&down, MCM).simulated,
-        "{down:#?}"
-    );
+    let down = until_kept_back(&coordinator, Direction::Down).await;
+    assert_eq!(step(&down, KCM), Step::KeptBack, "{down:#?}");
     assert_eq!(seed.all(SHOOT), [2, 0, 0], "the next level was kept back");
     coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
@@ -242,7 +224,7 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     assert!(!writes.iter().any(|write| write.contains(KCM)), "{writes:?}");
     // The next loss finds nothing that is held down.
     let before = seed.all_writes().len();
-    coordinator.lose(&probe, SHOOT).await;
+    lose_observed(&coordinator, &probe).await;
     coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all_writes().len(), before);
 }
@@ -250,7 +232,7 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
 #[tokio::test]
 async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    coordinator.lose(&probe, SHOOT).await;
+    lose_observed(&coordinator, &probe).await;
     assert_eq!(seed.all_writes(), [""; 0]);
     seed.freeze(SHOOT, MCM);
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("protect"));
@@ -347,11 +329,10 @@ async fn malformed_annotations_are_named_and_change_nothing() {
 #[tokio::test]
 async fn a_crash_in_observe_costs_nothing_but_the_memory() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    coordinator.lose(&probe, SHOOT).await;
+    lose_observed(&coordinator, &probe).await;
     coordinator.kill();
     let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert!(resource(&down, KCM).simulated, "it is decided again: {down:#?}");
+    until_kept_back(&coordinator, Direction::Down).await;
     coordinator.recover(&probe, SHOOT).await;
     assert!(incident(&coordinator).await.in_mode_observe);
     assert_eq!(seed.all_writes(), [""; 0]);
@@ -388,8 +369,8 @@ async fn what_another_watchdog_takes_down_again_is_left_to_it() {
     until_written(&seed, SHOOT, &format!("scale {KCM} 2")).await;
     // The other one sees it otherwise, before the annotation is removed.
     seed.scale_as_dwd(SHOOT, KCM, Some(2), 0);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert_eq!(seed.all(SHOOT), [0, 1, 1]);
+    until_kept_back(&coordinator, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 0], "the next levels wait for it");
     let restores = seed.writes(SHOOT);
     let restores = restores
         .iter()
@@ -397,11 +378,8 @@ async fn what_another_watchdog_takes_down_again_is_left_to_it() {
     assert_eq!(restores.count(), 1);
     seed.thaw(SHOOT, KCM);
     seed.scale_as_dwd(SHOOT, KCM, None, 2);
-    coordinator
-        .until(SHOOT, "it is back", |s| {
-            !s.meltdown_protection_active && s.resources.iter().all(|r| !r.simulated)
-        })
-        .await;
+    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert!(!up.meltdown_protection_active);
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
 }
 
@@ -442,7 +420,7 @@ async fn a_mode_that_changes_all_the_time_breaks_no_order() {
 #[tokio::test]
 async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
-    coordinator.lose(&probe, SHOOT).await;
+    lose_observed(&coordinator, &probe).await;
     seed.delete(&keys::CLUSTERS, "", SHOOT);
     eventually_async("it is gone", async || {
         listed(&coordinator, Mode::Observe).await == 0
@@ -453,8 +431,7 @@ async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
         assert!(!metrics.contains(gone), "{gone} is in\n{metrics}");
     }
     seed.cluster_again(SHOOT, json!({}));
-    let up = coordinator.recover(&probe, SHOOT).await;
-    assert!(up.resources.iter().all(|shown| !shown.simulated), "{up:#?}");
+    coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all_writes(), [""; 0]);
 }
 
@@ -474,4 +451,25 @@ async fn off_leaves_what_a_hibernating_shoot_carries_until_it_is_removed() {
         until_written(&seed, SHOOT, &format!("clean {name}")).await;
     }
     assert_eq!(seed.all(SHOOT), [0, 0, 0], "others set the replicas");
+}
+
+/// gardenlet copies the annotations of a Shoot only when it reconciles the Shoot.
+#[tokio::test]
+async fn the_annotation_of_the_cluster_is_the_brake_and_takes_precedence() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("protect"));
+    seed.freeze(SHOOT, MCM);
+    probe.say([SHOOT], Outcome::LeasesExpired);
+    until_mcm_is_waited_for(&coordinator).await;
+    seed.modify(&keys::CLUSTERS, "", SHOOT, |cluster| {
+        cluster["metadata"]["annotations"][MODE_ANNOTATION] = "off".into();
+    });
+    until_mode(&coordinator, Mode::Off).await;
+    seed.thaw(SHOOT, MCM);
+    eventually("mcm is unready", || seed.ready(SHOOT, MCM) == 0).await;
+    seed.modify(&keys::CLUSTERS, "", SHOOT, |cluster| {
+        cluster["metadata"]["annotations"] = json!({});
+    });
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
 }

@@ -1,77 +1,90 @@
-//! Two replicas share the shoots.
+//! Two replicas elect a leader, and the other one is warm.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use anyhow::Context;
-use watchdog_proto::scaling::v1::{Action, Direction};
+use watchdog_proto::scaling::v1::Direction;
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::Coordinator;
 use crate::seed::{RECORDED, Seed, USER};
-use crate::{BOUND, KCM, MCM, SHOOT, eventually, eventually_async, wait};
+use crate::{BOUND, KCM, MCM, SHOOT, eventually, eventually_async};
 
 fn names() -> Vec<String> {
     (0..12).map(|i| format!("shoot--{i}")).collect()
 }
 
+/// A leader, and a standby.
+async fn two(seed: &Seed, probe: &FakeProbe) -> (Coordinator, Coordinator) {
+    let leader = Coordinator::start(seed, &[probe]).await;
+    (leader, standby(seed, probe).await)
+}
+
+async fn standby(seed: &Seed, probe: &FakeProbe) -> Coordinator {
+    let standby = Coordinator::launch(seed, "coordinator-1", &[probe], &[]).await;
+    standby.wait_ready().await;
+    standby
+}
+
+/// Returns true if a replica answers, and says that this one leads.
+async fn leads(replica: &Coordinator, name: &str) -> bool {
+    let shoot = replica.get("shoot--0").await;
+    shoot.is_some_and(|scaling| scaling.owner == name)
+}
+
 #[tokio::test]
-async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
+async fn one_replica_acts_and_the_other_one_passes_on_what_it_says_and_takes_over() {
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     for name in names() {
         seed.shoot(&name, 1, false).await;
     }
-    let first = Coordinator::start(&seed, &[&probe]).await;
-    let second = Coordinator::launch(&seed, "coordinator-1", &[&probe], &[]).await;
-    second.wait_ready().await;
-    let owners = wait::until("both own some, and agree on whom", BOUND, || async {
-        let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for name in names() {
-            let [of_first, of_second] = [first.get(&name).await, second.get(&name).await];
-            let of_first = of_first.context("unknown")?.owner;
-            anyhow::ensure!(of_second.context("unknown")?.owner == of_first);
-            owners.entry(of_first).or_default().push(name);
-        }
-        Ok((owners.len() == 2).then_some(owners))
-    });
-    let owners = owners.await.unwrap();
+    let (leader, standby) = two(&seed, &probe).await;
     for name in names() {
         probe.say([&name], Outcome::LeasesExpired);
     }
-    for (owner, shoots) in &owners {
-        let (owner, other) = if owner == "coordinator-0" {
-            (&first, &second)
-        } else {
-            (&second, &first)
-        };
-        for shoot in shoots {
-            owner.until_settled(shoot, Direction::Down).await;
-            // The other one reports what the owner says.
-            other.until_settled(shoot, Direction::Down).await;
-            eventually_async("both report the same", async || {
-                other.get(shoot).await == owner.get(shoot).await
-            })
-            .await;
-        }
-    }
     for name in names() {
-        assert_eq!(
-            seed.writes(&name).len(),
-            2,
-            "by one of them: {:?}",
-            seed.writes(&name)
-        );
+        leader.until_settled(&name, Direction::Down).await;
+        standby.until_settled(&name, Direction::Down).await;
+        eventually_async("both report the same", async || {
+            standby.get(&name).await == leader.get(&name).await
+        })
+        .await;
+        let writes = seed.writes(&name);
+        assert_eq!(writes.len(), 2, "by one of them: {writes:?}");
     }
-    // The other one goes on when its owner dies, after its lease has run out.
-    first.kill();
+    // The standby goes on when the leader dies, as soon as its Lease has run out.
+    leader.kill();
     for name in names() {
         probe.say([&name], Outcome::Healthy);
     }
     for name in names() {
-        second.until_settled(&name, Direction::Up).await;
+        standby.until_settled(&name, Direction::Up).await;
         assert_eq!(seed.all(&name), [1, 1, -1]);
     }
-    second.stop().await;
+    assert!(leads(&standby, "coordinator-1").await);
+    standby.stop().await;
+}
+
+#[tokio::test]
+async fn a_leader_that_stops_hands_over_at_once_in_the_middle_of_a_flow() {
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
+    seed.shoot("shoot--0", 1, false).await;
+    let (leader, standby) = two(&seed, &probe).await;
+    seed.freeze("shoot--0", MCM);
+    probe.say(["shoot--0"], Outcome::LeasesExpired);
+    eventually("the first level is written", || {
+        seed.replicas("shoot--0", MCM) == 0
+    })
+    .await;
+    leader.stop().await;
+    eventually_async("the other one leads", async || {
+        leads(&standby, "coordinator-1").await
+    })
+    .await;
+    seed.thaw("shoot--0", MCM);
+    standby.until_settled("shoot--0", Direction::Down).await;
+    assert_eq!(
+        seed.writes("shoot--0"),
+        [format!("down {MCM} 1"), format!("down {KCM} 1")]
+    );
 }
 
 /// The successor sees machine-controller-manager as it was before its predecessor scaled it up, and
@@ -79,35 +92,13 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
 #[tokio::test]
 async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    seed.shoot(SHOOT, 1, false).await;
-    let mut replicas = Vec::new();
-    for identity in ["coordinator-0", "coordinator-1"] {
-        let replica = Coordinator::launch(&seed, identity, &[&probe], &[]).await;
-        replica.wait_ready().await;
-        replicas.push((identity, replica));
+    for shoot in ["shoot--0", SHOOT] {
+        seed.shoot(shoot, 1, false).await;
     }
-    probe.say([SHOOT], Outcome::LeasesExpired);
-    eventually("all are down", || seed.all(SHOOT) == [0, 0, -1]).await;
-    // Not before it acted: the owner of a moment ago may be another one.
-    let owner = wait::until("they agree on who owns the shoot", BOUND, || async {
-        let mut owners = BTreeSet::new();
-        for (_, replica) in &replicas {
-            owners.extend(replica.get(SHOOT).await.map(|scaling| scaling.owner));
-        }
-        let is_known = |owner: &String| owners.len() == 1 && replicas.iter().any(|(name, _)| name == owner);
-        Ok(owners.first().filter(|owner| is_known(owner)).cloned())
-    });
-    let owner = owner.await.unwrap();
-    for (_, replica) in &replicas {
-        // Also the one that only looks on has seen it, in its own watches.
-        eventually_async("it has seen it", async || {
-            let planned = replica.planned(SHOOT, Direction::Down).await;
-            [KCM, MCM]
-                .iter()
-                .all(|name| planned[*name].action() == Action::None)
-        })
-        .await;
-    }
+    let leader = Coordinator::start(&seed, &[&probe]).await;
+    leader.lose(&probe, SHOOT).await;
+    // It sees at first that all are down.
+    let successor = standby(&seed, &probe).await;
 
     // One watch of each goes blind: it ends, and no new one is answered.
     let of_mcm = |entry: &AuditEntry| entry.verb == "watch" && entry.query.contains(MCM);
@@ -125,26 +116,24 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
     .await;
     probe.say([SHOOT], Outcome::Healthy);
     eventually("all are up", || seed.all(SHOOT) == [1, 1, -1]).await;
-    let (dying, mut left): (Vec<_>, Vec<_>) =
-        replicas.into_iter().partition(|(identity, _)| *identity == owner);
-    let (_, successor) = left.pop().unwrap();
-    // Before it owns the shoot: then it reads.
-    eventually_async("it sees one of them only", async || {
+    // It begins to lead with nothing to do.
+    probe.say([SHOOT], Outcome::Inconclusive);
+    leader.until_holding(SHOOT, "INCONCLUSIVE").await;
+    leader.kill();
+    eventually_async("it leads, and sees one of them only", async || {
+        if !leads(&successor, "coordinator-1").await {
+            return false;
+        }
         let planned = successor.planned(SHOOT, Direction::Down).await;
         assert_eq!(planned[MCM].spec_replicas, Some(0), "this is old");
         planned[KCM].spec_replicas == Some(1)
     })
     .await;
-    for (_, replica) in dying {
-        replica.kill();
-    }
 
     let up = seed.writes(SHOOT).len();
     probe.say([SHOOT], Outcome::LeasesExpired);
-    eventually("something is scaled down", || {
-        seed.replicas(SHOOT, MCM) == 0 || seed.replicas(SHOOT, KCM) == 0
-    })
-    .await;
+    // It has no watch of machine-controller-manager at all, and needs none.
+    eventually("all are down", || seed.all(SHOOT) == [0, 0, -1]).await;
     for fault in blind {
         seed.api.clear_fault(fault);
     }
@@ -160,24 +149,25 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
 #[tokio::test]
 async fn replicas_of_lease_probe_are_found_by_their_leases() {
     use tokio_util::sync::CancellationToken;
-    use watchdog_kube::membership::{Membership as _, MembershipConfig, Share, Timing};
+    use watchdog_kube::members::{FollowedMembers, MembersConfig, OwnLease};
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot("shoot--0", 1, false).await;
     let stop = CancellationToken::new();
     let kubeconfig = seed.files.kubeconfig(&seed.api, USER).unwrap();
-    let config = MembershipConfig {
+    let config = MembersConfig {
         client: watchdog_kube::client::seed(Some(&kubeconfig), "test")
             .await
             .unwrap(),
         namespace: "garden".into(),
         service: "lease-probe",
-        identity: "lease-probe-0".into(),
-        address: probe.address().to_string(),
         readiness: watchdog_runtime::readiness::Readiness::default(),
-        timing: Timing::PRODUCTION.faster(5),
     };
-    let (_membership, task) = Share::join(config, stop.clone());
-    let task = tokio::spawn(task.run());
+    let own = OwnLease {
+        identity: "lease-probe-0".into(),
+        address: probe.address().to_string().into(),
+    };
+    let (_members, task) = FollowedMembers::new(config, Some(own));
+    let task = tokio::spawn(task.run(stop.clone()));
     let coordinator = Coordinator::start(&seed, &[]).await;
     coordinator.lose(&probe, "shoot--0").await;
     // It leaves: what it reported no longer counts.

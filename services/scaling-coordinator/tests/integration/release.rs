@@ -3,7 +3,6 @@
 use clap::Parser;
 use scaling_coordinator::config::Args;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_kube::membership::Timing;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
@@ -31,7 +30,7 @@ impl Run {
             .unwrap();
         line.push("--release-all".to_owned());
         let mut config = Args::parse_from(line).check().unwrap();
-        config.timing = Timing::PRODUCTION.faster(5);
+        config.election = crate::FAST_ELECTION;
         let (options, output) = (config.release.clone().unwrap(), CapturedOutput::default());
         let run = scaling_coordinator::app::release::run(config, options, output.clone());
         Self {
@@ -104,15 +103,14 @@ async fn what_is_held_down_is_restored_in_order_and_nothing_else_is_touched() {
         "{stdout}"
     );
     assert_eq!(lines.last(), Some(&"nothing is held down"));
-    let lease = seed.api.store().find(
-        &keys::LEASES,
-        "garden",
-        "dependency-watchdog-scaling-coordinator-release",
-    );
+    let lease = seed
+        .api
+        .store()
+        .find(&keys::LEASES, "garden", scaling_coordinator::app::LEADER_LEASE);
     assert_eq!(
         lease.unwrap().text("/spec/holderIdentity"),
         "",
-        "its membership is released"
+        "its leadership is released"
     );
 }
 
@@ -161,7 +159,7 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
 async fn it_waits_until_the_coordinator_has_stopped() {
     let (seed, probe, coordinator) = one_shoot(2, true).await;
     coordinator.lose(&probe, SHOOT).await;
-    // Without anybody to stop the coordinator it gives up, and has not even joined.
+    // Without anybody to stop the coordinator it gives up, and has written nothing.
     let (result, _) = Run::start(&seed, "release", &["--release-timeout=3s"])
         .end()
         .await;

@@ -1,11 +1,11 @@
 //! The seed's etcd is restored from a backup: resource versions are lower than before.
 
 use watchdog_proto::scaling::v1::{Direction, Step};
-use watchdog_sandbox::Rule;
+use watchdog_sandbox::store::Backup;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::Coordinator;
-use crate::seed::{PROTECTED, RECORDED, Seed, USER};
+use crate::seed::{PROTECTED, RECORDED, Seed};
 use crate::{KCM, MCM, SHOOT, eventually};
 
 /// Changes objects of another shoot, so that the backup is 200 revisions older.
@@ -25,6 +25,22 @@ async fn start() -> (Seed, FakeProbe, Coordinator) {
     (seed, probe, coordinator)
 }
 
+/// Restores the backup, waits until the coordinator has ended because of it, and starts another one.
+async fn restore(seed: &Seed, probe: &FakeProbe, coordinator: Coordinator, backup: &Backup) -> Coordinator {
+    // An API server whose etcd is restored is restarted.
+    seed.api.stop().await.unwrap();
+    seed.api.restore(backup);
+    eventually("its watches fail", || {
+        let failures = coordinator.bound.readiness.lines().join("\n");
+        failures.contains("deployment/")
+    })
+    .await;
+    seed.api.resume().await.unwrap();
+    let error = coordinator.until_failed().await;
+    assert!(error.contains("etcd was restored"), "{error}");
+    Coordinator::start(seed, &[probe]).await
+}
+
 #[tokio::test]
 async fn in_the_middle_of_a_flow_down() {
     let (seed, probe, coordinator) = start().await;
@@ -33,7 +49,7 @@ async fn in_the_middle_of_a_flow_down() {
     seed.freeze(SHOOT, MCM);
     probe.say([SHOOT], Outcome::LeasesExpired);
     coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
-    seed.api.restore(&up);
+    let coordinator = restore(&seed, &probe, coordinator, &up).await;
     seed.thaw(SHOOT, MCM);
     coordinator.until_settled(SHOOT, Direction::Down).await;
     assert_eq!(seed.all(SHOOT), [0, 0, -1]);
@@ -51,48 +67,13 @@ async fn in_the_middle_of_a_flow_up() {
     seed.freeze(SHOOT, KCM);
     probe.say([SHOOT], Outcome::Healthy);
     coordinator.until_step(SHOOT, KCM, Step::Waiting).await;
-    seed.api.restore(&down);
-    assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+    let coordinator = restore(&seed, &probe, coordinator, &down).await;
     seed.thaw(SHOOT, KCM);
     coordinator.until_settled(SHOOT, Direction::Up).await;
     assert_eq!(seed.all(SHOOT), [2, 1, -1]);
     for name in [KCM, MCM] {
         assert_eq!(seed.annotation(SHOOT, name, PROTECTED), None);
     }
-}
-
-#[tokio::test]
-async fn a_level_that_etcd_has_forgotten_comes_first() {
-    let (seed, probe, coordinator) = start().await;
-    let up = seed.api.store().backup();
-    time_passes(&seed);
-    // The second level waits, so that etcd can be restored between the two.
-    seed.api.deny(Rule {
-        user: Some(USER.to_owned()),
-        verbs: vec!["patch".to_owned()],
-        names: vec![KCM.to_owned()],
-        ..Rule::default()
-    });
-    probe.say([SHOOT], Outcome::LeasesExpired);
-    eventually("the write of the second level is refused", || {
-        seed.attempts(SHOOT).contains(&format!("down {KCM} 2: 403"))
-    })
-    .await;
-    let requests = seed.api.audit().last().map_or(0, |entry| entry.id);
-    let before = seed.writes(SHOOT).len();
-    seed.api.restore(&up);
-    // A real API server is away for seconds; a write within the milliseconds before the watches break is as old as they
-    // are.
-    eventually("the resources are listed again", || {
-        let mut entries = seed.api.audit_since(requests).into_iter();
-        entries.any(|e| e.user == USER && e.path.ends_with("/deployments") && e.query.contains("limit=500"))
-    })
-    .await;
-    seed.api.allow_all();
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    let mut writes = seed.writes(SHOOT).split_off(before);
-    writes.retain(|write| !write.ends_with(": 403"));
-    assert_eq!(writes, [format!("down {MCM} 1"), format!("down {KCM} 2")]);
 }
 
 #[tokio::test]
@@ -103,12 +84,8 @@ async fn when_nothing_is_under_way() {
     time_passes(&seed);
     coordinator.recover(&probe, SHOOT).await;
     let before = seed.writes(SHOOT).len();
-    seed.api.restore(&down);
     // Its watches go on from versions that do not exist yet and bring nothing.
-    eventually("the shoot is restored again", || {
-        seed.all(SHOOT) == [2, 1, -1] && seed.annotation(SHOOT, MCM, PROTECTED).is_none()
-    })
-    .await;
+    let coordinator = restore(&seed, &probe, coordinator, &down).await;
     coordinator.until_settled(SHOOT, Direction::Up).await;
     let writes = seed.writes(SHOOT).split_off(before);
     let expected = [(KCM, 2), (MCM, 1)]

@@ -25,15 +25,14 @@ pub struct Rules {
     pub permit: bool,
     /// At most one replica acts.
     pub exclusive: bool,
-    /// A read is answered with what is true; otherwise with what the watch of the replica shows, which is as good as
-    /// no read.
+    /// A level starts on what was just read; otherwise on what the watches have shown.
     pub reads: bool,
-    /// Knowledge from an earlier ownership epoch no longer counts.
+    /// Knowledge from before another replica led counts no longer.
     pub anew: bool,
     /// S3 and S5 are judged; not where a search breaks them on purpose and looks at the counts alone.
     pub judged: bool,
-    /// A request that is never answered ends at its deadline.
-    pub deadline: bool,
+    /// Right before a write its direction is checked again.
+    pub checked: bool,
     /// The protected state is in the API server; otherwise a crash loses the recorded counts.
     pub durable: bool,
 }
@@ -55,7 +54,7 @@ impl Default for Rules {
             reads: true,
             anew: true,
             judged: true,
-            deadline: true,
+            checked: true,
             durable: true,
         }
     }

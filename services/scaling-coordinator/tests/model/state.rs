@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
+use scaling_coordinator::domain::attempts::FlowHints;
 use scaling_coordinator::domain::decision::{Outcome as Says, ReceivedVerdict, StreamCounts, decide};
-use scaling_coordinator::domain::flow::{Action, Flow};
+use scaling_coordinator::domain::next_step::{Request, next_step};
 use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
 
@@ -75,14 +76,25 @@ struct Coordinator {
     acts: bool,
     /// A new process: it lists everything before it acts.
     lists: bool,
-    flow: Flow,
+    hints: FlowHints,
     view: [Object; 2],
+    /// The objects that were read just now.
+    read: [bool; 2],
     cluster: bool,
-    /// The requests of its last reconciliation that were not made yet.
-    queued: Vec<Action>,
+    /// The requests of its turn that were not made yet.
+    queued: Vec<Sent>,
+    /// Its turn has begun: what follows from news must wait for the end of it.
+    has_turn: bool,
     /// When it reconciles again although nothing happens.
     wake: Option<Instant>,
-    sent: Vec<Action>,
+    sent: Vec<Sent>,
+}
+
+/// A request, and the direction for which it is made.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Sent {
+    request: Request,
+    direction: Direction,
 }
 
 /// One state of everything around the shoot.
@@ -94,7 +106,7 @@ pub struct ModelState {
     allowed: bool,
     verdict: CombinedVerdict,
     coordinators: [Coordinator; 2],
-    late: Vec<Action>,
+    late: Vec<Sent>,
     now: Instant,
     left: Budget,
     /// How it began.
@@ -118,10 +130,12 @@ impl ModelState {
         let coordinator = |acts| Coordinator {
             acts,
             lists: false,
-            flow: Flow::default(),
+            hints: FlowHints::default(),
             view: objects.clone(),
+            read: [false; 2],
             cluster: true,
             queued: Vec::new(),
+            has_turn: false,
             wake: None,
             sent: Vec::new(),
         };
@@ -163,14 +177,14 @@ impl ModelState {
             Event::Send(c, action) if self.send(c, action, rules)? => return self.check(),
             Event::Send(..) => {}
             Event::Answer(c, action, fate) => {
-                let action = self.coordinators[c].sent.remove(action);
+                let sent = self.coordinators[c].sent.remove(action);
                 self.left.losses -= u8::from(fate != RequestFate::Answered);
-                self.answer(c, action, fate, rules)?;
+                self.answer(c, sent, fate, rules)?;
             }
             Event::Arrive(late) => {
-                let action = self.late.remove(late);
-                let i = index(&action);
-                if self.apply(&action, rules)? {
+                let sent = self.late.remove(late);
+                let i = index(&sent.request);
+                if self.apply(&sent, rules)? {
                     self.objects[i].surprise = self.objects[i].version;
                 }
             }
@@ -197,6 +211,9 @@ impl ModelState {
             Event::Jump => {
                 self.left.jumps -= 1;
                 self.now = self.wake().unwrap_or(self.now);
+                for coordinator in &mut self.coordinators {
+                    coordinator.read = [false; 2];
+                }
             }
         }
         self.reconcile(rules);
@@ -217,19 +234,28 @@ impl ModelState {
     }
 
     fn reconcile_one(&mut self, c: usize, rules: Rules) {
+        if self.coordinators[c].has_turn {
+            let coordinator = &self.coordinators[c];
+            if !(coordinator.queued.is_empty() && coordinator.sent.is_empty()) {
+                return;
+            }
+        }
         let direction = self.direction(c, rules);
         let dependents = dependents(rules, rules.order);
         let coordinator = &mut self.coordinators[c];
-        let view = dependents.iter().zip(&coordinator.view);
-        let dependents: Vec<_> = view
-            .map(|(config, object)| Dependent {
+        let seen = dependents.iter().zip(&coordinator.view).zip(coordinator.read);
+        let dependents: Vec<_> = seen
+            .map(|((config, object), read)| Dependent {
                 config,
                 dropped: false,
                 observed: Observed::Present(object.seen()),
+                read: read || !rules.reads,
             })
             .collect();
-        let steps = coordinator.flow.next(self.now, direction, &dependents);
-        (coordinator.queued, coordinator.wake) = (steps.actions, steps.wake);
+        let next = next_step(self.now, direction, &dependents, &mut coordinator.hints);
+        let sent = |request| direction.map(|direction| Sent { request, direction });
+        coordinator.queued = next.requests.into_iter().filter_map(sent).collect();
+        (coordinator.has_turn, coordinator.wake) = (false, next.wake);
     }
 
     fn direction(&self, c: usize, rules: Rules) -> Option<Direction> {
@@ -240,6 +266,8 @@ impl ModelState {
             outcome,
             observer: observer.into(),
             observed: self.now,
+            outcome_since: self.now,
+            list_revision: 0,
             sent: self.now,
             valid_until: if valid || !rules.validity {
                 self.now + Duration::from_secs(1)

@@ -226,9 +226,7 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
                 .map_or("?", |reference| &reference.name);
             format!("{name} {}: {}", text::step(resource.step()), resource.message)
         }
-        (FlowState::Settled, _) if scaling.resources.iter().any(|resource| resource.simulated) => {
-            "nothing: the mode is observe".to_owned()
-        }
+        (FlowState::KeptBack, _) => "nothing: the mode is observe".to_owned(),
         (FlowState::Settled, _) if scaling.direction() == Direction::Down => {
             "held down until the leases are renewed".to_owned()
         }

@@ -84,7 +84,6 @@ pub(crate) fn resource(name: &str, level: i32, step: scaling::Step) -> scaling::
         target_replicas: Some(0),
         attempts: 1,
         message: "It has 1 ready replica.".to_owned(),
-        simulated: false,
     }
 }
 

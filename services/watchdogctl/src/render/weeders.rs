@@ -103,18 +103,21 @@ fn left_alone(weeders: &[Weeder], frame: &Frame) -> String {
         "LEFT ALONE",
         "CONTAINER",
         "SINCE",
+        "REASON",
         "EXIT",
         "TERMINATION MESSAGE",
     ]);
     for weeder in weeders {
         let (namespace, _) = name(weeder.key.as_ref());
         for pod in &weeder.left_alone {
+            let reason = text::bare(pod.reason().as_str_name(), "KEEP_REASON_").to_lowercase();
             let exit = format!("{} {}", text::number(pod.exit_code), pod.exit_reason);
             table.row([
                 namespace.into(),
                 pod.pod.as_str().into(),
                 pod.container.as_str().into(),
                 text::since(pod.at.as_ref(), frame.now).into(),
+                reason.into(),
                 exit.trim().into(),
                 pod.exit_message.as_str().into(),
             ]);
@@ -213,6 +216,7 @@ mod tests {
             exit_reason: "OOMKilled".to_owned(),
             exit_message: "out of memory".to_owned(),
             at: testing::ago(5),
+            reason: watchdog_proto::weeder::v1::KeepReason::YoungerThanRecovery.into(),
             ..Default::default()
         };
         let refused = PodDeletion {
@@ -228,9 +232,8 @@ mod tests {
         };
         let text = weeders(&[weeder], &testing::pipe());
         assert!(
-            text.contains(
-                "shoot--a--b  kube-scheduler-0  main       5s (00:39:55Z)  137 OOMKilled  out of memory\n"
-            ),
+            text.contains("5s (00:39:55Z)  younger_than_recovery  137 OOMKilled  out of memory\n")
+                && text.contains("shoot--a--b  kube-scheduler-0  main "),
             "{text}"
         );
         assert!(text.contains("refused"), "{text}");

@@ -2,22 +2,20 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, ObjectReference, PodStatus};
+use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, PodStatus};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
-use watchdog_api::names::SERVICE_NAME_LABEL;
+use watchdog_api::names::{LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
+use watchdog_api::unix_time::UnixTime;
 use watchdog_api::{keep, trimmed};
 
 use super::malformed;
 use super::trimmed::meta;
-use crate::domain::evidence::{ContainerStop, EndpointPod};
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::namespaces::Namespace;
 use crate::domain::pods::{ControllerRef, CrashLoop, Pod};
-use crate::domain::readiness::{Endpoints, Slice};
-use watchdog_api::unix_time::UnixTime;
+use crate::domain::readiness::{Endpoints, Slice, SliceWrite};
 
 /// Characters of a termination message that are kept; the kubelet allows 4 KiB.
 const MAX_EXIT_MESSAGE: usize = 200;
@@ -49,13 +47,6 @@ pub(crate) struct EndpointsObject {
     subsets: Lenient<Subsets>,
 }
 
-/// A `v1` Namespace.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct NamespaceObject {
-    #[serde(default, deserialize_with = "meta")]
-    metadata: ObjectMeta,
-}
-
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
 struct TrimmedPodStatus(PodStatus);
@@ -77,27 +68,16 @@ impl PodObject {
     pub(crate) fn into_pod(self) -> Option<Pod> {
         let meta = self.metadata;
         let key = key_of(&meta)?;
-        let (mut restarted, mut containers, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        let mut containers = Vec::new();
         match self.status {
+            // kubelet starts nothing again in a pod that has ended, such as one that was evicted.
+            Lenient::Ok(TrimmedPodStatus(status))
+                if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => {}
             Lenient::Ok(TrimmedPodStatus(status)) => {
-                let stays_down = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
-                let init = status.init_container_statuses.unwrap_or_default().into_iter();
-                let main = status.container_statuses.unwrap_or_default().into_iter();
-                let init = init.map(|status| (true, status));
-                let main = main.map(|status| (false, status));
-                for (init, status) in init.chain(main) {
-                    let ended_at = ended_at(&status);
-                    if status.restart_count > 0 {
-                        restarted.push(status.name.clone());
-                    }
-                    if status.restart_count > 0 || ended_at.is_some() {
-                        ends.push(ended_at);
-                    }
-                    // kubelet starts nothing again in a pod that has ended, such as one that was evicted.
-                    if !stays_down {
-                        containers.push(crash_loop(init, status));
-                    }
-                }
+                let init = status.init_container_statuses.into_iter().flatten();
+                let main = status.container_statuses.into_iter().flatten();
+                containers.extend(init.map(|status| crash_loop(true, status)));
+                containers.extend(main.map(|status| crash_loop(false, status)));
             }
             Lenient::Malformed(reason) => malformed("pod", &key.namespace, &key.name, &reason),
         }
@@ -114,34 +94,9 @@ impl PodObject {
             }),
             created: moment(meta.creation_timestamp.as_ref()),
             deleting: meta.deletion_timestamp.is_some(),
-            restarted,
             crashes: CrashLoop::of(containers),
-            last_ended: ends
-                .into_iter()
-                .collect::<Option<Vec<_>>>()
-                .and_then(|ends| ends.into_iter().max()),
             key,
         })
-    }
-
-    /// For a pod behind an endpoint.
-    pub(crate) fn endpoint_pod(&self) -> EndpointPod {
-        let owner = controller(self.metadata.owner_references.as_deref());
-        let status = self.status.as_result().ok();
-        let mut conditions = status
-            .and_then(|TrimmedPodStatus(status)| status.conditions.as_ref())
-            .into_iter()
-            .flatten();
-        let ready = conditions.find(|condition| condition.type_ == "Ready");
-        EndpointPod {
-            created: moment(self.metadata.creation_timestamp.as_ref()),
-            ready: ready.and_then(|ready| {
-                let since = moment(ready.last_transition_time.as_ref())?;
-                Some((ready.status == "True", since))
-            }),
-            replaces_in_place: owner.is_some_and(|owner| owner.kind == "StatefulSet"),
-            stops: status.map(container_stops).unwrap_or_default(),
-        }
     }
 }
 
@@ -154,31 +109,6 @@ fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
 
 fn moment(time: Option<&Time>) -> Option<UnixTime> {
     time.map(|Time(time)| UnixTime::from(*time))
-}
-
-/// When a container failed last: a moment ago, or before its present run.
-fn ended_at(status: &ContainerStatus) -> Option<UnixTime> {
-    let failed = status.state.as_ref().and_then(|state| state.terminated.as_ref());
-    let failed = failed.filter(|ended| ended.exit_code != 0);
-    let before = status
-        .last_state
-        .as_ref()
-        .and_then(|state| state.terminated.as_ref());
-    moment(failed.or(before)?.finished_at.as_ref())
-}
-
-/// The last time that each container of a pod did not run.
-fn container_stops(TrimmedPodStatus(status): &TrimmedPodStatus) -> Vec<ContainerStop> {
-    let containers = status.container_statuses.iter().flatten();
-    let stop = |container: &ContainerStatus| {
-        let ended = container.last_state.as_ref()?.terminated.as_ref()?;
-        let running = container.state.as_ref().and_then(|state| state.running.as_ref());
-        Some(ContainerStop {
-            ended_at: moment(ended.finished_at.as_ref())?,
-            started_at: moment(running?.started_at.as_ref())?,
-        })
-    };
-    containers.filter_map(stop).collect()
 }
 
 /// The reason for which a container waits, and how its last run ended.
@@ -212,31 +142,38 @@ fn is_ready(endpoint: &Endpoint) -> bool {
     conditions.is_none_or(|conditions| conditions.ready.unwrap_or(true) && conditions.serving.unwrap_or(true))
 }
 
-/// A slice with these endpoints: whether each is ready, and its target. A malformed object counts as having none.
+/// A slice with these endpoints, by whether each is ready. A malformed object counts as having none.
 fn slice(
     kind: &'static str,
-    key: NamespacedName,
+    meta: &ObjectMeta,
     service: Option<Arc<str>>,
-    endpoints: Result<Vec<(bool, Option<&ObjectReference>)>, &str>,
-) -> Slice {
-    let is_pod = |target: &&ObjectReference| target.kind.as_deref() == Some("Pod");
-    let pod = |target: Option<&ObjectReference>| target.filter(is_pod)?.name.as_deref().map(Into::into);
-    let (endpoints, pods) = match endpoints {
-        Ok(endpoints) => (
-            Endpoints::of(endpoints.iter().map(|(ready, _)| *ready)),
-            endpoints.into_iter().map(|(_, target)| pod(target)).collect(),
-        ),
-        Err(reason) => {
-            malformed(kind, &key.namespace, &key.name, reason);
-            (Endpoints::default(), None)
-        }
-    };
-    Slice {
+    endpoints: Result<Vec<bool>, &str>,
+) -> Option<Slice> {
+    let key = key_of(meta)?;
+    let endpoints = endpoints.map(Endpoints::of).unwrap_or_else(|reason| {
+        malformed(kind, &key.namespace, &key.name, reason);
+        Endpoints::default()
+    });
+    let triggered = meta
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(LAST_CHANGE_ANNOTATION));
+    Some(Slice {
         key,
         service,
         endpoints,
-        pods,
-    }
+        write: write(meta),
+        triggered: triggered.and_then(|at| Some(UnixTime::from(at.parse::<jiff::Timestamp>().ok()?))),
+    })
+}
+
+/// The last write of an object. The API server puts its own time into managedFields with every write that changes
+/// something.
+fn write(meta: &ObjectMeta) -> Option<SliceWrite> {
+    let times = meta.managed_fields.iter().flatten();
+    let second = times.filter_map(|entry| moment(entry.time.as_ref())).max()?;
+    let version = meta.resource_version.as_ref()?.parse().ok()?;
+    Some(SliceWrite { second, version })
 }
 
 // === impl SliceObject ===
@@ -244,18 +181,12 @@ fn slice(
 impl SliceObject {
     /// None when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
-        let key = key_of(&self.metadata)?;
-        let service = self
-            .metadata
-            .labels
-            .and_then(|mut labels| labels.remove(SERVICE_NAME_LABEL));
-        let endpoints = self.endpoints.as_result().map(|SliceEndpoints(endpoints)| {
-            let endpoints = endpoints.iter().flatten();
-            endpoints
-                .map(|endpoint| (is_ready(endpoint), endpoint.target_ref.as_ref()))
-                .collect()
-        });
-        Some(slice("endpointslice", key, service.map(Into::into), endpoints))
+        let labels = self.metadata.labels.as_ref();
+        let service = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL));
+        let service = service.map(|service| service.as_str().into());
+        let endpoints = self.endpoints.as_result();
+        let endpoints = endpoints.map(|SliceEndpoints(all)| all.iter().flatten().map(is_ready).collect());
+        slice("endpointslice", &self.metadata, service, endpoints)
     }
 }
 
@@ -264,32 +195,15 @@ impl SliceObject {
 impl EndpointsObject {
     /// The one slice of its service; none when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
-        let key = key_of(&self.metadata)?;
         let endpoints = self.subsets.as_result().map(|Subsets(subsets)| {
             let addresses = subsets.iter().flatten().flat_map(|subset| {
-                let ready = subset.addresses.iter().flatten().map(|address| (true, address));
-                let not_ready = subset.not_ready_addresses.iter().flatten();
-                ready.chain(not_ready.map(|address| (false, address)))
+                let ready = subset.addresses.iter().flatten().map(|_| true);
+                ready.chain(subset.not_ready_addresses.iter().flatten().map(|_| false))
             });
-            addresses
-                .map(|(ready, address)| (ready, address.target_ref.as_ref()))
-                .collect()
+            addresses.collect()
         });
-        let service = Some(key.name.clone());
-        Some(slice("endpoints", key, service, endpoints))
-    }
-}
-
-// === impl NamespaceObject ===
-
-impl NamespaceObject {
-    /// With its name; none when the object has none.
-    pub(crate) fn into_namespace(self) -> Option<(String, Namespace)> {
-        let namespace = Namespace {
-            uid: self.metadata.uid.unwrap_or_default(),
-            terminating: self.metadata.deletion_timestamp.is_some(),
-        };
-        Some((self.metadata.name?, namespace))
+        let service = self.metadata.name.as_deref().map(Into::into);
+        slice("endpoints", &self.metadata, service, endpoints)
     }
 }
 
@@ -298,14 +212,12 @@ impl NamespaceObject {
 trimmed!(PodObject, v1::Pod);
 trimmed!(SliceObject, EndpointSlice);
 trimmed!(EndpointsObject, v1::Endpoints);
-trimmed!(NamespaceObject, v1::Namespace);
 
 // === reading ===
 
 impl Subset for TrimmedPodStatus {
     const KEEP: Keep = Keep::Fields(&[
         ("phase", Keep::All),
-        ("conditions", keep! { "type", "status", "lastTransitionTime" }),
         ("initContainerStatuses", CONTAINER_STATUS),
         ("containerStatuses", CONTAINER_STATUS),
     ]);
@@ -316,24 +228,16 @@ const CONTAINER_STATUS: Keep = keep! {
     "restartCount",
     "state" => {
         "waiting" => { "reason" },
-        "running" => { "startedAt" },
-        "terminated" => { "exitCode", "finishedAt" },
     },
     "lastState" => { "terminated" => { "exitCode", "reason", "message", "finishedAt" } },
 };
 
 impl Subset for SliceEndpoints {
-    const KEEP: Keep = keep! {
-        "conditions" => { "ready", "serving" },
-        "targetRef" => { "kind", "name" },
-    };
+    const KEEP: Keep = keep! { "conditions" => { "ready", "serving" } };
 }
 
 impl Subset for Subsets {
-    const KEEP: Keep = keep! {
-        "addresses" => { "targetRef" => { "kind", "name" } },
-        "notReadyAddresses" => { "targetRef" => { "kind", "name" } },
-    };
+    const KEEP: Keep = keep! { "addresses" => {}, "notReadyAddresses" => {} };
 }
 
 fn key_of(meta: &ObjectMeta) -> Option<NamespacedName> {

@@ -1,14 +1,12 @@
-//! Runs the rules: the state, the schedule of requests, and the worker that makes them.
+//! Runs the rule: the state that follows from the watches, and the worker that deletes.
 
 use tracing::Span;
 
 use crate::domain::namespaced_name::NamespacedName;
 
-pub(crate) mod manager;
 mod seed_updates;
 pub(crate) mod shared;
 pub(crate) mod state;
-pub(crate) mod task;
 pub(crate) mod worker;
 
 /// The span of all that happens to the weeder of a service.

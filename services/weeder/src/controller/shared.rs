@@ -1,8 +1,12 @@
 //! The state that all parts share, behind a lock, with a clock and the streams that show the state.
 
+use std::sync::Arc;
+
+use futures::future::OptionFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::Notified};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use watchdog_api::weeder::WeederConfig;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::server::StateStore;
@@ -19,25 +23,22 @@ use watchdog_api::unix_time::UnixTime;
 pub(crate) struct SharedState {
     state: Mutex<WeederState>,
     clock: Clock,
-    /// The readiness of the services in the namespaces of this replica.
+    /// The readiness of the configured services.
     pub(crate) services: StateStore<NamespacedName, ServiceState>,
     pub(crate) weeders: StateStore<NamespacedName, Weeder>,
     work: Notify,
+    phases: Notify,
 }
 
 impl SharedState {
-    /// `owns` says whether this replica owns a namespace.
-    pub(crate) fn new(
-        config: &WeederConfig,
-        clock: Clock,
-        owns: impl Fn(&str) -> bool + Send + 'static,
-    ) -> Self {
+    pub(crate) fn new(config: &WeederConfig, clock: Clock) -> Self {
         Self {
-            state: Mutex::new(WeederState::new(config, owns)),
+            state: Mutex::new(WeederState::new(config)),
             clock,
             services: StateStore::new(),
             weeders: StateStore::new(),
             work: Notify::new(),
+            phases: Notify::new(),
         }
     }
 
@@ -50,10 +51,11 @@ impl SharedState {
         self.clock.instant_at(moment.0)
     }
 
-    /// Changes the state and notifies the worker.
+    /// Changes the state and notifies the worker, and the task that advances the weeders.
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut WeederState, UnixTime) -> T) -> T {
         let result = self.plan(change);
         self.work.notify_one();
+        self.phases.notify_one();
         result
     }
 
@@ -75,8 +77,25 @@ impl SharedState {
         self.work.notified()
     }
 
+    /// Starts, ends and forgets weeders when it is time, until `stop` is cancelled.
+    pub(crate) async fn advance(self: Arc<Self>, stop: CancellationToken) -> anyhow::Result<()> {
+        loop {
+            let due = self.plan(|state, now| {
+                state.advance(now);
+                state.next_weeder_due()
+            });
+            self.work.notify_one();
+            let due = due.map(|due| tokio::time::sleep_until(self.instant(due)));
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = self.phases.notified() => {}
+                Some(()) = OptionFuture::from(due) => {}
+            }
+        }
+    }
+
     fn publish(&self, state: &mut WeederState) {
-        for (key, service) in state.take_published() {
+        for (key, service) in state.take_changed_services() {
             match service {
                 Some(service) => {
                     let (ready, endpoints) = (service.endpoints.is_ready(), service.endpoints);
@@ -87,7 +106,7 @@ impl SharedState {
                 None => self.services.remove(&key),
             }
         }
-        for (key, weeder) in state.manager.take_changed() {
+        for (key, weeder) in state.take_changed_weeders() {
             match weeder {
                 Some(weeder) => {
                     self.report(&weeder);
@@ -102,13 +121,13 @@ impl SharedState {
     fn report(&self, weeder: &Weeder) {
         let _span = weeder_span(&weeder.key).entered();
         let before = self.weeders.get(&weeder.key);
-        let before = before.filter(|before| before.started_at == weeder.started_at);
+        let before = before.filter(|before| before.recovery == weeder.recovery || !weeder.is_live());
         let was = before.map_or(Phase::Queued, |before| before.phase);
         if was == Phase::Queued && weeder.phase == Phase::Active {
             metrics::STARTED.inc(());
-            if weeder.first_sight {
-                // Thousands at a start.
-                tracing::debug!("service was ready already; weeder started");
+            if weeder.recovery.first_sight {
+                let since = weeder.recovery.at;
+                tracing::info!(%since, "service recovered a short while ago; weeder started");
             } else {
                 tracing::info!("service became ready; weeder started");
             }
@@ -120,11 +139,7 @@ impl SharedState {
             };
             metrics::ENDED.inc(how);
             let (how, deleted, why) = (how.as_str(), weeder.deleted, &*weeder.message);
-            if weeder.first_sight && deleted == 0 {
-                tracing::debug!(how, why, "weeder ended");
-            } else {
-                tracing::info!(how, deleted, why, "weeder ended");
-            }
+            tracing::info!(how, deleted, why, "weeder ended");
         }
     }
 }

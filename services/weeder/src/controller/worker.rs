@@ -1,4 +1,4 @@
-//! Makes the requests that the manager asks for, a bounded number at a time, and reports what was found.
+//! Deletes the pods that the state gives, a bounded number at a time, while this replica leads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,20 @@ use watchdog_api::policy::Mode;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::client::REQUEST_DEADLINE;
 use watchdog_kube::events::{EventSink, Notice};
-use watchdog_kube::membership::Share;
+use watchdog_kube::leadership::Leadership;
 
 use super::shared::SharedState;
-use super::task::{Deletion, EndpointRead, Finding, Task};
+use super::state::{Deletion, Finding};
 use super::weeder_span;
 use crate::cluster::pace::Pace;
-use crate::cluster::{pod_requests, reference};
-use crate::domain::attempts::MAX_DELETIONS;
-use crate::domain::backoff;
+use crate::cluster::{deletion, reference};
 use crate::domain::failure::RequestFailure;
-use crate::domain::flapping::SETTLED;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::pods::{CrashLoop, Pod};
-use crate::metrics::{self, DeletionAnswer, DeletionEffect, Discovered, EndpointReadResult};
+use crate::domain::pods::Pod;
+use crate::domain::rule::KeepReason;
+use crate::metrics::{self, DeletionAnswer, Discovered};
 
-/// Requests at one time, each on a connection of its own (kube's client speaks HTTP/1.1). Their number a second is
+/// Deletions at one time, each on a connection of its own (kube's client speaks HTTP/1.1). Their number a second is
 /// bounded by `--request-rate`.
 pub(crate) const MAX_REQUESTS: usize = 32;
 
@@ -36,54 +34,58 @@ pub(crate) const MAX_REQUESTS: usize = 32;
 const LEAST_DEADLINE: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
-pub(crate) struct RequestWorker {
+pub(crate) struct DeletionWorker {
     pub(crate) state: Arc<SharedState>,
     /// Permits each deletion.
-    pub(crate) membership: Share,
-    /// For deletions, each in its turn by `pace`.
+    pub(crate) leadership: Leadership,
+    /// Each deletion waits for its turn by `pace`.
     pub(crate) seed: kube::Client,
     pub(crate) pace: Pace,
-    /// For reads; it paces them itself.
-    pub(crate) client: kube::Client,
     pub(crate) events: EventSink,
     pub(crate) mode: Mode,
     /// At most [`MAX_REQUESTS`]; fewer when the rate is low, because what is decided now is sent when its turn comes.
     pub(crate) max_requests: usize,
 }
 
-impl RequestWorker {
-    /// Makes requests until `stop` is cancelled, then waits for those that are under way; each has a deadline.
+impl DeletionWorker {
+    /// Deletes until `stop` is cancelled, then waits for the requests that are under way; each has a deadline.
     ///
     /// # Errors
     /// When a request panics.
     pub(crate) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let requests_in_flight = metrics::REQUESTS.handle(());
+        let in_flight = metrics::REQUESTS.handle(());
+        let mut leads = self.leadership.subscribe();
         let mut requests = JoinSet::new();
         while !stop.is_cancelled() {
-            let mut tasks = Vec::new();
+            leads.mark_unchanged();
+            let mut deletions = Vec::new();
+            let room = self.max_requests.saturating_sub(requests.len());
+            let acts = self.leadership.is_leader();
             let (due, findings) = self.state.plan(|state, now| {
-                let manager = &mut state.manager;
-                manager.expire(now);
-                while requests.len() + tasks.len() < self.max_requests
-                    && let Some(task) = manager.next(now)
+                while acts
+                    && deletions.len() < room
+                    && let Some(deletion) = state.next(now)
                 {
-                    tasks.push(task);
+                    deletions.push(deletion);
                 }
-                let room = requests.len() + tasks.len() < self.max_requests;
-                (manager.next_due(room), manager.take_findings())
+                let has_room = acts && deletions.len() < room;
+                (state.next_due().filter(|_| has_room), state.take_findings())
             });
-            for task in tasks {
-                requests.spawn(self.clone().request(task));
+            for deletion in deletions {
+                let span = weeder_span(&deletion.service);
+                requests.spawn(self.clone().process(deletion).instrument(span));
             }
             for finding in findings {
                 self.report(finding);
             }
-            requests_in_flight.set(requests.len() as f64);
+            in_flight.set(requests.len() as f64);
             let due = due.map(|due| tokio::time::sleep_until(self.state.instant(due)));
             tokio::select! {
                 () = stop.cancelled() => {}
                 Some(ended) = requests.join_next() => ended?,
                 () = self.state.changed() => {}
+                // The election ends with the process.
+                Ok(()) = leads.changed() => {}
                 Some(()) = OptionFuture::from(due) => {}
             }
         }
@@ -93,68 +95,34 @@ impl RequestWorker {
         Ok(())
     }
 
-    async fn request(self, task: Task) {
-        match task {
-            Task::Delete(deletion) => {
-                let span = weeder_span(&deletion.key);
-                self.take_turn(&deletion).instrument(span).await;
-            }
-            Task::ReadEndpoints(read) => {
-                let span = weeder_span(&read.key);
-                self.read_endpoints(read).instrument(span).await;
-            }
-        }
-    }
-
-    /// Deletes a pod if this replica may act on its namespace when the turn of the request has come. Until the answer
-    /// the Lease is not released, and nobody takes the namespace over.
-    async fn take_turn(self, deletion: &Deletion) {
-        let namespace = &*deletion.pod.key.namespace;
-        // A turn that nothing can use is left to others.
-        if !self.membership.may_act(namespace) {
-            return self.put_back(deletion);
-        }
+    /// Deletes a pod if, when the turn of the request has come, this replica leads and the rule still says so. Until
+    /// the answer the Lease is not released, and nobody else leads.
+    async fn process(self, deletion: Deletion) {
         if self.mode != Mode::Protect {
-            return self.keep_back(deletion);
+            return self.keep_back(&deletion);
         }
-        let _slot = self.pace.turn().await;
-        let permit = self.membership.act(namespace);
+        self.pace.turn().await;
+        let permit = self.leadership.act();
         let covered = permit.as_ref().map_or(Duration::ZERO, |permit| {
             permit.until().saturating_duration_since(Instant::now())
         });
-        if covered < LEAST_DEADLINE {
-            return self.put_back(deletion);
+        let is_current = self.state.plan(|state, now| state.is_current(&deletion, now));
+        if !is_current || covered < LEAST_DEADLINE {
+            self.state.update(|state, now| state.put_back(&deletion, now));
+            tracing::debug!(
+                pod = &*deletion.pod.key.name,
+                is_current,
+                "pod not deleted now, because it changed or this replica may not act; looking at it again"
+            );
+            return;
         }
-        self.delete(deletion, covered.min(REQUEST_DEADLINE)).await;
-    }
-
-    fn put_back(self, deletion: &Deletion) {
-        self.state
-            .update(|state, now| state.manager.put_back(deletion, now));
-        tracing::debug!(
-            pod = &*deletion.pod.key.name,
-            "pod not deleted, because this replica may not act now"
-        );
-    }
-
-    async fn read_endpoints(self, read: EndpointRead) {
-        let answer = pod_requests::read_endpoint_pods(&self.client, &read.key.namespace, &read.pods).await;
-        let result = match &answer {
-            Ok(_) => EndpointReadResult::Ok,
-            Err(failure) => {
-                tracing::warn!(error = %failure, "endpoint pods cannot be read; trying again");
-                failure.into()
-            }
-        };
-        metrics::ENDPOINT_READS.inc(result);
-        self.state
-            .update(|state, now| state.manager.endpoints_read(&read, answer, now));
+        self.delete(&deletion, covered.min(REQUEST_DEADLINE)).await;
     }
 
     /// In mode observe: the pod counts as deleted from now on, and nothing is sent.
     fn keep_back(self, deletion: &Deletion) {
         let now = self.state.update(|state, now| {
-            state.manager.kept_back(deletion, now);
+            state.answered(deletion, Ok(()), true, now);
             now
         });
         let Deletion { pod, crash, .. } = deletion;
@@ -162,7 +130,7 @@ impl RequestWorker {
         tracing::info!(
             pod = &*pod.key.name,
             ?delay,
-            service_ready_since = %deletion.service_ready_since,
+            service_ready_since = %deletion.recovery.at,
             container = crash.container,
             exit_code = crash.exit_code,
             exit_reason = crash.reason,
@@ -174,28 +142,25 @@ impl RequestWorker {
     }
 
     async fn delete(self, deletion: &Deletion, within: Duration) {
-        let answer = pod_requests::delete(&self.seed, &deletion.pod, within).await;
+        let answer = deletion::delete(&self.seed, &deletion.pod, within).await;
         let now = self.state.update(|state, now| {
-            state.manager.deleted(deletion, &answer, now);
+            state.answered(deletion, answer.as_ref().copied(), false, now);
             now
         });
         let Deletion { pod, crash, .. } = deletion;
         let name = &*pod.key.name;
         let result = match &answer {
-            Ok(_) => {
-                let saved = backoff::left(crash.restarts, crash.ended_at, now);
+            Ok(()) => {
                 let delay = record_delay(deletion, now);
-                metrics::SAVED.add((), saved.as_secs());
-                metrics::count_deleted_pod(&deletion.key.name, crash);
+                metrics::count_deleted_pod(&deletion.service.name, crash);
                 tracing::info!(
                     pod = name,
-                    service_ready_since = %deletion.service_ready_since,
+                    service_ready_since = %deletion.recovery.at,
                     container = crash.container,
                     exit_code = crash.exit_code,
                     exit_reason = crash.reason,
                     restarts = crash.restarts,
                     ?delay,
-                    ?saved,
                     "crash-looping pod deleted"
                 );
                 self.events.publish(deletion_notice(deletion, false));
@@ -215,41 +180,41 @@ impl RequestWorker {
 
     fn report(&self, finding: Finding) {
         match finding {
-            // Nothing was deleted that could have helped.
-            Finding::Useful(_) | Finding::Useless if self.mode != Mode::Protect => {}
-            Finding::DeletedByOthers {
-                key,
-                pod,
-                kept_back_at,
-            } => {
+            Finding::HeldBack(key) => {
+                metrics::HELD_BACK.inc(());
                 let _span = weeder_span(&key).entered();
-                tracing::info!(
-                    pod = &*pod.key.name,
-                    earlier = ?self.state.now().since(kept_back_at),
-                    "pod is gone; the weeder would have deleted it earlier"
-                );
+                tracing::warn!("service became ready four times in a minute; its dependants wait");
+                if self.leadership.is_leader() {
+                    self.events.publish(held_back_notice(&key));
+                }
             }
-            Finding::Useful(count) => metrics::OUTCOMES.add(DeletionEffect::Useful, count),
-            Finding::Useless => metrics::OUTCOMES.inc(DeletionEffect::Useless),
-            Finding::Flapping(key) => {
-                metrics::FLAPPING.inc(());
+            Finding::LeftAlone(key, pod, reason) => {
+                metrics::LEFT_ALONE.inc(reason.into());
                 let _span = weeder_span(&key).entered();
-                tracing::warn!("service became ready four times in a minute; waiting until it stays ready");
-                self.events.publish(flapping_notice(&key));
+                let (pod, why) = (&*pod.key.name, reason.sentence());
+                tracing::info!(pod, why, "crash-looping pod left alone");
             }
-            Finding::LeftAlone { key, pod, crash } => {
-                metrics::LEFT_ALONE.inc(());
+            Finding::Useless(key, pod) => {
+                metrics::USELESS.inc(());
                 let _span = weeder_span(&key).entered();
                 tracing::warn!(
                     pod = &*pod.key.name,
-                    container = crash.container,
-                    exit_code = crash.exit_code,
-                    exit_reason = crash.reason,
-                    exit_message = crash.message,
-                    "pod keeps crashing although its service is ready; leaving it alone"
+                    "successor of a deleted pod crashes although its service is ready"
                 );
-                self.events.publish(left_alone_notice(&key, &pod, &crash));
+                self.events.publish(useless_notice(&key, &pod));
             }
+        }
+    }
+}
+
+impl From<KeepReason> for metrics::KeepLabel {
+    fn from(reason: KeepReason) -> Self {
+        match reason {
+            KeepReason::YoungerThanRecovery => Self::YoungerThanRecovery,
+            KeepReason::NoController => Self::NoController,
+            KeepReason::Job => Self::Job,
+            KeepReason::ExcludedKind => Self::ExcludedKind,
+            KeepReason::StaticPod => Self::StaticPod,
         }
     }
 }
@@ -282,8 +247,8 @@ fn regarding(pod: &Pod) -> ObjectReference {
 }
 
 fn deletion_notice(deletion: &Deletion, kept_back: bool) -> Notice {
-    let Deletion { pod, crash, key, .. } = deletion;
-    let (name, service, since) = (&pod.key.name, &key.name, deletion.service_ready_since);
+    let Deletion { pod, crash, .. } = deletion;
+    let (name, service, since) = (&pod.key.name, &deletion.service.name, deletion.recovery.at);
     let about = regarding(pod);
     if kept_back {
         return Notice {
@@ -308,35 +273,34 @@ fn deletion_notice(deletion: &Deletion, kept_back: bool) -> Notice {
     }
 }
 
-fn left_alone_notice(key: &NamespacedName, pod: &Pod, crash: &CrashLoop) -> Notice {
-    let message = match crash.message.as_str() {
-        "" => "none",
-        message => message,
-    };
+fn useless_notice(key: &NamespacedName, pod: &Pod) -> Notice {
+    let crash = pod.crash_loop();
+    let what = crash.map_or_else(|| "a container".to_owned(), ToString::to_string);
+    let message = crash.map_or("", |crash| &crash.message);
+    let message = if message.is_empty() { "none" } else { message };
     Notice {
         about: regarding(pod),
         warning: true,
         reason: "CrashesAlthoughServiceIsReady",
         action: "LeftAlone",
         note: format!(
-            "Pod {}: {crash} crashes although its service {} is ready; last message: {message}. Its pods were deleted \
-             {MAX_DELETIONS} times and are left alone now.",
+            "Pod {}: {what} crashes within a minute although its service {} is ready; last message: {message}. Its \
+             predecessor was deleted; it is left alone.",
             pod.key.name, key.name
         ),
     }
 }
 
-fn flapping_notice(key: &NamespacedName) -> Notice {
+fn held_back_notice(key: &NamespacedName) -> Notice {
     Notice {
         about: reference("v1", "Service", &key.namespace, &key.name, None),
         warning: true,
         reason: "ServiceFlapping",
         action: "Waiting",
         note: format!(
-            "Service {} became ready four times in a minute: its crash-looping dependants are deleted once it has been \
-             ready for {} s.",
-            key.name,
-            SETTLED.as_secs()
+            "Service {} became ready four times in a minute. Its crash-looping dependants are deleted at most three \
+             times a minute.",
+            key.name
         ),
     }
 }

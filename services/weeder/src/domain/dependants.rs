@@ -15,12 +15,12 @@ pub(crate) struct Dependants {
     selectors: Vec<(Selector, Arc<str>)>,
 }
 
-/// The restrictions of a watch on pods; none stands for no restriction.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PodQuery {
-    pub(crate) namespace: Option<Arc<str>>,
+/// The selection of a watch on pods.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PodQuery {
+    All,
     /// A label selector in kubectl's notation.
-    pub(crate) labels: Option<Arc<str>>,
+    Labels(Arc<str>),
 }
 
 // === impl Dependants ===
@@ -33,22 +33,17 @@ impl Dependants {
         }
     }
 
-    /// With more selectors; one that is there already does not count twice.
-    pub(crate) fn and(&self, more: &Self) -> Self {
-        let mut all = self.clone();
-        for (selector, query) in &more.selectors {
-            if !all.queries().any(|known| known == query) {
-                all.selectors.push((selector.clone(), query.clone()));
-            }
-        }
-        all
-    }
-
     /// True when a pod with these labels is one of them.
     pub(crate) fn include(&self, labels: &BTreeMap<String, String>) -> bool {
         self.selectors
             .iter()
             .any(|(selector, _)| selector.matches(labels))
+    }
+
+    /// The same by the selector with this notation alone.
+    pub(crate) fn include_by(&self, query: &str, labels: &BTreeMap<String, String>) -> bool {
+        let mut selectors = self.selectors.iter().filter(|(_, notation)| **notation == *query);
+        selectors.any(|(selector, _)| selector.matches(labels))
     }
 
     /// The selectors in kubectl's notation, as the API server takes them.
@@ -60,50 +55,22 @@ impl Dependants {
 // === impl PodQuery ===
 
 impl PodQuery {
-    /// The watches that see all pods with these selectors: one for each selector. Where the replica owns few of many
-    /// namespaces, one for each namespace and selector, so that pods of others are neither sent nor decoded. Beyond
-    /// [`MAX_WATCHES`] selectors, one over all pods.
-    pub(crate) fn plan(
-        selectors: &BTreeSet<Arc<str>>,
-        namespaces: &BTreeMap<Arc<str>, bool>,
-    ) -> BTreeSet<Self> {
+    /// The watches that see all pods with these selectors: one for each selector; beyond [`MAX_WATCHES`] one on all
+    /// pods.
+    pub(crate) fn plan(selectors: BTreeSet<Arc<str>>) -> BTreeSet<Self> {
         if selectors.len() > MAX_WATCHES {
-            return BTreeSet::from([Self::default()]);
+            return BTreeSet::from([Self::All]);
         }
-        let owned = namespaces.iter().filter(|(_, owned)| **owned);
-        let owned = owned.map(|(name, _)| Some(name.clone()));
-        // One more than can be watched is enough to know: a replica may own thousands.
-        let owned: Vec<_> = owned.take(MAX_WATCHES + 1).collect();
-        let few = owned.len() * selectors.len() <= MAX_WATCHES && owned.len() < namespaces.len();
-        let scopes = if few { owned } else { vec![None] };
-        let mut queries = BTreeSet::new();
-        for namespace in scopes {
-            for labels in selectors {
-                queries.insert(Self {
-                    namespace: namespace.clone(),
-                    labels: Some(labels.clone()),
-                });
-            }
-        }
-        queries
-    }
-
-    /// How the watch is restricted: a closed set of label values.
-    pub(crate) const fn scope(&self) -> &'static str {
-        match (&self.namespace, &self.labels) {
-            (Some(_), _) => "namespace",
-            (None, Some(_)) => "selector",
-            (None, None) => "all",
-        }
+        selectors.into_iter().map(Self::Labels).collect()
     }
 }
 
 impl std::fmt::Display for PodQuery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(namespace) = &self.namespace {
-            write!(f, "{namespace}: ")?;
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Labels(labels) => f.write_str(labels),
         }
-        f.write_str(self.labels.as_deref().unwrap_or("all"))
     }
 }
 
@@ -131,27 +98,14 @@ mod tests {
         assert!(!both.include(&labels("c")) && !both.include(&BTreeMap::new()));
     }
 
-    fn scopes(selectors: usize, owned: usize, foreign: usize) -> (usize, BTreeSet<&'static str>) {
-        let selectors = (0..selectors)
-            .map(|i| Arc::from(format!("role in (r{i})")))
-            .collect();
-        let namespace = |i: usize| (Arc::from(format!("shoot--{i:05}")), i < owned);
-        let queries = PodQuery::plan(&selectors, &(0..owned + foreign).map(namespace).collect());
-        (queries.len(), queries.iter().map(PodQuery::scope).collect())
-    }
-
     #[test]
-    fn watches_are_shared_bounded_and_as_narrow_as_the_api_allows() {
-        assert_eq!(scopes(2, 10_000, 0), (2, BTreeSet::from(["selector"])));
-        assert_eq!(scopes(2, 5_000, 5_000), (2, BTreeSet::from(["selector"])));
+    fn watches_on_pods_are_bounded() {
+        let selectors = |count: usize| (0..count).map(|i| Arc::from(format!("role in (r{i})"))).collect();
+        assert_eq!(PodQuery::plan(selectors(2)).len(), 2);
+        assert_eq!(PodQuery::plan(selectors(MAX_WATCHES)).len(), MAX_WATCHES);
         assert_eq!(
-            scopes(MAX_WATCHES, 1, 0),
-            (MAX_WATCHES, BTreeSet::from(["selector"]))
+            PodQuery::plan(selectors(MAX_WATCHES + 1)),
+            BTreeSet::from([PodQuery::All])
         );
-        assert_eq!(scopes(2, 4, 100), (8, BTreeSet::from(["namespace"])));
-        assert_eq!(scopes(2, 5, 100), (2, BTreeSet::from(["selector"])));
-        assert_eq!(scopes(2, 0, 100), (0, BTreeSet::new()), "nothing to see");
-        assert_eq!(scopes(2, 0, 0), (2, BTreeSet::from(["selector"])));
-        assert_eq!(scopes(MAX_WATCHES + 1, 1, 100), (1, BTreeSet::from(["all"])));
     }
 }

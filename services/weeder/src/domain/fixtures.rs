@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use watchdog_api::config::UnknownFields;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
 use super::dependants::Dependants;
 use super::namespaced_name::NamespacedName;
 use super::pods::{ControllerRef, CrashLoop, Pod};
-use watchdog_api::unix_time::UnixTime;
+use super::readiness::{Endpoints, Slice, SliceWrite};
+use super::recovery::Recovery;
 
-/// A moment.
-pub(crate) fn at(seconds: f64) -> UnixTime {
-    UnixTime((seconds * 1e6) as i64)
+/// A moment, in seconds.
+pub(crate) fn at(second: i64) -> UnixTime {
+    UnixTime(second * 1_000_000)
 }
 
 /// etcd, needed by kube-apiserver, which is needed by the control plane.
@@ -33,6 +36,21 @@ pub(crate) fn dependants(service: &str) -> Arc<Dependants> {
     Arc::new(Dependants::new(&config().services[service]))
 }
 
+/// A recovery at this second, by a write of this revision.
+pub(crate) fn recovery(second: i64, version: u64) -> Recovery {
+    let write = SliceWrite {
+        second: at(second),
+        version,
+    };
+    Recovery {
+        at: at(second),
+        first_sight: false,
+        write: Some(write),
+        deletes_from: at(second),
+        ends_at: at(second).after(Duration::from_secs(300)),
+    }
+}
+
 pub(crate) fn owner(kind: &str, uid: &str) -> ControllerRef {
     ControllerRef {
         api_version: "apps/v1".to_owned(),
@@ -42,21 +60,17 @@ pub(crate) fn owner(kind: &str, uid: &str) -> ControllerRef {
     }
 }
 
-/// A pod with the label `role` of a controller of the same name, in a crash loop since second -10, in the namespace
-/// `shoot`.
-pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod {
+/// A pod in the namespace `shoot` with the label `role`, of a controller of its own, in a crash loop; created in this
+/// second, and its state written with this revision.
+pub(crate) fn crashing(name: &str, role: &str, created: i64, version: u64) -> Pod {
     Pod {
-        key: NamespacedName {
-            namespace: "shoot".into(),
-            name: name.into(),
-        },
-        uid: uid.to_owned(),
-        resource_version: version.to_owned(),
+        key: NamespacedName::new("shoot", name),
+        uid: format!("{name}-{created}"),
+        resource_version: version.to_string(),
         labels: BTreeMap::from([("role".to_owned(), role.to_owned())]),
         owner: Some(owner("ReplicaSet", name)),
-        created: Some(at(-100.0)),
+        created: Some(at(created)),
         deleting: false,
-        restarted: vec!["main".to_owned()],
         crashes: vec![CrashLoop {
             container: "main".to_owned(),
             init: false,
@@ -64,15 +78,27 @@ pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod 
             exit_code: Some(1),
             reason: "Error".to_owned(),
             message: "no route to etcd".to_owned(),
-            ended_at: Some(at(-10.0)),
+            ended_at: Some(at(created + 5)),
         }],
-        last_ended: Some(at(-10.0)),
     }
 }
 
 /// The same pod, running.
 pub(crate) fn running(mut pod: Pod) -> Pod {
     pod.crashes.clear();
-    pod.restarted.clear();
     pod
+}
+
+/// The only slice of a service in the namespace `shoot`, written in this second with this revision, and triggered then.
+pub(crate) fn slice(service: &str, ready: bool, second: i64, version: u64) -> Slice {
+    Slice {
+        key: NamespacedName::new("shoot", format!("{service}-1")),
+        service: Some(service.into()),
+        endpoints: Endpoints::of([ready]),
+        write: Some(SliceWrite {
+            second: at(second),
+            version,
+        }),
+        triggered: Some(at(second)),
+    }
 }

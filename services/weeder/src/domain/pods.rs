@@ -1,15 +1,14 @@
-//! Decides which pods may be deleted.
+//! Pods, as far as the rule reads them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use watchdog_api::names::CRASH_LOOP_BACK_OFF;
-use watchdog_api::weeder::WeederConfig;
-
-use super::namespaced_name::NamespacedName;
 use watchdog_api::unix_time::UnixTime;
 
-/// The fields of a pod that the rules need.
+use super::namespaced_name::NamespacedName;
+
+/// The fields of a pod that the rule needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) key: NamespacedName,
@@ -18,16 +17,12 @@ pub(crate) struct Pod {
     pub(crate) labels: BTreeMap<String, String>,
     /// The controller that replaces the pod when it is deleted.
     pub(crate) owner: Option<ControllerRef>,
-    /// By the API server's clock.
+    /// By the API server's clock, in whole seconds.
     pub(crate) created: Option<UnixTime>,
     /// True when the pod has a deletionTimestamp.
     pub(crate) deleting: bool,
-    /// Containers that have ended at least once.
-    pub(crate) restarted: Vec<String>,
     /// The containers that wait in `CrashLoopBackOff`; see [`CrashLoop::of`].
     pub(crate) crashes: Vec<CrashLoop>,
-    /// When a container ended last, by the node's clock; none when the status does not have it of each that ended.
-    pub(crate) last_ended: Option<UnixTime>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +58,11 @@ impl Pod {
     /// The crash loop for which the pod may be deleted. None for a pod that is being deleted already.
     pub(crate) fn crash_loop(&self) -> Option<&CrashLoop> {
         self.crashes.first().filter(|_| !self.deleting)
+    }
+
+    /// The revision of this state; later than all others when it cannot be read.
+    pub(crate) fn version(&self) -> u64 {
+        self.resource_version.parse().unwrap_or(u64::MAX)
     }
 }
 
@@ -104,23 +104,10 @@ impl std::fmt::Display for CrashLoop {
     }
 }
 
-/// True when pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a Job
-/// counts as a failure of the Job.
-pub(crate) fn may_delete_pods_of(owner: Option<&ControllerRef>, config: &WeederConfig) -> bool {
-    match owner {
-        None => config.delete_pods_without_controller,
-        // The mirror of a static pod: to delete it restarts nothing.
-        Some(owner) if owner.kind == "Node" => false,
-        Some(owner) if config.exclude_kinds.contains(&owner.kind) => false,
-        Some(owner) if owner.kind == "Job" => config.delete_pods_of_jobs,
-        Some(_) => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fixtures::{config, crashing, owner};
+    use crate::domain::fixtures::crashing;
 
     fn container(
         name: &str,
@@ -159,36 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_being_deleted_is_left_alone() {
-        let mut pod = crashing("pod", "kcm", "1", "1");
-        assert!(pod.crash_loop().is_some());
-        pod.deleting = true;
-        assert!(pod.crash_loop().is_none());
-    }
-
-    #[test]
-    fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
-        let mut file = config();
-        let includes =
-            |file: &WeederConfig, owner: Option<ControllerRef>| may_delete_pods_of(owner.as_ref(), file);
-        assert!(includes(&file, Some(owner("ReplicaSet", "1"))));
-        assert!(includes(&file, Some(owner("StatefulSet", "1"))));
-        assert!(!includes(&file, Some(owner("Job", "1"))));
-        assert!(!includes(&file, None));
-        file.exclude_kinds.insert("StatefulSet".to_owned());
-        file.delete_pods_of_jobs = true;
-        file.delete_pods_without_controller = true;
-        assert!(includes(&file, Some(owner("ReplicaSet", "1"))));
-        assert!(!includes(&file, Some(owner("StatefulSet", "1"))));
-        assert!(includes(&file, Some(owner("Job", "1"))));
-        assert!(includes(&file, None));
-        file.exclude_kinds.insert("Job".to_owned());
-        assert!(!includes(&file, Some(owner("Job", "1"))), "excluded by name");
-    }
-
-    #[test]
     fn a_crash_in_words() {
-        let mut crash = crashing("pod", "kcm", "1", "1").crashes.remove(0);
+        let mut crash = crashing("pod", "kcm", 0, 1).crashes.remove(0);
         assert_eq!(
             crash.to_string(),
             "container main (exit code 1, Error, 5 restarts)"

@@ -1,10 +1,12 @@
-//! Is a service ready? Over all of its slices, in whatever order they come.
+//! Is a service ready, and since when? Over all of its slices, in whatever order they come.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
+
+use watchdog_api::unix_time::UnixTime;
 
 use super::namespaced_name::{NamespacedName, in_namespace};
-use watchdog_api::unix_time::UnixTime;
 
 /// Endpoints of a slice, or of a service over all its slices. Slices of different address types count alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,6 +15,15 @@ pub struct Endpoints {
     pub ready: u32,
     /// All.
     pub total: u32,
+}
+
+/// A write of a slice, as the API server tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SliceWrite {
+    /// When, by the API server's clock, in whole seconds.
+    pub second: UnixTime,
+    /// Its revision.
+    pub version: u64,
 }
 
 /// A slice: an `EndpointSlice`, or the one Endpoints object of a service.
@@ -24,18 +35,19 @@ pub struct Slice {
     pub service: Option<Arc<str>>,
     /// Its endpoints.
     pub endpoints: Endpoints,
-    /// The names of the pods behind the endpoints; none when one of them has no pod.
-    pub pods: Option<Vec<Arc<str>>>,
+    /// Its last write; none when managedFields have no time.
+    pub write: Option<SliceWrite>,
+    /// The `endpoints.kubernetes.io/last-change-trigger-time`: what made the endpoints change happened then, by the
+    /// clock of a node or of the endpoints controller.
+    pub triggered: Option<UnixTime>,
 }
 
 /// How a change of a slice was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReceivedBy {
-    /// In a list, which ends with all slices: when it happened is not known.
+pub enum ReceivedBy {
+    /// In a list: when it happened, only the slice can say.
     List,
-    /// By a watch that was interrupted: when it happened is not known.
-    ResumedWatch,
-    /// By a watch, as it happened.
+    /// In a watch, as it happened.
     Watch,
 }
 
@@ -57,6 +69,10 @@ pub struct ServiceChange {
     pub before: Option<ServiceState>,
     /// The state after.
     pub after: Option<ServiceState>,
+    /// The first of the last writes of its ready slices: the service has been ready since then at least.
+    pub write: Option<SliceWrite>,
+    /// When the first of its ready slices last changed: by its own date, but never later than it was written.
+    pub last_change: Option<(UnixTime, SliceWrite)>,
 }
 
 /// The slices of all configured services, and the readiness that follows from them.
@@ -91,6 +107,22 @@ impl Endpoints {
     }
 }
 
+// === impl Slice ===
+
+impl Slice {
+    /// When it last changed by its own date, but never later than it was written: that date may come from a clock that
+    /// is ahead.
+    fn last_change(&self) -> Option<(UnixTime, SliceWrite)> {
+        let (triggered, write) = (self.triggered?, self.write?);
+        if write.second <= triggered {
+            return Some((write.second, write));
+        }
+        // It was written later, maybe for another reason, so its revision says nothing about that second.
+        let second = triggered.at_multiple_of(Duration::from_secs(1));
+        Some((triggered, SliceWrite { second, version: 0 }))
+    }
+}
+
 // === impl ServiceChange ===
 
 impl ServiceChange {
@@ -99,8 +131,8 @@ impl ServiceChange {
         is_ready(self.after)
     }
 
-    /// True when a weeder starts: the service is ready and was not, or was not known. Losing readiness, losing slices
-    /// and changes among the endpoints of a ready service start nothing.
+    /// True when the service is ready and was not, or was not known. Losing readiness, losing slices and changes among
+    /// the endpoints of a ready service are no recoveries.
     pub fn became_ready(&self) -> bool {
         is_ready(self.after) && !is_ready(self.before)
     }
@@ -117,42 +149,34 @@ impl Index {
     /// A slice is new, changed or seen again. Gives the services that changed by it: none, one, or two when the slice
     /// moved from one service to another.
     pub fn apply(&mut self, slice: Slice, now: UnixTime) -> Vec<ServiceChange> {
-        let (key, service) = (slice.key.clone(), slice.service.clone());
-        let old = self.slices.insert(key.clone(), slice).and_then(|old| old.service);
-        let lost = old.filter(|old| Some(old) != service.as_ref());
-        let services = lost.into_iter().chain(service);
-        services
-            .filter_map(|service| self.update(NamespacedName::new(key.namespace.clone(), service), now))
-            .collect()
+        let affected = self.insert(slice);
+        self.update_all(affected, now)
     }
 
     /// A slice is gone.
-    pub fn remove(&mut self, key: &NamespacedName, now: UnixTime) -> Option<ServiceChange> {
-        let service = self.slices.remove(key)?.service?;
-        self.update(NamespacedName::new(key.namespace.clone(), service), now)
+    pub fn remove(&mut self, key: &NamespacedName, now: UnixTime) -> Vec<ServiceChange> {
+        let slice = self.slices.remove(key);
+        let service = slice.and_then(|slice| Some(NamespacedName::new(slice.key.namespace, slice.service?)));
+        self.update_all(service.into_iter().collect(), now)
     }
 
-    /// These slices exist and no others, of this service or of all of them.
-    pub fn synced(
-        &mut self,
-        service: Option<&str>,
-        live: &BTreeSet<NamespacedName>,
-        now: UnixTime,
-    ) -> Vec<ServiceChange> {
-        self.remove_where(now, |key, slice| {
-            let listed = service.is_none_or(|service| slice.service.as_deref() == Some(service));
-            listed && !live.contains(key)
-        })
+    /// A list is complete: these slices exist and no others, of this service or of all of them.
+    pub fn list(&mut self, service: Option<&str>, listed: Vec<Slice>, now: UnixTime) -> Vec<ServiceChange> {
+        let live: BTreeSet<NamespacedName> = listed.iter().map(|slice| slice.key.clone()).collect();
+        let mut affected = self.take(|slice| {
+            let asked_for = service.is_none_or(|service| slice.service.as_deref() == Some(service));
+            asked_for && !live.contains(&slice.key)
+        });
+        for slice in listed {
+            affected.extend(self.insert(slice));
+        }
+        self.update_all(affected, now)
     }
 
     /// Only these services matter from now on.
     pub fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: UnixTime) -> Vec<ServiceChange> {
-        self.remove_where(now, |_, slice| !slice.service.as_deref().is_some_and(&configured))
-    }
-
-    /// All services that have a slice.
-    pub fn services(&self) -> impl Iterator<Item = (&NamespacedName, &ServiceState)> {
-        self.services.iter()
+        let affected = self.take(|slice| !slice.service.as_deref().is_some_and(&configured));
+        self.update_all(affected, now)
     }
 
     /// A service; none when it has no slice.
@@ -160,47 +184,41 @@ impl Index {
         self.services.get(key)
     }
 
-    /// The names of the pods behind all endpoints of a service; none when one of them has no pod.
-    pub fn endpoint_pods(&self, key: &NamespacedName) -> Option<BTreeSet<Arc<str>>> {
-        let mut pods = BTreeSet::new();
-        for slice in self.slices_of(key) {
-            pods.extend(slice.pods.as_ref()?.iter().cloned());
-        }
-        Some(pods)
-    }
-
-    /// The services of a namespace that have a slice.
-    pub fn services_in<'a>(
-        &'a self,
-        namespace: &'a str,
-    ) -> impl Iterator<Item = (&'a NamespacedName, &'a ServiceState)> {
-        in_namespace(&self.services, namespace)
-    }
-
-    fn remove_where(
-        &mut self,
-        now: UnixTime,
-        gone: impl Fn(&NamespacedName, &Slice) -> bool,
-    ) -> Vec<ServiceChange> {
-        let slices = self.slices.extract_if(.., |key, slice| gone(key, slice));
-        let services: BTreeSet<_> = slices
-            .filter_map(|(key, slice)| Some(NamespacedName::new(key.namespace, slice.service?)))
-            .collect();
+    /// Gives the services that it belongs and belonged to.
+    fn insert(&mut self, slice: Slice) -> BTreeSet<NamespacedName> {
+        let (key, service) = (slice.key.clone(), slice.service.clone());
+        let old = self.slices.insert(key.clone(), slice).and_then(|old| old.service);
+        let services = old.into_iter().chain(service);
         services
-            .into_iter()
-            .filter_map(|service| self.update(service, now))
+            .map(|service| NamespacedName::new(key.namespace.clone(), service))
             .collect()
     }
 
-    fn slices_of<'a>(&'a self, service: &'a NamespacedName) -> impl Iterator<Item = &'a Slice> {
-        let slices = in_namespace(&self.slices, &service.namespace).map(|(_, slice)| slice);
-        slices.filter(|slice| slice.service.as_ref() == Some(&service.name))
+    /// Removes slices. Gives the services that they belonged to.
+    fn take(&mut self, gone: impl Fn(&Slice) -> bool) -> BTreeSet<NamespacedName> {
+        let slices = self.slices.extract_if(.., |_, slice| gone(slice));
+        slices
+            .filter_map(|(key, slice)| Some(NamespacedName::new(key.namespace, slice.service?)))
+            .collect()
+    }
+
+    fn update_all(&mut self, services: BTreeSet<NamespacedName>, now: UnixTime) -> Vec<ServiceChange> {
+        let services = services.into_iter();
+        services.filter_map(|service| self.update(service, now)).collect()
     }
 
     fn update(&mut self, key: NamespacedName, now: UnixTime) -> Option<ServiceChange> {
         let before = self.services.get(&key).copied();
-        let endpoints = self.slices_of(&key).map(|slice| slice.endpoints);
-        let after = endpoints.reduce(Endpoints::plus).map(|endpoints| {
+        let slices = in_namespace(&self.slices, &key.namespace).map(|(_, slice)| slice);
+        let slices: Vec<_> = slices
+            .filter(|slice| slice.service.as_ref() == Some(&key.name))
+            .collect();
+        let ready = || slices.iter().filter(|slice| slice.endpoints.is_ready());
+        // Without the date of one of them nobody can say since when the service is ready.
+        let write = ready().map(|slice| slice.write).min().flatten();
+        let last_change = ready().map(|slice| slice.last_change()).min().flatten();
+        let after = slices.iter().map(|slice| slice.endpoints).reduce(Endpoints::plus);
+        let after = after.map(|endpoints| {
             let unchanged = before.filter(|before| before.endpoints.is_ready() == endpoints.is_ready());
             ServiceState {
                 endpoints,
@@ -211,7 +229,13 @@ impl Index {
             Some(state) => self.services.insert(key.clone(), state),
             None => self.services.remove(&key),
         };
-        (before != after).then_some(ServiceChange { key, before, after })
+        (before != after).then_some(ServiceChange {
+            key,
+            before,
+            after,
+            write,
+            last_change,
+        })
     }
 }
 

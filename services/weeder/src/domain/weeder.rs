@@ -1,17 +1,23 @@
-//! One weeder, as the API shows it.
+//! A recovery and what was done for it, as the API shows it. Nothing is decided by it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+
+use watchdog_api::unix_time::UnixTime;
 
 use super::dependants::Dependants;
 use super::failure::RequestFailure;
 use super::namespaced_name::NamespacedName;
 use super::pods::{ControllerRef, CrashLoop, Pod};
-use watchdog_api::unix_time::UnixTime;
+use super::recovery::Recovery;
+use super::rule::KeepReason;
 
 /// Entries of each list that a weeder keeps; the log and the metrics have all of them.
 pub(crate) const KEPT_ENTRIES: usize = 32;
+
+/// A successor that crashes within this time shows that the deletion did not help.
+const SUCCESSOR_TIME: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -26,13 +32,9 @@ pub(crate) enum Phase {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
-    /// The namespace is terminating or gone.
-    NamespaceEnded,
-    NotOwned,
+    NotReady,
     /// The configuration no longer names the service.
     NotConfigured,
-    /// The annotation that declared the dependants is gone.
-    NotAnnotated,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +56,6 @@ pub(crate) struct PodDeletion {
     pub(crate) uid: String,
     pub(crate) owner: Option<ControllerRef>,
     pub(crate) crash: CrashLoop,
-    pub(crate) service_ready_since: UnixTime,
     pub(crate) result: DeletionResult,
     /// True when a successor crashed within a minute.
     pub(crate) useless: bool,
@@ -63,36 +64,31 @@ pub(crate) struct PodDeletion {
     pub(crate) at: UnixTime,
 }
 
-/// A container that keeps crashing although the service is ready.
+/// A dependant that crashes and is not deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LeftAlone {
     pub(crate) pod: Arc<str>,
+    pub(crate) uid: String,
     pub(crate) owner: Option<ControllerRef>,
     pub(crate) crash: CrashLoop,
+    pub(crate) reason: KeepReason,
     pub(crate) at: UnixTime,
 }
 
-/// For a while after a service became ready, a weeder deletes the crash-looping dependants of that service.
+/// For a while after a service recovered, a weeder deletes the crash-looping dependants that were there before.
 #[derive(Debug, Clone)]
 pub(crate) struct Weeder {
     pub(crate) key: NamespacedName,
+    pub(crate) recovery: Recovery,
     pub(crate) phase: Phase,
-    pub(crate) started_at: UnixTime,
-    pub(crate) deletes_from: UnixTime,
-    /// When it ends or ended.
-    pub(crate) ends_at: UnixTime,
-    /// True when the service was found ready, and was not seen to become ready.
-    pub(crate) first_sight: bool,
     pub(crate) dependants: Arc<Dependants>,
     pub(crate) deleted: u64,
     /// The latest deletions, oldest first.
     pub(crate) deletions: VecDeque<PodDeletion>,
-    /// Containers that the weeder gave up, oldest first.
+    /// The latest pods that were left alone, oldest first.
     pub(crate) left_alone: VecDeque<LeftAlone>,
     /// A sentence for people: the current activity, or why the weeder ended.
     pub(crate) message: String,
-    // The service is not ready: its dependants crash for good reason, and deleting them would not help.
-    paused: bool,
 }
 
 // === impl StopReason ===
@@ -100,10 +96,8 @@ pub(crate) struct Weeder {
 impl StopReason {
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
-            Self::NamespaceEnded => "The namespace is terminating or gone.",
-            Self::NotOwned => "Another replica owns the namespace now.",
+            Self::NotReady => "The service is not ready again.",
             Self::NotConfigured => "The configuration no longer names the service.",
-            Self::NotAnnotated => "The service no longer declares dependants.",
         }
     }
 }
@@ -111,233 +105,214 @@ impl StopReason {
 // === impl Weeder ===
 
 impl Weeder {
-    /// The weeder of a service that is ready; it deletes after `pause`, for `watch_duration`.
-    pub(crate) fn new(
-        key: NamespacedName,
-        dependants: Arc<Dependants>,
-        first_sight: bool,
-        pause: Duration,
-        watch_duration: Duration,
-        now: UnixTime,
-    ) -> Self {
-        let deletes_from = now.after(pause);
-        let service = &key.name;
-        let message = match (pause.is_zero(), first_sight) {
-            (false, _) => format!("Waiting until service {service} has been ready for {pause:?}."),
-            (true, false) => FOLLOWING.to_owned(),
-            (true, true) => format!(
-                "Service {service} was ready already: deleting only pods that crashed while it was not ready."
-            ),
-        };
+    pub(crate) fn new(key: NamespacedName, recovery: Recovery, dependants: Arc<Dependants>) -> Self {
+        let from = recovery.deletes_from;
+        let message = format!(
+            "Service {} is ready again. Its dependants are deleted from {from} on.",
+            key.name
+        );
         Self {
             key,
-            phase: if pause.is_zero() {
-                Phase::Active
-            } else {
-                Phase::Queued
-            },
-            started_at: now,
-            deletes_from,
-            ends_at: deletes_from.after(watch_duration),
-            first_sight,
+            recovery,
+            phase: Phase::Queued,
             dependants,
             deleted: 0,
             deletions: VecDeque::new(),
             left_alone: VecDeque::new(),
             message,
-            paused: false,
         }
+    }
+
+    pub(crate) fn activate(&mut self) {
+        self.phase = Phase::Active;
+        let service = &self.key.name;
+        self.message = match self.recovery.write {
+            Some(_) => format!(
+                "Deletes the dependants that crash and were there before service {service} recovered."
+            ),
+            None => format!(
+                "The API server does not say when service {service} was written. Nothing is deleted, because nothing \
+                 shows which pods were there before."
+            ),
+        };
     }
 
     pub(crate) const fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Queued | Phase::Active)
     }
 
-    /// True while it lives and its service is not ready.
-    pub(crate) const fn is_paused(&self) -> bool {
-        self.is_live() && self.paused
-    }
-
-    /// True while it lives and its service is ready.
-    pub(crate) const fn is_weeding(&self) -> bool {
-        self.is_live() && !self.paused
-    }
-
-    /// True when it is responsible for pods with these labels.
-    pub(crate) fn weeds(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.is_weeding() && self.dependants.include(labels)
-    }
-
+    /// The time that is left.
     pub(crate) fn remaining(&self, now: UnixTime) -> Duration {
-        if self.is_live() {
-            self.ends_at.since(now)
-        } else {
-            Duration::ZERO
+        match self.is_live() {
+            true => self.recovery.ends_at.since(now),
+            false => Duration::ZERO,
         }
-    }
-
-    pub(crate) fn activate(&mut self) {
-        self.phase = Phase::Active;
-        if self.is_weeding() && !self.first_sight {
-            FOLLOWING.clone_into(&mut self.message);
-        }
-    }
-
-    /// The service is not ready: nothing is deleted until another weeder takes the place of this one.
-    pub(crate) fn pause(&mut self) -> bool {
-        self.message = format!(
-            "Service {} is not ready: nothing is deleted until it is.",
-            self.key.name
-        );
-        !std::mem::replace(&mut self.paused, true)
     }
 
     pub(crate) fn end(&mut self) {
         self.phase = Phase::Ended;
-        let kept_back = |deletion: &PodDeletion| deletion.result == DeletionResult::KeptBack;
-        let verb = if self.deletions.iter().any(kept_back) {
-            "would have deleted"
-        } else {
-            "deleted"
-        };
-        self.message = match self.deleted {
-            0 => "Its time is over; there was nothing to delete.".to_owned(),
-            1 => format!("Its time is over; it {verb} 1 pod."),
-            n => format!("Its time is over; it {verb} {n} pods."),
-        };
+        let pods = if self.deleted == 1 { "pod" } else { "pods" };
+        self.message = format!("Its time is over; it deleted {} {pods}.", self.deleted);
     }
 
     pub(crate) fn cancel(&mut self, why: StopReason, now: UnixTime) {
         self.phase = Phase::Cancelled;
-        self.ends_at = now;
-        why.sentence().clone_into(&mut self.message);
+        self.recovery.ends_at = self.recovery.ends_at.min(now);
+        self.message = why.sentence().to_owned();
     }
 
-    /// Remembers the answer to a deletion, which mode observe may have `kept_back`. A second refusal takes the place of
-    /// the first, and so does a second state that was obsolete, so that retries do not push out what else happened.
+    /// Records the answer to a deletion, or that it was kept back.
     pub(crate) fn record(
         &mut self,
         pod: &Pod,
         crash: &CrashLoop,
-        service_ready_since: UnixTime,
         answer: Result<(), &RequestFailure>,
         kept_back: bool,
-        at: UnixTime,
+        now: UnixTime,
     ) {
-        self.deleted += u64::from(answer.is_ok());
-        let service = &self.key.name;
-        let why = format!("CrashLoopBackOff of {crash} while service {service} is ready again");
+        let (service, since) = (&self.key.name, self.recovery.at);
+        let why =
+            format!("{crash} was in CrashLoopBackOff, and service {service} is ready again since {since}.");
         let (result, message) = match answer {
-            Ok(()) if kept_back => {
-                let message = format!("Not deleted, because the mode is observe: {why}.");
-                (DeletionResult::KeptBack, message)
-            }
-            Ok(()) => (DeletionResult::Deleted, format!("{why}.")),
+            Ok(()) if kept_back => (
+                DeletionResult::KeptBack,
+                format!("Not deleted, because the mode is observe: {why}"),
+            ),
+            Ok(()) => (DeletionResult::Deleted, format!("Deleted: {why}")),
             Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
                 (DeletionResult::Obsolete, format!("Left alone: {failure}."))
             }
-            Err(failure) => {
-                let message = format!("{why}; the pod could not be deleted: {failure}.");
-                (DeletionResult::Refused, message)
-            }
+            Err(failure) => (
+                DeletionResult::Refused,
+                format!("Not deleted, trying again: {failure}."),
+            ),
         };
-        let last = self.deletions.iter_mut().rev().find(|last| last.uid == pod.uid);
-        if let Some(last) = last.filter(|last| last.result == result && answer.is_err()) {
-            last.crash = crash.clone();
-            last.message = message;
-            last.at = at;
-            return;
+        self.deleted += u64::from(answer.is_ok());
+        let sequence = self.deletions.back().map_or(0, |last| last.sequence) + 1;
+        push(
+            &mut self.deletions,
+            PodDeletion {
+                sequence,
+                pod: pod.key.name.clone(),
+                uid: pod.uid.clone(),
+                owner: pod.owner.clone(),
+                crash: crash.clone(),
+                result,
+                useless: false,
+                message,
+                at: now,
+            },
+        );
+    }
+
+    /// Records that a pod is left alone. False if that is known.
+    pub(crate) fn leave_alone(
+        &mut self,
+        pod: &Pod,
+        crash: &CrashLoop,
+        reason: KeepReason,
+        now: UnixTime,
+    ) -> bool {
+        if self.left_alone.iter().any(|left| left.uid == pod.uid) {
+            return false;
         }
-        let deletion = PodDeletion {
-            sequence: self.deletions.back().map_or(0, |last| last.sequence) + 1,
-            pod: pod.key.name.clone(),
-            uid: pod.uid.clone(),
-            owner: pod.owner.clone(),
-            crash: crash.clone(),
-            service_ready_since,
-            result,
-            useless: false,
-            message,
-            at,
-        };
-        // What was left alone goes before what was done.
-        let obsolete = |deletion: &PodDeletion| deletion.result == DeletionResult::Obsolete;
-        let oldest = self.deletions.iter().position(obsolete).unwrap_or(0);
-        push(&mut self.deletions, deletion, oldest);
+        push(
+            &mut self.left_alone,
+            LeftAlone {
+                pod: pod.key.name.clone(),
+                uid: pod.uid.clone(),
+                owner: pod.owner.clone(),
+                crash: crash.clone(),
+                reason,
+                at: now,
+            },
+        );
+        true
     }
 
-    /// The latest deletion for this container of this controller did not help: the successor crashed.
-    pub(crate) fn mark_useless(&mut self, successor: &Pod, container: &str) -> bool {
-        let same = |deletion: &&mut PodDeletion| {
+    /// A deletion was useless if the pod's controller replaced the deleted pod by this one, and it crashed within a
+    /// minute of its creation. True the first time.
+    pub(crate) fn judge_by(&mut self, pod: &Pod) -> bool {
+        let (Some(crash), Some(owner), Some(created)) = (pod.crash_loop(), &pod.owner, pod.created) else {
+            return false;
+        };
+        let crashed_soon = crash
+            .ended_at
+            .is_some_and(|ended_at| ended_at.since(created) <= SUCCESSOR_TIME);
+        let replaced = |deletion: &&mut PodDeletion| {
+            let by_same = deletion.owner.as_ref().is_some_and(|of| of.uid == owner.uid);
             deletion.result == DeletionResult::Deleted
-                && deletion.owner == successor.owner
-                // A pod without a controller is replaced by one of its name.
-                && (deletion.owner.is_some() || deletion.pod == successor.key.name)
-                && deletion.crash.container == container
+                && !deletion.useless
+                && by_same
+                && deletion.uid != pod.uid
         };
-        let found = self.deletions.iter_mut().rev().find(same);
-        found.is_some_and(|deletion| !std::mem::replace(&mut deletion.useless, true))
-    }
-
-    /// It gives up a container.
-    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: UnixTime) {
-        let left = LeftAlone {
-            pod: pod.key.name.clone(),
-            owner: pod.owner.clone(),
-            crash: crash.clone(),
-            at,
-        };
-        push(&mut self.left_alone, left, 0);
+        match self.deletions.iter_mut().find(replaced) {
+            Some(deletion) if crashed_soon => {
+                deletion.useless = true;
+                true
+            }
+            _ => false,
+        }
     }
 }
 
-const FOLLOWING: &str = "Deleting dependants that crash.";
-
-/// Appends to a list that keeps [`KEPT_ENTRIES`]; the item at `dispensable` makes room.
-fn push<T>(list: &mut VecDeque<T>, item: T, dispensable: usize) {
-    if list.len() == KEPT_ENTRIES {
-        list.remove(dispensable);
+fn push<T>(entries: &mut VecDeque<T>, entry: T) {
+    if entries.len() >= KEPT_ENTRIES {
+        entries.pop_front();
     }
-    list.push_back(item);
+    entries.push_back(entry);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fixtures::{at, crashing, dependants};
+    use crate::domain::fixtures::{at, crashing, dependants, recovery};
 
     fn weeder() -> Weeder {
         let service = NamespacedName::new("shoot", "kube-apiserver");
-        let (dependants, life) = (dependants("kube-apiserver"), Duration::from_secs(300));
-        Weeder::new(service, dependants, false, Duration::ZERO, life, at(100.0))
+        Weeder::new(service, recovery(100, 50), dependants("kube-apiserver"))
     }
 
     #[test]
-    fn a_deletion_is_useless_for_a_successor_of_the_same_controller_and_container() {
+    fn a_successor_that_crashes_within_a_minute_makes_a_deletion_useless_once() {
         let mut weeder = weeder();
-        let pod = crashing("kcm", "kcm", "u", "7");
-        let crash = pod.crash_loop().unwrap().clone();
-        let gone = RequestFailure::Gone;
-        weeder.record(&pod, &crash, at(100.0), Err(&gone), false, at(101.0));
-        assert!(!weeder.mark_useless(&pod, "main"), "nothing was deleted");
-        weeder.record(&pod, &crash, at(100.0), Ok(()), false, at(102.0));
-        assert!(!weeder.mark_useless(&pod, "other"), "another container");
-        let stranger = crashing("scheduler", "kcm", "s", "8");
-        assert!(!weeder.mark_useless(&stranger, "main"), "another controller");
-        assert!(weeder.mark_useless(&pod, "main"));
-        assert!(!weeder.mark_useless(&pod, "main"), "it is marked once");
-    }
-
-    #[test]
-    fn a_pod_without_a_controller_is_succeeded_by_one_of_its_name() {
-        let mut weeder = weeder();
-        let alone = |name| Pod {
-            owner: None,
-            ..crashing(name, "kcm", "u", "7")
+        let old = crashing("old", "kcm", 50, 1);
+        let crash = old.crash_loop().unwrap().clone();
+        weeder.record(&old, &crash, Ok(()), false, at(101));
+        let successor = |created: i64, ended: i64| {
+            let mut pod = crashing("new", "kcm", created, 2);
+            pod.owner.clone_from(&old.owner);
+            pod.crashes[0].ended_at = Some(at(ended));
+            pod
         };
-        let crash = alone("a").crash_loop().unwrap().clone();
-        weeder.record(&alone("a"), &crash, at(100.0), Ok(()), false, at(102.0));
-        assert!(!weeder.mark_useless(&alone("b"), "main"));
-        assert!(weeder.mark_useless(&alone("a"), "main"));
+        let mut other = successor(102, 110);
+        other.owner.as_mut().unwrap().uid = "other".to_owned();
+        assert!(!weeder.judge_by(&old), "it was deleted itself");
+        assert!(!weeder.judge_by(&other), "of another controller");
+        assert!(!weeder.judge_by(&successor(102, 163)), "it ran for a minute");
+        assert!(weeder.judge_by(&successor(102, 110)));
+        assert!(!weeder.judge_by(&successor(102, 110)), "counted once");
+        assert!(weeder.deletions[0].useless);
+    }
+
+    #[test]
+    fn lists_are_bounded_and_a_pod_is_left_alone_once() {
+        let mut weeder = weeder();
+        for i in 0..100 {
+            let pod = crashing(&format!("pod-{i}"), "kcm", 200, 1);
+            let crash = pod.crash_loop().unwrap().clone();
+            weeder.record(&pod, &crash, Err(&RequestFailure::Gone), false, at(200));
+            let younger = KeepReason::YoungerThanRecovery;
+            assert!(weeder.leave_alone(&pod, &crash, younger, at(200)));
+            assert!(!weeder.leave_alone(&pod, &crash, younger, at(201)));
+        }
+        assert_eq!(
+            (weeder.deletions.len(), weeder.left_alone.len()),
+            (KEPT_ENTRIES, KEPT_ENTRIES)
+        );
+        assert_eq!(
+            (weeder.deletions.back().unwrap().sequence, weeder.deleted),
+            (100, 0)
+        );
     }
 }

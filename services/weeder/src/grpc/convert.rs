@@ -8,6 +8,7 @@ use watchdog_watch_stream::wire::{self, duration};
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::ControllerRef;
 use crate::domain::readiness::ServiceState;
+use crate::domain::rule::KeepReason;
 use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
 use watchdog_api::unix_time::UnixTime;
 
@@ -22,17 +23,17 @@ pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: UnixTime) -> pb:
     pb::Weeder {
         key: Some(key(&weeder.key)),
         state: state.into(),
-        started_at: Some(timestamp(weeder.started_at)),
-        ends_at: Some(timestamp(weeder.ends_at)),
+        started_at: Some(timestamp(weeder.recovery.at)),
+        ends_at: Some(timestamp(weeder.recovery.ends_at)),
         selectors: weeder.dependants.queries().map(ToString::to_string).collect(),
         deleted: weeder.deleted,
-        deletions: weeder.deletions.iter().map(deletion).collect(),
+        deletions: weeder.deletions.iter().map(|one| deletion(one, weeder)).collect(),
         message: weeder.message.clone(),
         owner: owner.to_owned(),
         remaining: Some(duration(weeder.remaining(now))),
         left_alone: weeder.left_alone.iter().map(left_alone).collect(),
-        first_sight: weeder.first_sight,
-        deletes_from: Some(timestamp(weeder.deletes_from)),
+        first_sight: weeder.recovery.first_sight,
+        deletes_from: Some(timestamp(weeder.recovery.deletes_from)),
     }
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn readiness(
     }
 }
 
-fn deletion(deletion: &PodDeletion) -> pb::PodDeletion {
+fn deletion(deletion: &PodDeletion, weeder: &Weeder) -> pb::PodDeletion {
     let result = match deletion.result {
         DeletionResult::Deleted => pb::DeletionResult::Deleted,
         DeletionResult::KeptBack => pb::DeletionResult::KeptBack,
@@ -75,13 +76,20 @@ fn deletion(deletion: &PodDeletion) -> pb::PodDeletion {
         at: Some(timestamp(deletion.at)),
         exit_code: deletion.crash.exit_code,
         exit_reason: deletion.crash.reason.clone(),
-        service_ready_since: Some(timestamp(deletion.service_ready_since)),
+        service_ready_since: Some(timestamp(weeder.recovery.at)),
         useless: deletion.useless,
     }
 }
 
 fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
     let controller = |owner: &ControllerRef| format!("{}/{}", owner.kind, owner.name);
+    let reason = match left.reason {
+        KeepReason::YoungerThanRecovery => pb::KeepReason::YoungerThanRecovery,
+        KeepReason::NoController => pb::KeepReason::NoController,
+        KeepReason::Job => pb::KeepReason::Job,
+        KeepReason::ExcludedKind => pb::KeepReason::ExcludedKind,
+        KeepReason::StaticPod => pb::KeepReason::StaticPod,
+    };
     pb::LeftAlone {
         pod: left.pod.to_string(),
         container: left.crash.container.clone(),
@@ -90,6 +98,7 @@ fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
         exit_reason: left.crash.reason.clone(),
         exit_message: left.crash.message.clone(),
         at: Some(timestamp(left.at)),
+        reason: reason.into(),
     }
 }
 
@@ -111,41 +120,34 @@ const fn timestamp(moment: UnixTime) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::domain::failure::RequestFailure;
-    use crate::domain::fixtures::{at, crashing, dependants};
+    use crate::domain::fixtures::{at, crashing, dependants, recovery};
 
     #[test]
     fn a_weeder_is_shown_completely() {
         let service = NamespacedName::new("shoot", "kube-apiserver");
-        let life = Duration::from_secs(300);
-        let mut weeder = Weeder::new(
-            service,
-            dependants("kube-apiserver"),
-            false,
-            Duration::ZERO,
-            life,
-            at(100.5),
-        );
-        let pod = crashing("kcm", "kcm", "u", "7");
+        let mut weeder = Weeder::new(service, recovery(100, 50), dependants("kube-apiserver"));
+        weeder.activate();
+        let pod = crashing("kcm", "kcm", 50, 7);
         let crash = pod.crash_loop().unwrap().clone();
         let refused = RequestFailure::Forbidden("no".to_owned());
-        weeder.record(&pod, &crash, at(100.5), Err(&refused), false, at(101.0));
-        weeder.record(&pod, &crash, at(100.5), Ok(()), false, at(102.0));
-        assert!(weeder.mark_useless(&pod, "main") && !weeder.mark_useless(&pod, "main"));
-        weeder.leave_alone(&pod, &crash, at(103.0));
-        let shown = weeder_message(&weeder, "weeder-0", at(110.25));
+        weeder.record(&pod, &crash, Err(&refused), false, at(101));
+        weeder.record(&pod, &crash, Ok(()), false, at(102));
+        let mut successor = crashing("kcm-2", "kcm", 102, 9);
+        successor.owner.clone_from(&pod.owner);
+        assert!(weeder.judge_by(&successor));
+        weeder.leave_alone(&successor, &crash, KeepReason::YoungerThanRecovery, at(103));
+        let shown = weeder_message(&weeder, "weeder-0", at(110));
         assert_eq!(shown.state(), pb::WeederState::Active);
         assert_eq!(shown.key.unwrap().service, "kube-apiserver");
-        let time = |seconds, nanos| Some(Timestamp { seconds, nanos });
-        assert_eq!(shown.started_at, time(100, 500_000_000));
+        let time = |seconds| Some(Timestamp { seconds, nanos: 0 });
+        assert_eq!(shown.started_at, time(100));
         assert_eq!(shown.deletes_from, shown.started_at);
-        assert_eq!(shown.ends_at, time(400, 500_000_000));
+        assert_eq!(shown.ends_at, time(400));
         let remaining = prost_types::Duration {
             seconds: 290,
-            nanos: 250_000_000,
+            nanos: 0,
         };
         assert_eq!(shown.remaining, Some(remaining));
         assert_eq!(shown.selectors, ["role in (apiserver,kcm)"]);
@@ -161,21 +163,22 @@ mod tests {
             (deleted.exit_code, deleted.exit_reason.as_str()),
             (Some(1), "Error")
         );
-        assert_eq!(deleted.service_ready_since, time(100, 500_000_000));
+        assert_eq!(deleted.service_ready_since, time(100));
         assert!(deleted.useless && !refused.useless);
         let [left] = &shown.left_alone[..] else {
             panic!("{:?}", shown.left_alone)
         };
         assert_eq!(
             (left.pod.as_str(), left.controller.as_str()),
-            ("kcm", "ReplicaSet/kcm-controller")
+            ("kcm-2", "ReplicaSet/kcm-controller")
         );
+        assert_eq!(left.reason(), pb::KeepReason::YoungerThanRecovery);
         assert_eq!(
             (left.exit_code, left.exit_message.as_str()),
             (Some(1), "no route to etcd")
         );
         weeder.end();
-        let ended = weeder_message(&weeder, "weeder-0", at(110.25));
+        let ended = weeder_message(&weeder, "weeder-0", at(110));
         assert_eq!(ended.remaining.unwrap(), prost_types::Duration::default());
         assert_eq!(ended.message, "Its time is over; it deleted 1 pod.");
     }

@@ -98,9 +98,6 @@ impl WeederService for WeederApi {
         let key = NamePair(key.namespace.into(), key.service.into());
         let answer = self.weeders.get(&key).await;
         let weeder = answer.item.ok_or_else(|| {
-            if let Some(error) = self.weeders.standby_error() {
-                return error;
-            }
             let NamePair(namespace, service) = &key;
             let message = format!(
                 "there is no weeder for the Service {service} in {namespace}: it has not become ready lately, or is \

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use watchdog_kube::leadership::Leadership;
 use watchdog_runtime::metrics::{Collector, Exposition};
 
 use crate::controller::shared::SharedState;
 use crate::domain::weeder::Phase;
-use crate::metrics::{self, ReadinessLabel, WatchScope, WeederPhase};
+use crate::metrics::{self, ReadinessLabel, WeederPhase};
 
 /// Reads the state of this replica.
 pub(crate) struct StateCollector {
+    pub(crate) leadership: Leadership,
     pub(crate) state: Arc<SharedState>,
 }
 
@@ -27,20 +29,18 @@ impl Collector for StateCollector {
         ];
         out.family(&metrics::SERVICES, services);
         self.state.read(|state| {
-            let manager = &state.manager;
             let weeders = [
-                (WeederPhase::Queued, manager.count(Phase::Queued) as f64),
-                (WeederPhase::Active, manager.count(Phase::Active) as f64),
+                (WeederPhase::Queued, state.count(Phase::Queued) as f64),
+                (WeederPhase::Active, state.count(Phase::Active) as f64),
             ];
             out.family(&metrics::WEEDERS, weeders);
-            let queries = state.pod_queries.borrow();
-            let scopes = ["namespace", "selector", "all"].map(|scope| {
-                let of_scope = queries.iter().filter(|query| query.scope() == scope);
-                (WatchScope(scope), of_scope.count() as f64)
-            });
-            out.family(&metrics::POD_WATCHES, scopes);
-            out.family(&metrics::PENDING, [((), manager.pending_deletions() as f64)]);
-            out.family(&metrics::CRASHING, [((), manager.crashing_pods() as f64)]);
+            // A standby leaves all decisions to the leader.
+            let pending = match self.leadership.is_leader() {
+                true => state.pending_deletions(),
+                false => 0,
+            };
+            out.family(&metrics::PENDING, [((), pending as f64)]);
+            out.family(&metrics::CRASHING, [((), state.crashing_pods() as f64)]);
         });
     }
 }
@@ -50,39 +50,41 @@ mod tests {
     use watchdog_runtime::clock::Clock;
 
     use super::*;
-    use crate::domain::fixtures::config;
+    use crate::domain::fixtures::{config, crashing, slice};
     use crate::domain::namespaced_name::NamespacedName;
-    use crate::domain::readiness::{Endpoints, ReceivedBy, Slice};
 
     #[tokio::test]
     async fn counts_what_there_is() {
-        let state = Arc::new(SharedState::new(&config(), Clock::start(), |_| true));
-        for (namespace, ready) in [("a", 1), ("b", 1), ("c", 0)] {
-            let slice = Slice {
-                key: NamespacedName {
-                    namespace: namespace.into(),
-                    name: "etcd-1".into(),
-                },
-                service: Some("etcd".into()),
-                endpoints: Endpoints { ready, total: 3 },
-                pods: None,
-            };
-            state.update(|state, now| state.slice_applied(slice, ReceivedBy::Watch, now));
+        let state = Arc::new(SharedState::new(&config(), Clock::start()));
+        for (namespace, ready) in [("a", true), ("b", true), ("c", false)] {
+            let mut slice = slice("etcd", ready, 0, 1);
+            slice.key = NamespacedName::new(namespace, "etcd-1");
+            state.update(|state, now| {
+                state.slice_applied(slice, now);
+                state.pod_applied(crashing("pod", "apiserver", 0, 1), now);
+            });
         }
-        let mut out = Exposition::default();
-        StateCollector { state }.collect(&mut out);
-        let text = out.into_text();
+        let text = |leadership: Leadership| {
+            let mut out = Exposition::default();
+            let state = state.clone();
+            StateCollector { leadership, state }.collect(&mut out);
+            out.into_text()
+        };
+        let leader = text(Leadership::always("weeder-0"));
         for line in [
             "watchdog_weeder_services{readiness=\"ready\"} 2",
             "watchdog_weeder_services{readiness=\"not_ready\"} 1",
             "watchdog_weeders{state=\"queued\"} 0",
             "watchdog_weeders{state=\"active\"} 2",
-            "watchdog_weeder_pending_deletions 0",
-            "watchdog_weeder_crashing_pods 0",
-            "watchdog_weeder_pod_watches{scope=\"selector\"} 2",
-            "watchdog_weeder_pod_watches{scope=\"all\"} 0",
+            "watchdog_weeder_pending_deletions 1",
+            "watchdog_weeder_crashing_pods 1",
         ] {
-            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+            assert!(leader.lines().any(|l| l == line), "{line} is not in\n{leader}");
         }
+        let standby = text(Leadership::never("weeder-0"));
+        assert!(
+            standby.contains("watchdog_weeder_pending_deletions 0"),
+            "{standby}"
+        );
     }
 }

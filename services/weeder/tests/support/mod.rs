@@ -7,8 +7,10 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Parser;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tonic::transport::Channel;
+use watchdog_api::names::LAST_CHANGE_ANNOTATION;
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
@@ -41,7 +43,7 @@ servicesAndDependantSelectors:
       - {key: role, operator: DoesNotExist}
 ";
 
-/// When containers crashed, unless a test says otherwise.
+/// When containers crashed.
 pub const CRASHED_AT: &str = "2020-11-21T08:00:00Z";
 
 /// A seed's API server with the namespace of a shoot, and the weeder's files.
@@ -113,10 +115,11 @@ impl Seed {
         }
     }
 
-    /// Starts a weeder and waits until it is ready and owns all namespaces.
+    /// Starts a weeder and waits until it is ready and leads.
     pub async fn ready(&self) -> Weeder {
         let weeder = self.start("weeder-0").await;
         weeder.wait_ready().await;
+        eventually("it leads", || self.leader().is_some()).await;
         weeder
     }
 
@@ -129,11 +132,8 @@ impl Seed {
     /// Creates or replaces an `EndpointSlice` by the `ready` conditions of its endpoints.
     pub fn slice(&self, namespace: &str, name: &str, service: &str, ready: &[Option<bool>]) {
         let endpoint = |(i, ready): (usize, &Option<bool>)| {
-            let pod = self.member(namespace, &format!("{service}-member-{i}"), ready.unwrap_or(true));
-            json!({
-                "addresses": [format!("10.0.0.{i}")], "conditions": {"ready": ready},
-                "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod},
-            })
+            let addresses = [format!("10.0.0.{i}")];
+            json!({"addresses": addresses, "conditions": {"ready": ready}})
         };
         let endpoints: Vec<Value> = ready.iter().enumerate().map(endpoint).collect();
         self.put(
@@ -148,61 +148,33 @@ impl Seed {
         );
     }
 
-    /// Creates or changes the pod behind an endpoint: ready since an hour after [`CRASHED_AT`], or not ready since an
-    /// hour before. A `StatefulSet` owns it.
-    fn member(&self, namespace: &str, name: &str, ready: bool) -> String {
-        if self.api.store().find(&keys::PODS, namespace, name).is_none() {
-            self.pod_of(
-                namespace,
-                name,
-                &json!({"role": "main"}),
-                Some(("StatefulSet", "members")),
-            );
-        }
-        let (status, since) = match ready {
-            true => ("True", "2020-11-21T09:00:00Z"),
-            false => ("False", "2020-11-21T07:00:00Z"),
-        };
-        self.member_ready_since(namespace, name, status, since);
-        name.to_owned()
-    }
-
-    pub fn member_ready_since(&self, namespace: &str, name: &str, status: &str, since: &str) {
-        let ready = json!({"type": "Ready", "status": status, "lastTransitionTime": since});
-        self.pod_status(namespace, name, json!({"conditions": [ready]}));
-    }
-
     /// Makes a service with one slice ready or not.
     pub fn service(&self, namespace: &str, service: &str, ready: bool) {
         self.slice(namespace, &format!("{service}-1"), service, &[Some(ready)]);
     }
 
-    /// Creates or changes a Service with the annotation that declares its dependants, or without it.
-    pub fn annotate(&self, namespace: &str, service: &str, dependants: Option<&str>) {
-        let annotations = match dependants {
-            Some(dependants) => json!({ watchdog_api::names::DEPENDANTS_ANNOTATION: dependants }),
-            None => json!({"other": "annotation"}),
-        };
-        let store = self.api.store();
-        if store.find(&keys::SERVICES, namespace, service).is_none() {
-            let object = json!({"metadata": {"name": service, "annotations": annotations}, "spec": {}});
-            self.api.create(&keys::SERVICES, namespace, object).unwrap();
-            return;
-        }
-        self.modify(&keys::SERVICES, namespace, service, |old| {
-            old["metadata"]["annotations"] = annotations;
+    /// Makes a service with one slice ready, as the endpoints controller does, which dates the change.
+    pub fn recover(&self, namespace: &str, service: &str) {
+        let name = format!("{service}-1");
+        self.service(namespace, service, true);
+        self.modify(&keys::ENDPOINT_SLICES, namespace, &name, |slice| {
+            slice["metadata"]["annotations"][LAST_CHANGE_ANNOTATION] = Timestamp::now().to_string().into();
         });
+    }
+
+    /// Waits until a new object is younger than all that there are, also by times in whole seconds.
+    pub async fn next_second(&self) {
+        let now = Timestamp::now().as_second();
+        eventually("a second passes", || Timestamp::now().as_second() > now).await;
     }
 
     /// Creates or replaces an Endpoints.
     pub fn endpoints(&self, namespace: &str, service: &str, ready: usize, not_ready: usize) {
         let addresses = |ready: bool, count: usize| -> Vec<Value> {
-            let address = |i: usize| {
-                let state = if ready { "ready" } else { "unready" };
-                let pod = self.member(namespace, &format!("{service}-{state}-{i}"), ready);
-                json!({"ip": format!("10.0.0.{i}"), "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod}})
-            };
-            (0..count).map(address).collect()
+            let block = u8::from(ready);
+            (0..count)
+                .map(|i| json!({"ip": format!("10.0.{block}.{i}")}))
+                .collect()
         };
         self.put(
             &keys::ENDPOINTS,
@@ -248,13 +220,6 @@ impl Seed {
     pub fn crashing(&self, namespace: &str, name: &str, role: &str) {
         self.pod(namespace, name, role);
         self.crash(namespace, name);
-    }
-
-    /// Puts a pod's container into a crash loop that began at this time.
-    pub fn crash_at(&self, namespace: &str, name: &str, ended_at: &str) {
-        let mut status = waiting("main");
-        status["lastState"]["terminated"]["finishedAt"] = ended_at.into();
-        self.pod_status(namespace, name, json!({"containerStatuses": [status]}));
     }
 
     /// Puts a pod's container into a crash loop.
@@ -307,6 +272,16 @@ impl Seed {
         entries
     }
 
+    /// The holder of the Lease of the leader election, if it has one.
+    pub fn leader(&self) -> Option<String> {
+        let lease = self
+            .api
+            .store()
+            .find(&keys::LEASES, "garden", weeder::app::LEASE)?;
+        let holder = lease.text("/spec/holderIdentity").to_owned();
+        Some(holder).filter(|holder| !holder.is_empty())
+    }
+
     pub fn events(&self) -> Vec<std::sync::Arc<Object>> {
         self.api.store().all(&keys::EVENTS, None)
     }
@@ -334,16 +309,32 @@ impl Weeder {
         self.bound.readiness.blockers().get(name).cloned()
     }
 
-    /// The watches on pods that it needs: over all namespaces, and of one namespace.
-    pub async fn pod_watches_by_scope(&self) -> (usize, usize) {
-        let count = async |scope: &str| {
-            let series = format!("watchdog_weeder_pod_watches{{scope=\"{scope}\"}}");
-            self.metric(&series).await.unwrap().unwrap() as usize
+    /// Waits until it knows whether a service is ready.
+    pub async fn wait_service(&self, namespace: &str, service: &str, ready: bool) {
+        let request = pb::ListEndpointReadinessRequest {
+            namespace: namespace.to_owned(),
+            service: service.to_owned(),
+            ..Default::default()
         };
-        (
-            count("selector").await + count("all").await,
-            count("namespace").await,
-        )
+        let wanted = if ready {
+            pb::Readiness::Ready
+        } else {
+            pb::Readiness::NotReady
+        };
+        wait::until_true("the readiness of the service is known", BOUND, || async {
+            let answer = self
+                .client
+                .clone()
+                .list_endpoint_readiness(request.clone())
+                .await?;
+            Ok(answer
+                .into_inner()
+                .services
+                .iter()
+                .any(|found| found.readiness() == wanted))
+        })
+        .await
+        .unwrap();
     }
 
     pub async fn list(&self) -> Vec<pb::Weeder> {
@@ -409,15 +400,6 @@ impl Weeder {
     pub async fn wait_deleted(&self, namespace: &str, service: &str, pods: u64) -> pb::Weeder {
         let what = format!("{pods} are deleted");
         self.wait(namespace, service, &what, |w| w.deleted == pods).await
-    }
-
-    /// Waits until a weeder follows its dependants: its first look is over, and the watches are open.
-    pub async fn wait_following(&self, seed: &Seed, namespace: &str, service: &str, watches: usize) {
-        self.wait(namespace, service, "it is active", |w| {
-            w.state() == pb::WeederState::Active
-        })
-        .await;
-        eventually("the pods are watched", || pod_watches(seed) >= watches).await;
     }
 }
 

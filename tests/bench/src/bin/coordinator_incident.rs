@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use clap::Parser;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,8 +24,17 @@ use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
-/// Shoots on the seed.
-const SHOOTS: usize = 1_000;
+/// The scenario to measure.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Shoots on the seed.
+    #[arg(long, default_value_t = 1_000)]
+    shoots: usize,
+    /// While all shoots are lost, two of the coordinator's watches (of the Clusters and of kube-controller-manager)
+    /// fail every 1 to 5 s. Only the loss of all shoots is measured.
+    #[arg(long)]
+    failing_watches: bool,
+}
 
 /// How often the single shoot is lost, and found again.
 const REPETITIONS: usize = 200;
@@ -61,6 +71,9 @@ const USER: &str = "coordinator";
 
 /// A coordinator that has not done its work by then hangs.
 const BOUND: Duration = Duration::from_secs(300);
+
+/// How long is waited for all shoots while watches fail: longer than kube-controller-manager's grace period.
+const FAILING_BOUND: Duration = Duration::from_secs(120);
 
 /// From the verdict to the first write of a single shoot, p99.
 const TARGET_MILLIS: f64 = 50.0;
@@ -119,16 +132,34 @@ struct AllShoots {
     last_write_of_each_shoot: Option<Spread>,
 }
 
+/// All shoots are lost while watches fail.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AllDown {
+    shoots: usize,
+    /// Shoots whose kube-controller-manager was scaled to 0.
+    down: usize,
+    /// From the verdict to the write, in milliseconds.
+    kube_controller_manager_down: Option<Spread>,
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
     let load_average_before = load_average();
-    let bench = CoordinatorBench::start().await?;
+    let bench = CoordinatorBench::start(options.shoots).await?;
+    if options.failing_watches {
+        let failing = tokio::spawn(fail_watches(bench.api.clone()));
+        let down = bench.until_down().await;
+        failing.abort();
+        return print(&down?);
+    }
     let requests_at_rest = bench.rest().await;
     let (one_lost, one_found) = bench.one_shoot().await?;
     let all_lost = bench.all_shoots(Direction::Down).await?;
     let all_found = bench.all_shoots(Direction::Up).await?;
     print(&CoordinatorFigures {
-        shoots: SHOOTS,
+        shoots: options.shoots,
         dependants_of_each: DEPENDANTS.len(),
         request_delay_ms: DELAY_MILLIS,
         load_average_before,
@@ -143,8 +174,31 @@ async fn main() -> anyhow::Result<()> {
     })
 }
 
+/// Two watches fail again and again, each by itself: it ends, and its connection breaks when it is opened again.
+async fn fail_watches(api: ApiServer) {
+    let fail = async |watch: &str, pauses: [u64; 5]| {
+        for pause in pauses.into_iter().cycle() {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            let fault = Fault::always(FaultAction::Cut).verb("watch").user(USER).times(1);
+            api.inject(match watch {
+                KCM => fault.query(KCM),
+                path => fault.path(path),
+            });
+            api.drop_watches();
+        }
+    };
+    // Between 1 and 5 s, in no common rhythm.
+    tokio::join!(
+        fail(
+            "/apis/extensions.gardener.cloud/",
+            [1_900, 4_700, 1_100, 3_300, 2_600]
+        ),
+        fail(KCM, [3_100, 1_300, 4_300, 2_200, 3_700]),
+    );
+}
+
 impl CoordinatorBench {
-    async fn start() -> anyhow::Result<Self> {
+    async fn start(shoots: usize) -> anyhow::Result<Self> {
         let options = ApiOptions {
             namespaces: vec!["garden".to_owned()],
             watch_log: 1 << 16,
@@ -152,7 +206,7 @@ impl CoordinatorBench {
             ..ApiOptions::default()
         };
         let api = ApiServer::start(options).await?;
-        let names: Vec<_> = (0..SHOOTS).map(|i| format!("shoot--bench--{i}")).collect();
+        let names: Vec<_> = (0..shoots).map(|i| format!("shoot--bench--{i}")).collect();
         for name in &names {
             api.create(&keys::NAMESPACES, "", json!({"metadata": {"name": name}}))?;
             let cluster = json!({"metadata": {"name": name}, "spec": {"shoot": fixtures::shoot("40s")}});
@@ -194,7 +248,7 @@ impl CoordinatorBench {
 
     /// One of the shoots is lost and found again.
     async fn one_shoot(&self) -> anyhow::Result<(OneShoot, OneShoot)> {
-        let one = self.names.get(SHOOTS / 2).context("no shoot")?;
+        let one = self.names.get(self.names.len() / 2).context("no shoot")?;
         let (mut lost, mut found) = (Vec::new(), Vec::new());
         for _ in 0..REPETITIONS {
             for (direction, times) in [(Direction::Down, &mut lost), (Direction::Up, &mut found)] {
@@ -234,7 +288,7 @@ impl CoordinatorBench {
         let writes = self.writes(begin);
         let applied = writes.iter().filter(|write| write.code == 200).count();
         ensure!(
-            applied == writes_in(direction) * SHOOTS,
+            applied == writes_in(direction) * self.names.len(),
             "{applied} writes were applied"
         );
         let (mut first, mut last) = (BTreeMap::new(), BTreeMap::new());
@@ -258,6 +312,28 @@ impl CoordinatorBench {
             requests_in_busiest_second: busiest_second(requests.iter().map(|entry| entry.time)),
             first_write_of_each_shoot: Spread::of_micros(first.into_values()),
             last_write_of_each_shoot: Spread::of_micros(last.into_values()),
+        })
+    }
+
+    /// All shoots are lost: how many are down, and when, after at most [`FAILING_BOUND`].
+    async fn until_down(&self) -> anyhow::Result<AllDown> {
+        let (begin, given_at) = (self.last_id(), Timestamp::now());
+        let names = self.names.iter().map(String::as_str);
+        self.probe.say(names, outcome(Direction::Down));
+        // Those that are not down by then are what is measured.
+        let all = tokio::time::timeout(FAILING_BOUND, self.until_all(Direction::Down)).await;
+        all.unwrap_or(Ok(()))?;
+        let mut down = BTreeMap::new();
+        for write in self.writes(begin) {
+            if write.code == 200 && write.path.ends_with(KCM) {
+                let shoot = write.path.split('/').nth(5).unwrap_or_default().to_owned();
+                down.insert(shoot, micros_since(given_at, &write)?);
+            }
+        }
+        Ok(AllDown {
+            shoots: self.names.len(),
+            down: down.len(),
+            kube_controller_manager_down: Spread::of_micros(down.into_values()),
         })
     }
 

@@ -11,12 +11,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use watchdog_api::names::LAST_CHANGE_ANNOTATION;
 use watchdog_bench::usage::Usage;
 use watchdog_bench::{Spread, busiest_second, micros_since, print, round};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::{Part, WriteOptions};
 use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry, Fault, FaultAction};
 use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait;
 use watchdog_test_support::watchdog::{Service, Setup};
 
 const SERVICE: &str = "kube-apiserver";
@@ -44,7 +46,7 @@ const CRASHING: usize = 3;
 /// How long the API server takes for a request.
 const DELAY_MILLIS: u64 = 5;
 
-/// Requests a second that the weeder may make.
+/// Requests a second that the weeder may make, after a burst of 200.
 const REQUEST_RATE: u32 = 100;
 
 /// The size of a control plane pod's other fields, in bytes.
@@ -92,14 +94,14 @@ struct WeederFigures {
     ready_to_deletion: Option<Spread>,
     /// From the first service that is ready.
     last_deletion_after_seconds: f64,
-    /// From then on, the membership not counted.
+    /// From then on, the leader election not counted.
     requests: usize,
     requests_in_busiest_second: usize,
     allowed_requests_per_second: u32,
-    lists_and_reads_of_pods_in_a_namespace: usize,
+    lists_of_pods_in_a_namespace: usize,
     new_connections: u64,
     most_watches: usize,
-    most_deletions_and_reads_at_once: f64,
+    most_deletions_at_once: f64,
     idle_mib: f64,
     peak_mib: f64,
 }
@@ -127,6 +129,7 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut weeder = setup.custom(command.arg(rate)).await?;
     weeder.wait_ready().await?;
+    wait::until_true("the weeder leads", BOUND, || async { Ok(leads(&api)) }).await?;
     let mut figures = WeederFigures {
         namespaces: args.services,
         services_of_each: args.each,
@@ -144,7 +147,7 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
 
     let before = api.counters();
     let incident = tokio::spawn(recover(api.clone(), args));
-    let others = args.services * (args.dependants + 2 * args.each - 1);
+    let others = args.services * (args.dependants + args.each - 1);
     let end = Instant::now() + BOUND;
     loop {
         let left = api.store().all(&keys::PODS, None).len() + crashing - others;
@@ -180,8 +183,8 @@ impl WeederFigures {
         let peak = Usage::of_process(weeder.process.id())?.peak_mib;
         self.peak_mib = self.peak_mib.max(round(peak));
         let requests = weeder.metric("watchdog_weeder_requests_in_flight").await?;
-        let most = self.most_deletions_and_reads_at_once;
-        self.most_deletions_and_reads_at_once = most.max(requests.unwrap_or_default());
+        let most = self.most_deletions_at_once;
+        self.most_deletions_at_once = most.max(requests.unwrap_or_default());
         Ok(())
     }
 
@@ -199,7 +202,7 @@ impl WeederFigures {
                 continue;
             };
             if entry.verb == "list" {
-                self.lists_and_reads_of_pods_in_a_namespace += 1;
+                self.lists_of_pods_in_a_namespace += 1;
             } else if entry.verb == "delete" && entry.code == 200 {
                 let since = ready
                     .get(namespace)
@@ -240,7 +243,6 @@ async fn seed(args: Args) -> anyhow::Result<(ApiServer, usize)> {
         api.create(&keys::NAMESPACES, "", json!({"metadata": {"name": namespace}}))?;
         for service in SERVICES.into_iter().take(args.each) {
             api.create(&keys::ENDPOINT_SLICES, &namespace, slice(service))?;
-            api.create(&keys::PODS, &namespace, server_object(service))?;
         }
         if args.each == 2 {
             // What needs the second service.
@@ -271,17 +273,17 @@ async fn recover(api: ApiServer, args: Args) -> anyhow::Result<BTreeMap<String, 
         let namespace = namespace(shoot.try_into()?);
         ready.insert(namespace.clone(), Timestamp::now());
         for service in SERVICES.into_iter().take(args.each) {
-            let since = Timestamp::from_second(Timestamp::now().as_second())?.to_string();
-            let condition = json!({"type": "Ready", "status": "True", "lastTransitionTime": since});
-            set_status(
-                &api,
-                &namespace,
-                &server(service),
-                json!({"conditions": [condition]}),
-            )?;
+            // As the endpoints controller dates it.
+            let changed_at = Timestamp::now().to_string();
             let change = |value: &mut Value| {
                 if let Some(fields) = value.as_object_mut() {
-                    fields.insert("endpoints".to_owned(), endpoints(service, true));
+                    fields.insert("endpoints".to_owned(), endpoints(true));
+                }
+                if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+                    metadata.insert(
+                        "annotations".to_owned(),
+                        json!({ LAST_CHANGE_ANNOTATION: changed_at }),
+                    );
                 }
                 Ok(())
             };
@@ -297,6 +299,12 @@ async fn recover(api: ApiServer, args: Args) -> anyhow::Result<BTreeMap<String, 
         }
     }
     Ok(ready)
+}
+
+/// True once the weeder has the Lease of the leader election.
+fn leads(api: &ApiServer) -> bool {
+    let lease = api.store().find(&keys::LEASES, "garden", "weeder-leader");
+    lease.is_some_and(|lease| !lease.text("/spec/holderIdentity").is_empty())
 }
 
 fn namespace(shoot: usize) -> String {
@@ -316,35 +324,16 @@ fn set_status(api: &ApiServer, namespace: &str, pod: &str, status: Value) -> any
     Ok(())
 }
 
-fn server(service: &str) -> String {
-    format!("{service}-0")
-}
-
-/// The pod behind a service.
-fn server_object(service: &str) -> Value {
-    json!({
-        "metadata": {
-            "name": server(service),
-            "labels": {"role": "main"},
-            "ownerReferences": [{
-                "apiVersion": "apps/v1", "kind": "StatefulSet", "name": service, "uid": service, "controller": true,
-            }],
-        },
-        "spec": {"containers": [{"name": "main", "image": "i"}]},
-    })
-}
-
 fn slice(service: &str) -> Value {
     json!({
         "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
         "addressType": "IPv4",
-        "endpoints": endpoints(service, false),
+        "endpoints": endpoints(false),
     })
 }
 
-fn endpoints(service: &str, ready: bool) -> Value {
-    let target = json!({"kind": "Pod", "name": server(service)});
-    json!([{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}, "targetRef": target}])
+fn endpoints(ready: bool) -> Value {
+    json!([{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}])
 }
 
 fn pod_object(namespace: &str, name: &str, padding: &str) -> Value {
@@ -371,7 +360,7 @@ fn status(crashes: bool) -> Value {
     if !crashes {
         return json!({"containerStatuses": [{"name": "main", "restartCount": 5, "state": {"running": {}}}]});
     }
-    // Long ago, as nodes tell it in whole seconds.
+    // As nodes tell it, in whole seconds.
     let ended =
         json!({"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": "2026-11-21T08:00:00Z"}});
     let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});

@@ -20,7 +20,7 @@ use crate::usage::{Usage, load_average};
 use crate::{Spread, round};
 
 /// Age at which a lease is expired, in microseconds, with a grace period of 40 s.
-pub const EXPIRY_AGE: i64 = 32_000_000;
+pub const EXPIRY_AGE: i64 = 33_000_000;
 
 /// Share of expired leases from which a shoot counts as lost: the default.
 const FRACTION: f64 = 0.6;

@@ -147,7 +147,7 @@ impl ServiceReplicas {
     }
 }
 
-/// Waits until one coordinator owns the shoot, wants its dependants up and has nothing left to do.
+/// Waits until the coordinator that leads wants the dependants of the shoot up and has nothing left to do.
 async fn wait_settled(
     seed: &Seed,
     coordinators: &[Arc<RestartableService>],

@@ -134,7 +134,7 @@ async fn sandbox() -> anyhow::Result<Sandbox> {
     Ok(Sandbox::start(config).await?)
 }
 
-/// The writes to Deployments and membership Leases so far; the rest of the sandbox's record is forgotten.
+/// The writes to Deployments and Leases so far; the rest of the sandbox's record is forgotten.
 #[derive(Default)]
 struct RecordedWrites {
     taken: Vec<Write>,

@@ -1,11 +1,10 @@
-//! How the three services stop: SIGTERM turns readiness off, ends streams with UNAVAILABLE, hands the membership over
-//! at once and ends within the grace period with exit code 0; a second signal ends at once.
+//! How the three services stop: SIGTERM turns readiness off, ends streams with UNAVAILABLE, gives the Lease back at
+//! once and ends within the grace period with exit code 0; a second signal ends at once.
 
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube::api::ListParams;
 use tokio::time::Instant;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
@@ -18,6 +17,7 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1::WatchEndpointReadinessRequest;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::{Fault, FaultAction};
+use watchdog_test_support::history::LEADER_LEASE;
 use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{NAMESPACE, Service};
@@ -25,11 +25,11 @@ use watchdog_test_support::watchdog::{NAMESPACE, Service};
 /// `terminationGracePeriodSeconds` of a Pod, where nobody says otherwise.
 const GRACE_PERIOD: Duration = Duration::from_secs(30);
 
-/// A seed, and a lease-probe that runs to the end: without one a coordinator is not ready.
+/// A seed with a replica of lease-probe that goes on: without verdicts no coordinator is ready.
 async fn seed(name: &str) -> (SandboxFixture, Service) {
     let fixture = SandboxFixture::start(name, &["one"]).await.unwrap();
-    let observer = fixture.start_replica(ServiceKind::LeaseProbe, "observer").await;
-    (fixture, observer.unwrap())
+    let lease_probe = fixture.lease_probe().await.unwrap();
+    (fixture, lease_probe)
 }
 
 /// Opens a stream, waits for its first message, and gives what ends it.
@@ -73,19 +73,23 @@ async fn stream(
     })
 }
 
-/// The holder of a replica's membership Lease; none once it is released.
-async fn holder(fixture: &SandboxFixture, identity: &str) -> anyhow::Result<Option<String>> {
+/// The replica that holds its membership Lease, or that of the leader; none once that is given back.
+async fn holder(
+    fixture: &SandboxFixture,
+    kind: ServiceKind,
+    identity: &str,
+) -> anyhow::Result<Option<String>> {
+    let name = match kind {
+        ServiceKind::LeaseProbe => format!("dependency-watchdog-lease-probe-{identity}"),
+        ServiceKind::Coordinator => LEADER_LEASE.to_owned(),
+        ServiceKind::Weeder => "weeder-leader".to_owned(),
+    };
     let leases: Api<Lease> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
-    let all = leases.list(&ListParams::default()).await?;
-    let own = all.into_iter().find(|lease| {
-        let name = lease.metadata.name.as_deref().unwrap_or_default();
-        name.ends_with(&format!("-{identity}"))
-    });
-    let own = anyhow::Context::context(own, "it has no Lease")?;
-    Ok(own
-        .spec
-        .and_then(|spec| spec.holder_identity)
-        .filter(|holder| !holder.is_empty()))
+    let spec = leases.get_opt(&name).await?.and_then(|lease| lease.spec);
+    let holder = spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+    // That of a leader ends with a number of its process.
+    let name = holder.split('_').next().unwrap_or_default();
+    Ok((!name.is_empty()).then(|| name.to_owned()))
 }
 
 async fn health(fixture: &SandboxFixture, service: &Service) -> anyhow::Result<ServingStatus> {
@@ -102,27 +106,37 @@ async fn stops(fixture: &SandboxFixture, kind: ServiceKind) -> anyhow::Result<()
     let name = format!("{kind:?}").to_lowercase();
     let service = fixture.start_replica(kind, &name).await?;
     anyhow::ensure!(health(fixture, &service).await? == ServingStatus::Serving);
-    anyhow::ensure!(holder(fixture, &name).await? == Some(name.clone()));
-    let stream = stream(kind, fixture, &service).await?;
+    wait::until_true("it has the Lease", BOUND, || async {
+        Ok(holder(fixture, kind, &name).await?.as_ref() == Some(&name))
+    })
+    .await?;
+    // The Lease is seen a moment before its holder knows that it leads.
+    let stream = wait::until("it streams", BOUND, || async {
+        stream(kind, fixture, &service).await.map(Some)
+    })
+    .await?;
 
     let begin = Instant::now();
     service.process.sigterm()?;
     let status = tokio::time::timeout(BOUND, stream).await??;
     let status = anyhow::Context::context(status, "the stream ended as if it were complete")?;
     anyhow::ensure!(status.code() == Code::Unavailable, "{status:?}");
-    anyhow::ensure!(status.message().contains("stopping"), "{status:?}");
+    // A leader that stops also tells that it leads no more, whichever comes first.
+    let told = status.message().contains("stopping")
+        || (kind != ServiceKind::LeaseProbe && status.message().contains("another replica leads"));
+    anyhow::ensure!(told, "{status:?}");
     let exit = service.process.wait_exit(BOUND).await?;
     eprintln!("{name} stopped after {:?}", begin.elapsed());
     anyhow::ensure!(exit.code() == Some(0), "{exit}");
     anyhow::ensure!(
-        holder(fixture, &name).await?.is_none(),
+        holder(fixture, kind, &name).await?.is_none(),
         "its Lease was not released"
     );
-    for line in [
-        "the process is draining",
-        "replica left the membership",
-        "the process has stopped",
-    ] {
+    let given_back = match kind {
+        ServiceKind::LeaseProbe => "the membership Lease is deleted",
+        ServiceKind::Coordinator | ServiceKind::Weeder => "the Lease is released",
+    };
+    for line in ["the process is draining", given_back, "the process has stopped"] {
         service.process.wait_for_text(&format!("{line:?}"), BOUND).await?;
     }
     Ok(())
@@ -130,7 +144,7 @@ async fn stops(fixture: &SandboxFixture, kind: ServiceKind) -> anyhow::Result<()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
-    let (fixture, _observer) = seed("drain").await;
+    let (fixture, _lease_probe) = seed("drain").await;
     tokio::try_join!(
         stops(&fixture, ServiceKind::LeaseProbe),
         stops(&fixture, ServiceKind::Coordinator),
@@ -142,7 +156,7 @@ async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
 /// The seed does not answer: the Lease cannot be released, which is what holds up the drain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
-    let (fixture, _observer) = seed("drain-held").await;
+    let (fixture, _lease_probe) = seed("drain-held").await;
     let drained = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
         let service = fixture.start_replica(kind, &name).await?;
@@ -170,7 +184,7 @@ async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_at_once() {
-    let (fixture, _observer) = seed("drain-twice").await;
+    let (fixture, _lease_probe) = seed("drain-twice").await;
     let ended = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
         let service = fixture.start_replica(kind, &name).await?;

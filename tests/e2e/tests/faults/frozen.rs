@@ -29,7 +29,7 @@ async fn for_5_seconds() {
     frozen("frozen-5", Duration::from_secs(5)).await;
 }
 
-/// Longer than a membership Lease is valid.
+/// Longer than a Lease is valid, that of a member or of the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn for_20_seconds() {
     frozen("frozen-20", Duration::from_secs(20)).await;

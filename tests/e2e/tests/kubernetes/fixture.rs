@@ -144,7 +144,7 @@ impl Fixture {
             restored: true,
             verdicts: false,
         };
-        // The Go program's Lease, not a membership Lease, says who acts here.
+        // The Go program's Lease says who acts here.
         let history = History::new(Vec::new());
         history.check_with(&self.timeline, [SHOOT], &expected).check()
     }

@@ -6,7 +6,6 @@ mod coordinator;
 mod frozen;
 mod interrupted;
 mod kubernetes;
-mod restart;
 mod rolling;
 mod support;
 mod whole_seed;

@@ -23,7 +23,7 @@ use crate::subscriber::{Subscriber, list, watch};
 
 /// Of one caller, see `services/common/watch-stream/src/stream.rs`.
 const MAX_STREAMS: usize = 256;
-/// See `services/common/runtime/src/grpc_server.rs`.
+/// Without TLS, see `services/common/runtime/src/accept.rs`.
 const MAX_STREAMS_PER_CONNECTION: usize = 128;
 /// Of one address, see `services/common/runtime/src/accept.rs`.
 const MAX_STRANGERS: usize = 16;

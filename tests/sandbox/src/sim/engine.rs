@@ -61,6 +61,9 @@ pub(super) struct Engine {
     pub(super) stop: CancellationToken,
 }
 
+/// Namespace of the leader Leases of a control plane.
+const ELECTIONS_NAMESPACE: &str = "kube-system";
+
 /// The simulators. Locked before any store, never the other way round.
 #[derive(Debug, Default)]
 pub(super) struct Sim {
@@ -70,6 +73,45 @@ pub(super) struct Sim {
     pub(super) workloads: Workloads,
     /// When the workloads need another step although nothing changes around them.
     workloads_due: Option<Instant>,
+    elections: Elections,
+}
+
+/// The leader of the control plane's elections, which writes whatever happens to the nodes.
+#[derive(Debug, Default)]
+struct Elections {
+    due: Option<Instant>,
+}
+
+impl Elections {
+    /// Renews a leader Lease five times in a renew interval of kubelets; returns when the next renewal is due.
+    fn step(&mut self, around: &StepInputs<'_>) -> Instant {
+        let due = self.due.unwrap_or(around.now);
+        if due > around.now {
+            return due;
+        }
+        let renewed = crate::time::micros(around.wall);
+        let store = around.shoot;
+        let name = "kube-scheduler";
+        let renewal = store.change(&keys::LEASES, ELECTIONS_NAMESPACE, name, |lease| {
+            lease["spec"]["renewTime"] = renewed.clone().into();
+        });
+        let renewal = match renewal {
+            Err(error) if error.code == 404 => {
+                let lease = json!({ "metadata": { "name": name }, "spec": { "renewTime": renewed } });
+                store.create(
+                    &keys::LEASES,
+                    ELECTIONS_NAMESPACE,
+                    lease,
+                    &WriteOptions::default(),
+                )
+            }
+            other => other,
+        };
+        around.report("leader election", renewal);
+        let next = around.now + around.timing.renew_interval / 5;
+        self.due = Some(next);
+        next
+    }
 }
 
 impl Engine {
@@ -204,6 +246,7 @@ impl Engine {
             machines,
             workloads,
             workloads_due,
+            elections,
         } = &mut *sim;
         if self.dirty.swap(false, Ordering::SeqCst) || workloads_due.is_some_and(|due| due <= now) {
             *workloads_due = workloads.step(&around);
@@ -218,6 +261,7 @@ impl Engine {
         };
         if reachable {
             due = sooner(due, kubelets.step(&around));
+            due = sooner(due, Some(elections.step(&around)));
         } else {
             due = sooner(due, Some(now + self.timing.renew_interval));
         }

@@ -72,7 +72,7 @@ impl Store {
         if inner.table(resource)?.objects.contains_key(&key) {
             return Err(ApiError::already_exists(&res, &name));
         }
-        if let Some(manager) = &options.manager {
+        if let Some(manager) = manager(&res, options) {
             fields::track(None, &mut value, manager, &res.api_version());
         }
         inner.put(resource, key, value)
@@ -325,7 +325,7 @@ fn settle(
             (old.number("/metadata/generation") + 1).into(),
         );
     }
-    if let Some(manager) = &options.manager {
+    if let Some(manager) = manager(res, options) {
         fields::track(Some(old.value()), &mut new, manager, &res.api_version());
     }
     let resource = res.key();
@@ -336,4 +336,14 @@ fn settle(
         return Ok(Arc::new(Object::new(key, old.resource_version(), new)));
     }
     inner.put(&resource, key, new)
+}
+/// The writer that managedFields names. A real API server names the writer of every object; of those that the
+/// simulators write, only slices and Endpoints have one here, because the weeder reads when they were written.
+fn manager<'a>(res: &ResourceType, options: &'a WriteOptions) -> Option<&'a str> {
+    let resource = res.key();
+    let is_dated = resource == keys::ENDPOINT_SLICES || resource == keys::ENDPOINTS;
+    options
+        .manager
+        .as_deref()
+        .or_else(|| is_dated.then_some("sandbox"))
 }

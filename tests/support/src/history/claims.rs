@@ -1,21 +1,24 @@
-//! The records of the replicas in their membership Leases, over time.
+//! The writes to the leader's Leases, over time.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{PEER_TTL, Write};
-
-/// Start of every annotation of the watchdog.
-const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
+use super::{LEADER_LEASE, LEASE_DURATION, Write};
 
 /// How a replica let go of what it had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReleaseKind {
     Released,
-    Acknowledged,
     Expired,
+}
+
+/// The time between two changes of a Lease's holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Term {
+    lease: usize,
+    number: usize,
 }
 
 /// A Lease from one write to the next.
@@ -23,18 +26,19 @@ pub(super) enum ReleaseKind {
 struct LeaseRecord {
     /// When the write came in: others can only have seen it later.
     at: Timestamp,
-    session: String,
-    /// Identity to session of all whom it considers live.
-    view: BTreeMap<String, String>,
-    held: bool,
-    /// Counts the changes of session, view and holder.
-    claim: usize,
+    author: String,
+    /// Empty where nobody holds it.
+    holder: String,
+    /// Counts the changes of the holder.
+    term: usize,
 }
 
-/// All cards of all replicas, each replica's by time.
+/// The Leases by which coordinators elect a leader: one, unless they are in different namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    cards: BTreeMap<String, Vec<LeaseRecord>>,
+    /// By path.
+    numbers: BTreeMap<String, usize>,
+    leases: Vec<Vec<LeaseRecord>>,
 }
 
 // === impl Claims ===
@@ -43,83 +47,109 @@ impl Claims {
     /// From writes in the order of their arrival.
     pub(super) fn read(writes: &[Write]) -> Self {
         let mut claims = Self::default();
-        for write in writes {
-            if write.applied && write.path.contains("/leases") {
-                claims.add(write);
-            }
+        for write in writes.iter().filter(|write| write.applied) {
+            claims.add(write);
         }
         claims
     }
 
     fn add(&mut self, write: &Write) {
-        let Some(mut card) = card(write) else { return };
-        // Whose Lease it is stands in its name, and nobody writes another's.
-        let cards = self.cards.entry(write.author.clone()).or_default();
-        if let Some(last) = cards.last() {
-            let same = (&last.session, &last.view, last.held) == (&card.session, &card.view, card.held);
-            card.claim = last.claim + usize::from(!same);
+        let (Some(path), Some(holder)) = (path_of(write), holder_of(write)) else {
+            return;
+        };
+        let next = self.leases.len();
+        let number = *self.numbers.entry(path).or_insert(next);
+        if number == next {
+            self.leases.push(Vec::new());
         }
-        cards.push(card);
+        let Some(records) = self.leases.get_mut(number) else {
+            return;
+        };
+        let term = records
+            .last()
+            .map_or(0, |last| last.term + usize::from(last.holder != holder));
+        records.push(LeaseRecord {
+            at: write.at,
+            author: write.author.clone(),
+            holder: holder.to_owned(),
+            term,
+        });
     }
 
-    /// The content of a replica's Lease at a moment.
-    fn card(&self, replica: &str, at: Timestamp) -> Option<&LeaseRecord> {
-        let cards = self.cards.get(replica)?;
-        cards.get(..cards.partition_point(|card| card.at <= at))?.last()
+    /// The last write of each Lease at a moment.
+    fn last(&self, at: Timestamp) -> impl Iterator<Item = (usize, &LeaseRecord)> {
+        let leases = self.leases.iter().enumerate();
+        leases.filter_map(move |(number, records)| Some((number, until(records, at).last()?)))
     }
 
-    /// The number of a replica's claim at a moment.
-    pub(super) fn current(&self, replica: &str, at: Timestamp) -> Option<usize> {
-        Some(self.card(replica, at)?.claim)
+    /// The term in which a replica leads at a moment.
+    pub(super) fn current(&self, replica: &str, at: Timestamp) -> Option<Term> {
+        self.last(at)
+            .find(|(_, record)| record.author == replica && !record.holder.is_empty())
+            .map(|(lease, record)| Term {
+                lease,
+                number: record.term,
+            })
     }
 
-    /// True if a replica holds its Lease at a moment; says why not.
+    /// True if a replica leads at a moment; says why not.
     pub(super) fn is_held(&self, replica: &str, at: Timestamp) -> Result<(), String> {
-        let card = self.card(replica, at).ok_or("it has none")?;
-        if !card.held {
-            return Err(format!("it was released at {}", card.at));
+        let mut why = "nobody ever held it".to_owned();
+        for (_, record) in self.last(at) {
+            why = if record.author != replica {
+                format!("{} wrote it at {}", record.author, record.at)
+            } else if record.holder.is_empty() {
+                format!("it was released at {}", record.at)
+            } else if is_expired(record, at) {
+                format!("it was last renewed at {}", record.at)
+            } else {
+                return Ok(());
+            };
         }
-        if is_expired(card, at) {
-            return Err(format!("it was last renewed at {}", card.at));
-        }
-        Ok(())
+        Err(why)
     }
 
-    /// How `from`, who acted under that claim, let go, so that `to` may act at a moment; none when it did not.
-    pub(super) fn let_go(
-        &self,
-        (from, claim): (&str, Option<usize>),
-        to: &str,
-        at: Timestamp,
-    ) -> Option<ReleaseKind> {
-        let before = self.card(from, at)?;
-        if !before.held {
+    /// How `from`, who led in that term, let go, so that another may act at a moment; none when it did not.
+    pub(super) fn let_go(&self, (from, term): (&str, Option<Term>), at: Timestamp) -> Option<ReleaseKind> {
+        let term = term?;
+        let records = until(self.leases.get(term.lease)?, at);
+        let end = records.partition_point(|record| record.term <= term.number);
+        let taken = |record: &LeaseRecord| record.author != from && !record.holder.is_empty();
+        let next = (end..records.len()).find(|index| records.get(*index).is_some_and(taken))?;
+        // Somebody else may have emptied or deleted it: that is no evidence that the one before has stopped.
+        let of_from = |record: &&LeaseRecord| record.author == from;
+        let last = records.get(..next)?.iter().rev().find(of_from)?;
+        if last.holder.is_empty() {
             return Some(ReleaseKind::Released);
         }
-        let after = self.card(to, at)?;
-        // As long as its claim is the same, what it owned is what it owns, whomever it acknowledges.
-        if Some(before.claim) != claim && before.view.get(to) == Some(&after.session) {
-            return Some(ReleaseKind::Acknowledged);
-        }
-        is_expired(before, at).then_some(ReleaseKind::Expired)
+        is_expired(last, records.get(next)?.at).then_some(ReleaseKind::Expired)
     }
 }
 
-fn is_expired(card: &LeaseRecord, at: Timestamp) -> bool {
-    at.duration_since(card.at).unsigned_abs() >= PEER_TTL && at > card.at
+fn until(records: &[LeaseRecord], at: Timestamp) -> &[LeaseRecord] {
+    let end = records.partition_point(|record| record.at <= at);
+    records.get(..end).unwrap_or_default()
 }
 
-fn card(write: &Write) -> Option<LeaseRecord> {
-    let annotation = |name: &str| {
-        let annotations = write.body.pointer("/metadata/annotations")?;
-        annotations.get(format!("{PREFIX}{name}"))?.as_str()
+fn is_expired(record: &LeaseRecord, at: Timestamp) -> bool {
+    at.duration_since(record.at).unsigned_abs() >= LEASE_DURATION && at > record.at
+}
+
+/// The path of the leader's Lease, where a write concerns it. The path of a create does not name the object.
+fn path_of(write: &Write) -> Option<String> {
+    let (namespace, name) = write.path.split_once("/leases")?;
+    let name = match name.strip_prefix('/') {
+        Some(name) => name,
+        None => write.body.pointer("/metadata/name")?.as_str()?,
     };
+    (name == LEADER_LEASE).then(|| format!("{namespace}/leases/{name}"))
+}
+
+/// Whom a write makes the holder, or nobody; none where it leaves the holder as it is.
+fn holder_of(write: &Write) -> Option<&str> {
     let holder = write.body.pointer("/spec/holderIdentity").and_then(Value::as_str);
-    Some(LeaseRecord {
-        at: write.at,
-        session: annotation("session")?.to_owned(),
-        view: serde_json::from_str(annotation("view")?).ok()?,
-        held: holder.is_some_and(|holder| !holder.is_empty()),
-        claim: 0,
-    })
+    match write.verb.as_str() {
+        "patch" => holder,
+        _ => Some(holder.unwrap_or_default()),
+    }
 }

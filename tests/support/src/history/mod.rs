@@ -11,24 +11,22 @@
 //!
 //! S1 to S4 and S6 are judged by a [`Timeline`](timeline::Timeline), which watches the seed
 //! ([`invariants::violations`]). S5 is judged by the record of an API server ([`History::check`]). Every replica has
-//! credentials of its own, its user is its identity; so the record names the author of every write. The membership
-//! Leases are in the same record, in the same order: they say what each replica claimed when it wrote.
+//! credentials of its own, its user is its identity; so the record names the author of every write. The leader's Lease
+//! is in the same record, in the same order: it says who led when a write came in.
 //!
 //! # What is meant by "at most one acts on a shoot at any time"
 //!
 //! - An *action* on a shoot is a request that would change one of its resources, from its arrival at the API server to
 //!   its end, whether or not it was granted.
-//! - A *claim* of a replica is the time between two changes of what its own membership Lease says: its session and
-//!   whom it considers live. Ownership of a shoot changes hands only where a claim ends.
-//! - The *interval of action* of a claim on a shoot reaches from its first action on it to its last.
+//! - A *term* is the time between two changes of the holder of the leader's Lease.
+//! - The *interval of action* of a term on a shoot reaches from the first action on it to the last.
 //!
 //! Then, for every shoot:
 //!
 //! 1. intervals of action of different replicas do not overlap ([`Invariant::Overlap`]);
-//! 2. a replica that acts holds its membership Lease, renewed less than [`PEER_TTL`] ago ([`Invariant::NoLease`]);
-//! 3. where another replica goes on, the one before has let go, and the record shows how: it released its Lease, or it
-//!    ended its claim and acknowledged the session of the other, or it had not renewed for [`PEER_TTL`]
-//!    ([`Invariant::NotHandedOver`]).
+//! 2. a replica that acts holds the leader's Lease, renewed less than [`LEASE_DURATION`] ago ([`Invariant::NoLease`]);
+//! 3. where another replica goes on, the one before has let go, and the record shows how: it released the Lease, or it
+//!    had not renewed it for [`LEASE_DURATION`] when another took it ([`Invariant::NotHandedOver`]).
 
 mod claims;
 pub mod invariants;
@@ -44,14 +42,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use self::claims::Claims;
+use self::claims::{Claims, Term};
 use self::invariants::{Expectation, violations};
 pub use self::sources::{from_audit_log, from_sandbox};
 use self::timeline::{Fact, Timeline, TimelineEntry};
 
-/// For so long, at the least, others count a membership Lease as live that is not renewed: 18 s
-/// (`Timing::PRODUCTION.peer_ttl`) by a clock that runs 10 % fast. A holder whose clock is as slow stops after 15 s.
-pub const PEER_TTL: Duration = Duration::from_millis(16_360);
+/// The Lease by which coordinators elect a leader (`scaling_coordinator::app::LEADER_LEASE`).
+pub const LEADER_LEASE: &str = "scaling-coordinator-leader";
+
+/// For so long, at the least, nobody takes a Lease that is not renewed: 6 s (`ElectionTiming::default`) by a clock that
+/// runs 10 % fast. A leader whose clock runs 10 % slow stops after 4.4 s.
+pub const LEASE_DURATION: Duration = Duration::from_millis(5_450);
 
 /// A request that would change something, as the API server recorded it.
 #[derive(Debug, Clone)]
@@ -85,7 +86,7 @@ pub enum Invariant {
     S4,
     /// S5: two replicas acted on a shoot at once.
     Overlap,
-    /// S5: a replica acted without its membership Lease.
+    /// S5: a replica acted without the leader's Lease.
     NoLease,
     /// S5: a replica acted although the one before had not let go.
     NotHandedOver,
@@ -119,11 +120,9 @@ impl fmt::Display for Violation {
 /// How shoots changed hands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Handovers {
-    /// After the one before had released its Lease.
+    /// After the one before had released the Lease.
     pub released: usize,
-    /// After the one before had acknowledged the other.
-    pub acknowledged: usize,
-    /// After the one before had not renewed for [`PEER_TTL`].
+    /// After the one before had not renewed it for [`LEASE_DURATION`].
     pub expired: usize,
 }
 
@@ -145,11 +144,11 @@ pub struct History {
     claims: Claims,
 }
 
-/// An action on a shoot, with the claim under which it was done.
+/// An action on a shoot, with the term in which it was done.
 #[derive(Debug, Clone)]
 struct ShootAction<'a> {
     write: &'a Write,
-    claim: Option<usize>,
+    term: Option<Term>,
 }
 
 // === impl History ===
@@ -212,11 +211,11 @@ impl History {
                 continue;
             };
             *report.actions.entry(write.author.clone()).or_default() += 1;
-            let claim = self.claims.current(&write.author, write.at);
+            let term = self.claims.current(&write.author, write.at);
             by_shoot
                 .entry(shoot)
                 .or_default()
-                .push(ShootAction { write, claim });
+                .push(ShootAction { write, term });
         }
         for (shoot, actions) in &by_shoot {
             self.leases(shoot, actions, &mut report);
@@ -229,7 +228,7 @@ impl History {
     fn leases(&self, shoot: &str, actions: &[ShootAction<'_>], report: &mut HistoryReport) {
         for ShootAction { write, .. } in actions {
             if let Err(why) = self.claims.is_held(&write.author, write.at) {
-                let what = format!("{} acted without its membership Lease: {why}", write.author);
+                let what = format!("{} acted without the leader's Lease: {why}", write.author);
                 report.add(Invariant::NoLease, shoot, write.at, what);
             }
         }
@@ -242,9 +241,8 @@ impl History {
             if from == to {
                 continue;
             }
-            match self.claims.let_go((from, before.claim), to, after.write.at) {
+            match self.claims.let_go((from, before.term), after.write.at) {
                 Some(claims::ReleaseKind::Released) => report.handovers.released += 1,
-                Some(claims::ReleaseKind::Acknowledged) => report.handovers.acknowledged += 1,
                 Some(claims::ReleaseKind::Expired) => report.handovers.expired += 1,
                 None => {
                     let what = format!("{to} acted after {from}, which had not let go");
@@ -257,10 +255,10 @@ impl History {
 
 /// Intervals of action that overlap.
 fn overlaps(shoot: &str, actions: &[ShootAction<'_>], report: &mut HistoryReport) {
-    let mut intervals: BTreeMap<(&str, Option<usize>), (Timestamp, Timestamp)> = BTreeMap::new();
-    for ShootAction { write, claim } in actions {
+    let mut intervals: BTreeMap<(&str, Option<Term>), (Timestamp, Timestamp)> = BTreeMap::new();
+    for ShootAction { write, term } in actions {
         let interval = intervals
-            .entry((&write.author, *claim))
+            .entry((&write.author, *term))
             .or_insert((write.at, write.done));
         interval.1 = interval.1.max(write.done);
     }

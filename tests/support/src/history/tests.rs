@@ -21,30 +21,20 @@ fn write(at: i64, author: &str, verb: &str, path: &str, body: Value) -> Write {
     }
 }
 
-/// A renewal. The view is `a=1 b=2`.
-fn lease(at: i64, author: &str, session: &str, view: &str) -> Write {
-    let view: BTreeMap<_, _> = view
-        .split_whitespace()
-        .filter_map(|entry| entry.split_once('='))
-        .collect();
-    let annotations = json!({
-        "dependency-watchdog.gardener.cloud/session": session,
-        "dependency-watchdog.gardener.cloud/view": json!(view).to_string(),
-    });
-    let body = json!({"metadata": {"annotations": annotations}, "spec": {"holderIdentity": author}});
-    write(
-        at,
-        author,
-        "update",
-        "/apis/coordination.k8s.io/v1/namespaces/garden/leases/x",
-        body,
-    )
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/garden/leases";
+
+/// A renewal by the process of this number.
+fn lease(at: i64, author: &str, process: u32) -> Write {
+    let body = json!({"spec": {"holderIdentity": format!("{author}_{process}")}});
+    let path = format!("{LEASES}/{LEADER_LEASE}");
+    write(at, author, "update", &path, body)
 }
 
-fn released(at: i64, author: &str, session: &str) -> Write {
-    let mut write = lease(at, author, session, "");
-    *write.body.pointer_mut("/spec/holderIdentity").unwrap() = json!("");
-    write
+/// Nobody holds the Lease afterwards.
+fn emptied(at: i64, author: &str) -> Write {
+    let body = json!({"spec": {"holderIdentity": ""}});
+    let path = format!("{LEASES}/{LEADER_LEASE}");
+    write(at, author, "update", &path, body)
 }
 
 fn scale(at: i64, author: &str, name: &str, to: u32) -> Write {
@@ -78,39 +68,56 @@ fn rules(report: &HistoryReport) -> Vec<Invariant> {
 
 #[test]
 fn each_way_of_letting_go_is_told_apart() {
+    let mut created = lease(0, "a", 1);
+    created.verb = "create".to_owned();
+    created.path = LEASES.to_owned();
+    created.body["metadata"]["name"] = json!(LEADER_LEASE);
     let report = checked(vec![
-        lease(0, "a", "1", "a=1"),
+        created,
         record(1, "a", "mcm", "3"),
         scale(1, "a", "mcm", 0),
-        lease(2, "b", "7", "a=1 b=7"),
-        lease(3, "a", "1", "a=1 b=7"),
-        record(4, "b", "kcm", "2"),
-        // Dead from here on; a takes over when it has seen no renewal for 18 s.
-        lease(18, "a", "1", "a=1 b=7"),
-        lease(20, "a", "1", "a=1"),
-        scale(21, "a", "kcm", 0),
-        released(22, "a", "1"),
-        lease(23, "c", "9", "c=9"),
-        scale(24, "c", "kcm", 2),
-        scale(25, "c", "mcm", 3),
+        // Dead from here on; b takes the Lease when it has seen no renewal for 6 s.
+        lease(7, "b", 1),
+        scale(8, "b", "kcm", 0),
+        emptied(9, "b"),
+        lease(10, "c", 1),
+        scale(11, "c", "kcm", 2),
+        scale(12, "c", "mcm", 3),
     ]);
     report.check().unwrap();
     assert_eq!(
         report.handovers,
         Handovers {
             released: 1,
-            acknowledged: 1,
             expired: 1
         }
     );
-    assert_eq!(report.actions.values().sum::<usize>(), 6);
+    assert_eq!(report.actions.values().sum::<usize>(), 5);
 }
 
 #[test]
-fn acting_in_turns_is_found_even_if_each_has_a_lease() {
+fn one_that_leads_again_has_another_term() {
     let report = checked(vec![
-        lease(0, "a", "1", "a=1"),
-        lease(0, "b", "7", "b=7"),
+        lease(0, "a", 1),
+        scale(1, "a", "mcm", 0),
+        emptied(2, "a"),
+        lease(3, "b", 1),
+        scale(4, "b", "mcm", 3),
+        emptied(5, "b"),
+        lease(6, "a", 1),
+        scale(7, "a", "mcm", 0),
+    ]);
+    report.check().unwrap();
+    assert_eq!(report.handovers.released, 2);
+}
+
+#[test]
+fn leaders_by_different_leases_are_found() {
+    let mut other = lease(0, "b", 1);
+    other.path = other.path.replace("garden", "elsewhere");
+    let report = checked(vec![
+        lease(0, "a", 1),
+        other,
         record(1, "a", "mcm", "3"),
         record(2, "b", "kcm", "2"),
         scale(3, "a", "mcm", 0),
@@ -130,49 +137,33 @@ fn acting_in_turns_is_found_even_if_each_has_a_lease() {
 }
 
 #[test]
-fn acknowledging_each_other_is_no_handover() {
-    let report = checked(vec![
-        lease(0, "a", "1", "a=1 b=7"),
-        lease(0, "b", "7", "a=1 b=7"),
-        scale(1, "a", "mcm", 0),
-        scale(2, "b", "kcm", 0),
-    ]);
-    assert_eq!(rules(&report), [Invariant::NotHandedOver], "{report}");
-}
-
-#[test]
-fn a_stale_acknowledgement_is_none() {
-    let writes = |session: &str| {
-        vec![
-            lease(0, "a", "1", "a=1"),
-            scale(1, "a", "mcm", 0),
-            lease(2, "b", session, "a=1 b=7"),
-            lease(3, "a", "1", "a=1 b=7"),
-            scale(4, "b", "kcm", 0),
-        ]
-    };
-    checked(writes("7")).check().unwrap();
-    let report = checked(writes("8"));
-    assert_eq!(rules(&report), [Invariant::NotHandedOver], "{report}");
+fn a_lease_that_was_taken_too_early_is_no_handover() {
+    for between in [None, Some(emptied(3, "stranger"))] {
+        let mut writes = vec![lease(0, "a", 1), scale(1, "a", "mcm", 0), lease(2, "a", 1)];
+        writes.extend(between);
+        writes.extend([lease(7, "b", 1), scale(8, "b", "kcm", 0)]);
+        let report = checked(writes);
+        assert_eq!(rules(&report), [Invariant::NotHandedOver], "{report}");
+    }
 }
 
 #[test]
 fn acting_without_a_lease_is_found() {
+    let mut membership = lease(0, "a", 1);
+    membership.path = format!("{LEASES}/lease-probe-a");
     for writes in [
         vec![scale(1, "a", "mcm", 0)],
-        vec![lease(0, "a", "1", "a=1"), scale(19, "a", "mcm", 0)],
-        vec![
-            lease(0, "a", "1", "a=1"),
-            released(1, "a", "1"),
-            scale(2, "a", "mcm", 0),
-        ],
+        vec![membership, scale(1, "a", "mcm", 0)],
+        vec![lease(0, "a", 1), scale(6, "a", "mcm", 0)],
+        vec![lease(0, "a", 1), emptied(1, "a"), scale(2, "a", "mcm", 0)],
+        vec![lease(0, "a", 1), lease(6, "b", 1), scale(6, "a", "mcm", 0)],
     ] {
         let report = checked(writes);
         assert_eq!(rules(&report), [Invariant::NoLease], "{report}");
     }
     // A renewal that was refused is none.
-    let mut refused = lease(15, "a", "1", "a=1");
+    let mut refused = lease(4, "a", 1);
     refused.applied = false;
-    let report = checked(vec![lease(0, "a", "1", "a=1"), refused, scale(19, "a", "mcm", 0)]);
+    let report = checked(vec![lease(0, "a", 1), refused, scale(7, "a", "mcm", 0)]);
     assert!(report.check().is_err());
 }

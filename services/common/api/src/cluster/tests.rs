@@ -169,3 +169,46 @@ fn one_bad_cluster_hides_no_other_in_lists_and_watches() {
     };
     assert_eq!(cluster.name(), "bad");
 }
+
+#[test]
+fn the_annotations_of_the_cluster_take_precedence() {
+    let cluster = |own: serde_json::Value| -> Cluster {
+        serde_json::from_value(json!({
+            "metadata": { "name": "shoot--a", "annotations": own },
+            "spec": { "shoot": { "metadata": { "annotations": {
+                names::MODE_ANNOTATION: "observe", names::FAILURE_FRACTION_ANNOTATION: "0.8",
+            } } } },
+        }))
+        .unwrap()
+    };
+    let read = |own| {
+        let cluster = cluster(own);
+        let shoot = cluster.spec.shoot.ok().unwrap();
+        let ShootAnnotations {
+            mode,
+            failure_fraction,
+        } = shoot.metadata.annotations.clone();
+        (mode.unwrap(), failure_fraction.unwrap())
+    };
+    let text = str::to_owned;
+    assert_eq!(read(json!({})), (text("observe"), text("0.8")));
+    assert_eq!(
+        read(json!({ names::MODE_ANNOTATION: "off", "other": "x" })),
+        (text("off"), text("0.8"))
+    );
+    assert_eq!(
+        read(json!({ names::FAILURE_FRACTION_ANNOTATION: "0.5" })),
+        (text("observe"), text("0.5"))
+    );
+    assert_eq!(read(json!({ names::MODE_ANNOTATION: 1 })).0, "observe", "no text");
+    assert_eq!(
+        read(json!({ names::MODE_ANNOTATION: "x".repeat(1_000) })).0.len(),
+        policy::LONGEST + 1
+    );
+    let malformed: Cluster = serde_json::from_value(json!({
+        "metadata": { "name": "shoot--a", "annotations": { names::MODE_ANNOTATION: "off" } },
+        "spec": 1,
+    }))
+    .unwrap();
+    assert!(malformed.spec.shoot.ok().is_none());
+}

@@ -34,6 +34,7 @@ fn lease(name: &str, seconds: Option<i64>) -> Lease {
     Lease {
         metadata: Some(ObjectMeta {
             name: name.to_owned(),
+            ..ObjectMeta::default()
         }),
         spec: Some(LeaseSpec {
             lease_duration_seconds: Some(40),

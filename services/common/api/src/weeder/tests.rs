@@ -130,39 +130,6 @@ fn a_service_must_be_named() {
 }
 
 #[test]
-fn a_service_declares_its_dependants_as_the_file_does() {
-    for text in [
-        "- matchLabels: {role: app}\n- matchExpressions: [{key: role, operator: Exists}]\n",
-        r#"[{"matchLabels": {"role": "app"}}, {"matchExpressions": [{"key": "role", "operator": "Exists"}]}]"#,
-    ] {
-        let queries: Vec<String> = parse_dependants(text)
-            .unwrap()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        assert_eq!(queries, ["role in (app)", "role"]);
-    }
-}
-
-#[test]
-fn a_declaration_that_is_wrong_is_refused_with_its_place() {
-    let many = "[".to_owned() + &"{matchLabels: {a: b}},".repeat(MAX_DECLARED_SELECTORS + 1) + "]";
-    for (text, error) in [
-        ("", "1:1: the file is empty"),
-        ("[]", "1:1: must hold at least one selector"),
-        ("[{}]", "1:2: [0]: selects every pod"),
-        ("matchLabels: {role: app}", "1:1: "),
-        ("[{matchLabels: {role: app}", "1:"),
-        ("[{matchLabel: {role: app}}]", "[0].matchLabel: unknown field"),
-        ("[{matchLabels: {1: a, role: app, 1: b}}]", "a key is given twice"),
-        (many.as_str(), "1:1: holds more than 16 selectors"),
-    ] {
-        let errors = parse_dependants(text).unwrap_err().to_string();
-        assert!(errors.contains(error), "{text:?}: {errors}");
-    }
-}
-
-#[test]
 fn what_is_deleted_can_be_narrowed_and_widened() {
     let defaults = parse(GARDENER.as_bytes()).unwrap();
     assert_eq!(defaults.ready_for, Duration::ZERO);

@@ -11,7 +11,7 @@ use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
 use super::MergedView;
-use super::known_replicas::{KnownReplicas, Leadership, WAIT_FOR_REPLICAS};
+use super::known_replicas::{ElectionRole, KnownReplicas, WAIT_FOR_REPLICAS};
 use crate::item::FeedItem;
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
 use crate::metrics::{Rpc, TRIMMED};
@@ -136,7 +136,7 @@ impl<M: FeedItem> MergedView<M> {
     #[must_use]
     pub fn standby_error(&self) -> Option<Status> {
         let replicas = self.replicas.borrow();
-        let Leadership::Standby(leader) = &replicas.leadership else {
+        let ElectionRole::Standby(leader) = &replicas.leadership else {
             return None;
         };
         let message = match leader {

@@ -20,12 +20,12 @@ pub(super) struct KnownReplicas {
     /// True once this replica has all of its own items.
     pub(super) filled: bool,
     pub(super) others: BTreeMap<Arc<str>, PeerState>,
-    pub(super) leadership: Leadership,
+    pub(super) leadership: ElectionRole,
 }
 
 /// The replica that has the items of the whole seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Leadership {
+pub(super) enum ElectionRole {
     /// No leader is elected: every replica has its share.
     NotElected,
     /// This one leads since then and does not have all items yet.
@@ -57,7 +57,7 @@ impl KnownReplicas {
             listed: false,
             filled: false,
             others: BTreeMap::new(),
-            leadership: Leadership::NotElected,
+            leadership: ElectionRole::NotElected,
         }
     }
 
@@ -78,14 +78,14 @@ impl KnownReplicas {
             missing.push(replica.to_string());
         }
         match &self.leadership {
-            Leadership::Started(since) if self.filled => {
+            ElectionRole::Started(since) if self.filled => {
                 missing.push(me.to_owned());
                 wait = wait.max(Some(*since + WAIT_FOR_REPLICAS));
             }
-            Leadership::Standby(leader) => missing.extend(leader.as_deref().map(str::to_owned)),
-            Leadership::NotElected | Leadership::Started(_) | Leadership::Leads => {}
+            ElectionRole::Standby(leader) => missing.extend(leader.as_deref().map(str::to_owned)),
+            ElectionRole::NotElected | ElectionRole::Started(_) | ElectionRole::Leads => {}
         }
-        let is_standby = matches!(self.leadership, Leadership::Standby(_));
+        let is_standby = matches!(self.leadership, ElectionRole::Standby(_));
         let completeness = Completeness {
             complete: self.listed && missing.is_empty() && !is_standby,
             missing_replicas: missing,

@@ -41,6 +41,7 @@ where
         self.view.replicas.send_modify(|replicas| {
             replicas.others.remove(replica);
         });
+        self.view.note_answering();
     }
 
     fn on_update(&self, replica: &Arc<str>, update: Update<M::Key, M>) {

@@ -352,7 +352,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
 async fn a_standby_is_never_complete_and_names_the_leader() {
     let (view, peers) = view();
     let leader = watch::Sender::new(None);
-    view.lead(Leadership::Standby(None));
+    view.lead(ElectionRole::Standby(None));
     peers.on_listed();
     fill(&view);
     let list = async || {
@@ -404,6 +404,40 @@ async fn a_standby_is_never_complete_and_names_the_leader() {
         leader.send_replace(None);
         tokio::time::sleep(SECOND).await;
         assert_eq!(list().await, missing(&[]));
+    };
+    tokio::select! {
+        () = follow => unreachable!("the election goes on"),
+        () = play => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_has_all_items_anew_each_time_it_begins_to_lead() {
+    let (view, peers) = view();
+    let leads = watch::Sender::new(false);
+    peers.on_listed();
+    let has_one = |has: &dyn Fn(&String) -> bool| has(&"one".to_owned());
+    let follow = view.follow_lead(leads.subscribe(), &has_one);
+    let completeness = || view.replicas.borrow().completeness("me").0;
+    let play = async {
+        leads.send_replace(true);
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(completeness(), missing(&["me"]));
+        let report = ReplicaReport {
+            item: Arc::new(verdict("one", "me").value),
+            as_of: Instant::now(),
+            set_at: Instant::now(),
+        };
+        let set = |_: Option<&ReplicaReport<_>>| KeyUpdate::Changed(report);
+        view.own.update("one".to_owned(), Instant::now(), set);
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(completeness(), COMPLETE);
+        leads.send_replace(false);
+        tokio::time::sleep(SECOND).await;
+        view.own.remove(&"one".to_owned());
+        leads.send_replace(true);
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(completeness(), missing(&["me"]), "it waits for what it lacks now");
     };
     tokio::select! {
         () = follow => unreachable!("the election goes on"),

@@ -17,6 +17,7 @@ const CONTEXT: AssessmentContext = AssessmentContext {
     external: None,
 };
 const S: i64 = 1_000_000;
+const LONGEST: Duration = Duration::from_secs(15);
 
 fn at(seconds: i64) -> UnixTime {
     UnixTime(seconds * S)
@@ -31,6 +32,7 @@ fn leases(ages: &[i64]) -> (ListedLeases, Renewals) {
 fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (ListedLeases, Renewals) {
     let lease = |(i, age): (usize, &i64)| ListedLease {
         name: format!("n{i}").into(),
+        revision: at(1000 - age).0.unsigned_abs(),
         renew_time: Some(at(1000 - age)),
         duration_seconds: Some(duration(i)),
     };
@@ -44,18 +46,25 @@ fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (ListedLea
         .collect();
     order.sort_unstable();
     let earlier = |l: &ListedLease, t: i64| ListedLease {
+        revision: l
+            .renew_time
+            .filter(|r| *r <= at(t))
+            .unwrap_or(at(0))
+            .0
+            .unsigned_abs(),
         renew_time: l.renew_time.filter(|r| *r <= at(t)).or(Some(at(0))),
         ..l.clone()
     };
     for t in std::iter::once(0).chain(order) {
         let seen: Vec<_> = now.iter().map(|l| earlier(l, t)).collect();
-        renewals.observe(ListTimes::at(at(t)), &seen);
+        renewals.observe(ListTimes::at(at(t)), &seen, LONGEST);
     }
-    renewals.observe(ListTimes::at(at(1000)), &now);
+    renewals.observe(ListTimes::at(at(1000)), &now, LONGEST);
     (
         ListedLeases {
             leases: now,
             malformed: 0,
+            revision: 0,
         },
         renewals,
     )
@@ -69,7 +78,7 @@ fn judge(ages: &[i64]) -> Assessment {
 #[test]
 fn the_threshold_at_its_boundary() {
     let rows: &[(&[i64], Outcome)] = &[
-        (&[], Outcome::Healthy),
+        (&[], Outcome::Pending),
         (&[5], Outcome::Healthy),
         (&[31], Outcome::TooFewCandidates),
         (&[5, 31], Outcome::Healthy),
@@ -119,15 +128,17 @@ fn the_crossing_is_the_expiry_of_the_lease_that_tips_the_balance() {
 fn what_is_not_confirmed_holds_the_verdict() {
     let lease = |i| ListedLease {
         name: format!("n{i}").into(),
+        revision: 0,
         renew_time: Some(at(0)),
         duration_seconds: None,
     };
     let listed = ListedLeases {
         leases: (0..3).map(lease).collect(),
         malformed: 0,
+        revision: 0,
     };
     let mut renewals = Renewals::default();
-    renewals.observe(ListTimes::at(at(1000)), &listed.leases);
+    renewals.observe(ListTimes::at(at(1000)), &listed.leases, LONGEST);
     let early = assess(&listed, &renewals, |_| None, None, CONTEXT, at(1000));
     assert_eq!((early.outcome, early.evidence.unconfirmed), (Outcome::Pending, 3));
     let due = early.crossing.unwrap();
@@ -143,7 +154,7 @@ fn a_first_look_at_silent_leases_proves_no_health() {
     let first_look = |ages: &[i64]| {
         let (listed, _) = leases(ages);
         let mut renewals = Renewals::default();
-        renewals.observe(ListTimes::at(at(1000)), &listed.leases);
+        renewals.observe(ListTimes::at(at(1000)), &listed.leases, LONGEST);
         let context = AssessmentContext {
             loss_may_stand: true,
             ..CONTEXT
@@ -195,7 +206,11 @@ fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
     );
     let all = ["n0", "n1", "n2", "n3"];
     assert_eq!(judge(Exclusion::UnhealthyCondition, &all, true), Outcome::Pending);
-    assert_eq!(judge(Exclusion::NoMachine, &all, true), Outcome::Healthy);
+    assert_eq!(judge(Exclusion::MachineFailed, &all, true), Outcome::Healthy);
+    // A list may show too little.
+    for absence in [Exclusion::NoMachine, Exclusion::NodeMissing] {
+        assert_eq!(judge(absence, &silent, false), Outcome::Pending, "{absence:?}");
+    }
 }
 
 /// Renewed leases refute an external endpoint that does not answer. Silence of 1.25 renew intervals since then confirms
@@ -217,9 +232,10 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
                 let renewed = 1000 + lasts - age;
                 if renewed <= second {
                     lease.renew_time = Some(at(renewed));
+                    lease.revision = at(renewed).0.unsigned_abs();
                 }
             }
-            renewals.observe(ListTimes::at(at(second)), &listed.leases);
+            renewals.observe(ListTimes::at(at(second)), &listed.leases, LONGEST);
         }
         let context = AssessmentContext {
             external: Some(outage),
@@ -363,7 +379,7 @@ impl NodeTraits {
 fn listed_up_to_40(lists: impl Fn(i64) -> Vec<ListedLease>) -> (Vec<ListedLease>, Renewals) {
     let mut renewals = Renewals::default();
     for second in [0, 10, 20, 30, 40] {
-        renewals.observe(ListTimes::at(at(second)), &lists(second));
+        renewals.observe(ListTimes::at(at(second)), &lists(second), LONGEST);
     }
     (lists(40), renewals)
 }
@@ -371,6 +387,7 @@ fn listed_up_to_40(lists: impl Fn(i64) -> Vec<ListedLease>) -> (Vec<ListedLease>
 fn lease(name: &str, renewed: Option<i64>) -> ListedLease {
     ListedLease {
         name: name.into(),
+        revision: renewed.unwrap_or(0).unsigned_abs(),
         renew_time: renewed.map(at),
         duration_seconds: Some(40),
     }
@@ -400,7 +417,7 @@ proptest! {
                 lease(&name(i), t.renew_time.then_some(renewed))
             }).collect()
         });
-        let listed = ListedLeases { leases, malformed };
+        let listed = ListedLeases { leases, malformed, revision: 0 };
         let found = assess(&listed, &renewals, |name| index.exclusion(name), Some(&index), CONTEXT, at(40));
         let evidence = &found.evidence;
 
@@ -419,9 +436,22 @@ proptest! {
             let count = evidence.zones.get(*zone).copied().unwrap_or_default();
             prop_assert_eq!((count.candidates as usize, count.expired as usize), (all, gone), "zone {}", zone);
         }
+        let old = || fleet.iter().filter(|t| t.renew_time && !t.fresh);
+        let lacks_machine = |t: &NodeTraits| t.exists && !t.not_managed && t.machine.is_none();
+        let absent = old().filter(|t| match t.exists {
+            true => lacks_machine(t) && !t.unhealthy && !t.in_place,
+            false => t.machine == Some(MachinePhase::Other),
+        });
+        let absent = absent.count();
+        let renewing = fleet.iter().any(|t| t.renew_time && t.fresh);
+        let protected = |t: &NodeTraits| lacks_machine(t) || t.machine == Some(MachinePhase::Other);
+        let nothing_left = leaseless == 0 && !fleet.iter().any(|t| protected(t));
         let outcome = match (counting.len(), expired) {
+            (0, _) if !renewing && nothing_left => Outcome::Healthy,
+            (0, _) if !renewing => Outcome::Pending,
             (1, 1) => Outcome::TooFewCandidates,
             (all, gone) if all > 1 && gone * 5 >= all * 3 => Outcome::LeasesExpired,
+            (all, gone) if absent > 0 && (gone + absent) * 5 >= (all + absent) * 3 => Outcome::Pending,
             _ => Outcome::Healthy,
         };
         prop_assert_eq!(&found.outcome, &outcome);
@@ -441,7 +471,11 @@ fn a_hundred_thousand_nodes_and_machines_are_matched() {
     let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
     let (leases, renewals) =
         listed_up_to_40(|_| nodes.iter().map(|node| lease(&node.name, Some(0))).collect());
-    let listed = ListedLeases { leases, malformed: 0 };
+    let listed = ListedLeases {
+        leases,
+        malformed: 0,
+        revision: 0,
+    };
     let found = assess(
         &listed,
         &renewals,

@@ -23,6 +23,7 @@ fn script(cut_of: impl Fn(usize) -> Option<(i64, i64)>, segments: &[(i64, i64, B
         prober_cuts: vec![],
         external_cuts: None,
         grace: 40 * SECOND,
+        absences: vec![],
     }
 }
 
@@ -30,6 +31,7 @@ fn judged(script: &ShootScript, verdicts: &[(i64, Direction)]) -> Judgement {
     let verdict = |(at, direction): &(i64, Direction)| SeenVerdict {
         at: at * SECOND,
         listed: at * SECOND,
+        asked: at * SECOND,
         direction: *direction,
         outcome: String::new(),
     };

@@ -5,6 +5,7 @@ use lease_probe::domain::answer_ledger::AnswerKind;
 use super::*;
 use crate::builder::Builder;
 use crate::judge::unprotected;
+use crate::other_writers::Writes;
 use crate::timeline::Behaviour;
 
 /// Opens a link 60 s into a history in which the server behaves like that from 70 s on, for 20 s.
@@ -13,9 +14,11 @@ fn played(behaviour: Behaviour, http2: bool) -> Arc<PlayedShoot> {
     history.shoot().server.speaks_http2 = http2;
     history.server(70 * SECOND, 20 * SECOND, behaviour);
     let script = history.build().shoots.remove(0);
+    let history = unprotected(&script, 200 * SECOND);
     Arc::new(PlayedShoot {
         name: "shoot-0".into(),
-        history: unprotected(&script, 200 * SECOND),
+        writes: Writes::new(&script, &history, 200 * SECOND),
+        history,
         script,
     })
 }

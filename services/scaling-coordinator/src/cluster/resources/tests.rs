@@ -5,9 +5,6 @@ use watchdog_runtime::work_queue::WorkItem;
 use super::*;
 use crate::domain::observed::ResourceState;
 
-/// After everything that was taken in.
-const LATEST: IndexMark = IndexMark(u64::MAX);
-
 fn kcm() -> ResourceRef {
     ResourceRef {
         api_version: "apps/v1".into(),
@@ -65,8 +62,8 @@ fn what_the_predecessor_holds_down_counts_as_the_coordinators_own() {
     ] {
         let (resources, _) = listed();
         let resources = resources.in_place_of(predecessor);
-        resources.applied(&kcm(), &held, Origin::Update);
-        resources.synced(&kcm(), &["shoot--a".to_owned()].into(), LATEST);
+        resources.applied(&kcm(), &held);
+        resources.synced(&kcm(), &["shoot--a".to_owned()].into());
         let observed = resources.observed(&kcm(), "shoot--a");
         let seen = observed.seen().unwrap();
         let writers = seen.writers.as_deref().unwrap();
@@ -82,21 +79,18 @@ fn what_the_predecessor_holds_down_counts_as_the_coordinators_own() {
 #[tokio::test]
 async fn nothing_is_absent_before_the_list_is_complete() {
     let (resources, work_queue) = listed();
-    resources.applied(
-        &kcm(),
-        &workload("5", json!({ "replicas": 2 }), json!({})),
-        Origin::Update,
-    );
+    resources.applied(&kcm(), &workload("5", json!({ "replicas": 2 }), json!({})));
     assert!(matches!(
         resources.observed(&kcm(), "shoot--a"),
         Observed::Unknown(_)
     ));
-    resources.synced(&kcm(), &["shoot--a".to_owned()].into(), LATEST);
+    resources.synced(&kcm(), &["shoot--a".to_owned()].into());
     assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), Some(2));
     assert_eq!(resources.observed(&kcm(), "shoot--b"), Observed::Absent);
     assert_eq!(work_queue.next().await, WorkItem::All);
     // A relist that misses it: it was deleted while the watch was down.
-    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
+    resources.list_begins(&kcm());
+    resources.synced(&kcm(), &BTreeSet::new());
     assert_eq!(resources.observed(&kcm(), "shoot--a"), Observed::Absent);
     assert_eq!(work_queue.next().await, WorkItem::One("shoot--a".into()));
 }
@@ -104,10 +98,10 @@ async fn nothing_is_absent_before_the_list_is_complete() {
 #[test]
 fn an_object_never_goes_back_to_an_older_version() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
+    resources.synced(&kcm(), &BTreeSet::new());
     let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
-    resources.applied(&kcm(), &at("10", 0), Origin::Update);
-    resources.applied(&kcm(), &at("9", 3), Origin::Update);
+    resources.applied(&kcm(), &at("10", 0));
+    resources.applied(&kcm(), &at("9", 3));
     assert_eq!(
         replicas(&resources.observed(&kcm(), "shoot--a")),
         Some(0),
@@ -118,9 +112,9 @@ fn an_object_never_goes_back_to_an_older_version() {
         object.metadata.uid = Some("another".into());
         object
     };
-    resources.applied(&kcm(), &another("12", 1), Origin::Update);
+    resources.applied(&kcm(), &another("12", 1));
     for last in ["10", "11"] {
-        resources.applied(&kcm(), &at(last, 3), Origin::Update);
+        resources.applied(&kcm(), &at(last, 3));
         resources.deleted(&kcm(), &at(last, 3));
     }
     assert_eq!(
@@ -133,7 +127,7 @@ fn an_object_never_goes_back_to_an_older_version() {
 #[test]
 fn what_the_rules_read() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
+    resources.synced(&kcm(), &BTreeSet::new());
     let status = json!({ "observedGeneration": 1, "readyReplicas": 2, "replicas": 3 });
     let mut object = workload("1", json!({ "replicas": 3 }), status);
     object.metadata.annotations = Some(
@@ -149,7 +143,7 @@ fn what_the_rules_read() {
         ]
         .into(),
     );
-    resources.applied(&kcm(), &object, Origin::Update);
+    resources.applied(&kcm(), &object);
     let expected = ResourceState {
         resource_version: "1".into(),
         replicas: Some(3),
@@ -166,11 +160,7 @@ fn what_the_rules_read() {
         Observed::Present(expected)
     );
     assert_eq!(resources.about(&kcm(), "shoot--a").uid.as_deref(), Some("u"));
-    resources.applied(
-        &kcm(),
-        &workload("2", json!({ "replicas": "many" }), json!({})),
-        Origin::Update,
-    );
+    resources.applied(&kcm(), &workload("2", json!({ "replicas": "many" }), json!({})));
     assert!(
         matches!(resources.observed(&kcm(), "shoot--a"), Observed::Unusable(why) if why.contains("replicas"))
     );
@@ -179,12 +169,8 @@ fn what_the_rules_read() {
 #[test]
 fn replicas_come_from_the_scale_of_the_same_version() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
-    resources.applied(
-        &kcm(),
-        &workload("1", json!({ "size": 3 }), json!({})),
-        Origin::Update,
-    );
+    resources.synced(&kcm(), &BTreeSet::new());
+    resources.applied(&kcm(), &workload("1", json!({ "size": 3 }), json!({})));
     assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), None);
     let scale = ObservedScale {
         version: "1".into(),
@@ -197,85 +183,10 @@ fn replicas_come_from_the_scale_of_the_same_version() {
         (replicas(&observed), observed.seen().unwrap().ready),
         (Some(3), 2)
     );
-    resources.applied(
-        &kcm(),
-        &workload("2", json!({ "size": 3 }), json!({})),
-        Origin::Update,
-    );
+    resources.applied(&kcm(), &workload("2", json!({ "size": 3 }), json!({})));
     assert_eq!(
         replicas(&resources.observed(&kcm(), "shoot--a")),
         None,
         "it may have changed since"
     );
-}
-
-#[test]
-fn a_read_takes_an_object_back_unless_something_came_in_meanwhile() {
-    let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
-    let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
-    let now = || replicas(&resources.observed(&kcm(), "shoot--a"));
-    resources.applied(&kcm(), &at("10", 0), Origin::Update);
-    let before = IndexMark::last();
-    resources.applied(&kcm(), &at("7", 3), Origin::Read(before));
-    resources.synced(&kcm(), &["shoot--a".to_owned()].into(), LATEST);
-    assert_eq!(now(), Some(3), "etcd was restored from a backup");
-    resources.applied(&kcm(), &at("8", 0), Origin::Update);
-    assert_eq!(now(), Some(0), "versions count from there");
-    resources.applied(&kcm(), &at("7", 3), Origin::Read(before));
-    assert_eq!(
-        now(),
-        Some(0),
-        "the answer was on its way while a newer version came in"
-    );
-    resources.absent(&kcm(), "shoot--a", before);
-    resources.synced(&kcm(), &BTreeSet::new(), before);
-    assert_eq!(now(), Some(0), "so was this one");
-    resources.deleted(&kcm(), &at("9", 0));
-    resources.applied(&kcm(), &at("8", 0), Origin::Read(before));
-    assert_eq!(now(), None, "it was deleted after it was read");
-}
-
-#[test]
-fn what_goes_back_puts_everything_in_doubt_until_it_is_listed_again() {
-    let (resources, _) = listed();
-    let mcm = ResourceRef {
-        name: "mcm".into(),
-        ..kcm()
-    };
-    resources.add(&mcm);
-    let exist = BTreeSet::from(["shoot--a".to_owned()]);
-    let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
-    for reference in [&kcm(), &mcm] {
-        resources.applied(reference, &at("10", 0), Origin::Update);
-        resources.synced(reference, &exist, IndexMark::last());
-    }
-    let known = |reference: &ResourceRef| replicas(&resources.observed(reference, "shoot--a"));
-    let relists = resources.relists();
-    let list_under_way = IndexMark::last();
-    resources.applied(&kcm(), &at("7", 3), Origin::Read(IndexMark::last()));
-    assert!(relists.has_changed().unwrap());
-    assert!(
-        resources.drop_from_configuration(&mcm) && !resources.is_listed(&mcm),
-        "what leaves the configuration in doubt may be held down"
-    );
-    resources.add(&mcm);
-    assert_eq!(
-        (known(&kcm()), known(&mcm)),
-        (None, None),
-        "one has gone back, so may the other"
-    );
-    resources.synced(&mcm, &exist, list_under_way);
-    assert_eq!(known(&mcm), None, "that list may be from before");
-
-    let relists = resources.relists();
-    let asked = IndexMark::last();
-    for reference in [&kcm(), &mcm] {
-        resources.applied(reference, &at("7", 3), Origin::Read(asked));
-        resources.synced(reference, &exist, asked);
-    }
-    assert_eq!((known(&kcm()), known(&mcm)), (Some(3), Some(3)));
-    assert!(!relists.has_changed().unwrap(), "that was the same restore");
-    resources.applied(&mcm, &at("6", 2), Origin::Read(IndexMark::last()));
-    assert!(relists.has_changed().unwrap(), "and this is another");
 }

@@ -33,6 +33,8 @@ fn verdict(start: Instant, observer: &str, outcome: Outcome, observed: i64, vali
         outcome,
         observer: observer.into(),
         observed: at(observed),
+        outcome_since: at(observed),
+        list_revision: 0,
         sent: at(observed),
         valid_until: at(valid),
         message: "6 of 10 leases expired.".into(),
@@ -52,9 +54,7 @@ fn one_valid_verdict_decides_until_its_validity_ends() {
         };
         assert_eq!(decision.direction, expected, "{outcome:?}");
         assert!(decision.reason.contains(outcome.as_str()), "{}", decision.reason);
-        if outcome != Outcome::Pending {
-            assert_eq!(decision.again_at, Some(now + Duration::from_secs(20)));
-        }
+        assert_eq!(decision.again_at, Some(now + Duration::from_secs(20)));
         let later = decide(now + Duration::from_secs(20), [&verdict], STREAMS);
         assert_eq!(
             later.direction, None,
@@ -64,36 +64,140 @@ fn one_valid_verdict_decides_until_its_validity_ends() {
     }
 }
 
+/// A verdict whose list showed a revision, and whose outcome was first found at `since`.
+fn vote(
+    outcome: Outcome,
+    observer: &str,
+    revision: u64,
+    since: Instant,
+    observed: Instant,
+) -> ReceivedVerdict {
+    ReceivedVerdict {
+        outcome,
+        observer: observer.into(),
+        observed,
+        outcome_since: since,
+        list_revision: revision,
+        sent: observed,
+        valid_until: observed + Duration::from_secs(20),
+        message: "".into(),
+    }
+}
+
 #[test]
-fn observers_that_disagree_hold() {
+fn a_verdict_that_holds_does_not_vote() {
     let now = start();
-    let table = [
-        (Outcome::LeasesExpired, Outcome::Healthy, None),
-        (Outcome::LeasesExpired, Outcome::ApiServerUnreachable, None),
-        (Outcome::Healthy, Outcome::Inconclusive, None),
-        (
-            Outcome::LeasesExpired,
-            Outcome::ExternalUnreachable,
-            Some(Direction::Down),
-        ),
-        (Outcome::LeasesExpired, Outcome::Pending, Some(Direction::Down)),
-        (Outcome::Healthy, Outcome::Pending, Some(Direction::Up)),
-    ];
-    for (a, b, expected) in table {
-        let (a, b) = (verdict(now, "a", a, -5, 20), verdict(now, "b", b, -1, 10));
-        let decision = decide(now, [&a, &b], STREAMS);
-        assert_eq!(decision.direction, expected, "{decision:?}");
-        assert_eq!(
-            decision,
-            decide(now, [&b, &a], STREAMS),
-            "their order does not matter"
-        );
-        if expected.is_none() {
-            assert!(decision.reason.contains("disagree"), "{}", decision.reason);
-            let after = decide(now + Duration::from_secs(10), [&a, &b], STREAMS);
-            assert_eq!(after.direction, a.outcome.direction(), "b is no longer valid");
+    for wants in [Outcome::Healthy, Outcome::LeasesExpired] {
+        for holds in ALL.into_iter().filter(|outcome| outcome.direction().is_none()) {
+            let (a, b) = (verdict(now, "a", wants, -5, 20), verdict(now, "b", holds, -1, 10));
+            let decision = decide(now, [&a, &b], STREAMS);
+            assert_eq!(decision.direction, wants.direction(), "{holds:?}");
+            assert_eq!(
+                decision,
+                decide(now, [&b, &a], STREAMS),
+                "their order does not matter"
+            );
         }
     }
+}
+
+#[test]
+fn the_newer_list_decides_after_the_older_one_had_its_time() {
+    let (s, start) = (Duration::from_secs(1), start());
+    // By the revision, which a wall clock or a slow stream does not distort; without one by the time.
+    for (revisions, observed_before) in [((7, 9), 0 * s), ((7, 9), 5 * s), ((0, 9), 5 * s), ((7, 0), 5 * s)] {
+        let healthy = vote(
+            Outcome::Healthy,
+            "a",
+            revisions.0,
+            start - 60 * s,
+            start - observed_before,
+        );
+        let lost = vote(Outcome::LeasesExpired, "b", revisions.1, start, start);
+        let at = |seconds: u32| decide(start + seconds * s, [&healthy, &lost], STREAMS);
+        for seconds in 0..3 {
+            let waits = at(seconds);
+            assert_eq!(
+                (waits.direction, waits.held),
+                (None, Some(HoldReason::Disagreement))
+            );
+            assert_eq!(waits.again_at, Some(start + CONFIRMATION_WAIT));
+            assert!(waits.reason.contains("confirm or refute"), "{}", waits.reason);
+        }
+        assert_eq!(at(3).direction, Some(Direction::Down), "{:?}", at(3));
+    }
+}
+
+#[test]
+fn a_renewed_verdict_does_not_begin_its_wait_anew() {
+    let (s, start) = (Duration::from_secs(1), start());
+    let healthy = vote(Outcome::Healthy, "a", 7, start - 60 * s, start - 5 * s);
+    let renewed = vote(Outcome::LeasesExpired, "b", 11, start, start + 2 * s);
+    let decision = decide(start + 3 * s, [&healthy, &renewed], STREAMS);
+    assert_eq!(decision.direction, Some(Direction::Down));
+}
+
+#[test]
+fn a_contrary_verdict_that_was_confirmed_since_holds_while_it_is_valid() {
+    let (s, start) = (Duration::from_secs(1), start());
+    let lost = vote(Outcome::LeasesExpired, "b", 9, start, start);
+    // With the newer list, and with an older one that was looked at since: both witnesses look, and disagree.
+    for (revision, observed) in [(11, start + s), (9, start - s), (8, start + s)] {
+        let healthy = vote(Outcome::Healthy, "a", revision, start - 60 * s, observed);
+        let renewed = vote(Outcome::LeasesExpired, "b", revision.max(9), start, start + 2 * s);
+        for other in [&lost, &renewed] {
+            let decision = decide(start + 10 * s, [&healthy, other], STREAMS);
+            let down = decision.direction == Some(Direction::Down);
+            assert!(!down, "{revision}: {decision:?}");
+        }
+        let after = decide(start + 21 * s, [&healthy, &renewed], STREAMS);
+        let expected = if healthy.valid_until > start + 21 * s {
+            Direction::Up
+        } else {
+            Direction::Down
+        };
+        assert!(
+            after.direction.is_none_or(|direction| direction == expected),
+            "{after:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_witness_says_on_a_stale_api_server_decides_nothing() {
+    let (s, start) = (Duration::from_secs(1), start());
+    // It lists every 2 s and sees silence, at a revision that stands still, while the other one lists every 10 s.
+    for second in 0..60_u32 {
+        let now = start + second * s;
+        let stale = vote(
+            Outcome::LeasesExpired,
+            "a",
+            100,
+            start,
+            start + second / 2 * 2 * s,
+        );
+        let look = second / 10 * 10;
+        let healthy = vote(
+            Outcome::Healthy,
+            "b",
+            101 + u64::from(look),
+            start - 60 * s,
+            start + look * s,
+        );
+        assert_ne!(
+            decide(now, [&stale, &healthy], STREAMS).direction,
+            Some(Direction::Down),
+            "{second}"
+        );
+    }
+}
+
+#[test]
+fn one_direction_for_different_reasons_is_no_contradiction() {
+    let now = start();
+    let a = verdict(now, "a", Outcome::LeasesExpired, -5, 20);
+    let b = verdict(now, "b", Outcome::ExternalUnreachable, -1, 10);
+    assert_eq!(decide(now, [&a, &b], STREAMS).direction, Some(Direction::Down));
 }
 
 #[test]
@@ -182,20 +286,44 @@ fn a_sentence_that_a_verdict_has_brought_is_not_repeated() {
 
 proptest! {
     #[test]
-    fn a_direction_always_has_a_valid_verdict_and_no_valid_contradiction(
-        given in prop::collection::vec((0..ALL.len(), -100_i64..0, -50_i64..50), 0..5),
+    fn a_direction_always_has_a_valid_verdict_and_no_newer_or_unheard_contradiction(
+        given in prop::collection::vec(
+            (0..ALL.len(), -20_i64..0, 0_i64..10, 0_u64..4, -20_i64..20),
+            0..5,
+        ),
     ) {
         let now = start();
-        let verdicts: Vec<ReceivedVerdict> = given
-            .iter()
-            .enumerate()
-            .map(|(i, (outcome, observed, valid))| verdict(now, &format!("o{i}"), ALL[*outcome], *observed, *valid))
-            .collect();
+        let of = |(i, (outcome, observed, since, revision, valid)): (usize, &(usize, i64, i64, u64, i64))| {
+            let verdict = verdict(now, &format!("o{i}"), ALL[*outcome], *observed, *valid);
+            ReceivedVerdict {
+                outcome_since: verdict.observed - Duration::from_secs(since.unsigned_abs()),
+                list_revision: *revision,
+                ..verdict
+            }
+        };
+        let verdicts: Vec<ReceivedVerdict> = given.iter().enumerate().map(of).collect();
         let decision = decide(now, &verdicts, STREAMS);
-        let valid = |v: &&ReceivedVerdict| v.valid_until > now && v.outcome != Outcome::Pending;
-        if let Some(direction) = decision.direction {
-            prop_assert!(verdicts.iter().filter(valid).count() > 0);
-            prop_assert!(verdicts.iter().filter(valid).all(|v| v.outcome.direction() == Some(direction)));
+        prop_assert_eq!(&decision, &decide(now, verdicts.iter().rev(), STREAMS));
+        let votes = || verdicts.iter().filter(|v| v.valid_until > now && v.outcome.direction().is_some());
+        match decision.direction {
+            Some(direction) => {
+                let agrees = |v: &&ReceivedVerdict| v.outcome.direction() == Some(direction);
+                let contrary: Vec<_> = votes().filter(|v| !agrees(v)).collect();
+                let decides = |v: &ReceivedVerdict| {
+                    contrary.iter().all(|other| {
+                        v.is_newer(other)
+                            && other.observed <= v.outcome_since
+                            && v.outcome_since + CONFIRMATION_WAIT <= now
+                    })
+                };
+                prop_assert!(votes().filter(agrees).any(decides));
+            }
+            None => {
+                let directions = |direction| votes().any(|v| v.outcome.direction() == Some(direction));
+                let both = directions(Direction::Down) && directions(Direction::Up);
+                prop_assert!(votes().next().is_none() || both);
+                prop_assert_eq!(decision.held == Some(HoldReason::Disagreement), both);
+            }
         }
         // Deciding again only at the time that was asked for misses nothing.
         if let Some(again) = decision.again_at {

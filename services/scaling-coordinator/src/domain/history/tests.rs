@@ -1,7 +1,7 @@
 use watchdog_api::policy::{Mode, ModeInForce};
 
 use super::*;
-use crate::domain::next_step::ResourceWrite;
+use crate::domain::resource_step::ResourceWrite;
 use crate::domain::status::{FlowStatus, Progress};
 use crate::domain::testing::{S, dependent, start};
 
@@ -10,6 +10,8 @@ fn verdict(outcome: Outcome, at: Instant) -> ReceivedVerdict {
         outcome,
         observer: "lease-probe-0".into(),
         observed: at,
+        outcome_since: at,
+        list_revision: 0,
         sent: at,
         valid_until: at + 30 * S,
         message: "Because.".into(),
@@ -30,23 +32,21 @@ pub(crate) fn evidence(expired: u32, zones: &[(&str, u32, u32)]) -> EvidenceCoun
     }
 }
 
-pub(crate) fn action(direction: Direction) -> Action {
+pub(crate) fn action(direction: Direction) -> WriteAttempt {
     let (from, to) = if direction == Direction::Down {
         (1, 0)
     } else {
         (0, 1)
     };
-    Action {
+    WriteAttempt {
         reference: dependent("kube-controller-manager", 0, 0).reference,
         direction,
-        against: "1".into(),
-        kind: ActionKind::Write(ResourceWrite::Scale {
+        write: ResourceWrite::Scale {
             from,
             to,
             record: direction == Direction::Down,
             unreadable: None,
-        }),
-        timeout: 30 * S,
+        },
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn scaling(
         recorded: None,
         protected,
         protected_by_coordinator: false,
-        simulated: false,
+
         target: None,
         attempts: 0,
         message: "as it is".to_owned(),
@@ -148,9 +148,14 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
     let down = scaling(Some(Direction::Down), FlowState::Running, Step::Writing, false);
     let events = history.published(t0 + 11 * S, &down);
     assert_eq!(events.len(), 2, "the direction and a step: {events:?}");
-    let written = history.write_ended(t0 + 12 * S, &action(Direction::Down), &ActionOutcome::Conflict, S);
-    assert!(written.unwrap().message.contains("the resource had changed"));
-    history.write_ended(t0 + 13 * S, &action(Direction::Down), &ActionOutcome::Done, S);
+    let written = history.write_ended(
+        t0 + 12 * S,
+        &action(Direction::Down),
+        &RequestOutcome::Conflict,
+        S,
+    );
+    assert!(written.message.contains("the resource had changed"));
+    history.write_ended(t0 + 13 * S, &action(Direction::Down), &RequestOutcome::Done, S);
     let (at, received, counts) = lost(14, 4, &[("a", 2, 2), ("b", 2, 2)]);
     assert_eq!(history.verdict(at, &received, counts), None, "the same outcome");
     let waiting = scaling(Some(Direction::Down), FlowState::Settled, Step::Reached, true);
@@ -173,7 +178,7 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
         !ended(&history.published(t0 + 61 * S, &protected)),
         "it is still held down"
     );
-    history.write_ended(t0 + 62 * S, &action(Direction::Up), &ActionOutcome::Done, S);
+    history.write_ended(t0 + 62 * S, &action(Direction::Up), &RequestOutcome::Done, S);
     let events = history.published(t0 + 70 * S + Duration::from_nanos(880_625_665), &up);
     let end = events.last().unwrap();
     let ShootEventKind::IncidentEnded(incident) = &end.kind else {
@@ -268,12 +273,12 @@ fn observed(down_after: i32, up_after: u32) -> (Incident, String) {
         &verdict(Outcome::LeasesExpired, loss),
         Some(evidence(3, &[])),
     );
-    history.write_ended(loss + S, &action(Direction::Down), &ActionOutcome::KeptBack, S);
+    history.write_ended(loss + S, &action(Direction::Down), &RequestOutcome::KeptBack, S);
     if down_after >= 0 {
         others(&mut history);
     }
     history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
-    history.write_ended(healthy + S, &action(Direction::Up), &ActionOutcome::KeptBack, S);
+    history.write_ended(healthy + S, &action(Direction::Up), &RequestOutcome::KeptBack, S);
     let held = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, true);
     let ended = |event: &ShootEvent| matches!(event.kind, ShootEventKind::IncidentEnded(_));
     assert!(
@@ -404,7 +409,7 @@ async fn a_watchdog_that_leaves_nothing_to_scale_is_compared_with_the_decision()
 async fn a_restore_that_a_later_loss_made_void_is_not_compared() {
     let (mut history, t0) = (ShootHistory::default(), start());
     let kept_back = |history: &mut ShootHistory, at: Instant, direction| {
-        history.write_ended(at, &action(direction), &ActionOutcome::KeptBack, S)
+        history.write_ended(at, &action(direction), &RequestOutcome::KeptBack, S)
     };
     history.other_wrote(t0, &other(Direction::Down)).unwrap();
     kept_back(&mut history, t0, Direction::Up);
@@ -429,11 +434,11 @@ async fn a_restore_that_a_later_loss_made_void_is_not_compared() {
 async fn an_incident_in_two_modes_says_so() {
     let (mut history, t0) = (ShootHistory::default(), start());
     history.verdict(t0, &verdict(Outcome::LeasesExpired, t0), None);
-    for outcome in [ActionOutcome::KeptBack, ActionOutcome::Done] {
+    for outcome in [RequestOutcome::KeptBack, RequestOutcome::Done] {
         history.write_ended(t0, &action(Direction::Down), &outcome, S);
     }
     history.verdict(t0, &verdict(Outcome::Healthy, t0), None);
-    history.write_ended(t0, &action(Direction::Up), &ActionOutcome::Done, S);
+    history.write_ended(t0, &action(Direction::Up), &RequestOutcome::Done, S);
     let (_, message) = ended(&mut history, t0);
     let both = "1 resources were or would have been scaled down and 1 up; ";
     assert!(message.contains(both), "{message}");

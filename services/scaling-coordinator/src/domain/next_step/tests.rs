@@ -1,401 +1,272 @@
-use proptest::prelude::*;
-use watchdog_api::prober::DependentResource;
+mod bench;
+mod tries;
 
+use self::bench::{Bench, DOWN, UP};
 use super::*;
-use crate::domain::testing::{dependent, dependent_of, held, recorded, scale_only, seen, unread};
+use crate::domain::attempts::RequestOutcome;
+use crate::domain::observed::Observed;
+use crate::domain::testing::{S, held, recorded, seen, unread};
 
-fn next_step(direction: Direction, dependent: &DependentResource, observed: impl Into<Observed>) -> NextStep {
-    plan_step(direction, &dependent_of(dependent, observed)).next_step
-}
-
-fn scale(from: i32, to: i32) -> NextStep {
-    NextStep::Write(ResourceWrite::Scale {
-        from,
-        to,
-        record: false,
-        unreadable: None,
-    })
-}
-
-fn record_and_scale(from: i32, to: i32) -> NextStep {
-    NextStep::Write(ResourceWrite::Scale {
-        from,
-        to,
-        record: true,
-        unreadable: None,
-    })
+#[test]
+fn down_runs_level_by_level_and_waits_for_ready_replicas() {
+    let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
+    assert_eq!(bench.steps(DOWN), [Step::Pending, Step::Writing, Step::Absent]);
+    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
+    assert_eq!(bench.wanted(DOWN), [""; 0]);
+    assert_eq!(
+        bench.steps(DOWN),
+        [Step::Pending, Step::Waiting, Step::Absent],
+        "scaled is not reached"
+    );
+    bench.see("mcm", held(1));
+    bench.done(DOWN, "down kcm 2", "kcm", ResourceState { ready: 2, ..held(2) });
+    assert_eq!(bench.state(DOWN), FlowState::Running);
+    bench.see("kcm", held(2));
+    assert_eq!(bench.state(DOWN), FlowState::Settled);
+    assert_eq!(bench.next(DOWN).wake, None, "nothing is polled");
 }
 
 #[test]
-fn down_is_one_write_for_deployments_and_two_for_kinds_with_only_a_scale_sub_resource() {
-    let (kcm, etcd) = (dependent("kcm", 0, 0), scale_only(dependent("etcd", 0, 0)));
-    let one = |seen: ResourceState| next_step(Direction::Down, &kcm, seen);
-    let next_step = |seen: ResourceState| next_step(Direction::Down, &etcd, seen);
-    let recorded = |n| ResourceState {
-        recorded: RecordedReplicas::Count(n),
-        ..seen(3, 3)
-    };
-    let protected = |n| ResourceState {
-        protected: true,
-        ..recorded(n)
-    };
-    let record = |replicas| NextStep::Write(ResourceWrite::Record { replicas });
-    for already in [seen(3, 3), recorded(3), protected(2), protected(3)] {
-        assert_eq!(one(already), record_and_scale(3, 0));
-    }
-    for down in [held(3), seen(0, 0)] {
-        assert_eq!(one(down), NextStep::Nothing);
-    }
-    assert_eq!(next_step(seen(3, 3)), record(3));
+fn the_resources_of_a_level_go_together() {
+    let mut bench = Bench::new(seen(2, 2), seen(1, 1), seen(1, 1));
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1", "down ca 1"]);
+    bench.done(DOWN, "down ca 1", "ca", held(1));
     assert_eq!(
-        next_step(recorded(3)),
-        record(3),
-        "a leftover count does not protect"
+        bench.wanted(DOWN),
+        ["down mcm 1"],
+        "the slow one does not keep the fast one back, but the level"
     );
-    assert_eq!(next_step(protected(2)), record(3), "somebody scaled it since");
-    assert_eq!(next_step(protected(3)), scale(3, 0));
-    assert_eq!(next_step(ResourceState { ready: 1, ..held(3) }), NextStep::Wait);
-    assert_eq!(
-        next_step(ResourceState {
-            current: false,
-            ..held(3)
-        }),
-        NextStep::Wait,
-        "the status may be that of before"
-    );
-    assert_eq!(next_step(held(3)), NextStep::Nothing);
-    assert_eq!(next_step(seen(0, 0)), NextStep::Nothing, "zero is never recorded");
 }
 
 #[test]
-fn down_to_more_than_zero_never_scales_up_and_is_restored() {
-    let mut kcm = dependent("kcm", 0, 0);
-    kcm.scale_down.replicas = Some(2);
-    assert_eq!(next_step(Direction::Down, &kcm, seen(1, 1)), NextStep::Nothing);
-    assert_eq!(
-        next_step(Direction::Down, &kcm, seen(3, 3)),
-        record_and_scale(3, 2)
-    );
-    let half = ResourceState {
-        recorded: RecordedReplicas::Count(3),
+fn up_restores_counts_after_delays_and_cleans_up() {
+    let mut bench = Bench::new(held(2), held(1), held(1));
+    let unready = ResourceState {
+        ready: 0,
         ..recorded(2)
     };
+    bench.done(UP, "scale kcm 2", "kcm", unready);
+    assert_eq!(bench.wanted(UP), [""; 0], "protected until it is ready");
+    assert_eq!(bench.steps(UP), [Step::Waiting, Step::Pending, Step::Pending]);
+    bench.see("kcm", recorded(2));
+    bench.done(UP, "clean kcm", "kcm", seen(2, 1));
+    let started = bench.now;
+    let steps = bench.next(UP);
+    assert_eq!(steps.status.resources[1].step, Step::Delayed);
+    assert_eq!(steps.wake, Some(started + 30 * S));
+    bench.now += 10 * S;
     assert_eq!(
-        next_step(Direction::Down, &kcm, half.clone()),
-        NextStep::Nothing,
-        "2 is not recorded over 3"
+        bench.next(UP).wake,
+        Some(started + 30 * S),
+        "the delay counts once"
     );
-    assert_eq!(next_step(Direction::Up, &kcm, half.clone()), scale(2, 3));
-    let recorded_only = ResourceState {
-        replicas: Some(3),
-        ..half
-    };
+    bench.now += 20 * S;
+    bench.done(UP, "scale mcm 1", "mcm", recorded(1));
     assert_eq!(
-        next_step(Direction::Up, &kcm, recorded_only),
-        NextStep::Write(ResourceWrite::CleanUp),
-        "it was not scaled yet"
+        bench.wanted(UP),
+        ["clean mcm"],
+        "no second delay in the same level"
     );
+    bench.done(UP, "clean mcm", "mcm", seen(1, 1));
+    bench.done(UP, "scale ca 1", "ca", recorded(1));
+    bench.done(UP, "clean ca", "ca", seen(1, 1));
+    assert_eq!(bench.state(UP), FlowState::Settled);
 }
 
 #[test]
-fn up_scales_then_waits_then_cleans_up() {
-    let mut kcm = dependent("kcm", 0, 0);
-    assert_eq!(next_step(Direction::Up, &kcm, held(3)), scale(0, 3));
-    assert_eq!(next_step(Direction::Up, &kcm, seen(0, 0)), scale(0, 1));
-    let unreadable = ResourceState {
-        recorded: RecordedReplicas::Unreadable("two".into()),
-        ..held(1)
-    };
-    let fallback = |to| {
-        NextStep::Write(ResourceWrite::Scale {
-            from: 0,
-            to,
-            record: false,
-            unreadable: Some("two".into()),
-        })
-    };
-    assert_eq!(next_step(Direction::Up, &kcm, unreadable.clone()), fallback(1));
-    kcm.scale_up.replicas = Some(2);
-    assert_eq!(next_step(Direction::Up, &kcm, seen(0, 0)), scale(0, 2));
-    assert_eq!(next_step(Direction::Up, &kcm, unreadable), fallback(2));
+fn a_healthy_shoot_with_nothing_to_write_is_settled_even_when_unready() {
+    let mut bench = Bench::new(seen(1, 0), seen(1, 1), Observed::Absent);
+    let steps = bench.next(UP);
+    assert_eq!((steps.status.state, steps.wake), (FlowState::Settled, None));
+    // But an unready level keeps the next one back once there is something to do there.
+    bench.see("mcm", held(1));
+    assert_eq!(bench.steps(UP), [Step::Waiting, Step::Pending, Step::Absent]);
+}
+
+#[test]
+fn an_initial_delay_does_not_count_without_work() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 0), held(1));
     assert_eq!(
-        next_step(Direction::Up, &kcm, held(3)),
-        scale(0, 3),
-        "a recorded count wins"
+        bench.steps(UP),
+        [Step::Reached, Step::Waiting, Step::Pending],
+        "nothing to write at mcm"
     );
-    let restored = |ready| ResourceState {
-        replicas: Some(3),
-        ready,
-        ..held(3)
-    };
-    assert_eq!(next_step(Direction::Up, &kcm, restored(0)), NextStep::Wait);
-    assert_eq!(
-        next_step(Direction::Up, &kcm, restored(1)),
-        NextStep::Write(ResourceWrite::CleanUp)
-    );
-    assert_eq!(next_step(Direction::Up, &kcm, seen(3, 0)), NextStep::Wait);
-    assert_eq!(
-        next_step(
-            Direction::Up,
-            &kcm,
-            ResourceState {
-                current: false,
-                ..seen(3, 1)
+    bench.see("mcm", seen(1, 1));
+    assert_eq!(bench.wanted(UP), ["scale ca 1"]);
+}
+
+#[test]
+fn while_holding_only_an_optional_resource_is_absent() {
+    let mut bench = Bench::new(Observed::Absent, seen(1, 1), Observed::Absent);
+    assert_eq!(bench.steps(None), [Step::Pending, Step::Pending, Step::Absent]);
+}
+
+#[test]
+fn the_initial_delay_goes_on_while_holding() {
+    let mut bench = Bench::new(seen(2, 2), held(1), held(1));
+    let due = bench.now + 30 * S;
+    assert_eq!(bench.next(UP).wake, Some(due));
+    for _ in 0..5 {
+        // Every few seconds a probe is throttled, for a moment.
+        bench.now += 4 * S;
+        bench.next(None);
+        bench.now += S;
+        assert_eq!(
+            bench.next(UP).wake,
+            Some(due),
+            "once, from the start of the level"
+        );
+    }
+    bench.now = due;
+    assert_eq!(bench.wanted(UP), ["scale mcm 1"]);
+    // The contrary direction begins anew, with a hold in between or without.
+    for hold in [false, true] {
+        for direction in [DOWN, UP] {
+            if hold {
+                bench.next(None);
             }
-        ),
-        NextStep::Wait
-    );
+            bench.next(direction);
+        }
+        assert_eq!(bench.next(UP).wake, Some(bench.now + 30 * S));
+    }
+}
+
+#[test]
+fn replicas_that_the_object_does_not_show_are_read_first() {
+    let mut bench = Bench::new(seen(1, 1), unread(), Observed::Absent);
+    bench.done(DOWN, "read mcm", "mcm", seen(2, 2));
+    assert_eq!(bench.wanted(DOWN), ["down mcm 2"]);
+    let mut bench = Bench::new(seen(1, 1), unread(), Observed::Absent);
+    assert_eq!(bench.wanted(None), [""; 0]);
+}
+
+#[test]
+fn a_level_starts_on_what_was_just_read() {
+    let mut bench = Bench::new(seen(2, 2), held(1), Observed::Absent);
+    bench.unread = ["kcm", "mcm", "ca"].into();
+    let next = bench.next(DOWN);
+    assert!(next.prepares_write);
     assert_eq!(
-        next_step(Direction::Up, &kcm, seen(3, 1)),
-        NextStep::Nothing,
-        "one is enough"
+        bench.wanted(DOWN),
+        ["read mcm", "read ca"],
+        "of the level below only"
     );
-}
-
-#[test]
-fn what_is_ignored_absent_or_unknown() {
-    let mandatory = dependent("kcm", 0, 0);
-    let optional = DependentResource {
-        optional: true,
-        ..mandatory.clone()
-    };
-    for direction in [Direction::Down, Direction::Up] {
-        for replicas in [0, 3] {
-            let ignored = ResourceState {
-                ignored: true,
-                ..seen(replicas, 0)
-            };
-            assert_eq!(
-                next_step(direction, &mandatory, ignored.clone()),
-                NextStep::Ignored
-            );
-            let leftover = ResourceState {
-                protected: true,
-                ..ignored
-            };
-            assert_eq!(
-                next_step(direction, &mandatory, leftover),
-                NextStep::Write(ResourceWrite::CleanUp)
-            );
-        }
-        for gone in [Observed::Absent, Observed::Deleting] {
-            assert_eq!(next_step(direction, &mandatory, gone.clone()), NextStep::Repair);
-            assert_eq!(next_step(direction, &optional, gone), NextStep::AbsentOptional);
-        }
-        assert_eq!(
-            next_step(direction, &optional, Observed::Unusable("bad".into())),
-            NextStep::Repair
-        );
-        assert_eq!(
-            next_step(direction, &optional, Observed::Unknown("not listed".into())),
-            NextStep::NotObserved
-        );
-        assert_eq!(next_step(direction, &optional, unread()), NextStep::Read);
-    }
-}
-
-fn any_seen() -> impl Strategy<Value = ResourceState> {
-    let recorded = prop_oneof![
-        Just(RecordedReplicas::Absent),
-        (1..5_i32).prop_map(RecordedReplicas::Count),
-        Just(RecordedReplicas::Unreadable("x".into())),
-    ];
-    (
-        0..5_i32,
-        0..5_i32,
-        any::<bool>(),
-        recorded,
-        any::<bool>(),
-        any::<bool>(),
-    )
-        .prop_map(
-            |(replicas, ready, current, recorded, protected, ignored)| ResourceState {
-                current,
-                recorded,
-                protected,
-                ignored,
-                ..seen(replicas, ready)
-            },
-        )
-}
-
-proptest! {
-    /// The writes of a direction come to an end, leave the resource alone then, and lose no count.
-    #[test]
-    fn writes_lead_to_the_target(
-        first in any_seen(),
-        down in any::<bool>(),
-        in_two_steps in any::<bool>(),
-        down_to in prop::option::of(0..4_i32),
-        up_to in prop::option::of(1..4_i32),
-    ) {
-        let mut kcm = dependent("kcm", 0, 0);
-        if in_two_steps {
-            kcm = scale_only(kcm);
-        }
-        kcm.scale_down.replicas = down_to;
-        kcm.scale_up.replicas = up_to;
-        let direction = if down { Direction::Down } else { Direction::Up };
-        let mut now = first.clone();
-        let mut writes = 0;
-        let most = if down && !in_two_steps { 1 } else { 2 };
-        while let NextStep::Write(write) = next_step(direction, &kcm, now.clone()) {
-            writes += 1;
-            prop_assert!(writes <= most, "{write:?} after {most} writes");
-            match write {
-                ResourceWrite::Record { replicas } => {
-                    prop_assert!(down && in_two_steps && replicas > 0 && !now.ignored);
-                    now.recorded = RecordedReplicas::Count(replicas);
-                    now.protected = true;
-                }
-                ResourceWrite::Scale { from, to, record, .. } => {
-                    prop_assert_eq!(Some(from), now.replicas);
-                    prop_assert!(!now.ignored);
-                    if record {
-                        prop_assert!(down && !in_two_steps);
-                        now.recorded = RecordedReplicas::Count(from);
-                        now.protected = true;
-                    }
-                    if down {
-                        prop_assert!(to < from && now.protected);
-                        prop_assert_eq!(&now.recorded, &RecordedReplicas::Count(from));
-                    } else {
-                        prop_assert!(to > from);
-                    }
-                    now.replicas = Some(to);
-                    if !down {
-                        (now.ready, now.current) = (to, true);
-                    }
-                }
-                ResourceWrite::CleanUp => {
-                    prop_assert!(now.protected && (now.ignored || now.replicas != Some(0)));
-                    now.protected = false;
-                }
-            }
-        }
-        let end = next_step(direction, &kcm, now.clone());
-        prop_assert!(matches!(end, NextStep::Nothing | NextStep::Wait | NextStep::Ignored), "{end:?}");
-        if !first.ignored && !down {
-            prop_assert!(now.replicas > Some(0) && (!now.protected || end == NextStep::Wait));
-        }
-        if !first.ignored && down {
-            prop_assert!(now.replicas <= first.replicas && now.replicas <= Some(down_to.unwrap_or(0)));
-        }
-        // And there and back again: whatever was scaled down comes up with the count that it had.
-        if !first.ignored && down && now.replicas < first.replicas {
-            let NextStep::Write(ResourceWrite::Scale { to, .. }) = next_step(Direction::Up, &kcm, now.clone()) else {
-                return Err(TestCaseError::fail("it is not restored"));
-            };
-            prop_assert_eq!(Some(to), first.replicas);
-        }
-    }
-}
-
-#[test]
-fn what_is_dropped_from_the_configuration_is_only_restored() {
-    let kcm = dependent("kcm", 0, 0);
-    let next_step = |direction, observed: Observed| {
-        let dropped = Dependent {
-            dropped: true,
-            ..dependent_of(&kcm, observed)
-        };
-        plan_step(direction, &dropped).next_step
-    };
-    let ignored = ResourceState {
-        ignored: true,
-        ..held(3)
-    };
-    let anything: [Observed; 8] = [
-        seen(3, 3).into(),
-        seen(0, 0).into(),
-        held(3).into(),
-        ignored.clone().into(),
-        Observed::Absent,
-        Observed::Deleting,
-        Observed::Unusable("no spec".into()),
-        Observed::Unknown("not listed".into()),
-    ];
-    for observed in anything {
-        assert_eq!(
-            next_step(Direction::Down, observed.clone()),
-            NextStep::Nothing,
-            "{observed:?}"
-        );
-        if observed.seen().is_none() {
-            assert_eq!(
-                next_step(Direction::Up, observed.clone()),
-                NextStep::Nothing,
-                "{observed:?}"
-            );
-        }
-    }
-    assert_eq!(next_step(Direction::Up, held(3).into()), scale(0, 3));
-    let clean_up = NextStep::Write(ResourceWrite::CleanUp);
-    assert_eq!(next_step(Direction::Up, recorded(3).into()), clean_up);
-    assert_eq!(next_step(Direction::Up, ignored.into()), clean_up);
+    bench.answer(DOWN, "read ca", RequestOutcome::Done);
+    assert_eq!(bench.wanted(DOWN), ["read mcm"]);
+    // It shows that the watch was wrong.
+    bench.done(DOWN, "read mcm", "mcm", seen(1, 1));
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
+    bench.done(DOWN, "down mcm 1", "mcm", held(1));
+    assert_eq!(bench.wanted(DOWN), ["down kcm 2"]);
+    // Nothing is read where nothing must be written.
+    let mut bench = Bench::new(held(2), held(1), held(1));
+    bench.unread = ["kcm", "mcm", "ca"].into();
     assert_eq!(
-        next_step(Direction::Up, seen(3, 0).into()),
-        NextStep::Wait,
-        "the next level waits for what was restored"
+        (bench.wanted(DOWN), bench.state(DOWN)),
+        (Vec::new(), FlowState::Settled)
     );
-    assert_eq!(next_step(Direction::Up, seen(3, 1).into()), NextStep::Nothing);
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), held(1));
+    bench.unread = ["kcm", "mcm", "ca"].into();
+    assert_eq!(bench.wanted(UP), ["read kcm", "read mcm"]);
+}
+
+#[test]
+fn a_read_that_fails_holds_the_next_level_up_and_is_tried_again() {
+    let mut bench = Bench::new(seen(2, 2), held(1), Observed::Absent);
+    bench.unread.insert("mcm");
+    bench.answer(DOWN, "read mcm", bench::refused());
+    let next = bench.next(DOWN);
+    assert_eq!((next.requests.len(), next.prepares_write), (0, false));
+    bench.now = next.wake.unwrap();
+    bench.answer(DOWN, "read mcm", RequestOutcome::Done);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 2"]);
+}
+
+#[test]
+fn what_is_absent_and_not_optional_is_at_zero_on_the_way_down_and_fails_on_the_way_up() {
+    let mut bench = Bench::new(seen(1, 1), Observed::Absent, Observed::Absent);
+    let next = bench.next(DOWN);
+    let [warning] = &next.alerts[..] else {
+        panic!("{:?}", next.alerts)
+    };
+    assert!(
+        !warning.failed && warning.why.contains("not optional"),
+        "{warning:?}"
+    );
+    assert_eq!(bench.next(DOWN).alerts, [], "reported once");
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
+    bench.done(DOWN, "down kcm 1", "kcm", held(1));
+    assert_eq!(bench.steps(DOWN), [Step::Reached, Step::Absent, Step::Absent]);
+    assert_eq!(bench.next(DOWN).alerts, [], "reported once");
+    bench.done(UP, "scale kcm 1", "kcm", recorded(1));
+    bench.done(UP, "clean kcm", "kcm", seen(1, 1));
+    let next = bench.next(UP);
     assert_eq!(
-        next_step(Direction::Up, seen(0, 0).into()),
-        NextStep::Nothing,
-        "somebody else wants none"
+        (next.status.state, next.status.level),
+        (FlowState::Failed, Some(1))
+    );
+    assert!(next.alerts[0].failed);
+    assert_eq!((next.requests.len(), next.wake), (0, None), "the watch will tell");
+    assert_eq!(bench.next(UP).alerts, [], "reported once");
+    bench.see("mcm", held(1));
+    bench.next(UP);
+    bench.now += 30 * S;
+    assert_eq!(bench.wanted(UP), ["scale mcm 1"]);
+}
+
+#[test]
+fn a_contrary_direction_turns_at_the_next_write() {
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
+    assert_eq!(bench.wanted(UP), [""; 0], "the initial delay of mcm");
+    bench.now += 30 * S;
+    assert_eq!(bench.wanted(UP), ["clean mcm"]);
+    // While a try backs off: the other direction starts fresh.
+    let mut bench = Bench::new(held(2), held(1), Observed::Absent);
+    let retry_after = Some(60 * S);
+    let why = "500".into();
+    bench.answer(UP, "scale kcm 2", RequestOutcome::Refused { why, retry_after });
+    assert_eq!(bench.steps(UP)[0], Step::BackingOff);
+    assert_eq!(bench.state(DOWN), FlowState::Settled);
+    assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
+    // The end of a write of the direction before means nothing.
+    let kcm = bench.next(UP).requests[0].reference.clone();
+    let (now, refused) = (bench.now, bench::refused());
+    bench.hints.end_write(now, Direction::Down, &kcm, &refused);
+    assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
+}
+
+#[test]
+fn losing_the_hints_costs_only_time() {
+    let mut bench = Bench::new(held(2), held(1), held(1));
+    let unready = ResourceState {
+        ready: 0,
+        ..recorded(2)
+    };
+    bench.done(UP, "scale kcm 2", "kcm", unready);
+    bench.hints = FlowHints::default();
+    assert_eq!(bench.steps(UP), [Step::Waiting, Step::Pending, Step::Pending]);
+    bench.see("kcm", recorded(2));
+    bench.done(UP, "clean kcm", "kcm", seen(2, 1));
+    bench.next(UP);
+    bench.now += 20 * S;
+    bench.hints = FlowHints::default();
+    assert_eq!(
+        bench.next(UP).wake,
+        Some(bench.now + 30 * S),
+        "the delay begins anew"
     );
 }
 
 #[test]
-fn a_release_removes_the_annotation_and_nothing_else() {
-    let kcm = dependent("kcm", 0, 0);
-    for protected in [held(3), recorded(3)] {
-        for dropped in [false, true] {
-            let held_down = Dependent {
-                dropped,
-                ..dependent_of(&kcm, protected.clone())
-            };
-            let next_step = plan_step(Direction::Release, &held_down).next_step;
-            assert_eq!(next_step, NextStep::Write(ResourceWrite::CleanUp));
-        }
-    }
-    let rest: [Observed; 5] = [
-        seen(0, 0).into(),
-        seen(3, 0).into(),
-        Observed::Absent,
-        Observed::Unusable("no spec".into()),
-        Observed::Unknown("not listed".into()),
-    ];
-    for observed in rest {
-        assert_eq!(
-            next_step(Direction::Release, &kcm, observed.clone()),
-            NextStep::Nothing,
-            "{observed:?}"
-        );
-    }
-}
-
-#[test]
-fn a_write_shows_in_what_it_leaves() {
-    let record = ResourceWrite::Record { replicas: 3 };
-    let down = ResourceWrite::Scale {
-        from: 3,
-        to: 0,
-        record: true,
-        unreadable: None,
-    };
-    let recorded = recorded(3);
-    let unread = ResourceState {
-        replicas: None,
-        ..held(3)
-    };
-    assert_eq!(record.shows_in(&recorded), Some(true));
-    assert_eq!(record.shows_in(&seen(3, 3)), Some(false));
-    assert_eq!(record.shows_in(&held(2)), Some(false), "another count");
-    assert_eq!(down.shows_in(&held(3)), Some(true));
-    assert_eq!(down.shows_in(&seen(0, 0)), Some(false), "somebody else scaled it");
-    assert_eq!(down.shows_in(&recorded), Some(false));
-    assert_eq!(down.shows_in(&unread), None);
-    assert_eq!(ResourceWrite::CleanUp.shows_in(&recorded), Some(false));
-    assert_eq!(ResourceWrite::CleanUp.shows_in(&seen(3, 3)), Some(true));
+fn a_released_shoot_is_cleaned_up_without_delay_and_then_held() {
+    let release = Some(Direction::Release);
+    let mut bench = Bench::new(held(2), held(1), Observed::Absent);
+    bench.unread = ["kcm", "mcm", "ca"].into();
+    bench.done(release, "clean kcm", "kcm", seen(0, 0));
+    bench.done(release, "clean mcm", "mcm", seen(0, 0));
+    let next = bench.next(release);
+    let found = (next.status.state, next.requests.len(), next.wake);
+    assert_eq!(found, (FlowState::Holding, 0, None));
 }

@@ -12,8 +12,8 @@ fn shown(direction: Direction, observed: [Observed; 3]) -> Vec<String> {
         .collect();
     let mut lines = Vec::new();
     for (level, planned) in plan(direction, &dependents) {
-        lines.extend(planned.into_iter().map(|p| match p.next_step {
-            NextStep::Write(write) => format!("{level} {}: {write}", p.reference.name),
+        lines.extend(planned.into_iter().map(|p| match p.step {
+            ResourceStep::Write(write) => format!("{level} {}: {write}", p.reference.name),
             other => format!("{level} {}: {other:?}", p.reference.name),
         }));
     }

@@ -7,8 +7,8 @@ impl ModelState {
     pub fn end_faults(&mut self, verdict: CombinedVerdict, rules: Rules) -> Checked {
         self.left = Budget::default();
         self.verdict = verdict;
-        for action in std::mem::take(&mut self.late) {
-            self.apply(&action, rules)?;
+        for sent in std::mem::take(&mut self.late) {
+            self.apply(&sent, rules)?;
         }
         for c in 0..2 {
             self.answer_all(c, rules)?;
@@ -48,8 +48,8 @@ impl ModelState {
     }
 
     fn answer_all(&mut self, c: usize, rules: Rules) -> Checked {
-        for action in std::mem::take(&mut self.coordinators[c].sent) {
-            self.answer(c, action, RequestFate::Answered, rules)?;
+        for sent in std::mem::take(&mut self.coordinators[c].sent) {
+            self.answer(c, sent, RequestFate::Answered, rules)?;
         }
         Ok(())
     }

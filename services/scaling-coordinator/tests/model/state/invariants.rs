@@ -1,16 +1,16 @@
 //! The invariants, judged by what is true and not by what a coordinator sees.
 
 use super::object::{Object, dependents, index};
-use super::{Action, Checked, CombinedVerdict, Direction, ModelState, Rules};
+use super::{Checked, CombinedVerdict, Direction, ModelState, Rules, Sent};
 
 impl ModelState {
     /// Checks the invariants of a write when a coordinator sends it.
-    pub(super) fn check_sending(&self, c: usize, action: &Action, rules: Rules) -> Checked {
+    pub(super) fn check_sending(&self, c: usize, sent: &Sent, rules: Rules) -> Checked {
         let because = |ok: bool, why: &str| {
-            anyhow::ensure!(ok, "{why}: {action:?}");
+            anyhow::ensure!(ok, "{why}: {sent:?}");
             Ok(())
         };
-        match (action.direction, self.verdict) {
+        match (sent.direction, self.verdict) {
             (Direction::Release, _) => because(!self.allowed, "S2: it is still to be protected")?,
             (Direction::Up, CombinedVerdict::Healthy)
             | (Direction::Down, CombinedVerdict::LeasesExpired | CombinedVerdict::ExternalUnreachable) => {}
@@ -18,7 +18,7 @@ impl ModelState {
             _ => return because(false, "S2: no verdict asks for it"),
         }
         because(
-            self.allowed || !action.kind.needs_cluster(),
+            self.allowed || !sent.request.kind.needs_cluster(),
             "S4: a replica count of a shoot that is not to be acted on",
         )?;
         if !rules.judged {
@@ -30,16 +30,13 @@ impl ModelState {
             "S5: another replica acts on it",
         )?;
         let dependents = dependents(rules, true);
-        let level = action.direction.info(&dependents[index(action)]).level;
+        let level = sent.direction.info(&dependents[index(&sent.request)]).level;
         for (i, dependent) in dependents.iter().enumerate() {
             // A change that came out of the blue and has not been seen yet cannot be taken into account.
             let known = self.coordinators[c].view[i].version >= self.objects[i].surprise;
-            if known
-                && action.direction != Direction::Release
-                && action.direction.info(dependent).level < level
-            {
+            if known && sent.direction != Direction::Release && sent.direction.info(dependent).level < level {
                 because(
-                    self.objects[i].has_reached(action.direction),
+                    self.objects[i].has_reached(sent.direction),
                     "S3: the level before is not reached",
                 )?;
             }

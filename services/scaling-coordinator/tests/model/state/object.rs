@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::flow::Action;
+use scaling_coordinator::domain::next_step::Request;
 use scaling_coordinator::domain::observed::ResourceState;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
@@ -48,8 +48,8 @@ pub(super) fn dependents(rules: Rules, in_order: bool) -> Vec<DependentResource>
 }
 
 /// The index of the object that a request targets.
-pub(super) fn index(action: &Action) -> usize {
-    usize::from(action.reference.name == NAMES[1])
+pub(super) fn index(request: &Request) -> usize {
+    usize::from(request.reference.name == NAMES[1])
 }
 
 impl Object {

@@ -1,103 +1,126 @@
 //! The fate of requests and processes, and of the shoot at a handover.
 
-use scaling_coordinator::domain::flow::{Action, ActionKind, ActionOutcome, Flow};
-use scaling_coordinator::domain::next_step::ResourceWrite;
+use scaling_coordinator::domain::attempts::{FlowHints, RequestOutcome};
+use scaling_coordinator::domain::next_step::RequestKind;
+use scaling_coordinator::domain::resource_step::ResourceWrite;
 
 use super::object::index;
-use super::{Checked, ModelState, RequestFate, Rules};
+use super::{Checked, ModelState, RequestFate, Rules, Sent};
 
 /// The write down as it would be if nothing were recorded.
-fn unrecorded(what: ActionKind) -> ActionKind {
-    match what {
-        ActionKind::Write(
-            ResourceWrite::Record { replicas: from }
-            | ResourceWrite::Scale {
-                from, record: true, ..
+fn unrecorded(kind: RequestKind) -> RequestKind {
+    match kind {
+        RequestKind::Write {
+            write:
+                ResourceWrite::Record { replicas: from }
+                | ResourceWrite::Scale {
+                    from, record: true, ..
+                },
+            against,
+        } => RequestKind::Write {
+            write: ResourceWrite::Scale {
+                from,
+                to: 0,
+                record: false,
+                unreadable: None,
             },
-        ) => ActionKind::Write(ResourceWrite::Scale {
-            from,
-            to: 0,
-            record: false,
-            unreadable: None,
-        }),
-        what => what,
+            against,
+        },
+        kind => kind,
     }
 }
 
 impl ModelState {
     /// Returns true if the request is under way, false if it has ended.
-    pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> anyhow::Result<bool> {
-        let mut action = self.coordinators[c].queued.remove(action);
-        let i = index(&action);
-        self.coordinators[c].flow.start(self.now, &action);
-        if action.kind == ActionKind::Read {
-            if rules.reads {
-                self.coordinators[c].view[i] = self.objects[i].clone();
-            }
-            self.coordinators[c]
-                .flow
-                .finish(self.now, &action, ActionOutcome::Done);
+    pub(super) fn send(&mut self, c: usize, request: usize, rules: Rules) -> anyhow::Result<bool> {
+        self.coordinators[c].has_turn = true;
+        let mut sent = self.coordinators[c].queued.remove(request);
+        let (now, i) = (self.now, index(&sent.request));
+        let reference = sent.request.reference.clone();
+        let hints = &mut self.coordinators[c].hints;
+        hints.begin(now, &reference, sent.request.timeout);
+        if sent.request.kind == RequestKind::Read {
+            hints.end_read(now, &reference, &RequestOutcome::Done);
+            self.read(c, i, rules);
             return Ok(false);
         }
-        if rules.cluster && action.kind.needs_cluster() && !self.allowed {
-            self.coordinators[c].cluster = false;
-            self.coordinators[c].flow.finish(
-                self.now,
-                &action,
-                ActionOutcome::Cancelled { why: "the Cluster" },
-            );
+        if rules.cluster && sent.request.kind.needs_cluster() {
+            self.coordinators[c].cluster = self.allowed;
+        }
+        // What is checked right before a write.
+        if rules.checked && self.direction(c, rules) != Some(sent.direction) {
+            let cancelled = RequestOutcome::Cancelled { why: "the direction" };
+            let hints = &mut self.coordinators[c].hints;
+            hints.end_write(now, sent.direction, &reference, &cancelled);
             return Ok(false);
         }
-        self.check_sending(c, &action, rules)?;
+        self.check_sending(c, &sent, rules)?;
         if !rules.record {
-            action.kind = unrecorded(action.kind);
+            sent.request.kind = unrecorded(sent.request.kind);
         }
         if !rules.exclusive && c == 0 {
-            self.answer(c, action, RequestFate::Answered, rules)?;
+            self.answer(c, sent, RequestFate::Answered, rules)?;
             return Ok(false);
         }
-        self.coordinators[c].sent.push(action);
+        self.coordinators[c].sent.push(sent);
         Ok(true)
     }
 
-    pub(super) fn answer(&mut self, c: usize, action: Action, fate: RequestFate, rules: Rules) -> Checked {
-        let unknown = ActionOutcome::Unknown {
+    fn read(&mut self, c: usize, i: usize, rules: Rules) {
+        if rules.reads {
+            self.coordinators[c].view[i] = self.objects[i].clone();
+            self.coordinators[c].read[i] = true;
+        }
+    }
+
+    pub(super) fn answer(&mut self, c: usize, sent: Sent, fate: RequestFate, rules: Rules) -> Checked {
+        let i = index(&sent.request);
+        let unknown = RequestOutcome::Unknown {
             why: "no answer".into(),
             retry_after: None,
         };
+        self.coordinators[c].read[i] = false;
         let outcome = match fate {
-            RequestFate::Answered if self.apply(&action, rules)? => ActionOutcome::Done,
-            RequestFate::Answered => ActionOutcome::Conflict,
+            RequestFate::Answered if self.apply(&sent, rules)? => {
+                self.read(c, i, rules);
+                RequestOutcome::Done
+            }
+            RequestFate::Answered => {
+                self.read(c, i, rules);
+                RequestOutcome::Conflict
+            }
+            // The read that follows fails, too.
             RequestFate::AppliedButLost => {
-                self.apply(&action, rules)?;
+                self.apply(&sent, rules)?;
                 unknown
             }
             RequestFate::Lost => unknown,
             RequestFate::Late => {
-                self.late.push(action.clone());
+                self.late.push(sent.clone());
+                self.read(c, i, rules);
                 unknown
             }
-            RequestFate::Refused => ActionOutcome::Refused {
+            RequestFate::Refused => RequestOutcome::Refused {
                 why: "500".into(),
                 retry_after: None,
             },
         };
-        if rules.deadline || fate == RequestFate::Answered {
-            self.coordinators[c].flow.finish(self.now, &action, outcome);
-        }
+        let (now, reference) = (self.now, &sent.request.reference);
+        let hints = &mut self.coordinators[c].hints;
+        hints.end_write(now, sent.direction, reference, &outcome);
         Ok(())
     }
 
     /// The API server gets a write: whether it was applied.
-    pub(super) fn apply(&mut self, action: &Action, rules: Rules) -> anyhow::Result<bool> {
-        let i = index(action);
+    pub(super) fn apply(&mut self, sent: &Sent, rules: Rules) -> anyhow::Result<bool> {
+        let i = index(&sent.request);
         let (object, wanted) = (&mut self.objects[i], self.wanted[i]);
-        if rules.precondition && *action.against != *object.version.to_string() {
-            return Ok(false);
-        }
-        let ActionKind::Write(write) = &action.kind else {
+        let RequestKind::Write { write, against } = &sent.request.kind else {
             return Ok(false);
         };
+        if rules.precondition && **against != *object.version.to_string() {
+            return Ok(false);
+        }
         match write {
             ResourceWrite::Record { replicas } => {
                 (object.recorded, object.protected) = (Some(*replicas), true);
@@ -134,8 +157,8 @@ impl ModelState {
     pub(super) fn crash(&mut self, c: usize, fate: RequestFate, rules: Rules) -> Checked {
         self.left.crashes -= 1;
         self.left.losses -= u8::from(fate == RequestFate::Late);
-        for action in std::mem::take(&mut self.coordinators[c].sent) {
-            self.answer(c, action, fate, rules)?;
+        for sent in std::mem::take(&mut self.coordinators[c].sent) {
+            self.answer(c, sent, fate, rules)?;
         }
         self.retire(c, rules);
         // It will list everything before it acts again; until then it does not matter what it saw.
@@ -152,8 +175,10 @@ impl ModelState {
     pub(super) fn retire(&mut self, c: usize, rules: Rules) {
         self.coordinators[c].acts = false;
         self.coordinators[c].queued.clear();
+        self.coordinators[c].has_turn = false;
         if rules.anew {
-            self.coordinators[c].flow = Flow::default();
+            self.coordinators[c].hints = FlowHints::default();
+            self.coordinators[c].read = [false; 2];
         }
     }
 

@@ -52,8 +52,6 @@ fn pods() {
         (crash.exit_code, crash.reason.as_str(), crash.message.as_str()),
         (Some(137), "OOMKilled", "first line second line")
     );
-    assert_eq!(crashing.restarted, ["main"]);
-    assert_eq!(crashing.last_ended, crash.ended_at);
     assert_eq!(crashing.created, Some(UnixTime(1_795_244_400_000_000)));
     assert_eq!(crashing.owner.unwrap().name, "kube-apiserver");
     let init = pod(json!({
@@ -72,49 +70,6 @@ fn pods() {
     ] {
         assert_eq!(pod(well.clone()).crash_loop(), None, "{well}");
     }
-}
-
-#[test]
-fn the_last_end_is_that_of_any_container() {
-    let ended = |at: &str| json!({"terminated": {"exitCode": 1, "finishedAt": at}});
-    let looping = waiting("main", "CrashLoopBackOff");
-    let with = |other: Value| pod(json!({"containerStatuses": [looping, other]})).last_ended;
-    let seconds = |seconds: i64| Some(UnixTime(1_795_248_000_000_000 + seconds * 1_000_000));
-    let runs = json!({"name": "b", "restartCount": 0, "state": {"running": {}}});
-    assert_eq!(with(runs), seconds(1));
-    let restarted = json!({
-        "name": "b", "restartCount": 1, "state": {"running": {}}, "lastState": ended("2026-11-21T08:00:09Z"),
-    });
-    assert_eq!(with(restarted), seconds(9));
-    let failed = json!({
-        "name": "b", "restartCount": 1,
-        "state": ended("2026-11-21T08:00:20Z"), "lastState": ended("2026-11-21T08:00:09Z"),
-    });
-    assert_eq!(with(failed), seconds(20), "it has just failed");
-    let silent = json!({"name": "b", "restartCount": 1, "state": {"running": {}}, "lastState": {}});
-    assert_eq!(with(silent), None);
-}
-
-#[test]
-fn when_the_containers_of_an_endpoint_pod_did_not_run() {
-    let status = json!({"containerStatuses": [
-        {
-            "name": "a", "restartCount": 1,
-            "state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}},
-            "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-11-21T08:00:01Z"}},
-        },
-        {"name": "b", "restartCount": 0, "state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}}, "lastState": {}},
-        waiting("c", "CrashLoopBackOff"),
-    ]});
-    let object = json!({"metadata": {"name": "a", "namespace": "b"}, "status": status});
-    let pod = serde_json::from_value::<PodObject>(object)
-        .unwrap()
-        .endpoint_pod();
-    let expected = ContainerStop {
-        ended_at: UnixTime(1_795_248_001_000_000),
-        started_at: UnixTime(1_795_248_005_000_000),
-    };
-    assert_eq!(pod.stops, [expected]);
 }
 
 #[test]
@@ -164,7 +119,6 @@ fn endpoint_slices() {
     ]);
     let whole = slice(endpoints);
     assert_eq!(whole.endpoints, Endpoints { ready: 5, total: 8 });
-    assert_eq!(whole.pods, None, "no pod is named");
     assert_eq!(whole.service.as_deref(), Some("etcd"));
     for none in [
         json!(null),
@@ -205,62 +159,31 @@ fn endpoints() {
 }
 
 #[test]
-fn the_pods_behind_endpoints() {
-    let pod = |name: &str| json!({"kind": "Pod", "namespace": "shoot", "name": name, "uid": "u"});
-    let slice = slice(json!([
-        {"addresses": ["::1"], "conditions": {"ready": true}, "targetRef": pod("etcd-0")},
-        {"addresses": ["::2"], "conditions": {"ready": false}, "targetRef": pod("etcd-1")},
-    ]));
-    let names: Vec<Arc<str>> = vec!["etcd-0".into(), "etcd-1".into()];
-    assert_eq!(slice.pods.as_ref(), Some(&names));
-    let object = json!({
-        "metadata": {"name": "etcd", "namespace": "shoot"},
-        "subsets": [{
-            "addresses": [{"ip": "10.0.0.1", "targetRef": pod("etcd-0")}],
-            "notReadyAddresses": [{"ip": "10.0.0.2", "targetRef": pod("etcd-1")}],
-        }],
+fn when_a_slice_was_written_and_why() {
+    let read = |metadata: Value| {
+        let mut object =
+            json!({"metadata": {"name": "etcd-1", "namespace": "shoot", "resourceVersion": "77"}});
+        let all = object["metadata"].as_object_mut().unwrap();
+        all.extend(metadata.as_object().unwrap().clone());
+        let slice: SliceObject = serde_json::from_value(object).unwrap();
+        let slice = slice.into_slice().unwrap();
+        (slice.write, slice.triggered)
+    };
+    let time = |at: &str| json!({"manager": "m", "time": at, "fieldsV1": {"f:endpoints": {}}});
+    let dated = json!({
+        "annotations": {"other": "x", LAST_CHANGE_ANNOTATION: "2026-11-21T08:00:01.5Z"},
+        "managedFields": [time("2026-11-21T08:00:02Z"), time("2026-11-21T08:00:01Z"), {"manager": "m"}],
     });
-    let endpoints = serde_json::from_value::<EndpointsObject>(object).unwrap();
-    assert_eq!(endpoints.into_slice().unwrap().pods, Some(names));
-}
-
-#[test]
-fn since_when_a_pod_is_ready() {
-    let endpoint_pod = |kind: &str, conditions: Value| {
-        let object = json!({
-            "metadata": {
-                "name": "etcd-0", "namespace": "shoot", "uid": "u", "creationTimestamp": "2026-11-21T07:00:00Z",
-                "ownerReferences": [
-                    {"apiVersion": "apps/v1", "kind": kind, "name": "e", "uid": "1", "controller": true},
-                ],
-            },
-            "status": {"conditions": conditions},
-        });
-        serde_json::from_value::<PodObject>(object)
-            .unwrap()
-            .endpoint_pod()
+    let write = SliceWrite {
+        second: UnixTime(1_795_248_002_000_000),
+        version: 77,
     };
-    let ready = |status: &str| {
-        json!([
-            {"type": "Initialized", "status": "True", "lastTransitionTime": "2026-11-21T07:00:00Z"},
-            {"type": "Ready", "status": status, "lastTransitionTime": "2026-11-21T08:00:01Z"},
-        ])
-    };
-    let since = UnixTime(1_795_248_001_000_000);
-    let etcd = endpoint_pod("StatefulSet", ready("True"));
-    assert_eq!((etcd.ready, etcd.replaces_in_place), (Some((true, since)), true));
-    assert_eq!(etcd.created, Some(UnixTime(1_795_244_400_000_000)));
-    let apiserver = endpoint_pod("ReplicaSet", ready("False"));
-    assert_eq!(
-        (apiserver.ready, apiserver.replaces_in_place),
-        (Some((false, since)), false)
-    );
+    assert_eq!(read(dated), (Some(write), Some(UnixTime(1_795_248_001_500_000))));
     for silent in [
-        json!(null),
-        json!([]),
-        json!([{"type": "Ready", "status": "True"}]),
-        json!("broken"),
+        json!({}),
+        json!({"annotations": null, "managedFields": null}),
+        json!({"annotations": {LAST_CHANGE_ANNOTATION: "yesterday"}, "managedFields": [{"time": "yesterday"}]}),
     ] {
-        assert_eq!(endpoint_pod("StatefulSet", silent).ready, None);
+        assert_eq!(read(silent.clone()), (None, None), "{silent}");
     }
 }

@@ -1,454 +1,294 @@
-use std::time::Duration;
-
-use super::super::task::Task;
 use super::*;
-use crate::domain::fixtures::{at, config, crashing};
-use crate::domain::readiness::Endpoints;
-use crate::domain::weeder::{Phase, Weeder};
+use crate::domain::fixtures::{at, config, crashing, running, slice};
+use crate::domain::weeder::DeletionResult;
 
-fn key(service: &str) -> NamespacedName {
-    NamespacedName::new("shoot", service)
+/// Moves a pod or slice into another namespace.
+macro_rules! in_shoot {
+    ($namespace:expr, $object:expr) => {{
+        let mut object = $object;
+        object.key = NamespacedName::new($namespace, object.key.name.clone());
+        object
+    }};
 }
 
-fn slice(service: &str, ready: u32) -> Slice {
-    Slice {
-        key: NamespacedName {
-            namespace: "shoot".into(),
-            name: service.into(),
-        },
-        service: Some(service.into()),
-        endpoints: Endpoints { ready, total: 3 },
-        pods: Some(vec![format!("{service}-0").into()]),
+fn etcd() -> NamespacedName {
+    NamespacedName::new("shoot", "etcd")
+}
+
+/// A state in which etcd is not ready and this pod crashes, which was created in second 1.
+fn waiting_for_etcd() -> WeederState {
+    let mut state = WeederState::new(&config());
+    state.slices_listed(None, vec![slice("etcd", false, 1, 5)], at(10));
+    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 6), at(10));
+    state
+}
+
+/// The names of the pods that the state gives for deletion, and that are deleted.
+fn delete_all(state: &mut WeederState, now: i64) -> Vec<String> {
+    let mut deleted = Vec::new();
+    while let Some(deletion) = state.next(at(now)) {
+        state.answered(&deletion, Ok(()), false, at(now));
+        deleted.push(deletion.pod.key.name.to_string());
     }
+    deleted
 }
 
-fn namespace(uid: &str, terminating: bool) -> Namespace {
-    Namespace {
-        uid: uid.to_owned(),
-        terminating,
-    }
-}
-
-/// Another replica, or this one, owns all namespaces from now on.
-fn owned(state: &mut WeederState, owned: bool, now: f64) {
-    state.owns = Box::new(move |_| owned);
-    state.ownership_changed(at(now));
-}
-
-/// Names of services, with what is shown of each.
-type Shown<T> = Vec<(String, Option<T>)>;
-
-/// The changes of weeders; those of services do not matter.
-fn weeder_changes(state: &mut WeederState) -> Vec<(NamespacedName, Option<Weeder>)> {
-    state.take_published();
-    state.manager.take_changed()
-}
-
-/// The published changes: the ready endpoints of services, and the states of weeders.
-fn changes(state: &mut WeederState) -> (Shown<u32>, Shown<Phase>) {
-    let services = state.take_published().into_iter();
-    let weeders = state.manager.take_changed().into_iter();
-    (
-        services
-            .map(|(key, state)| (key.name.to_string(), state.map(|s| s.endpoints.ready)))
-            .collect(),
-        weeders
-            .map(|(key, weeder)| (key.name.to_string(), weeder.map(|w| w.phase)))
-            .collect(),
-    )
-}
-
-fn shown<T>(service: &str, what: T) -> (String, T) {
-    (service.to_owned(), what)
-}
-
-/// A pod that needs etcd crashes; says whether it would be deleted now.
-fn deletes(state: &mut WeederState, now: f64) -> bool {
-    let pod = crashing("kube-apiserver", "apiserver", "1", "1");
-    state.manager.pod_applied(pod, &Arc::default(), at(now));
-    let mut deletes = false;
-    while let Some(task) = state.manager.next(at(now)) {
-        deletes |= matches!(task, Task::Delete(_));
-    }
-    deletes
+fn weeder(state: &WeederState) -> &Weeder {
+    &state.weeders[&etcd()].weeder
 }
 
 #[test]
-fn nothing_is_deleted_while_the_service_is_not_ready() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    assert!(deletes(&mut state, 1.0), "it is ready");
-    for not_ready in [
-        (|state| state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(2.0))) as fn(&mut WeederState),
-        |state| state.slice_removed(&slice("etcd", 0).key, at(2.0)),
-    ] {
-        let mut state = WeederState::new(&config(), |_| true);
-        state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-        not_ready(&mut state);
-        assert!(!deletes(&mut state, 3.0), "its weeder lives, but is paused");
-        state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(4.0));
-        assert!(deletes(&mut state, 5.0), "it is ready again");
-    }
-}
-
-#[test]
-fn a_service_that_becomes_ready_gets_a_weeder() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(0.0));
-    assert_eq!(changes(&mut state), (vec![shown("etcd", Some(0))], vec![]));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(1.0));
-    assert_eq!(
-        changes(&mut state),
-        (
-            vec![shown("etcd", Some(1))],
-            vec![shown("etcd", Some(Phase::Active))]
-        )
-    );
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(2.0));
-    assert_eq!(
-        changes(&mut state),
-        (
-            vec![shown("etcd", Some(0))],
-            vec![shown("etcd", Some(Phase::Active))]
-        ),
-        "the weeder lives on, paused"
-    );
-    state.slice_removed(&slice("etcd", 0).key, at(3.0));
-    assert_eq!(changes(&mut state), (vec![shown("etcd", None)], vec![]), "and on");
-    state.slice_applied(slice("unrelated", 3), ReceivedBy::Watch, at(4.0));
-    assert_eq!(changes(&mut state), (vec![], vec![]), "not configured");
-}
-
-#[test]
-fn namespaces_come_and_go_between_replicas() {
-    let mut state = WeederState::new(&config(), |_| true);
-    owned(&mut state, false, 0.0);
-    state.slice_applied(slice("etcd", 2), ReceivedBy::Watch, at(0.0));
-    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, at(0.0));
-    assert_eq!(changes(&mut state), (vec![], vec![]), "it is another replica's");
-    owned(&mut state, true, 1.0);
-    assert_eq!(
-        changes(&mut state),
-        (
-            vec![shown("etcd", Some(2)), shown("kube-apiserver", Some(0))],
-            vec![shown("etcd", Some(Phase::Active))]
-        ),
-        "ready counts as first seen ready"
-    );
-    assert!(state.follows_ownership());
-    state.owns = Box::new(|_| false);
-    assert!(!state.follows_ownership());
-    owned(&mut state, true, 2.0);
-    assert_eq!(changes(&mut state), (vec![], vec![]));
-    owned(&mut state, false, 3.0);
-    assert_eq!(
-        changes(&mut state),
-        (
-            vec![shown("etcd", None), shown("kube-apiserver", None)],
-            vec![shown("etcd", Some(Phase::Cancelled))]
-        )
-    );
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(4.0));
-    assert_eq!(changes(&mut state), (vec![], vec![]));
-}
-
-#[test]
-fn a_paused_weeder_without_slices_is_cancelled_when_its_namespace_moves() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    state.slice_removed(&slice("etcd", 1).key, at(1.0));
-    assert_eq!(
-        changes(&mut state).1,
-        [shown("etcd", Some(Phase::Active))],
-        "paused"
-    );
-    owned(&mut state, false, 2.0);
-    assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Cancelled))]);
-}
-
-#[test]
-fn a_namespace_that_ends_takes_its_weeders_along() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.namespace_applied("shoot", namespace("1", false), at(0.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    changes(&mut state);
-    state.namespace_applied("shoot", namespace("1", true), at(1.0));
-    assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Cancelled))]);
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(2.0));
-    assert_eq!(changes(&mut state).1, [], "nothing starts there any more");
-    state.namespace_removed("shoot", at(3.0));
-    state.namespace_applied("shoot", namespace("1", false), at(4.0));
-    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, at(5.0));
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(6.0));
-    assert_eq!(
-        changes(&mut state).1,
-        [shown("kube-apiserver", Some(Phase::Active))],
-        "a new one of the same name"
-    );
-    state.namespaces_synced(&BTreeSet::new(), at(7.0));
-    assert_eq!(
-        changes(&mut state).1,
-        [shown("kube-apiserver", Some(Phase::Cancelled))]
-    );
-}
-
-#[test]
-fn a_namespace_that_took_the_place_of_another_does_not_inherit_its_weeders() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.namespace_applied("shoot", namespace("1", false), at(0.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    state.namespace_applied("shoot", namespace("1", false), at(1.0));
-    assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Active))]);
-    // The watch did not bring the end of the other one.
-    state.namespace_applied("shoot", namespace("2", false), at(2.0));
-    assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Cancelled))]);
-}
-
-#[test]
-fn a_list_of_namespaces_that_is_too_old_ends_nothing() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    state.namespaces_synced(&BTreeSet::new(), at(1.0));
-    assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Active))]);
-}
-
-#[test]
-fn a_changed_configuration_takes_effect() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(0.0));
-    changes(&mut state);
-    let mut changed = config();
-    let selectors = changed.services.remove("etcd").unwrap();
-    changed.services.insert("kube-apiserver".to_owned(), selectors);
-    changed.watch_duration = Duration::from_secs(7);
-    state.reconfigure(&changed, at(1.0));
-    let (services, weeders) = changes(&mut state);
-    assert_eq!(services, [shown("etcd", None)]);
-    assert_eq!(
-        weeders,
+fn a_recovery_deletes_what_crashes_since_before_and_leaves_its_successor_alone() {
+    let mut state = waiting_for_etcd();
+    assert_eq!(delete_all(&mut state, 50), [""; 0]);
+    state.slice_applied(slice("etcd", true, 100, 50), at(100));
+    assert_eq!(weeder(&state).phase, Phase::Active);
+    assert_eq!(delete_all(&mut state, 100), ["kube-apiserver"]);
+    let mut successor = crashing("kube-apiserver-2", "apiserver", 101, 60);
+    successor.owner = crashing("kube-apiserver", "apiserver", 1, 6).owner;
+    state.pod_applied(successor, at(120));
+    assert_eq!(delete_all(&mut state, 120), [""; 0]);
+    let findings = state.take_findings();
+    assert!(matches!(
+        &findings[..],
         [
-            shown("etcd", Some(Phase::Cancelled)),
-            shown("kube-apiserver", Some(Phase::Active))
-        ],
-        "the one that stays has other dependants"
-    );
-    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, at(2.0));
-    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, at(3.0));
-    let weeders = weeder_changes(&mut state);
-    let weeder = weeders[0].1.as_ref().unwrap();
-    assert_eq!(weeder.ends_at, at(10.0), "lives as long as is configured now");
-    state.reconfigure(&config(), at(4.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(4.0));
-    assert_eq!(weeder.key, key("kube-apiserver"));
-    assert!(
-        changes(&mut state)
-            .1
-            .contains(&shown("etcd", Some(Phase::Active))),
-        "first seen ready"
-    );
-}
-
-fn selectors(text: &str) -> Option<Vec<watchdog_api::selector::Selector>> {
-    Some(watchdog_api::weeder::parse_dependants(text).unwrap())
-}
-
-/// The live weeders' selectors, by service.
-fn weeds(state: &mut WeederState) -> Vec<(String, usize)> {
-    let weeders = weeder_changes(state).into_iter();
-    let live = weeders.filter_map(|(key, weeder)| Some((key, weeder.filter(Weeder::is_live)?)));
-    live.map(|(key, weeder)| (key.name.to_string(), weeder.dependants.queries().count()))
-        .collect()
+            Finding::Useless(..),
+            Finding::LeftAlone(_, _, KeepReason::YoungerThanRecovery)
+        ]
+    ));
+    assert!(weeder(&state).deletions[0].useless);
+    assert_eq!(weeder(&state).left_alone.len(), 1);
+    // One that was there before and crashes only now is deleted, too.
+    state.pod_applied(crashing("late", "apiserver", 1, 70), at(130));
+    assert_eq!(delete_all(&mut state, 130), ["late"]);
 }
 
 #[test]
-fn an_annotation_adds_to_the_file() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
-    state.set_dependants(
-        &key("etcd"),
-        selectors("[{matchLabels: {role: backup}}]"),
-        at(1.0),
-    );
-    assert_eq!(weeds(&mut state), [shown("etcd", 2)]);
-    // What the file has already is not there twice.
-    state.set_dependants(
-        &key("etcd"),
-        selectors("[{matchLabels: {role: apiserver}}]"),
-        at(2.0),
-    );
-    assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
-    state.set_dependants(&key("etcd"), None, at(3.0));
-    assert_eq!(weeds(&mut state), [], "the file's selectors were all there was");
-    assert_eq!(state.declared.annotated().count(), 0);
+fn a_recovery_ends_by_time_or_when_its_service_is_not_ready_again() {
+    let mut state = waiting_for_etcd();
+    state.slice_applied(slice("etcd", true, 100, 50), at(100));
+    state.advance(at(400));
+    assert_eq!(weeder(&state).phase, Phase::Active, "its last instant");
+    assert!(state.next_weeder_due().unwrap() > at(400));
+    state.advance(at(401));
+    assert_eq!(weeder(&state).phase, Phase::Ended);
+    assert_eq!(delete_all(&mut state, 401), [""; 0]);
+    state.advance(at(461));
+    assert!(state.weeders.is_empty());
+
+    state.slice_applied(slice("etcd", false, 500, 60), at(500));
+    state.slice_applied(slice("etcd", true, 510, 61), at(510));
+    state.slice_applied(slice("etcd", false, 511, 62), at(511));
+    assert_eq!(weeder(&state).phase, Phase::Cancelled);
+    assert_eq!(delete_all(&mut state, 511), [""; 0]);
 }
 
 #[test]
-fn an_annotation_counts_in_its_namespace_only() {
-    let mut state = WeederState::new(&config(), |_| true);
-    let other = NamespacedName::new("other", "queue");
-    state.set_dependants(&other, selectors("[{matchLabels: {role: user}}]"), at(0.0));
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(1.0));
-    assert_eq!(changes(&mut state), (vec![], vec![]));
-    // Its slices are known when it is annotated too: first seen ready.
-    state.set_dependants(&key("queue"), selectors("[{matchLabels: {role: user}}]"), at(2.0));
-    assert_eq!(
-        changes(&mut state),
+fn who_gains_the_lead_acts_on_every_recovery_that_is_young() {
+    let mut state = waiting_for_etcd();
+    // Nobody leads, so nobody takes anything.
+    state.slice_applied(slice("etcd", true, 100, 50), at(100));
+    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 70), at(110));
+    assert_eq!(delete_all(&mut state, 115), ["kube-apiserver"]);
+    assert_eq!(delete_all(&mut state, 116), [""; 0]);
+}
+
+/// The slices and pods of 50 shoots, whose etcd recovered in seconds 100 to 149 and whose kube-apiserver crashes.
+fn fifty_shoots() -> (Vec<Slice>, Vec<Pod>) {
+    let shoot = |i: i64| {
+        let name = format!("shoot--{i}");
+        let pod = crashing("kube-apiserver", "apiserver", 1, 1_000);
         (
-            vec![shown("queue", Some(1))],
-            vec![shown("queue", Some(Phase::Active))]
+            in_shoot!(name.clone(), slice("etcd", true, 100 + i, 100)),
+            in_shoot!(name, pod),
         )
-    );
-    state.annotations_synced(&BTreeSet::from([other]), at(3.0));
-    assert_eq!(
-        changes(&mut state),
-        (
-            vec![shown("queue", None)],
-            vec![shown("queue", Some(Phase::Cancelled))]
-        )
-    );
-    assert_eq!(state.declared.annotated().count(), 1);
-    state.slice_applied(slice("queue", 0), ReceivedBy::Watch, at(4.0));
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(5.0));
-    assert_eq!(changes(&mut state), (vec![], vec![]));
+    };
+    (0..50).map(shoot).unzip()
 }
 
-#[test]
-fn an_annotation_outlives_the_file() {
-    let mut state = WeederState::new(&config(), |_| true);
-    state.set_dependants(
-        &key("etcd"),
-        selectors("[{matchLabels: {role: backup}}]"),
-        at(0.0),
-    );
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    assert_eq!(weeds(&mut state), [shown("etcd", 2)]);
-    let mut changed = config();
-    changed.services.remove("etcd");
-    state.reconfigure(&changed, at(1.0));
-    assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
-    state.set_dependants(&key("etcd"), None, at(2.0));
-    assert_eq!(
-        changes(&mut state),
-        (
-            vec![shown("etcd", None)],
-            vec![shown("etcd", Some(Phase::Cancelled))]
-        )
-    );
-    state.reconfigure(&config(), at(3.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(3.0));
-    assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
-}
-
-#[test]
-fn a_service_that_is_watched_is_known_when_it_is_named() {
-    let selectors = || selectors("[{matchLabels: {role: user}}]");
-    let mut state = WeederState::new(&config(), |_| true);
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(0.0));
-    assert_eq!(changes(&mut state), (vec![], vec![]), "nobody names it");
-    for second in [1.0, 3.0] {
-        state.set_dependants(&key("queue"), selectors(), at(second));
-        let (services, weeders) = changes(&mut state);
-        assert_eq!(services, [shown("queue", Some(1))]);
-        assert_eq!(weeders, [shown("queue", Some(Phase::Active))]);
-        state.set_dependants(&key("queue"), None, at(second + 1.0));
-        assert_eq!(changes(&mut state).0, [shown("queue", None)]);
+/// The pods that a process deletes which starts then and finds this.
+fn started(slices: &[Slice], pods: &[Pod], now: i64) -> Vec<String> {
+    let mut state = WeederState::new(&config());
+    for pod in pods {
+        state.pod_applied(pod.clone(), at(now));
     }
-    // Its slices are forgotten when it is no longer watched.
-    state.keep_services(|service| service == "etcd", at(5.0));
-    state.set_dependants(&key("queue"), selectors(), at(6.0));
-    assert_eq!(changes(&mut state), (vec![], vec![]));
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(7.0));
-    assert_eq!(changes(&mut state).0, [shown("queue", Some(1))]);
+    state.slices_listed(None, slices.to_vec(), at(now));
+    delete_all(&mut state, now)
 }
 
 #[test]
-fn what_comes_from_a_list_or_from_another_replica_is_first_sight() {
-    let first_sights = |state: &mut WeederState| {
-        let weeders = weeder_changes(state).into_iter();
-        let live = weeders.filter_map(|(_, weeder)| weeder.filter(Weeder::is_live));
-        live.map(|weeder| weeder.first_sight).collect::<Vec<_>>()
-    };
-    let mut state = WeederState::new(&config(), |_| true);
-    state.slice_applied(slice("etcd", 1), ReceivedBy::List, at(0.0));
-    assert_eq!(first_sights(&mut state), [true], "a start");
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(1.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::List, at(2.0));
-    assert_eq!(first_sights(&mut state), [true], "a new list");
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(3.0));
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(4.0));
-    assert_eq!(first_sights(&mut state), [false], "a recovery");
-    owned(&mut state, false, 5.0);
-    owned(&mut state, true, 6.0);
-    assert_eq!(first_sights(&mut state), [true], "a takeover");
-    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, at(7.0));
-    state.set_dependants(&key("queue"), selectors("[{matchLabels: {role: user}}]"), at(8.0));
-    assert_eq!(first_sights(&mut state), [true], "an annotation");
-}
-
-/// A service may have a slice in a later page, with an endpoint that was ready all the time.
-#[test]
-fn endpoints_are_not_read_before_all_of_them_are_listed() {
-    let reads = |state: &mut WeederState, now: f64| match state.manager.next(at(now)) {
-        Some(Task::ReadEndpoints(read)) => Some(read.pods),
-        None => None,
-        other => panic!("{other:?}"),
-    };
-    let mut state = WeederState::new(&config(), |_| true);
-    let (first, mut second) = (slice("etcd", 1), slice("etcd", 1));
-    second.key.name = "etcd-2".into();
-    second.pods = Some(vec!["etcd-1".into()]);
-    state.slice_applied(first.clone(), ReceivedBy::List, at(0.0));
-    let pod = crashing("kube-apiserver", "apiserver", "1", "1");
-    state.manager.pod_applied(pod, &Arc::default(), at(0.0));
-    assert_eq!(reads(&mut state, 0.0), None);
-    // A takeover meanwhile changes nothing.
-    owned(&mut state, false, 0.1);
-    owned(&mut state, true, 0.2);
-    assert_eq!(reads(&mut state, 0.2), None);
-    let live = BTreeSet::from([first.key.clone(), second.key.clone()]);
-    state.slice_applied(second, ReceivedBy::List, at(0.3));
-    assert_eq!(reads(&mut state, 0.3), None);
-    state.slices_synced(None, &live, at(0.4));
-    let both = BTreeSet::from([Arc::from("etcd-0"), Arc::from("etcd-1")]);
-    assert_eq!(reads(&mut state, 0.4), Some(both));
-    // What a watch brings late is complete.
-    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, at(1.0));
-    state.slice_removed(&live.last().unwrap().clone(), at(1.0));
-    state.slice_applied(first, ReceivedBy::ResumedWatch, at(2.0));
+fn services_that_recovered_while_no_weeder_ran_are_weeded_at_once_and_once() {
+    let (slices, pods) = fifty_shoots();
+    assert_eq!(started(&slices, &pods, 150).len(), 50);
+    let successors: Vec<Pod> = pods
+        .iter()
+        .map(|pod| {
+            in_shoot!(
+                pod.key.namespace.clone(),
+                crashing("kube-apiserver-2", "apiserver", 150, 2_000)
+            )
+        })
+        .collect();
+    assert_eq!(started(&slices, &successors, 170), [""; 0], "started again");
     assert_eq!(
-        reads(&mut state, 2.0),
-        Some(BTreeSet::from([Arc::from("etcd-0")]))
+        started(&slices, &pods, 420).len(),
+        30,
+        "20 recovered too long ago"
     );
 }
 
 #[test]
-fn the_watches_on_pods_follow_selectors_and_namespaces() {
-    let mut state = WeederState::new(&config(), |_| true);
-    let scopes = |state: &WeederState| {
-        state
-            .pod_queries
-            .borrow()
-            .iter()
-            .map(PodQuery::scope)
-            .collect::<Vec<_>>()
+fn a_pod_that_crashes_for_its_own_reasons_is_deleted_once_for_each_change_of_the_slices_over_ten_starts() {
+    let mut created = 1;
+    let mut deleted = 0;
+    for start in 0..10 {
+        // The slice changes before every fifth start.
+        let changed = 100 + start / 5 * 200;
+        let now = 110 + start * 40;
+        let pod = crashing("kube-apiserver", "apiserver", created, 1_000);
+        if !started(&[slice("etcd", true, changed, 7)], &[pod], now).is_empty() {
+            deleted += 1;
+            created = now;
+        }
+    }
+    assert_eq!(deleted, 2);
+}
+
+#[test]
+fn a_service_without_a_date_that_was_found_ready_has_no_recovery() {
+    let undated = Slice {
+        triggered: None,
+        ..slice("etcd", true, 100, 7)
     };
-    assert_eq!(scopes(&state), ["selector", "selector"]);
-    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, at(0.0));
-    assert_eq!(scopes(&state), ["selector", "selector"], "all there is");
-    let mut foreign = slice("etcd", 1);
-    foreign.key.namespace = "other".into();
-    state.owns = Box::new(|_| false);
-    state.slice_applied(foreign, ReceivedBy::Watch, at(1.0));
-    assert_eq!(scopes(&state), ["namespace", "namespace"], "one of two");
-    let many: String = (0..9)
-        .map(|i| format!("{{matchLabels: {{role: r{i}}}}},"))
-        .collect();
-    state.set_dependants(&key("etcd"), selectors(&format!("[{many}]")), at(2.0));
-    assert_eq!(scopes(&state), ["all"]);
-    state.set_dependants(&key("etcd"), None, at(3.0));
-    assert_eq!(scopes(&state), ["namespace", "namespace"]);
-    owned(&mut state, true, 4.0);
-    assert_eq!(scopes(&state), ["selector", "selector"]);
+    let pod = crashing("kube-apiserver", "apiserver", 1, 1_000);
+    assert_eq!(started(&[undated], &[pod], 110), [""; 0]);
+}
+
+#[test]
+fn ready_for_and_a_fourth_recovery_in_a_minute_wait() {
+    let mut config = config();
+    config.ready_for = Duration::from_secs(5);
+    let mut state = waiting_for_etcd();
+    state.reconfigure(&config, at(20));
+    for (i, second) in [100, 110, 120, 130].into_iter().enumerate() {
+        state.slice_applied(slice("etcd", false, second - 5, 50), at(second - 5));
+        state.slice_applied(slice("etcd", true, second, 50), at(second));
+        assert_eq!(weeder(&state).phase, Phase::Queued);
+        state.advance(at(second + 4));
+        assert_eq!(weeder(&state).phase, Phase::Queued);
+        state.advance(at(second + 5));
+        let wanted = if i < 3 { Phase::Active } else { Phase::Queued };
+        assert_eq!(weeder(&state).phase, wanted, "recovery {i}");
+    }
+    assert!(
+        state
+            .take_findings()
+            .iter()
+            .any(|finding| matches!(finding, Finding::HeldBack(_)))
+    );
+    assert_eq!(weeder(&state).recovery.deletes_from, at(165));
+    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 70), at(140));
+    assert_eq!(delete_all(&mut state, 164), [""; 0]);
+    state.advance(at(165));
+    assert_eq!(delete_all(&mut state, 165), ["kube-apiserver"]);
+}
+
+#[test]
+fn answers_decide_when_a_pod_is_tried_again() {
+    let begin = || {
+        let mut state = waiting_for_etcd();
+        state.slice_applied(slice("etcd", true, 100, 50), at(100));
+        let deletion = state.next(at(100)).unwrap();
+        assert_eq!(state.pending_deletions(), 1);
+        assert!(state.is_current(&deletion, at(100)));
+        (state, deletion)
+    };
+    let (mut state, deletion) = begin();
+    state.put_back(&deletion, at(100));
+    assert_eq!(state.next_due(), Some(at(100).after(LEAD_PAUSE)));
+    for (failure, again) in [
+        (RequestFailure::Failed("cut".to_owned()), Some(101)),
+        (RequestFailure::Changed, Some(101)),
+        (RequestFailure::Forbidden("no".to_owned()), Some(110)),
+        (RequestFailure::Throttled(Some(Duration::from_secs(7))), Some(107)),
+        (RequestFailure::Gone, None),
+    ] {
+        let (mut state, deletion) = begin();
+        state.answered(&deletion, Err(&failure), false, at(100));
+        assert_eq!(state.next_due(), again.map(at), "{failure}");
+        let wanted = match failure {
+            RequestFailure::Gone | RequestFailure::Changed => DeletionResult::Obsolete,
+            _ => DeletionResult::Refused,
+        };
+        assert_eq!(weeder(&state).deletions[0].result, wanted);
+    }
+    // A refusal for being asked too often is one for all.
+    let (mut state, deletion) = begin();
+    state.pod_applied(crashing("another", "apiserver", 1, 8), at(100));
+    let throttled = RequestFailure::Throttled(Some(Duration::from_secs(7)));
+    state.answered(&deletion, Err(&throttled), false, at(100));
+    assert!(state.next(at(106)).is_none());
+    assert_eq!(delete_all(&mut state, 107).len(), 2);
+    // A newer state of the pod is decided anew.
+    let (mut state, deletion) = begin();
+    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 80), at(101));
+    assert!(!state.is_current(&deletion, at(101)));
+    state.put_back(&deletion, at(101));
+    assert_eq!(state.next(at(102)).unwrap().pod.resource_version, "80");
+}
+
+#[test]
+fn a_deleted_pod_is_not_asked_for_again_and_one_kept_back_is_for_the_next_recovery() {
+    let mut state = waiting_for_etcd();
+    state.slice_applied(slice("etcd", true, 100, 50), at(100));
+    let deletion = state.next(at(100)).unwrap();
+    state.answered(&deletion, Ok(()), true, at(100));
+    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 80), at(101));
+    assert!(state.next(at(101)).is_none(), "the mode is observe");
+    state.slice_applied(slice("etcd", false, 110, 90), at(110));
+    state.slice_applied(slice("etcd", true, 120, 91), at(120));
+    let deletion = state.next(at(120)).unwrap();
+    state.answered(&deletion, Ok(()), false, at(120));
+    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 95), at(121));
+    assert!(state.next(at(130)).is_none());
+}
+
+#[test]
+fn pods_that_run_or_are_gone_are_forgotten() {
+    let mut state = waiting_for_etcd();
+    let pod = crashing("kube-apiserver", "apiserver", 1, 6);
+    let query = PodQuery::Labels("role in (apiserver)".into());
+    let other = PodQuery::Labels("role in (other)".into());
+    state.pod_removed(&pod.key, &other);
+    state.pods_synced(&other, &BTreeSet::new());
+    assert_eq!(state.crashing_pods(), 1, "it is gone from another watch");
+    state.pods_synced(&query, &BTreeSet::from([pod.key.clone()]));
+    assert_eq!(state.crashing_pods(), 1);
+    state.pods_synced(&query, &BTreeSet::new());
+    assert_eq!(state.crashing_pods(), 0);
+    state.pod_applied(pod.clone(), at(11));
+    state.pod_removed(&pod.key, &query);
+    assert_eq!(state.crashing_pods(), 0);
+    state.pod_applied(pod.clone(), at(12));
+    state.pod_applied(running(pod), at(13));
+    state.pod_applied(crashing("stranger", "other", 1, 7), at(14));
+    assert_eq!((state.crashing_pods(), state.pending_deletions()), (0, 0));
+}
+
+#[test]
+fn a_service_that_the_configuration_drops_is_forgotten() {
+    let mut state = waiting_for_etcd();
+    state.slice_applied(slice("etcd", true, 100, 50), at(100));
+    let mut narrow = config();
+    narrow.services.remove("etcd");
+    state.reconfigure(&narrow, at(101));
+    assert_eq!(weeder(&state).phase, Phase::Cancelled);
+    assert!(!state.has_service(&etcd()));
+    assert_eq!(delete_all(&mut state, 101), [""; 0]);
+    let watched: Vec<_> = state.watched_services.borrow().iter().cloned().collect();
+    assert_eq!(watched, ["kube-apiserver".into()]);
+    state.reconfigure(&config(), at(102));
+    // Named again, it is found ready: its slices say since when.
+    state.slices_listed(None, vec![slice("etcd", true, 100, 50)], at(103));
+    assert_eq!(delete_all(&mut state, 103), ["kube-apiserver"]);
 }

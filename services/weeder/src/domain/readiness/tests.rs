@@ -14,13 +14,8 @@ fn slice(name: &str, service: &str, conditions: &[Option<bool>]) -> Slice {
         key: key(name),
         service: Some(service.into()),
         endpoints: Endpoints::of(conditions.iter().map(|ready| ready.unwrap_or(true))),
-        pods: Some(
-            conditions
-                .iter()
-                .enumerate()
-                .map(|(i, _)| format!("{service}-{i}").into())
-                .collect(),
-        ),
+        write: None,
+        triggered: None,
     }
 }
 
@@ -70,10 +65,10 @@ fn readiness_is_over_all_slices() {
         [],
         "seen again"
     );
-    assert!(!index.remove(&key("v6"), at(5)).unwrap().became_ready());
+    assert!(!index.remove(&key("v6"), at(5))[0].became_ready());
     let empty = index.apply(slice("v4", "etcd", &[]), at(6));
     assert!(!empty[0].is_ready() && empty[0].after.is_some(), "an empty slice");
-    let gone = index.remove(&key("v4"), at(7)).unwrap();
+    let gone = index.remove(&key("v4"), at(7)).remove(0);
     assert_eq!((gone.after, gone.became_ready()), (None, false), "no slice");
     assert!(
         index.apply(slice("v4", "etcd", &[READY]), at(8))[0].became_ready(),
@@ -104,21 +99,31 @@ fn a_renamed_slice_changes_nothing() {
     let mut index = Index::default();
     index.apply(slice("old", "etcd", &[READY]), at(1));
     let added = index.apply(slice("new", "etcd", &[READY]), at(2));
-    let synced = index.synced(None, &BTreeSet::from([key("new")]), at(3));
-    assert!(!added[0].became_ready() && !synced[0].became_ready());
+    let listed = index.list(None, vec![slice("new", "etcd", &[READY])], at(3));
+    assert!(!added[0].became_ready() && !listed[0].became_ready());
     assert_eq!(index.services[&NamespacedName::new("shoot", "etcd")].since, at(1));
 }
 
 #[test]
-fn a_sync_of_one_service_leaves_the_others_alone() {
+fn a_list_of_one_service_leaves_the_others_alone() {
     let mut index = Index::default();
     index.apply(slice("etcd", "etcd", &[READY]), at(1));
     index.apply(slice("kube-apiserver", "kube-apiserver", &[READY]), at(1));
-    let gone = index.synced(Some("etcd"), &BTreeSet::new(), at(2));
+    let gone = index.list(Some("etcd"), Vec::new(), at(2));
     assert_eq!(gone.len(), 1);
     assert_eq!(is_ready(&index, "kube-apiserver"), Some(true));
     assert_eq!(index.keep_services(|_| false, at(3)).len(), 1);
-    assert_eq!(index.services().count(), 0);
+    assert!(index.services.is_empty() && index.slices.is_empty());
+}
+
+#[test]
+fn a_service_is_judged_once_its_list_is_complete() {
+    let mut index = Index::default();
+    index.apply(slice("v4", "etcd", &[READY]), at(1));
+    let moved = vec![slice("v4", "etcd", &[BAD]), slice("v6", "etcd", &[READY])];
+    let changes = index.list(None, moved, at(2));
+    assert_eq!(changes.len(), 1);
+    assert!(!changes[0].became_ready(), "it was ready all the time");
 }
 
 #[derive(Debug, Clone)]
@@ -136,7 +141,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             key: key(name),
             service: service.map(Into::into),
             endpoints: Endpoints::of(conditions.into_iter().map(|ready| ready.unwrap_or(true))),
-            pods: None,
+            write: None,
+            triggered: None,
         })
     });
     let remove = name.prop_map(|name| Step::Remove(key(name)));
@@ -167,7 +173,7 @@ proptest! {
                 }
                 Step::Remove(key) => {
                     slices.remove(&key);
-                    index.remove(&key, at(i as i64)).into_iter().collect()
+                    index.remove(&key, at(i as i64))
                 }
             };
             for service in ["etcd", "kube-apiserver"] {
@@ -194,14 +200,14 @@ proptest! {
     ) {
         let run = |slices: Vec<Slice>| {
             let mut index = Index::default();
-            let mut started: Vec<_> = slices
+            let mut started: Vec<_> = index
+                .list(None, slices, at(0))
                 .into_iter()
-                .flat_map(|slice| index.apply(slice, at(0)))
                 .filter(ServiceChange::became_ready)
                 .map(|change| change.key)
                 .collect();
             started.sort();
-            let end: Vec<_> = index.services().map(|(key, state)| (key.clone(), *state)).collect();
+            let end: Vec<_> = index.services.into_iter().collect();
             (started, end)
         };
         let (sorted, shuffled) = slices;
@@ -210,19 +216,4 @@ proptest! {
         prop_assert_eq!(unique.len(), started.len(), "each starts once");
         prop_assert_eq!((started, end), run(shuffled));
     }
-}
-
-#[test]
-fn the_pods_behind_all_slices_of_a_service() {
-    let mut index = Index::default();
-    let etcd = NamespacedName::new("shoot", "etcd");
-    index.apply(slice("v4", "etcd", &[READY, BAD]), at(1));
-    index.apply(slice("v6", "etcd", &[READY]), at(1));
-    index.apply(slice("other", "kube-apiserver", &[READY]), at(1));
-    let names = BTreeSet::from(["etcd-0", "etcd-1"].map(Arc::from));
-    assert_eq!(index.endpoint_pods(&etcd), Some(names));
-    let mut by_hand = slice("by-hand", "etcd", &[READY]);
-    by_hand.pods = None;
-    index.apply(by_hand, at(2));
-    assert_eq!(index.endpoint_pods(&etcd), None, "one endpoint has no pod");
 }

@@ -15,6 +15,10 @@ use watchdog_test_support::fixtures::serves_endpoint_slices;
 /// Label of all pods that are played here.
 pub(super) const SELECTOR: &str = "acceptance.test/played=true";
 
+/// When that happened which made the endpoints change: as the endpoints controller writes it, in whole seconds of a
+/// pod's condition.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
 /// Writes them.
 #[derive(Clone)]
 pub struct Writer {
@@ -92,8 +96,8 @@ impl Writer {
             self.show_readiness(namespace, pod, *ready, now).await?;
         }
         match self.slices {
-            true => self.publish_slice(namespace, service, pods).await,
-            false => self.publish_endpoints(namespace, service, pods).await,
+            true => self.publish_slice(namespace, service, pods, now).await,
+            false => self.publish_endpoints(namespace, service, pods, now).await,
         }
     }
 
@@ -102,6 +106,7 @@ impl Writer {
         namespace: &str,
         service: &str,
         pods: &[(String, bool)],
+        now: i64,
     ) -> anyhow::Result<()> {
         let endpoint = |(index, (pod, ready)): (usize, &(String, bool))| {
             json!({
@@ -112,7 +117,9 @@ impl Writer {
         let name = format!("{service}-played");
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
+            "metadata": {
+                "name": name, "labels": {"kubernetes.io/service-name": service}, "annotations": triggered(now)?,
+            },
             "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 443}],
         });
         let api = Api::<EndpointSlice>::namespaced(self.seed.clone(), namespace);
@@ -124,6 +131,7 @@ impl Writer {
         namespace: &str,
         service: &str,
         pods: &[(String, bool)],
+        now: i64,
     ) -> anyhow::Result<()> {
         let addresses = |wanted: bool| -> Vec<Value> {
             let of = pods.iter().enumerate().filter(|(_, (_, ready))| *ready == wanted);
@@ -140,7 +148,8 @@ impl Writer {
             }
         }
         let endpoints = json!({
-            "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service}, "subsets": [subset],
+            "apiVersion": "v1", "kind": "Endpoints", "subsets": [subset],
+            "metadata": {"name": service, "annotations": triggered(now)?},
         });
         let api = Api::<Endpoints>::namespaced(self.seed.clone(), namespace);
         put(&api, service, endpoints).await
@@ -158,6 +167,12 @@ impl Writer {
             other => Ok(other.map(drop)?),
         }
     }
+}
+
+/// The annotations of endpoints that changed at this second.
+fn triggered(second: i64) -> anyhow::Result<Value> {
+    let time = jiff::Timestamp::from_second(second)?;
+    Ok(json!({ TRIGGER_TIME: time.to_string() }))
 }
 
 /// Containers crashed a while before they are seen to: rules compare the clocks of nodes in whole seconds.

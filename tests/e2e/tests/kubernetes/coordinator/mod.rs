@@ -14,7 +14,7 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::{Direction, Step};
-use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
+use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome};
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::history::History;
 use watchdog_test_support::history::invariants::Expectation;
@@ -178,10 +178,9 @@ impl Fixture {
         .await
     }
 
-    /// The coordinator dies at once, and another process takes its place.
+    /// The coordinator dies at once, and another process takes its place when the Lease has ended.
     async fn crash(&mut self) -> anyhow::Result<()> {
         self.coordinator.process.kill_9().await?;
-        forget_leases(&self.client).await?;
         let (config, kubeconfig) = (&self.config, &self.kubeconfig);
         self.coordinator = Coordinator::start(self.plane.scratch(), config, kubeconfig, &self.probe).await?;
         Ok(())

@@ -5,7 +5,8 @@ use anyhow::Context;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::shoot_event::Event;
-use watchdog_proto::scaling::v1::{IncidentEnded, ListShootEventsRequest, Mode};
+use watchdog_proto::scaling::v1::{Direction, FlowState, IncidentEnded, ListShootEventsRequest, Mode};
+use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::workload_controller::deployments;
@@ -73,6 +74,16 @@ async fn incident(fixture: &Fixture) -> IncidentEnded {
     .unwrap()
 }
 
+/// Waits until all that is left to do is kept back.
+async fn until_kept_back(fixture: &Fixture) {
+    let kept_back = wait::until("the next write is kept back", BOUND, || async {
+        let state = fixture.coordinator.get(SHOOT).await?;
+        anyhow::ensure!(state.state() == FlowState::KeptBack, "{state:?}");
+        Ok(Some(()))
+    });
+    kept_back.await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn own_writes_are_told_from_those_of_another_watchdog() {
     let counts = COUNTS.map(|(_, count)| count);
@@ -98,22 +109,15 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     );
 
     fixture.until_ready().await.unwrap();
-    fixture.lose().await.unwrap();
+    fixture.say(Outcome::LeasesExpired);
+    until_kept_back(&fixture).await;
     assert_eq!(replicas(&fixture).await, counts, "nothing is written");
     for (name, count) in COUNTS {
         other_scales(&fixture, name, Some(count), 0).await.unwrap();
     }
-    wait::until("what is really held down is shown", BOUND, || async {
-        let state = fixture.coordinator.get(SHOOT).await?;
-        anyhow::ensure!(
-            state.resources.iter().all(|resource| !resource.simulated),
-            "{state:?}"
-        );
-        Ok(Some(()))
-    })
-    .await
-    .unwrap();
-    fixture.recover().await.unwrap();
+    fixture.until_settled(Direction::Down).await.unwrap();
+    fixture.say(Outcome::Healthy);
+    until_kept_back(&fixture).await;
     assert_eq!(
         replicas(&fixture).await,
         [0; 3],

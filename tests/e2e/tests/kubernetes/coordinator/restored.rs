@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use watchdog_proto::scaling::v1::Direction;
-use watchdog_test_support::coordinator::Outcome;
+use watchdog_test_support::coordinator::{Coordinator, Outcome};
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::real::EtcdBackup;
 use watchdog_test_support::wait::{self, BOUND};
@@ -17,7 +17,7 @@ use watchdog_test_support::wait::{self, BOUND};
 use super::{COUNTS, Fixture, USER};
 
 /// The backup is older by this number of revisions: more than an idle seed makes in the minute after a restore. A
-/// restored etcd whose revisions have overtaken the old ones looks like one that never went back (ADR 0017).
+/// restored etcd whose revisions have overtaken the old ones looks like one that never went back (ADR 0016).
 const REVISIONS: usize = 500;
 
 // === impl Fixture ===
@@ -66,6 +66,10 @@ impl Fixture {
         let after = self.version().await?;
         anyhow::ensure!(after < before, "revision {before} became {after}");
         eprintln!("etcd went back from revision {before} to {after}");
+        // It ends, and its Pod starts it again.
+        self.coordinator.process.wait_exit(BOUND).await?;
+        let (scratch, probe) = (self.plane.scratch(), &self.probe);
+        self.coordinator = Coordinator::start(scratch, &self.config, &self.kubeconfig, probe).await?;
         self.begin().await?;
         self.workloads.restart();
         Ok(restored_at)

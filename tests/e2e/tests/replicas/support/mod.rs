@@ -1,19 +1,18 @@
 //! Several coordinators that listen to one [`FakeProbe`], each with credentials and connections of its own, and what
 //! the API server recorded of them: that of a sandbox, or a real one.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use kube::Client;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
-use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_sandbox::{AuditEntry, SimulatedShootSpec};
@@ -23,7 +22,7 @@ use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::history::invariants::Expectation;
 use watchdog_test_support::history::timeline::{Dependant, Recorder, Timeline};
-use watchdog_test_support::history::{self, History, HistoryReport};
+use watchdog_test_support::history::{self, History, HistoryReport, LEADER_LEASE};
 use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::real::{
     ApiServerOptions, KubeApiserver, RealControlPlane, create_namespace, create_shoot, install_seed_crds,
@@ -31,7 +30,7 @@ use watchdog_test_support::real::{
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{self, LISTENING};
+use watchdog_test_support::watchdog::{self, LISTENING, NAMESPACE};
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
 /// The dependants, in the order in which they come up.
@@ -79,27 +78,16 @@ impl ReplicaProcess {
         })
     }
 
-    /// Its own view of a shoot, which it may not own.
+    /// The state of a shoot, as it or the leader tells.
     pub(crate) async fn get(&self, shoot: &str) -> anyhow::Result<scaling::ShootScaling> {
-        let mut own = self.own().await?.into_iter();
-        own.find(|state| state.shoot == shoot)
+        let mut all = self.list().await?.into_iter();
+        all.find(|state| state.shoot == shoot)
             .context("no state of the shoot")
     }
 
-    /// The shoots of these that it owns and may act upon.
-    pub(crate) async fn owns(&self, shoots: &[String]) -> anyhow::Result<Vec<String>> {
-        let owned = self.own().await?.into_iter().filter(|state| {
-            shoots.contains(&state.shoot)
-                && state.owner == self.identity
-                && state.direction() != scaling::Direction::Hold
-        });
-        Ok(owned.map(|state| state.shoot).collect())
-    }
-
-    async fn own(&self) -> anyhow::Result<Vec<scaling::ShootScaling>> {
+    async fn list(&self) -> anyhow::Result<Vec<scaling::ShootScaling>> {
         let request = scaling::ListScalingRequest {
             page_size: 1_000,
-            scope: Scope::Local.into(),
             ..scaling::ListScalingRequest::default()
         };
         let answer = self.client.clone().list_scaling(request).await?.into_inner();
@@ -268,26 +256,56 @@ impl ScriptedShoots {
         ReplicaProcess::spawn(scratch, identity, more(command), to_seed, to_probe).await
     }
 
-    /// Starts several at once and waits until they share the shoots, all of which are healthy.
+    /// Starts several, of which the first one leads and the others stand by, and waits until each tells of all shoots.
     pub(crate) async fn replicas<const N: usize>(
         &self,
         identities: [&str; N],
     ) -> anyhow::Result<[ReplicaProcess; N]> {
-        let starts = identities.iter().map(|identity| self.replica(identity));
-        let replicas = futures::future::try_join_all(starts).await?;
-        self.until_shared(&replicas.iter().collect::<Vec<_>>()).await?;
+        let mut replicas = Vec::new();
+        for identity in identities {
+            replicas.push(self.replica(identity).await?);
+            self.until_following(&replicas.iter().collect::<Vec<_>>()).await?;
+        }
         replicas.try_into().ok().context("as many as were started")
     }
 
-    pub(crate) async fn until_shared(&self, replicas: &[&ReplicaProcess]) -> anyhow::Result<()> {
-        wait::until_true("they share the shoots", BOUND, || async {
-            let mut owned = 0;
+    /// Waits until one leads and each of these knows it.
+    pub(crate) async fn until_following(&self, replicas: &[&ReplicaProcess]) -> anyhow::Result<()> {
+        wait::until("each replica tells of all shoots", BOUND, || async {
             for replica in replicas {
-                let share = replica.owns(&self.shoots).await?.len();
-                anyhow::ensure!(share > 0, "{} has no share", replica.identity);
-                owned += share;
+                let known = replica.list().await?;
+                let held = |state: &&scaling::ShootScaling| state.direction() == scaling::Direction::Hold;
+                let held = known.iter().filter(held).count();
+                anyhow::ensure!(
+                    known.len() == self.shoots.len() && held == 0,
+                    "{} tells of {}, of which {held} are held",
+                    replica.identity,
+                    known.len()
+                );
             }
-            Ok(owned == self.shoots.len())
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// The replica that the Lease names, and the holder in full, which differs for every process; none when nobody
+    /// holds it.
+    pub(crate) async fn leader(&self) -> anyhow::Result<Option<(String, String)>> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let lease = leases.get(LEADER_LEASE).await?;
+        let holder = lease
+            .spec
+            .and_then(|spec| spec.holder_identity)
+            .unwrap_or_default();
+        let name = holder.rsplit_once('_').map(|(name, _)| name.to_owned());
+        Ok(name.map(|name| (name, holder)))
+    }
+
+    /// Waits until another process leads than this holder, and gives the name of its replica.
+    pub(crate) async fn until_led_after(&self, holder: &str) -> anyhow::Result<String> {
+        wait::until("another process leads", BOUND, || async {
+            let leader = self.leader().await?;
+            Ok(leader.filter(|(_, now)| now != holder).map(|(name, _)| name))
         })
         .await
     }
@@ -345,48 +363,35 @@ impl ScriptedShoots {
         Ok(report)
     }
 
-    /// The shoots on which a replica acted last.
-    pub(crate) fn acted_on_by(&self, replica: &str) -> anyhow::Result<BTreeSet<String>> {
-        let history = self.history()?;
-        let last = |shoot: &&String| history.last_author(shoot) == Some(replica);
-        Ok(self.shoots.iter().filter(last).cloned().collect())
+    /// How often a replica has acted.
+    pub(crate) fn actions_of(&self, replica: &str) -> anyhow::Result<usize> {
+        let actions = self.history()?.check().actions;
+        Ok(actions.get(replica).copied().unwrap_or_default())
     }
 
     /// Waits until somebody has acted on every shoot.
     pub(crate) async fn until_all_acted_on(&self) -> anyhow::Result<()> {
-        let all = self.shoots.iter().cloned().collect();
-        self.until_taken_over(&all, &[""]).await
+        self.until_taken_over("").await
     }
 
-    /// Waits until others have acted on all these shoots.
-    pub(crate) async fn until_taken_over(
-        &self,
-        shoots: &BTreeSet<String>,
-        from: &[&str],
-    ) -> anyhow::Result<()> {
+    /// Waits until others than this replica have acted on all shoots.
+    pub(crate) async fn until_taken_over(&self, from: &str) -> anyhow::Result<()> {
         wait::until("others act on the shoots", BOUND, || async {
             let history = self.history()?;
-            for shoot in shoots {
+            for shoot in &self.shoots {
                 let author = history.last_author(shoot).unwrap_or_default();
-                anyhow::ensure!(!from.contains(&author), "{shoot} is still {author:?}'s");
+                anyhow::ensure!(author != from, "{shoot} is still {author:?}'s");
             }
             Ok(Some(()))
         })
         .await
     }
 
-    /// Waits until each of these replicas has acted since then.
-    pub(crate) async fn until_acting(&self, replicas: &[&str]) -> anyhow::Result<()> {
-        let actions = || anyhow::Ok(self.history()?.check().actions);
-        let before = actions()?;
-        wait::until("each replica acts", BOUND, || async {
-            let now = actions()?;
-            for replica in replicas {
-                anyhow::ensure!(now.get(*replica) > before.get(*replica), "{replica} does not act");
-            }
-            Ok(Some(()))
-        })
-        .await
+    /// Waits until a replica has acted since then.
+    pub(crate) async fn until_acting(&self, replica: &str) -> anyhow::Result<()> {
+        let before = self.actions_of(replica)?;
+        let what = format!("{replica} acts");
+        wait::until_true(&what, BOUND, || async { Ok(self.actions_of(replica)? > before) }).await
     }
 
     /// Lets every shoot lose its nodes and have them back again and again, each at its own pace, flows that are under

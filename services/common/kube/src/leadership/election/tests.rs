@@ -1,0 +1,522 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const NAME: &str = "dwd-prober-leader-election";
+
+fn candidate(holder: &str) -> Candidate {
+    Candidate::new(holder.into(), None, ElectionTiming::CLIENT_GO)
+}
+
+fn seconds(seconds: u64) -> Moment {
+    Duration::from_secs(seconds)
+}
+
+/// As an API server stores it.
+fn stored(mut lease: Lease, version: u64) -> Lease {
+    lease.metadata.uid = Some("u".to_owned());
+    lease.metadata.resource_version = Some(version.to_string());
+    lease
+}
+
+/// As a leader leaves it.
+fn released() -> Lease {
+    let mut lease = stored(candidate("before").claim(NAME, at(0)), 0);
+    let spec = lease.spec.as_mut().unwrap();
+    spec.holder_identity = Some(String::new());
+    spec.lease_duration_seconds = Some(RELEASED_SECONDS);
+    lease
+}
+
+/// A candidate that leads from the beginning.
+fn leader(holder: &str) -> Candidate {
+    let mut leader = candidate(holder);
+    leader.on_read(Moment::ZERO, Some(released()), seconds(2));
+    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    leader
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+#[test]
+fn the_first_candidate_creates_the_lease_and_acts_until_the_renew_deadline() {
+    let mut first = candidate("a");
+    assert_eq!(first.step(), ElectionStep::Read(Moment::ZERO));
+    first.on_read(seconds(1), None, seconds(2));
+    assert_eq!(
+        first.step(),
+        ElectionStep::Read(seconds(3)),
+        "somebody may have deleted it under its leader"
+    );
+    first.on_read(seconds(15), None, seconds(2));
+    assert_eq!(first.step(), ElectionStep::Read(seconds(16)));
+    first.on_read(seconds(16), None, seconds(2));
+    assert_eq!(first.step(), ElectionStep::Write(seconds(16)));
+    assert!(!first.replaces());
+    let lease = stored(first.claim(NAME, at(16)), 1);
+    let spec = lease.spec.clone().unwrap();
+    assert_eq!(spec.holder_identity.as_deref(), Some("a"));
+    assert_eq!(
+        (spec.lease_duration_seconds, spec.lease_transitions),
+        (Some(15), Some(0))
+    );
+    first.on_written(seconds(16), seconds(18), lease);
+    assert_eq!(first.step(), ElectionStep::Write(seconds(18)));
+    assert_eq!(
+        first.act_until(seconds(25)),
+        Some(seconds(26)),
+        "from the start of the request"
+    );
+    assert_eq!(first.act_until(seconds(26)), None);
+    assert!(first.is_leader(), "it leads on until it sees another");
+}
+
+#[test]
+fn a_lease_that_does_not_change_is_taken_after_its_own_duration() {
+    let mut lease = stored(candidate("a").claim(NAME, at(0)), 1);
+    // 1: somebody changed it by hand.
+    for (written, free_at) in [(15, 20), (1, 20), (0, 20), (-1, 20), (30, 35)] {
+        lease.spec.as_mut().unwrap().lease_duration_seconds = Some(written);
+        let mut other = candidate("b");
+        for second in [5, 7, free_at - 1] {
+            other.on_read(seconds(second), Some(lease.clone()), seconds(2));
+            assert!(!other.is_leader() && matches!(other.step(), ElectionStep::Read(_)));
+        }
+        assert_eq!(
+            other.step(),
+            ElectionStep::Read(seconds(free_at)),
+            "after it was first seen"
+        );
+        other.on_read(seconds(free_at), Some(lease.clone()), seconds(2));
+        assert_eq!(other.step(), ElectionStep::Write(seconds(free_at)));
+        let spec = other.claim(NAME, at(20)).spec.unwrap();
+        assert_eq!(
+            (spec.lease_transitions, spec.acquire_time),
+            (Some(1), Some(MicroTime(at(20))))
+        );
+    }
+}
+
+#[test]
+fn a_released_lease_is_taken_at_once_and_one_that_was_deleted_or_emptied_is_not() {
+    let leader = leader("a");
+    let held = leader.base.clone().unwrap();
+    let released = leader.release(at(1)).map(|lease| stored(lease, 3));
+    let mut other = candidate("b");
+    other.on_read(seconds(1), released, seconds(2));
+    assert_eq!(other.step(), ElectionStep::Write(seconds(1)));
+
+    let emptied = |duration: Option<i32>| {
+        let mut lease = stored(held.clone(), 3);
+        let spec = lease.spec.as_mut().unwrap();
+        (spec.holder_identity, spec.lease_duration_seconds) = (None, duration);
+        lease
+    };
+    let without_spec = Lease {
+        spec: None,
+        ..emptied(None)
+    };
+    let states = [
+        None,
+        Some(without_spec),
+        Some(emptied(Some(15))),
+        Some(emptied(Some(i32::MAX))),
+    ];
+    for state in states {
+        for knows_the_leader in [true, false] {
+            let mut other = candidate("b");
+            if knows_the_leader {
+                other.on_read(seconds(1), Some(held.clone()), seconds(2));
+            }
+            other.on_read(seconds(3), state.clone(), seconds(2));
+            assert_eq!(
+                other.step(),
+                ElectionStep::Read(seconds(5)),
+                "its leader may not know yet: {state:?}"
+            );
+            assert_eq!(other.leader().map(|leader| &**leader), Some(""));
+            assert_eq!(other.held_for(seconds(3)), Duration::ZERO);
+            other.on_read(seconds(17), state.clone(), seconds(2));
+            assert_eq!(other.step(), ElectionStep::Read(seconds(18)));
+            other.on_read(seconds(18), state.clone(), seconds(2));
+            assert_eq!(other.step(), ElectionStep::Write(seconds(18)));
+        }
+    }
+}
+
+#[test]
+fn a_leader_whose_lease_was_deleted_or_emptied_waits_like_all_others() {
+    let mut emptied = stored(leader("a").base.unwrap(), 3);
+    emptied.spec.as_mut().unwrap().holder_identity = None;
+    for state in [None, Some(emptied)] {
+        let mut leader = leader("a");
+        leader.on_failed(seconds(2), seconds(2), true);
+        leader.on_read(seconds(3), state, seconds(2));
+        assert_eq!(leader.step(), ElectionStep::Read(seconds(5)));
+        assert!(!leader.is_leader() && leader.act_until(seconds(3)).is_none());
+    }
+}
+
+#[test]
+fn a_lease_that_is_held_for_years_is_free_soon_after_it_was_deleted() {
+    let mut parked = stored(candidate("nobody").claim(NAME, at(0)), 1);
+    parked.spec.as_mut().unwrap().lease_duration_seconds = Some(i32::MAX);
+    let mut candidate = candidate("a");
+    candidate.on_read(seconds(1), Some(parked), seconds(2));
+    assert!(candidate.held_for(seconds(1)) > seconds(1_000_000_000));
+    candidate.on_read(seconds(3), None, seconds(2));
+    assert_eq!(candidate.step(), ElectionStep::Read(seconds(5)));
+    candidate.on_read(seconds(18), None, seconds(2));
+    assert_eq!(candidate.step(), ElectionStep::Write(seconds(18)));
+    assert_eq!(candidate.held_for(seconds(18)), Duration::ZERO);
+}
+
+/// client-go takes two renewals whose times are in the same second for one.
+#[test]
+fn each_renewal_has_another_second_also_after_the_clock_was_set_back() {
+    let mut last = at(0);
+    for second in [2, 4, -30, -28, -26, -24] {
+        let next = next_renew_time(last, at(second));
+        assert!(next.as_second() > last.as_second(), "{second}");
+        last = next;
+    }
+    assert_eq!(last, at(8));
+    assert_eq!(next_renew_time(last, at(10)), at(10));
+    assert_eq!(
+        next_renew_time(Timestamp::MAX, at(10)),
+        Timestamp::MAX,
+        "there is no later one"
+    );
+}
+
+#[test]
+fn a_leader_whose_lease_somebody_changed_stops_until_it_has_renewed_it() {
+    let mut leader = leader("a");
+    leader.on_failed(seconds(2), seconds(2), true);
+    assert_eq!(leader.act_until(seconds(2)), None);
+    let changed = stored(leader.claim(NAME, at(1)), 2);
+    leader.on_read(seconds(3), Some(changed), seconds(2));
+    assert_eq!(
+        (leader.step(), leader.act_until(seconds(3))),
+        (ElectionStep::Write(seconds(3)), None)
+    );
+    leader.on_written(seconds(3), seconds(3), stored(leader.claim(NAME, at(3)), 3));
+    assert_eq!(leader.act_until(seconds(3)), Some(seconds(13)));
+}
+
+#[test]
+fn a_leader_that_sees_another_stops_at_once() {
+    let mut leader = leader("a");
+    leader.on_failed(seconds(2), seconds(2), true);
+    let other = stored(candidate("b").claim(NAME, at(1)), 2);
+    leader.on_read(seconds(3), Some(other), seconds(2));
+    assert!(!leader.is_leader() && leader.act_until(seconds(3)).is_none());
+    assert_eq!(leader.release(at(3)), None, "the Lease of another is left alone");
+}
+
+#[test]
+fn a_renewal_without_an_answer_is_repeated_at_once_and_one_that_was_refused_after_the_retry_period() {
+    let mut leader = leader("a");
+    leader.on_failed(seconds(2), seconds(7), false);
+    assert_eq!(leader.step(), ElectionStep::Write(seconds(7)));
+    assert_eq!(leader.act_until(seconds(7)), Some(seconds(10)));
+    leader.on_failed(seconds(7), seconds(7), false);
+    assert_eq!(leader.step(), ElectionStep::Write(seconds(9)));
+}
+
+#[test]
+fn times_that_could_overlap_are_refused() {
+    ElectionTiming::default().check().unwrap();
+    ElectionTiming::CLIENT_GO.check().unwrap();
+    let wrong = |lease: u64, renew: u64, retry: u64| {
+        let timing = ElectionTiming {
+            lease_duration: seconds(lease),
+            renew_deadline: seconds(renew),
+            retry_period: seconds(retry),
+        };
+        timing.check().is_err()
+    };
+    assert!(wrong(12, 10, 2) && wrong(15, 4, 2) && wrong(15, 10, 0));
+}
+
+#[test]
+fn the_lease_says_who_leads_and_where() {
+    let own = || {
+        Candidate::new(
+            "pod-1_0a".into(),
+            Some("10.0.0.1:9645".into()),
+            ElectionTiming::CLIENT_GO,
+        )
+    };
+    let mut leader = own();
+    leader.on_read(Moment::ZERO, Some(released()), seconds(2));
+    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    let lease = leader.base.clone().unwrap();
+    let found = |lease: &Lease, version: u64| {
+        let mut other = candidate("b");
+        other.on_read(seconds(1), Some(stored(lease.clone(), version)), seconds(2));
+        other.found()
+    };
+    let expected = Leader {
+        name: "pod-1".into(),
+        address: Some("10.0.0.1:9645".into()),
+    };
+    assert_eq!(leader.found(), Some(expected.clone()));
+    assert_eq!(found(&lease, 1), Some(expected));
+    assert_eq!(found(&leader.release(at(1)).unwrap(), 2), None);
+    let mut hostile = lease;
+    let annotations = hostile.metadata.annotations.as_mut().unwrap();
+    annotations.insert(ADDRESS_ANNOTATION.to_owned(), "x".repeat(100_000));
+    hostile.spec.as_mut().unwrap().holder_identity = Some("y".repeat(100_000));
+    let cut = found(&hostile, 3).unwrap();
+    assert_eq!((cut.name.len(), cut.address), (MAX_CHARACTERS, None));
+}
+
+#[derive(Debug, Clone, Copy)]
+enum RequestFate {
+    /// It is applied when it is sent, and only its answer is slow.
+    AppliedFirst,
+    /// It is applied right before its answer.
+    AppliedLast,
+    Refused,
+    /// It is applied after its sender has given up.
+    Late,
+}
+
+/// A request that is under way.
+struct Sent {
+    started: Moment,
+    /// When its sender learns the outcome, in milliseconds of the world.
+    back: u64,
+    /// None where the server has not handled it yet.
+    outcome: Option<Outcome>,
+    write: Option<Lease>,
+}
+
+enum Outcome {
+    Read(Option<Lease>),
+    Wrote(Lease),
+    Conflict,
+    Failed,
+}
+
+/// A candidate whose clock runs at a speed of its own, with the request that it has sent.
+struct Actor {
+    candidate: Candidate,
+    speed: f64,
+    sent: Option<Sent>,
+    frozen_until: u64,
+}
+
+impl Actor {
+    fn all(speeds: &[f64]) -> Vec<Self> {
+        let new = |(number, speed): (usize, &f64)| Self {
+            candidate: candidate(&format!("candidate-{number}")),
+            speed: *speed,
+            sent: None,
+            frozen_until: 0,
+        };
+        speeds.iter().enumerate().map(new).collect()
+    }
+
+    /// Milliseconds of the world on the own clock.
+    fn clock(&self, world: u64) -> Moment {
+        Duration::from_millis(world).mul_f64(self.speed)
+    }
+
+    fn acts(&self, world: u64) -> bool {
+        self.candidate.act_until(self.clock(world)).is_some()
+    }
+
+    /// Sends what is due. Its answer takes `delay` milliseconds of the world, and the candidate gives up before that if
+    /// it has waited for as long as it waits for a request.
+    fn send(&mut self, server: &mut Server, world: u64, fate: RequestFate, delay: u64) {
+        let started = self.clock(world);
+        if self.candidate.step().due() > started {
+            return;
+        }
+        let write = matches!(self.candidate.step(), ElectionStep::Write(_))
+            .then(|| self.candidate.claim(NAME, at(i64::try_from(world).unwrap())));
+        let deadline = ElectionTiming::CLIENT_GO.request_timeout().div_f64(self.speed);
+        let deadline = u64::try_from(deadline.as_millis()).unwrap();
+        let mut outcome = match fate {
+            RequestFate::AppliedFirst => Some(server.handle(write.as_ref())),
+            RequestFate::AppliedLast if delay <= deadline => None,
+            RequestFate::AppliedLast | RequestFate::Late => {
+                let arrives = world + delay.max(deadline) * 5;
+                server.late.extend(write.clone().map(|lease| (arrives, lease)));
+                Some(Outcome::Failed)
+            }
+            RequestFate::Refused => Some(Outcome::Failed),
+        };
+        if delay > deadline {
+            outcome = Some(Outcome::Failed);
+        }
+        let back = world + delay.min(deadline);
+        self.sent = Some(Sent {
+            started,
+            back,
+            outcome,
+            write,
+        });
+    }
+
+    /// One turn: handles what has come back, or sends what is due.
+    fn turn(&mut self, server: &mut Server, world: u64, fate: RequestFate, delay: u64) {
+        let Some(sent) = self.sent.take_if(|sent| sent.back <= world) else {
+            if self.sent.is_none() {
+                self.send(server, world, fate, delay);
+            }
+            return;
+        };
+        let now = self.clock(world);
+        let outcome = sent.outcome.unwrap_or_else(|| server.handle(sent.write.as_ref()));
+        match outcome {
+            Outcome::Read(lease) => self.candidate.on_read(now, lease, Duration::from_secs(2)),
+            Outcome::Wrote(lease) => self.candidate.on_written(sent.started, now, lease),
+            Outcome::Conflict => self.candidate.on_failed(sent.started, now, true),
+            Outcome::Failed => self.candidate.on_failed(sent.started, now, false),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Server {
+    lease: Option<Lease>,
+    version: u64,
+    late: Vec<(u64, Lease)>,
+    was_deleted: bool,
+}
+
+impl Server {
+    fn handle(&mut self, write: Option<&Lease>) -> Outcome {
+        let Some(lease) = write else {
+            return Outcome::Read(self.lease.clone());
+        };
+        let current = self
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.metadata.resource_version.clone());
+        if lease.metadata.resource_version != current {
+            return Outcome::Conflict;
+        }
+        self.version += 1;
+        let lease = stored(lease.clone(), self.version);
+        self.lease = Some(lease.clone());
+        Outcome::Wrote(lease)
+    }
+
+    /// Now and then somebody deletes the Lease, empties it, or shortens its duration. It is deleted once: nobody can
+    /// tell a Lease that was created and deleted again meanwhile from one that never existed.
+    fn edit_by_hand(&mut self, edit: u32) {
+        let Some(spec) = self.lease.as_mut().and_then(|lease| lease.spec.as_mut()) else {
+            return;
+        };
+        match edit {
+            0 if !self.was_deleted => {
+                self.was_deleted = true;
+                return self.lease = None;
+            }
+            1 => spec.holder_identity = None,
+            2 => spec.lease_duration_seconds = Some(2),
+            _ => return,
+        }
+        self.version += 1;
+        self.lease = self.lease.take().map(|lease| stored(lease, self.version));
+    }
+
+    fn handle_late(&mut self, world: u64) {
+        let due = |(when, _): &(u64, Lease)| *when <= world;
+        let (late, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.late).into_iter().partition(due);
+        self.late = later;
+        for (_, lease) in late {
+            self.handle(Some(&lease));
+        }
+    }
+}
+
+fn fate() -> impl Strategy<Value = RequestFate> {
+    prop_oneof![
+        4 => Just(RequestFate::AppliedFirst),
+        4 => Just(RequestFate::AppliedLast),
+        1 => Just(RequestFate::Refused),
+        1 => Just(RequestFate::Late),
+    ]
+}
+
+/// Milliseconds from a request to its answer: also more than anybody waits.
+fn delay() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => 1..900_u64, 1 => 900..6_000_u64]
+}
+
+proptest! {
+    /// Clocks from 10 % slow to 10 % fast; requests that are slow, refused, lost or late; processes that stand still;
+    /// somebody who deletes or edits the Lease.
+    #[test]
+    fn at_most_one_acts(
+        speeds in proptest::collection::vec(0.9..1.1_f64, 3),
+        turns in proptest::collection::vec((0..3_usize, fate(), delay(), 0..60_u32, 0..1_000_u32), 2_000),
+    ) {
+        let mut server = Server { lease: Some(released()), ..Server::default() };
+        let mut actors = Actor::all(&speeds);
+        let mut acted = 0;
+        for (turns, (index, fate, delay, freeze, edit)) in turns.into_iter().enumerate() {
+            let world = turns as u64 * 100;
+            server.handle_late(world);
+            server.edit_by_hand(edit);
+            if freeze == 0 {
+                actors[index].frozen_until = world + delay * 10;
+            }
+            for actor in actors.iter_mut().filter(|actor| actor.frozen_until <= world) {
+                actor.turn(&mut server, world, fate, delay);
+            }
+            let acting = actors.iter().filter(|actor| actor.acts(world)).count();
+            prop_assert!(acting <= 1, "{acting} act at {world} ms");
+            acted += acting;
+        }
+        prop_assert!(acted > 0, "nobody ever acts");
+    }
+}
+
+/// Every request takes 4.5 s. The clock of the leader is 10 % fast, for which that is 4.95 s, or slow.
+#[test]
+fn a_slow_api_server_keeps_its_leader_until_it_dies() {
+    const DIES_AT: u64 = 300_000;
+    for (speeds, fate) in [
+        ([1.1, 0.9], RequestFate::AppliedFirst),
+        ([1.1, 0.9], RequestFate::AppliedLast),
+        ([0.9, 1.1], RequestFate::AppliedFirst),
+        ([0.9, 1.1], RequestFate::AppliedLast),
+    ] {
+        let mut server = Server {
+            lease: Some(released()),
+            ..Server::default()
+        };
+        let mut actors = Actor::all(&speeds);
+        // The other one starts first.
+        actors[1].frozen_until = 1_000;
+        let mut changes: Vec<(u64, Option<usize>)> = Vec::new();
+        for world in (0..400_000).step_by(10) {
+            if world == DIES_AT {
+                actors[0].frozen_until = u64::MAX;
+            }
+            for actor in actors.iter_mut().filter(|actor| actor.frozen_until <= world) {
+                actor.turn(&mut server, world, fate, 4_500);
+            }
+            let acting: Vec<usize> = (0..2).filter(|index| actors[*index].acts(world)).collect();
+            assert!(acting.len() <= 1, "two act at {world} ms");
+            let acting = acting.first().copied();
+            if changes.last().is_none_or(|(_, before)| *before != acting) {
+                changes.push((world, acting));
+            }
+        }
+        let who: Vec<_> = changes.iter().map(|(_, acting)| *acting).collect();
+        assert_eq!(who, [None, Some(0), None, Some(1)], "{changes:?}");
+        let (first, stopped, second) = (changes[1].0, changes[2].0, changes[3].0);
+        assert!(first < 10_000 && stopped > DIES_AT, "{changes:?}");
+        // The lease by a slow clock, and three requests: one saw it last, one finds it unchanged, one takes it.
+        assert!(second < DIES_AT + 16_700 + 3 * 4_500 + 2_500, "{changes:?}");
+    }
+}

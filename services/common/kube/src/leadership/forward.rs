@@ -1,0 +1,227 @@
+//! A standby passes every call of its gRPC service on to the leader, and answers and streams back.
+//!
+//! The request goes on as it came, so nothing here knows the methods of a service. A call is passed on once at most.
+//! Every answer ends when another replica leads from then on: who watches connects again and is passed on to it.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http_body::Frame;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::transport::Channel;
+use tower::{Layer as _, Service, ServiceExt as _};
+use watchdog_runtime::grpc_client::Dialer;
+use watchdog_runtime::rpc_error::{ErrorReason, error};
+use watchdog_runtime::rpc_metrics::{Measured, RpcMetrics};
+
+use super::{Leader, Leadership};
+
+/// On a call that was passed on.
+const FORWARDED: HeaderName = HeaderName::from_static("watchdog-forwarded");
+
+/// Calls and streams that a standby passes on at one time: fewer than a connection carries, so that none waits for
+/// another one to end.
+const MAX_CALLS: usize = 100;
+
+/// The leader begins to answer within this time. It waits for what it does not know yet, for 10 s at most.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A gRPC service that answers where its replica leads, and is passed on to the leader elsewhere.
+#[derive(Debug, Clone)]
+pub struct ForwardToLeader<S> {
+    inner: S,
+    path: Arc<PathToLeader>,
+}
+
+#[derive(Debug)]
+struct PathToLeader {
+    leadership: Leadership,
+    dialer: Dialer,
+    /// The last leader's address, and the channel to it.
+    channel: Mutex<Option<(Arc<str>, Measured<Channel>)>>,
+    calls: Arc<Semaphore>,
+}
+
+/// The body of an answer, until another replica leads.
+struct WhileItLeads {
+    body: Body,
+    /// None once the answer has ended.
+    changed: Option<BoxFuture<'static, ()>>,
+    _call: Option<OwnedSemaphorePermit>,
+}
+
+// === impl ForwardToLeader ===
+
+impl<S> ForwardToLeader<S> {
+    /// Passes the calls of `inner` on, unless this replica leads. `dialer` calls the other replicas of the program.
+    pub fn new(inner: S, leadership: Leadership, dialer: Dialer) -> Self {
+        let path = PathToLeader {
+            leadership,
+            dialer,
+            channel: Mutex::default(),
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+        };
+        Self {
+            inner,
+            path: Arc::new(path),
+        }
+    }
+}
+
+impl<S: NamedService> NamedService for ForwardToLeader<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for ForwardToLeader<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Self { inner, path } = self.clone();
+        async move {
+            // Before the decision, so that no change after it is missed.
+            let mut leader = path.leadership.leader();
+            let known = leader.borrow_and_update().clone();
+            let (answer, call) = if path.leadership.holds_lease() {
+                (inner.oneshot(request).await?, None)
+            } else {
+                match path.forward(known, request).await {
+                    Ok((answer, call)) => (answer, Some(call)),
+                    Err(status) => return Ok(status.into_http()),
+                }
+            };
+            let changed = async move {
+                // The election ends with the process.
+                let _ = leader.changed().await;
+            };
+            Ok(answer.map(|body| {
+                Body::new(WhileItLeads {
+                    body,
+                    changed: Some(changed.boxed()),
+                    _call: call,
+                })
+            }))
+        }
+        .boxed()
+    }
+}
+
+// === impl PathToLeader ===
+
+impl PathToLeader {
+    async fn forward(
+        &self,
+        leader: Option<Leader>,
+        mut request: Request<Body>,
+    ) -> Result<(Response<Body>, OwnedSemaphorePermit), Status> {
+        let Some(Leader { name, address }) = leader else {
+            let why = "this replica is a standby, and none leads: ask again in a few seconds";
+            return Err(error(ErrorReason::NotLeading, why));
+        };
+        let Some(address) = address else {
+            let why = format!("this process is a standby: ask {name}, which leads");
+            return Err(error(ErrorReason::NotLeading, why));
+        };
+        let forwarded = HeaderValue::from_static("1");
+        if request.headers_mut().insert(FORWARDED, forwarded).is_some() {
+            let why =
+                format!("this replica is a standby that another one took for the leader {name}: ask again");
+            return Err(error(ErrorReason::NotLeading, why));
+        }
+        let Ok(call) = Arc::clone(&self.calls).try_acquire_owned() else {
+            let why = format!(
+                "this replica is a standby and passes {MAX_CALLS} calls on at one time: ask again later, or ask {name}"
+            );
+            return Err(error(ErrorReason::TooManyStreams, why));
+        };
+        let unreachable = |why: &dyn std::fmt::Display| {
+            let why = format!("this replica is a standby, and {name}, which leads, does not answer: {why}");
+            error(ErrorReason::NotLeading, why)
+        };
+        let channel = self.channel(address).map_err(|error| unreachable(&error))?;
+        // What came with the connection of the caller.
+        request.extensions_mut().clear();
+        match timeout(ANSWER_TIMEOUT, channel.oneshot(request)).await {
+            Ok(Ok(answer)) => Ok((answer, call)),
+            Ok(Err(error)) => Err(unreachable(&error)),
+            Err(elapsed) => Err(unreachable(&elapsed)),
+        }
+    }
+
+    fn channel(&self, address: Arc<str>) -> Result<Measured<Channel>, String> {
+        let mut last = self.channel.lock();
+        if let Some((_, channel)) = last.as_ref().filter(|(of, _)| *of == address) {
+            return Ok(channel.clone());
+        }
+        let channel = self.dialer.channel(&address).map_err(|error| error.to_string())?;
+        let channel = RpcMetrics::client().layer(channel);
+        *last = Some((address, channel.clone()));
+        Ok(channel)
+    }
+}
+
+// === impl WhileItLeads ===
+
+impl WhileItLeads {
+    fn end(&mut self, why: &str) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.changed = None;
+        let mut trailers = HeaderMap::new();
+        error(ErrorReason::NotLeading, why).add_header(&mut trailers)?;
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+}
+
+impl http_body::Body for WhileItLeads {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some(changed) = &mut self.changed else {
+            return Poll::Ready(None);
+        };
+        if changed.poll_unpin(context).is_ready() {
+            return self.end("another replica leads now: connect again");
+        }
+        match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            Some(Err(error)) => {
+                let why = format!(
+                    "the connection to the replica that leads was lost: {}",
+                    error.message()
+                );
+                self.end(&why)
+            }
+            other => Poll::Ready(other),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.changed.is_none() || self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests;

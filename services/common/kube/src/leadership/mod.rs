@@ -1,0 +1,259 @@
+//! Leader election: one replica of a program acts, the others are warm.
+//!
+//! The rules are those of client-go (`election`), on one Lease. A replica acts while it [leads](Leadership::is_leader):
+//! from the start of the renewal that won the Lease, by its own monotonic clock, for less time than anybody else waits
+//! before taking the Lease. So no two act at one time, whichever of their requests are lost or late. A clock that stops
+//! while the process goes on is outside of this, and so is a write that was handed to its connection right before the
+//! process was frozen; the preconditions of every write remain.
+//!
+//! Permissions, in the namespace of the Lease: `coordination.k8s.io` `leases`: get and update by name, create.
+
+pub(crate) mod election;
+pub mod forward;
+mod run;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock, watch};
+use tokio::time::{Instant, timeout};
+use watchdog_runtime::publish::publish_if_changed;
+
+pub use self::election::ElectionTiming;
+pub use self::run::{ElectionConfig, LeaderElection};
+use crate::Identity;
+
+/// The replica that leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leader {
+    /// Its name.
+    pub name: Identity,
+    /// Where its gRPC API is reached, if others can reach it.
+    pub address: Option<Arc<str>>,
+}
+
+/// The leadership of a program, as one of its replicas knows it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Leadership {
+    state: Arc<LeadershipState>,
+}
+
+/// The source of a [`Leadership`]: the election, or a test.
+#[derive(Debug)]
+pub struct LeadershipSetter {
+    /// This replica as the leader.
+    me: Leader,
+    state: Arc<LeadershipState>,
+}
+
+/// The right to act. The release of the Lease at a drain waits for it, so it is held while a write is on its way, and
+/// no longer.
+#[derive(Debug)]
+#[must_use = "the action is only covered while the permit exists"]
+pub struct Permit {
+    until: Instant,
+    _acting: OwnedRwLockReadGuard<()>,
+}
+
+#[derive(Debug)]
+struct LeadershipState {
+    identity: Identity,
+    act_until: Mutex<Option<Instant>>,
+    holds_lease: AtomicBool,
+    /// Every permit reads; who waits for all of them writes.
+    acting: Arc<RwLock<()>>,
+    leads: watch::Sender<bool>,
+    leader: watch::Sender<Option<Leader>>,
+}
+
+/// Longer than any process lives.
+const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+// === impl Leadership ===
+
+impl Leadership {
+    /// The replica of this name, and what tells it who leads. Nobody leads at first.
+    #[must_use]
+    pub fn channel(name: impl Into<Identity>, address: Option<Arc<str>>) -> (LeadershipSetter, Self) {
+        let name = name.into();
+        let state = Arc::new(LeadershipState {
+            identity: Arc::clone(&name),
+            act_until: Mutex::default(),
+            holds_lease: AtomicBool::new(false),
+            acting: Arc::default(),
+            leads: watch::Sender::new(false),
+            leader: watch::Sender::new(None),
+        });
+        let setter = LeadershipSetter {
+            me: Leader { name, address },
+            state: Arc::clone(&state),
+        };
+        (setter, Self { state })
+    }
+
+    /// That of a replica which is alone and always leads.
+    #[must_use]
+    pub fn always(name: impl Into<Identity>) -> Self {
+        let (setter, leadership) = Self::channel(name, None);
+        setter.lead(Some(Instant::now() + FOREVER));
+        leadership
+    }
+
+    /// That of a replica which never leads, where nobody else does.
+    #[must_use]
+    pub fn never(name: impl Into<Identity>) -> Self {
+        Self::channel(name, None).1
+    }
+
+    /// The name of this replica.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.state.identity
+    }
+
+    /// True if this replica may act now. For a write, which takes time, use [`Self::act`].
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.state.act_until().is_some()
+    }
+
+    /// True while this replica is the one that the Lease names, also while it may not act because the Lease was not
+    /// renewed in time: nobody else leads.
+    #[must_use]
+    pub fn holds_lease(&self) -> bool {
+        self.state.holds_lease.load(Ordering::Acquire)
+    }
+
+    /// The right to act, if this replica leads. The action (a request, with its answer) must end before
+    /// [`Permit::until`]; give it that as its deadline if its own is later.
+    #[must_use]
+    pub fn act(&self) -> Option<Permit> {
+        // Who waits for the permits has ended the leadership before: it sees this one, or this one sees the end.
+        let acting = Arc::clone(&self.state.acting).try_read_owned().ok()?;
+        Some(Permit {
+            until: self.state.act_until()?,
+            _acting: acting,
+        })
+    }
+
+    /// Changes when this replica begins or ceases to lead, also by the passing of time.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<bool> {
+        self.state.leads.subscribe()
+    }
+
+    /// The leader, this replica included; none while nobody leads or it is not known yet.
+    #[must_use]
+    pub fn leader(&self) -> watch::Receiver<Option<Leader>> {
+        self.state.leader.subscribe()
+    }
+}
+
+// === impl LeadershipSetter ===
+
+impl LeadershipSetter {
+    /// This replica holds the Lease, and may act until then, if it may.
+    pub fn lead(&self, act_until: Option<Instant>) {
+        self.set(act_until, true, Some(self.me.clone()));
+    }
+
+    /// This replica does not lead: this one does, or nobody.
+    pub fn follow(&self, leader: Option<Leader>) {
+        self.set(None, false, leader);
+    }
+
+    /// In this order: a reader of "this replica leads" may act.
+    fn set(&self, act_until: Option<Instant>, holds_lease: bool, leader: Option<Leader>) {
+        *self.state.act_until.lock() = act_until;
+        self.state.holds_lease.store(holds_lease, Ordering::Release);
+        publish_if_changed(&self.state.leader, &leader);
+        publish_if_changed(&self.state.leads, &self.state.act_until().is_some());
+    }
+
+    /// Waits until no permit is left. To be called once this replica does not lead.
+    async fn idle(&self, deadline: Duration) -> bool {
+        timeout(deadline, self.state.acting.write()).await.is_ok()
+    }
+}
+
+// === impl LeadershipState ===
+
+impl LeadershipState {
+    fn act_until(&self) -> Option<Instant> {
+        self.act_until.lock().filter(|until| Instant::now() < *until)
+    }
+}
+
+// === impl Permit ===
+
+impl Permit {
+    /// When the action must have ended: from then on somebody else may act.
+    #[must_use]
+    pub const fn until(&self) -> Instant {
+        self.until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn other() -> Leader {
+        Leader {
+            name: "b".into(),
+            address: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leading_ends_by_time_and_a_renewal_is_no_change() {
+        let (setter, leadership) = Leadership::channel("a", None);
+        assert!(
+            !leadership.is_leader() && leadership.act().is_none() && leadership.leader().borrow().is_none()
+        );
+        let mut leads = leadership.subscribe();
+        let until = Instant::now() + Duration::from_secs(1);
+        setter.lead(Some(until));
+        assert!(leads.has_changed().unwrap() && *leads.borrow_and_update());
+        setter.lead(Some(until + Duration::from_millis(1)));
+        assert!(!leads.has_changed().unwrap());
+        assert_eq!(
+            leadership.act().unwrap().until(),
+            until + Duration::from_millis(1)
+        );
+        tokio::time::advance(Duration::from_millis(1002)).await;
+        assert!(
+            !leadership.is_leader() && leadership.act().is_none(),
+            "time alone ends it"
+        );
+        assert!(leadership.holds_lease(), "nobody else leads");
+        setter.follow(Some(other()));
+        assert!(!leadership.holds_lease() && !*leads.borrow());
+        assert_eq!(leadership.leader().borrow().as_ref(), Some(&other()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_the_permits_waits_for_all_of_them() {
+        let (setter, leadership) = Leadership::channel("a", None);
+        setter.lead(Some(Instant::now() + FOREVER));
+        let permits = [leadership.act().unwrap(), leadership.act().unwrap()];
+        setter.follow(None);
+        assert!(leadership.act().is_none());
+        assert!(!setter.idle(Duration::from_secs(2)).await);
+        drop(permits);
+        assert!(setter.idle(Duration::from_secs(2)).await);
+        setter.follow(None);
+        assert!(leadership.act().is_none());
+        setter.lead(Some(Instant::now() + FOREVER));
+        assert!(leadership.act().is_some());
+    }
+
+    #[tokio::test]
+    async fn tests_have_a_replica_that_leads_and_one_that_does_not() {
+        let (always, never) = (Leadership::always("a"), Leadership::never("a"));
+        assert!(always.is_leader() && always.act().is_some() && *always.subscribe().borrow());
+        assert!(!never.is_leader() && never.act().is_none() && never.leader().borrow().is_none());
+    }
+}

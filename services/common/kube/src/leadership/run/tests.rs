@@ -1,0 +1,123 @@
+use http::{Request, Response};
+use kube::client::Body;
+
+use super::*;
+
+fn election() -> (Leadership, LeaderElection) {
+    let api = tower::service_fn(|_: Request<Body>| std::future::pending::<kube::Result<Response<Body>>>());
+    let config = ElectionConfig {
+        client: kube::Client::new(api, "garden"),
+        namespace: "garden".to_owned(),
+        lease: "lease",
+        service: "weeder",
+        identity: "me".into(),
+        address: None,
+        readiness: Readiness::default(),
+        timing: ElectionTiming::default(),
+    };
+    LeaderElection::join(config, CancellationToken::new())
+}
+
+/// The Lease in this version, with this holder.
+fn held_by(election: &LeaderElection, version: &str, holder: &str, seconds: i32) -> Lease {
+    let mut lease = election.candidate.claim("lease", Timestamp::UNIX_EPOCH);
+    lease.metadata.resource_version = Some(version.to_owned());
+    let spec = lease.spec.as_mut().unwrap();
+    spec.holder_identity = Some(holder.to_owned());
+    spec.lease_duration_seconds = Some(seconds);
+    lease
+}
+
+/// Finds no Lease for as long as a leader may act without one, and creates it.
+async fn lead(election: &mut LeaderElection) {
+    election.on_answer(Ok(None));
+    tokio::time::advance(election.config.timing.lease_duration).await;
+    election.on_answer(Ok(None));
+    assert!(matches!(election.candidate.step(), ElectionStep::Write(_)));
+    election.sent = election.now();
+    let mine = election.candidate.claim("lease", Timestamp::UNIX_EPOCH);
+    election.on_answer(Ok(Some(mine)));
+    election.show(election.now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_held_for_an_hour_blocks_readiness_until_it_is_given_back() {
+    let (_, mut election) = election();
+    let readiness = election.config.readiness.clone();
+    let why = || readiness.blockers().into_values().collect::<Vec<_>>().join("\n");
+    assert!(why().contains("garden/lease has not been read yet"), "{}", why());
+    let seconds = |of: Duration| i32::try_from(of.as_secs()).unwrap();
+    let longest = PARKED_FROM * election.config.timing.lease_duration;
+    let leader = held_by(&election, "1", "prober-1", seconds(longest));
+    election.on_answer(Ok(Some(leader)));
+    assert_eq!(why(), "", "a standby is ready");
+    let parked = held_by(&election, "2", "gardener-operator", 3_600);
+    for _ in 0..2 {
+        election.on_answer(Ok(Some(parked.clone())));
+        let why = why();
+        assert!(
+            why.contains("gardener-operator holds the Lease garden/lease for another 3600 s"),
+            "{why}"
+        );
+    }
+    let released = held_by(&election, "3", "", 1);
+    election.on_answer(Ok(Some(released)));
+    assert_eq!(why(), "");
+    assert!(
+        matches!(election.candidate.step(), ElectionStep::Write(_)),
+        "it may be taken"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_after_2_s_whatever_a_write_or_the_seed_does() {
+    for writes in [true, false] {
+        let (leadership, mut election) = election();
+        lead(&mut election).await;
+        let permit = writes.then(|| leadership.act().unwrap());
+        let began = Instant::now();
+        timeout(2 * RELEASE_TIMEOUT, election.leave(false)).await.unwrap();
+        // The clock is paused.
+        assert!(began.elapsed() >= RELEASE_TIMEOUT);
+        assert!(!leadership.is_leader());
+        drop(permit);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_stops_acting_when_its_lease_is_emptied_taken_or_changed_by_somebody_else() {
+    enum Loss {
+        Holder(&'static str),
+        Refused(u16),
+    }
+    for (loss, next_leader, failing) in [
+        (Loss::Holder(""), None, false),
+        (Loss::Holder("other"), Some("other"), false),
+        (Loss::Refused(409), Some("me"), false),
+        (Loss::Refused(404), Some("me"), false),
+        // The Lease is still held.
+        (Loss::Refused(503), Some("me"), true),
+    ] {
+        let (leadership, mut election) = election();
+        let leader = leadership.leader();
+        lead(&mut election).await;
+        assert!(leadership.is_leader());
+        match loss {
+            Loss::Holder(holder) => {
+                let lease = held_by(&election, "2", holder, 15);
+                // After a conflict it is read.
+                election.candidate.on_failed(election.sent, election.now(), true);
+                election.on_answer(Ok(Some(lease)));
+            }
+            Loss::Refused(code) => {
+                let status = kube::core::Status::failure("no", "Refused").with_code(code);
+                election.on_answer(Err(RequestError::Refused(Box::new(status))));
+            }
+        }
+        election.show(election.now());
+        assert_eq!(leadership.is_leader(), failing);
+        let name = leader.borrow().as_ref().map(|leader| leader.name.to_string());
+        assert_eq!(name.as_deref(), next_leader);
+        assert_eq!(election.config.readiness.failures().len(), usize::from(failing));
+    }
+}

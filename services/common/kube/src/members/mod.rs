@@ -1,0 +1,264 @@
+//! The live replicas of lease-probe: each keeps one Lease with its name and its gRPC address.
+//!
+//! Nothing is agreed upon. Views may differ for a moment; then a shoot has more witnesses or fewer, and nothing breaks
+//! (ADR 0004). A Lease that did not change while lists were answered for [`LEASE_DURATION`] is that of a dead replica:
+//! by the own clock, and only by time in which changes could be seen. So a replica that is cut off from the API server
+//! keeps the members that it knows, and so do all of them after an outage of the API server.
+//!
+//! Permissions, in the namespace of the Leases: `coordination.k8s.io` `leases`: list, create, patch, delete; to find
+//! the replicas of another service, list alone.
+
+mod lease;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use watchdog_runtime::readiness::{Blocker, Readiness};
+
+use self::table::MemberTable;
+pub use self::table::{LEASE_DURATION, MAX_MEMBERS};
+use crate::client::{RequestError, request_within};
+use crate::Identity;
+use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
+
+/// The live members: identity to gRPC address.
+pub type Members = BTreeMap<Identity, Arc<str>>;
+
+/// Name of the loop in /readyz and in metrics, with an own Lease.
+const MEMBERSHIP: &str = "membership";
+
+/// The same without one.
+const DISCOVERY: &str = "discovery";
+
+/// From one renewal and list to the next.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// The same after one that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Deadline of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The settings of [`FollowedMembers`].
+pub struct MembersConfig {
+    /// For the seed.
+    pub client: kube::Client,
+    /// Where the Leases live.
+    pub namespace: String,
+    /// The service whose replicas they are.
+    pub service: &'static str,
+    /// Shows why the last request failed.
+    pub readiness: Readiness,
+}
+
+/// The Lease of this replica.
+#[derive(Debug)]
+pub struct OwnLease {
+    /// Name of this replica.
+    pub identity: Identity,
+    /// Where others reach its gRPC API, `host:port`.
+    pub address: Arc<str>,
+}
+
+/// Follows the members of a service.
+pub struct FollowedMembers {
+    config: MembersConfig,
+    own: Option<OwnLease>,
+    leases: Api<Lease>,
+    table: MemberTable,
+    started: Instant,
+    renewed: Option<Instant>,
+    members: watch::Sender<Members>,
+    blocker: Option<Blocker>,
+}
+
+impl std::fmt::Debug for FollowedMembers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FollowedMembers")
+            .field("service", &self.config.service)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FollowedMembers {
+    /// With `own`, this replica is one of the members, and the blocker `membership` stays until it has listed them.
+    /// The receiver is empty until the first list, which counts as a change also where it finds none. Spawn
+    /// [`Self::run`] as a critical task.
+    #[must_use]
+    pub fn new(config: MembersConfig, own: Option<OwnLease>) -> (watch::Receiver<Members>, Self) {
+        let (members, receiver) = watch::channel(Members::new());
+        let blocker = own.as_ref().map(|_| {
+            let why = format!(
+                "the membership Leases in {} have not been listed yet",
+                config.namespace
+            );
+            config.readiness.block(MEMBERSHIP, why)
+        });
+        let followed = Self {
+            leases: Api::namespaced(config.client.clone(), &config.namespace),
+            config,
+            own,
+            table: MemberTable::default(),
+            started: Instant::now(),
+            renewed: None,
+            members,
+            blocker,
+        };
+        (receiver, followed)
+    }
+
+    /// Renews the own Lease, if there is one, and lists all, until `stop` is cancelled; then deletes the own one.
+    pub async fn run(mut self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.follow()).await;
+        self.leave().await;
+    }
+
+    async fn follow(&mut self) {
+        let name = if self.own.is_some() { MEMBERSHIP } else { DISCOVERY };
+        loop {
+            let done = self.turn().await;
+            let pause = match &done {
+                Ok(()) => {
+                    self.config.readiness.recovered(name);
+                    self.blocker = None;
+                    INTERVAL
+                }
+                Err(error) => {
+                    let (service, failure) = (self.config.service, error.failure());
+                    let reason = failure.reason.as_str();
+                    tracing::warn!(service, reason, %error, "a request about membership Leases failed; trying again");
+                    self.config.readiness.failing(name, failure);
+                    RETRY_INTERVAL
+                }
+            };
+            self.show();
+            sleep(pause.mul_f64(rand::random_range(0.9..=1.1))).await;
+        }
+    }
+
+    /// A renewal that fails keeps nobody from seeing the others.
+    async fn turn(&mut self) -> Result<(), RequestError> {
+        let renewed = self.renew().await;
+        self.list().await?;
+        renewed
+    }
+
+    async fn renew(&mut self) -> Result<(), RequestError> {
+        let Some(own) = &self.own else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        let lease = lease::render(self.config.service, own);
+        let name = lease::name(self.config.service, &own.identity);
+        let (patch, params) = (Patch::Merge(&lease), PatchParams::default());
+        let mut written = request_within(REQUEST_TIMEOUT, self.leases.patch(&name, &params, &patch)).await;
+        if written.as_ref().is_err_and(RequestError::is_not_found) {
+            let params = PostParams::default();
+            written = request_within(REQUEST_TIMEOUT, self.leases.create(&params, &lease)).await;
+        }
+        let result = written.as_ref().map(drop).map_err(|error| error.failure().reason);
+        RENEWALS.inc((ServiceName(self.config.service), RenewalResult(result)));
+        written?;
+        self.renewed = Some(began);
+        Ok(())
+    }
+
+    async fn list(&mut self) -> Result<(), RequestError> {
+        let service = self.config.service;
+        // One more than are read, so that it shows when there are more. Metadata alone: nobody reads the rest.
+        let params = ListParams::default()
+            .labels(&format!("{}={service}", lease::SERVICE_LABEL))
+            .limit(MAX_MEMBERS + 1);
+        let listed = request_within(REQUEST_TIMEOUT, self.leases.list_metadata(&params)).await?;
+        let parsed = listed
+            .items
+            .iter()
+            .filter_map(|lease| lease::parse(service, &lease.metadata));
+        let now = self.started.elapsed();
+        self.table.listed(now, parsed.collect());
+        let mut live = self.table.live();
+        if let Some(own) = &self.own {
+            // Whatever its Lease says.
+            live.insert(Arc::clone(&own.identity), Arc::clone(&own.address));
+        }
+        let found = live.len();
+        // The first list counts as a change.
+        let first = self.table.lists() == 1;
+        let changed = self.members.send_if_modified(|members| {
+            let differs = first || *members != live;
+            *members = live;
+            differs
+        });
+        if changed {
+            tracing::info!(service, members = found, "the live replicas have changed");
+            if self.own.is_some() {
+                CHANGES.inc(ServiceName(service));
+            }
+        }
+        if listed.items.len() > MAX_MEMBERS as usize {
+            tracing::warn!(
+                service,
+                read = MAX_MEMBERS,
+                "there are more membership Leases than are read: delete those that are of no replica"
+            );
+        }
+        if self.own.is_some() {
+            self.clear().await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the Leases of replicas that died long ago.
+    async fn clear(&mut self) -> Result<(), RequestError> {
+        let service = self.config.service;
+        for (lease, uid, version) in self.table.abandoned() {
+            let params = DeleteParams::default().preconditions(Preconditions {
+                uid: Some(uid),
+                resource_version: Some(version),
+            });
+            match request_within(REQUEST_TIMEOUT, self.leases.delete(&lease, &params)).await {
+                Ok(_) => tracing::info!(service, lease, "the Lease of a replica that is gone was deleted"),
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&self) {
+        if self.own.is_none() {
+            return;
+        }
+        let service = ServiceName(self.config.service);
+        let is_valid = self.renewed.is_some_and(|began| began.elapsed() < LEASE_DURATION);
+        MEMBERS.set(service, self.members.borrow().len() as f64);
+        LEASE_VALID.set(service, f64::from(u8::from(is_valid)));
+    }
+
+    async fn leave(self) {
+        let Some(own) = self.own.filter(|_| self.renewed.is_some()) else {
+            return;
+        };
+        let lease = lease::name(self.config.service, &own.identity);
+        match request_within(
+            REQUEST_TIMEOUT,
+            self.leases.delete(&lease, &DeleteParams::default()),
+        )
+        .await
+        {
+            Ok(_) => tracing::info!(lease, "the membership Lease is deleted"),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                tracing::warn!(lease, %error, "the membership Lease was not deleted; it expires by itself")
+            }
+        }
+    }
+}

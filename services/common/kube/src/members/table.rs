@@ -1,0 +1,166 @@
+//! The rule by which members are live: no I/O and no clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Members;
+use crate::Identity;
+
+/// A member whose Lease did not change for this time, in which lists were answered, is not live.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+
+/// Members that are read at most. A seed needs a handful.
+pub const MAX_MEMBERS: u32 = 64;
+
+/// Between two lists at most this long counts: in a longer pause this process, or the API server, may have stood still.
+const LONGEST_STEP: Duration = Duration::from_secs(8);
+
+/// Leases that did not change for this long are deleted. Kept until then for people to look at.
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
+
+/// A membership Lease as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ObservedMember {
+    pub(super) identity: Identity,
+    pub(super) address: Arc<str>,
+    /// Its name.
+    pub(super) lease: String,
+    pub(super) uid: String,
+    pub(super) version: String,
+}
+
+/// The members as they were seen.
+#[derive(Debug, Default)]
+pub(super) struct MemberTable {
+    members: BTreeMap<Identity, KnownMember>,
+    listed_at: Option<Duration>,
+    lists: u64,
+}
+
+#[derive(Debug)]
+struct KnownMember {
+    last: ObservedMember,
+    unchanged_for: Duration,
+}
+
+impl MemberTable {
+    /// Takes over a list that was answered at `now`.
+    pub(super) fn listed(&mut self, now: Duration, listed: Vec<ObservedMember>) {
+        let step = self
+            .listed_at
+            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        let step = step.min(LONGEST_STEP);
+        let mut before = std::mem::take(&mut self.members);
+        for last in listed.into_iter().take(MAX_MEMBERS as usize) {
+            // One that is seen for the first time counts as live: its replica may have just started.
+            let known = before.remove(&last.identity);
+            let same =
+                known.filter(|known| (&known.last.uid, &known.last.version) == (&last.uid, &last.version));
+            let unchanged_for = same.map_or(Duration::ZERO, |known| known.unchanged_for.saturating_add(step));
+            let identity = Arc::clone(&last.identity);
+            self.members.insert(identity, KnownMember { last, unchanged_for });
+        }
+        self.listed_at = Some(now);
+        self.lists = self.lists.saturating_add(1);
+    }
+
+    /// Number of lists that were taken over.
+    pub(super) const fn lists(&self) -> u64 {
+        self.lists
+    }
+
+    /// The live members by the last list.
+    pub(super) fn live(&self) -> Members {
+        let live = self
+            .members
+            .values()
+            .filter(|member| member.unchanged_for < LEASE_DURATION);
+        live.map(|member| {
+            (
+                Arc::clone(&member.last.identity),
+                Arc::clone(&member.last.address),
+            )
+        })
+        .collect()
+    }
+
+    /// Name, UID and version of the Leases of members that died long ago.
+    pub(super) fn abandoned(&self) -> Vec<(String, String, String)> {
+        let abandoned = self
+            .members
+            .values()
+            .filter(|member| member.unchanged_for >= ABANDONED_AFTER);
+        abandoned
+            .map(|member| {
+                let last = &member.last;
+                (last.lease.clone(), last.uid.clone(), last.version.clone())
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(identity: &str, version: u64) -> ObservedMember {
+        ObservedMember {
+            identity: identity.into(),
+            address: "10.0.0.1:1".into(),
+            lease: identity.to_owned(),
+            uid: "u".to_owned(),
+            version: version.to_string(),
+        }
+    }
+
+    fn names(table: &MemberTable) -> Vec<String> {
+        table.live().keys().map(ToString::to_string).collect()
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_member_lives_while_its_lease_changes() {
+        let mut table = MemberTable::default();
+        for turn in 0..4 {
+            table.listed(seconds(5 * turn), vec![seen("a", turn), seen("b", 0)]);
+            let expected: &[&str] = if turn < 3 { &["a", "b"] } else { &["a"] };
+            assert_eq!(names(&table), expected, "{turn}");
+        }
+        table.listed(seconds(20), vec![seen("a", 4), seen("b", 1)]);
+        assert_eq!(names(&table), ["a", "b"], "it is back");
+        table.listed(seconds(25), vec![seen("b", 1)]);
+        assert_eq!(names(&table), ["b"], "a has left");
+    }
+
+    #[test]
+    fn an_outage_in_which_nobody_could_renew_kills_nobody() {
+        let mut table = MemberTable::default();
+        table.listed(seconds(0), vec![seen("a", 0), seen("b", 0)]);
+        table.listed(seconds(600), vec![seen("a", 0), seen("b", 0)]);
+        assert_eq!(names(&table), ["a", "b"]);
+        table.listed(seconds(605), vec![seen("a", 1), seen("b", 0)]);
+        assert_eq!(names(&table), ["a", "b"]);
+        table.listed(seconds(610), vec![seen("a", 2), seen("b", 0)]);
+        assert_eq!(names(&table), ["a"], "it could have renewed its Lease for 15 s");
+    }
+
+    #[test]
+    fn the_lease_of_a_member_that_died_long_ago_is_abandoned_and_strangers_are_bounded() {
+        let mut table = MemberTable::default();
+        for turn in 0..=720 {
+            assert_eq!(table.abandoned(), []);
+            table.listed(seconds(5 * turn), vec![seen("a", turn), seen("b", 7)]);
+        }
+        assert_eq!(
+            table.abandoned(),
+            [("b".to_owned(), "u".to_owned(), "7".to_owned())]
+        );
+        let many = (0..1000).map(|stranger| seen(&format!("x-{stranger}"), 0));
+        table.listed(seconds(5_000), many.collect());
+        assert_eq!(table.live().len(), MAX_MEMBERS as usize);
+    }
+}

@@ -1,0 +1,196 @@
+//! The two witnesses of a shoot: the replicas that probe it.
+//!
+//! They are the two live members with the highest weight for the shoot (rendezvous hashing), so a member that comes or
+//! goes moves only its own share. `weight(member, shoot) = rapidhash_v3(le(rapidhash_v3(member)) ++
+//! le(rapidhash_v3(shoot)))`: a published algorithm whose output is the same on every platform and in every release, so
+//! replicas of different versions agree.
+//!
+//! Replicas need not have the same view of the members. Each decides for itself; where views differ, a shoot has a
+//! witness more or less for a moment.
+
+use std::sync::Arc;
+
+use rapidhash::v3::rapidhash_v3;
+
+/// Replicas that probe one shoot.
+pub const WITNESSES: usize = 2;
+
+/// The live members, as one of them knows them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LiveMembers {
+    members: Vec<LiveMember>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LiveMember {
+    name: Arc<str>,
+    hash: u64,
+    answers: bool,
+}
+
+impl LiveMembers {
+    /// The members, each with whether it answers gRPC; this replica always does.
+    #[must_use]
+    pub fn new(members: impl IntoIterator<Item = (Arc<str>, bool)>) -> Self {
+        let member = |(name, answers): (Arc<str>, bool)| LiveMember {
+            hash: rapidhash_v3(name.as_bytes()),
+            name,
+            answers,
+        };
+        Self {
+            members: members.into_iter().map(member).collect(),
+        }
+    }
+
+    /// True before the members are known.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The witnesses of a shoot: the two highest members, and if neither of them answers, also the highest one that
+    /// does. So a Lease that a stranger made, or whose holder is frozen, takes no shoot's only witness.
+    #[must_use]
+    pub fn witnesses(&self, shoot: &str) -> Vec<&Arc<str>> {
+        let shoot = rapidhash_v3(shoot.as_bytes());
+        let mut ranked: Vec<&LiveMember> = self.members.iter().collect();
+        // Between equal weights, which no real pair of names has, the greater name decides.
+        ranked.sort_by_cached_key(|member| std::cmp::Reverse((weight(member.hash, shoot), &member.name)));
+        let answers = ranked.iter().take(WITNESSES).any(|member| member.answers);
+        let highest = ranked
+            .iter()
+            .skip(WITNESSES)
+            .find(|member| member.answers && !answers);
+        let witnesses = ranked.iter().take(WITNESSES).chain(highest);
+        witnesses.map(|member| &member.name).collect()
+    }
+
+    /// The witness that counts a shoot, so that the replicas together count each once: the highest that answers.
+    #[must_use]
+    pub fn counts(&self, name: &str, shoot: &str) -> bool {
+        let witnesses = self.witnesses(shoot);
+        let answers = |name: &Arc<str>| {
+            self.members
+                .iter()
+                .any(|member| member.answers && member.name == *name)
+        };
+        let first = witnesses.iter().find(|witness| answers(witness));
+        first.is_some_and(|first| ***first == *name)
+    }
+
+    /// True if this member is a witness of the shoot.
+    #[must_use]
+    pub fn is_witness(&self, name: &str, shoot: &str) -> bool {
+        self.witnesses(shoot)
+            .into_iter()
+            .any(|witness| **witness == *name)
+    }
+}
+
+fn weight(member: u64, shoot: u64) -> u64 {
+    let pair = (u128::from(shoot) << 64) | u128::from(member);
+    rapidhash_v3(&pair.to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn members<'a>(names: impl IntoIterator<Item = &'a str>) -> LiveMembers {
+        LiveMembers::new(names.into_iter().map(|name| (name.into(), true)))
+    }
+
+    /// Replicas of two releases run side by side during an update.
+    #[test]
+    fn weights_never_change() {
+        let weight = |member: &str, shoot: &str| {
+            weight(rapidhash_v3(member.as_bytes()), rapidhash_v3(shoot.as_bytes()))
+        };
+        assert_eq!(weight("", ""), 5_149_987_315_568_596_742);
+        let known = weight("scaling-coordinator-0", "shoot--dev--one");
+        assert_eq!(known, 11_658_398_607_736_685_712);
+    }
+
+    #[test]
+    fn all_probe_where_there_are_one_or_two_and_nobody_where_none_is_known() {
+        assert!(LiveMembers::default().witnesses("shoot").is_empty());
+        assert!(members(["a"]).is_witness("a", "shoot"));
+        let two = members(["a", "b"]);
+        assert!(
+            two.is_witness("a", "shoot") && two.is_witness("b", "shoot") && !two.is_witness("c", "shoot")
+        );
+    }
+
+    #[test]
+    fn three_members_share_a_thousand_shoots_evenly() {
+        // Pod names of one Deployment differ in a few characters only; two thirds of 1,000 are 667.
+        let names = [
+            "probe-6c9f7d8b5d-2xk4p",
+            "probe-6c9f7d8b5d-8w7lm",
+            "probe-6c9f7d8b5d-zz9qt",
+        ];
+        let three = members(names);
+        for name in names {
+            let shoots = (0..1000).map(|number| format!("shoot--project-{}--cluster-{number}", number % 7));
+            let share = shoots.filter(|shoot| three.is_witness(name, shoot)).count();
+            assert!((590..740).contains(&share), "{name} has {share} of 1000");
+        }
+    }
+
+    #[test]
+    fn members_that_do_not_answer_take_no_shoots_only_witness() {
+        let silent = ["x", "y", "z"].map(|name| (Arc::from(name), false));
+        let real = ["a", "b"].map(|name| (Arc::from(name), true));
+        let all = LiveMembers::new(silent.into_iter().chain(real));
+        for shoot in (0..1000).map(|number| format!("shoot-{number}")) {
+            let witnesses = all.witnesses(&shoot);
+            assert!(
+                witnesses.iter().any(|name| ["a", "b"].contains(&&***name)),
+                "{witnesses:?}"
+            );
+            assert!(witnesses.len() <= WITNESSES + 1);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_member_that_comes_moves_only_its_share(
+            names in prop::collection::btree_set("[a-z0-9-]{1,20}", 1..8),
+            newcomer in "[a-z0-9-]{21}",
+            shoots in prop::collection::vec("[a-z0-9-]{1,40}", 1..50),
+        ) {
+            let before = members(names.iter().map(String::as_str));
+            let after = members(names.iter().chain([&newcomer]).map(String::as_str));
+            for shoot in &shoots {
+                let old: BTreeSet<_> = before.witnesses(shoot).into_iter().collect();
+                let new: BTreeSet<_> = after.witnesses(shoot).into_iter().collect();
+                let came: Vec<_> = new.difference(&old).collect();
+                prop_assert!(came.iter().all(|name| ****name == *newcomer), "{old:?} {new:?}");
+                let went = old.difference(&new).count();
+                let full = names.len() >= WITNESSES;
+                prop_assert_eq!(went, if full { came.len() } else { 0 });
+            }
+        }
+
+        #[test]
+        fn whatever_a_replica_knows_of_the_others_somebody_that_answers_probes(
+            known in prop::collection::btree_map("[a-z]{1,10}", any::<bool>(), 1..10),
+            shoot in ".{0,40}",
+        ) {
+            let all = LiveMembers::new(known.iter().map(|(name, answers)| (Arc::from(name.as_str()), *answers)));
+            let answer = |name: &str| known.get(name) == Some(&true);
+            let witnesses = all.witnesses(&shoot);
+            let counted = known.keys().filter(|name| all.counts(name, &shoot)).count();
+            prop_assert_eq!(counted, usize::from(known.values().any(|answers| *answers)));
+            prop_assert_eq!(witnesses.iter().any(|name| answer(name)), known.values().any(|answers| *answers));
+            // Each of them, asked alone, says the same.
+            for name in known.keys() {
+                prop_assert_eq!(all.is_witness(name, &shoot), witnesses.iter().any(|witness| ***witness == **name));
+            }
+        }
+    }
+}

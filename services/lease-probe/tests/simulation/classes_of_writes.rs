@@ -1,0 +1,181 @@
+//! Steps of histories of etcd, of gateways that fail over, and of other grace periods.
+
+use crate::builder::Builder;
+use crate::random::{Micros, SECOND};
+use crate::script::RUN_UP;
+use crate::timeline::{Behaviour, FOREVER, FailsFor, PacketLoss};
+
+/// A gateway fails over at `at`: what was on the way forgets nearly all connections.
+fn fails_over(history: &mut Builder, at: Micros) -> Micros {
+    let lasts = history.random.seconds(0.2, 1.0);
+    history.server(at, lasts, Behaviour::BlackHole { forgets: 0.9 })
+}
+
+/// These nodes died long ago, and their Machines still count.
+fn dead(history: &mut Builder, nodes: usize) {
+    for node in history.shoot().nodes.iter_mut().take(nodes) {
+        node.cuts = vec![PacketLoss {
+            from: RUN_UP + 30 * SECOND,
+            to: FOREVER,
+        }];
+    }
+}
+
+pub(crate) fn one_dead_of_ten(history: &mut Builder) {
+    history.set_nodes(10);
+    dead(history, 1);
+}
+
+pub(crate) fn a_third_dead(history: &mut Builder) {
+    let nodes = history.shoot().nodes.len();
+    dead(history, nodes / 3);
+}
+
+pub(crate) fn loss_after_a_recovery(history: &mut Builder) {
+    let (at, lasts) = (history.some_time(), history.random.seconds(50.0, 80.0));
+    history.cut(1.0, at, at + lasts);
+    let again = at + lasts + history.random.seconds(30.0, 90.0);
+    history.lose(again);
+}
+
+fn etcd_hangs(history: &mut Builder, least: f64, most: f64) -> Micros {
+    let (at, lasts) = (history.some_time(), history.random.seconds(least, most));
+    history.server(at, lasts, Behaviour::EtcdHangs)
+}
+
+pub(crate) fn etcd_hangs_8_to_9_5_s(history: &mut Builder) {
+    let end = etcd_hangs(history, 8.0, 9.5);
+    let at = end + history.random.seconds(0.0, 10.0);
+    fails_over(history, at);
+}
+
+pub(crate) fn etcd_hangs_4_to_14_s(history: &mut Builder) {
+    let end = etcd_hangs(history, 4.0, 14.0);
+    let at = end + history.random.seconds(0.0, 10.0);
+    fails_over(history, at);
+}
+
+pub(crate) fn etcd_hangs_for_up_to_60_s(history: &mut Builder) {
+    etcd_hangs(history, 1.0, 60.0);
+}
+
+pub(crate) fn nodes_cut_then_connections_forgotten(history: &mut Builder) {
+    let (at, lasts) = (history.some_time(), history.random.seconds(4.0, 20.0));
+    history.cut(1.0, at, at + lasts);
+    fails_over(history, at + lasts);
+}
+
+fn writes_refused(history: &mut Builder, least: f64, most: f64) {
+    let (at, lasts) = (history.some_time(), history.random.seconds(least, most));
+    history.server(at, lasts, Behaviour::RefusesWrites);
+}
+
+pub(crate) fn writes_refused_for_26_s(history: &mut Builder) {
+    writes_refused(history, 24.0, 28.0);
+}
+
+pub(crate) fn writes_refused_for_30_to_300_s(history: &mut Builder) {
+    writes_refused(history, 30.0, 300.0);
+}
+
+/// A webhook or a priority level that concerns kubelets only.
+pub(crate) fn kubelets_refused(history: &mut Builder) {
+    let (at, lasts) = (history.some_time(), history.random.seconds(20.0, 60.0));
+    let status = history.random.pick(&[429, 500]);
+    let (share, of) = (1.0, FailsFor::Kubelets);
+    history.server(at, lasts, Behaviour::Fails { share, status, of });
+}
+
+pub(crate) fn slow_writes(history: &mut Builder) {
+    let by = history.random.seconds(0.5, 6.0);
+    let (at, lasts) = (history.some_time(), history.random.seconds(5.0, 100.0));
+    history.server(at, lasts, Behaviour::SlowWrites { by });
+}
+
+fn slow_connections(history: &mut Builder, least: f64, most: f64) {
+    let at = history.some_time();
+    let end = fails_over(history, at);
+    let by = history.random.seconds(least, most);
+    history.server(end, 60 * SECOND, Behaviour::SlowConnects { by });
+}
+
+pub(crate) fn slow_connections_4_to_5_s(history: &mut Builder) {
+    slow_connections(history, 4.0, 5.0);
+}
+
+pub(crate) fn slow_connections_6_to_7_s(history: &mut Builder) {
+    slow_connections(history, 6.0, 7.0);
+}
+
+pub(crate) fn gateway_fails_over(history: &mut Builder) {
+    let at = history.some_time();
+    fails_over(history, at);
+}
+
+/// In a loss, lists lag by so much that they show renewals from before other lists.
+pub(crate) fn stale_lists_in_a_loss(history: &mut Builder) {
+    let at = history.some_time();
+    history.lose(at);
+    let mut from = at + history.random.seconds(30.0, 60.0);
+    for _ in 0..3 {
+        let (by, lasts) = (
+            history.random.seconds(5.0, 90.0),
+            history.random.seconds(1.0, 20.0),
+        );
+        from = history.server(from, lasts, Behaviour::ListsStale { by });
+        from += history.random.seconds(1.0, 20.0);
+    }
+}
+
+fn restored(history: &mut Builder, at: Micros) {
+    let by = history.random.seconds(20.0, 120.0);
+    history.server(at, SECOND, Behaviour::Restored { by });
+    history.until(at);
+}
+
+pub(crate) fn etcd_restored(history: &mut Builder) {
+    let at = history.some_time();
+    restored(history, at);
+}
+
+pub(crate) fn etcd_restored_in_a_loss(history: &mut Builder) {
+    let at = history.some_time();
+    history.lose(at);
+    let later = at + history.random.seconds(35.0, 80.0);
+    restored(history, later);
+}
+
+fn grace(history: &mut Builder, seconds: &[i64]) {
+    let grace = history.random.pick(seconds) * SECOND;
+    history.shoot().grace = grace;
+    // Until it is over.
+    let end = history.some_time() + grace;
+    history.until(end);
+}
+
+pub(crate) fn grace_20(history: &mut Builder) {
+    grace(history, &[20]);
+}
+
+pub(crate) fn grace_26(history: &mut Builder) {
+    grace(history, &[26]);
+}
+
+pub(crate) fn grace_30(history: &mut Builder) {
+    grace(history, &[30]);
+}
+
+pub(crate) fn grace_50_to_600(history: &mut Builder) {
+    grace(history, &[50, 120, 600]);
+}
+
+/// The prober's clock is off by 5 to 120 s from those of all nodes, and it starts when connections are forgotten.
+pub(crate) fn prober_starts_with_a_clock_that_is_off(history: &mut Builder) {
+    let by = history.random.seconds(5.0, 120.0);
+    let behind = if history.random.chance(0.5) { by } else { -by };
+    history.set_all_clocks_behind(behind);
+    let at = history.some_time();
+    fails_over(history, at);
+    let starts = at + history.random.seconds(-15.0, 25.0);
+    history.hand_over(starts - SECOND, SECOND);
+}

@@ -1,0 +1,182 @@
+//! Bounds the requests to the seed: how many are under way, and how many begin in a second. Shoots take turns.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as FairMutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+use watchdog_runtime::token_bucket::TokenBucket;
+
+use crate::domain::Direction;
+use crate::metrics::{UNDER_WAY, WAITING};
+
+/// Requests on the seed at once. A healthy API server answers within 20 ms, so this carries more than any sensible
+/// rate; a slow one is not flooded.
+const MAX_REQUESTS: u32 = 64;
+
+/// Shoots on their way up that have or wait for a turn beside those on their way down. Scale-downs come first, because
+/// a meltdown waits for nobody; a long row of losses does not keep a recovered shoot down, because the turns are given
+/// in the order in which they were asked for.
+const MAX_UP: usize = 8;
+
+/// Gives turns to make requests. The queues are fair.
+pub(crate) struct RequestLimiter {
+    up: Arc<Semaphore>,
+    requests: Arc<Semaphore>,
+    /// Held by the one who waits for the rate.
+    next: FairMutex<()>,
+    bucket: Mutex<TokenBucket>,
+    waiting: Mutex<usize>,
+}
+
+/// A shoot's turn: it may make this many requests at once.
+#[must_use = "the requests are only counted while the turn exists"]
+pub(crate) struct Turn<'a> {
+    limiter: &'a RequestLimiter,
+    _up: Option<OwnedSemaphorePermit>,
+    requests: Option<OwnedSemaphorePermit>,
+}
+
+/// Counts a shoot that waits.
+struct WaitingShoot<'a>(&'a RequestLimiter);
+
+impl RequestLimiter {
+    /// At most `rate` requests a second.
+    pub(crate) fn new(rate: u32) -> Self {
+        let rate = f64::from(rate);
+        Self {
+            up: Arc::new(Semaphore::new(MAX_UP)),
+            requests: Arc::new(Semaphore::new(MAX_REQUESTS as usize)),
+            next: FairMutex::new(()),
+            // A tenth of a second's requests at once.
+            bucket: Mutex::new(TokenBucket::new(rate, rate / 10.0, Instant::now())),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// Waits for a turn of a shoot that goes in this direction and makes at most `width` requests at once.
+    pub(crate) async fn turn(&self, direction: Direction, width: usize) -> Turn<'_> {
+        let waiting = WaitingShoot::new(self);
+        let up = match direction {
+            Direction::Down => None,
+            // The semaphores are never closed.
+            Direction::Up | Direction::Release => self.up.clone().acquire_owned().await.ok(),
+        };
+        let width = u32::try_from(width)
+            .unwrap_or(MAX_REQUESTS)
+            .clamp(1, MAX_REQUESTS);
+        let requests = self.requests.clone().acquire_many_owned(width).await.ok();
+        let next = self.next.lock().await;
+        loop {
+            let wait = self.bucket.lock().check(Instant::now());
+            match wait {
+                Ok(()) => break,
+                Err(at) => sleep_until(at).await,
+            }
+        }
+        drop((next, waiting));
+        let turn = Turn {
+            limiter: self,
+            _up: up,
+            requests,
+        };
+        self.show_requests();
+        turn
+    }
+
+    fn show_requests(&self) {
+        let free = self.requests.available_permits();
+        UNDER_WAY.set((), (MAX_REQUESTS as usize).saturating_sub(free) as f64);
+    }
+}
+
+impl Turn<'_> {
+    /// Counts a request that begins now. The next turn waits for what is too much.
+    pub(crate) fn count_request(&self) {
+        self.limiter.bucket.lock().take(1);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        self.limiter.show_requests();
+    }
+}
+
+impl<'a> WaitingShoot<'a> {
+    fn new(limiter: &'a RequestLimiter) -> Self {
+        let waiting = Self(limiter);
+        waiting.add(1);
+        waiting
+    }
+
+    fn add(&self, shoots: isize) {
+        let mut waiting = self.0.waiting.lock();
+        *waiting = waiting.saturating_add_signed(shoots);
+        WAITING.set((), *waiting as f64);
+    }
+}
+
+impl Drop for WaitingShoot<'_> {
+    fn drop(&mut self) {
+        self.add(-1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_keep_the_rate_and_the_bound() {
+        let limiter = RequestLimiter::new(100);
+        let start = Instant::now();
+        for _ in 0..200 {
+            let turn = limiter.turn(Direction::Down, 2).await;
+            turn.count_request();
+            turn.count_request();
+        }
+        let took = start.elapsed();
+        assert!(
+            took > Duration::from_millis(3_850) && took < Duration::from_millis(4_100),
+            "{took:?}"
+        );
+        let limiter = RequestLimiter::new(10_000);
+        let mut turns = Vec::new();
+        for _ in 0..MAX_REQUESTS / 2 {
+            turns.push(limiter.turn(Direction::Down, 2).await);
+        }
+        assert!(limiter.turn(Direction::Down, 1).now_or_never().is_none());
+        turns.pop();
+        assert!(limiter.turn(Direction::Down, 2).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_waits_for_few_recoveries() {
+        let limiter = Arc::new(RequestLimiter::new(2));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = tokio::task::JoinSet::new();
+        let mut ask = |direction, name: String| {
+            let (limiter, order) = (limiter.clone(), order.clone());
+            tasks.spawn(async move {
+                let turn = limiter.turn(direction, 1).await;
+                turn.count_request();
+                order.lock().push(name);
+            });
+        };
+        (0..20).for_each(|i| ask(Direction::Up, format!("up {i}")));
+        tokio::task::yield_now().await;
+        (0..20).for_each(|i| ask(Direction::Down, format!("down {i}")));
+        while tasks.join_next().await.is_some() {}
+        let order = order.lock();
+        let at = |name: &str| order.iter().position(|one| one == name).unwrap();
+        // One of them went at once.
+        assert!(at("down 0") <= MAX_UP + 1, "{order:?}");
+        assert!(at("down 19") < at("up 9"), "{order:?}");
+    }
+}

@@ -1,0 +1,478 @@
+//! The reconciliation of one shoot: look, wait for a turn, read what a write rests on, write, look again.
+//!
+//! [`Reconciler::look`] only computes. [`Reconciler::act`] makes requests until nothing is left to do now. A conflict,
+//! a lost answer, a watch that lags or is half open, and a new leader need no rule of their own: what is there is read,
+//! and the next look derives what follows from it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tracing::Instrument as _;
+use watchdog_api::policy::Mode;
+use watchdog_kube::events::{EventSink, Notice};
+use watchdog_watch_stream::server::StateStore;
+
+use super::history::HistoryStore;
+use super::inputs::DecisionInputs;
+use super::limiter::{RequestLimiter, Turn};
+use super::shoot::{ShootMemory, under_way};
+use super::traces::Traces;
+use super::write_counts::WriteCounts;
+use super::{events, traces};
+use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_failed, refused};
+use crate::domain::attempts::{RequestOutcome, WriteAttempt};
+use crate::domain::next_step::{Alert, NextStep, Request, RequestKind, earliest, next_step};
+use crate::domain::observed::ResourceState;
+use crate::domain::overview::ShootScaling;
+use crate::domain::status::Step;
+use crate::domain::{Direction, direction_name};
+use crate::metrics::FAILURES;
+
+/// After a write that met a newer version or got no answer the resource is read within this time.
+const READ_AFTER_WRITE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Reconciler {
+    pub(super) inputs: Arc<DecisionInputs>,
+    pub(super) requests: ResourceRequests,
+    pub(super) limiter: RequestLimiter,
+    pub(super) states: StateStore<String, ShootScaling>,
+    pub(super) write_counts: Arc<WriteCounts>,
+    pub(super) events: EventSink,
+    pub(super) traces: Mutex<Traces>,
+    pub(super) history: Option<Arc<HistoryStore>>,
+    /// Kubernetes Events also about shoots in mode observe.
+    pub(super) observe_events: bool,
+}
+
+/// The result of a look at a shoot.
+pub(super) struct Looked {
+    /// The direction of the requests.
+    direction: Option<Direction>,
+    /// The reason for it.
+    reason: String,
+    pub(super) requests: Vec<Request>,
+    /// The requests only read what a write will rest on.
+    prepares_write: bool,
+    /// When to look again although nothing has happened.
+    pub(super) wake: Option<Instant>,
+}
+
+impl Looked {
+    /// The direction in which requests must be made now, if any.
+    fn work(&self) -> Option<Direction> {
+        self.direction.filter(|_| !self.requests.is_empty())
+    }
+}
+
+impl Reconciler {
+    /// Computes what a shoot needs now, and publishes its state.
+    pub(super) fn look(&self, shoot: &Arc<str>, memory: &mut ShootMemory) -> Looked {
+        let now = Instant::now();
+        let config = self.inputs.config();
+        let mode = self.inputs.mode(shoot, now);
+        let decision = self.inputs.decide(shoot, now);
+        memory.keep_mode(now, mode.mode);
+        memory.keep_direction(now, &decision);
+        let mut dependents = self.inputs.resources.dependents(&config, shoot);
+        let holds_down = dependents
+            .iter()
+            .filter_map(|dependent| dependent.observed.seen())
+            .any(ResourceState::is_protected_by_coordinator);
+        // What is only kept back rests on nothing.
+        let writes = mode.mode == Mode::Protect || holds_down;
+        for dependent in &mut dependents {
+            dependent.read = !writes || memory.was_read(now, &dependent.config.reference);
+        }
+        let NextStep {
+            mut requests,
+            prepares_write,
+            wake,
+            mut status,
+            alerts,
+        } = next_step(now, decision.direction, &dependents, &mut memory.hints);
+        if let Some(direction) = decision.direction {
+            let kept_back = memory.keep_back(direction, &dependents, &mut requests, &mut status);
+            for attempt in kept_back {
+                memory.note_write(now, direction);
+                let outcome = RequestOutcome::KeptBack;
+                self.report_write(shoot, &attempt, &outcome, &decision.reason, Duration::ZERO);
+            }
+        }
+        memory.keep_state(now, status.state);
+        for progress in &mut status.resources {
+            if let Some(message) = memory.under_way.get(&progress.reference) {
+                (progress.step, progress.message) = (Step::Writing, message.clone());
+            }
+        }
+        if mode.mode == Mode::Observe {
+            for other in memory.others.find(&dependents) {
+                let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
+                let (from, to) = (other.from, other.to);
+                tracing::info!(%resource, by, direction, from, to, "another writer scaled a resource");
+                if let Some(history) = &self.history {
+                    history.other_wrote(shoot, &other);
+                }
+            }
+        }
+        for (reference, warning) in memory.new_warnings(&dependents) {
+            tracing::warn!(resource = %reference, warning, "the annotation ignore-scaling is invalid");
+            let about = self.inputs.resources.about(&reference, shoot);
+            self.publish_notice(mode.mode, events::invalid_ignore_scaling(about, &warning));
+        }
+        self.report_alerts(shoot, decision.direction, mode.mode, alerts);
+        self.warn_of_policy(shoot, memory);
+        let looked = Looked {
+            direction: decision.direction,
+            reason: decision.reason.clone(),
+            requests,
+            prepares_write,
+            wake: earliest(wake, decision.again_at),
+        };
+        let scaling = ShootScaling {
+            direction: decision
+                .direction
+                .filter(|direction| *direction != Direction::Release),
+            held: decision.held,
+            reason: decision.reason,
+            since: memory.since,
+            mode,
+            status,
+            owner: self.inputs.leadership.identity().clone(),
+        };
+        self.publish(shoot, scaling);
+        looked
+    }
+
+    /// Makes the requests that a shoot needs, until nothing is left to do now. `news` says that something about the
+    /// shoot has changed meanwhile.
+    pub(super) async fn act(&self, shoot: &Arc<str>, memory: &mut ShootMemory, news: &Notify) {
+        while !self.inputs.draining.is_cancelled() && self.inputs.owns_existing(shoot) {
+            let looked = self.look(shoot, memory);
+            let Some(direction) = looked.work() else {
+                return;
+            };
+            if let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await {
+                memory.begin_turn(Instant::now());
+                self.use_turn(shoot, memory, &turn).await;
+                memory.end_turn();
+            }
+        }
+    }
+
+    /// Waits for a turn; none if nothing is left to do, or in another direction. A shoot keeps its place while
+    /// it waits, whatever changes.
+    async fn wait_for_turn(
+        &self,
+        shoot: &Arc<str>,
+        memory: &mut ShootMemory,
+        direction: Direction,
+        news: &Notify,
+    ) -> Option<Turn<'_>> {
+        // At most one for each resource, and the Cluster beside them.
+        let width = self.inputs.config().dependent_resource_infos.len() + 1;
+        let turn = self.limiter.turn(direction, width);
+        tokio::pin!(turn);
+        loop {
+            tokio::select! {
+                biased;
+                turn = &mut turn => return Some(turn),
+                () = self.inputs.draining.cancelled() => return None,
+                () = news.notified() => {
+                    if self.look(shoot, memory).work() != Some(direction) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what the next writes rest on, and makes them.
+    async fn use_turn(&self, shoot: &Arc<str>, memory: &mut ShootMemory, turn: &Turn<'_>) {
+        // Time has passed.
+        let mut looked = self.look(shoot, memory);
+        if looked.prepares_write {
+            let needs_cluster = !memory.was_cluster_read(Instant::now());
+            let cluster = async {
+                match needs_cluster {
+                    true => Some(self.confirm(shoot, turn).await),
+                    false => None,
+                }
+            };
+            let requests = std::mem::take(&mut looked.requests);
+            let reads = self.make(shoot, memory, &looked, requests, turn);
+            let (confirmed, ()) = tokio::join!(cluster, reads);
+            if let Some(Ok(())) = confirmed {
+                memory.note_cluster_read(Instant::now());
+            }
+            looked = self.look(shoot, memory);
+            if looked.prepares_write {
+                return;
+            }
+        }
+        let mut requests = std::mem::take(&mut looked.requests);
+        if requests.iter().any(|request| request.kind.needs_cluster())
+            && !memory.was_cluster_read(Instant::now())
+        {
+            match self.confirm(shoot, turn).await {
+                Ok(()) => memory.note_cluster_read(Instant::now()),
+                Err(outcome) => {
+                    requests.retain(|request| {
+                        let fails = request.kind.needs_cluster();
+                        if let (true, Some(direction)) = (fails, looked.direction) {
+                            let now = Instant::now();
+                            memory.hints.begin(now, &request.reference, request.timeout);
+                            memory
+                                .hints
+                                .end_write(now, direction, &request.reference, &outcome);
+                        }
+                        !fails
+                    });
+                }
+            }
+        }
+        self.make(shoot, memory, &looked, requests, turn).await;
+    }
+
+    async fn confirm(&self, shoot: &str, turn: &Turn<'_>) -> Result<(), RequestOutcome> {
+        turn.count_request();
+        let confirmed = self.inputs.clusters.confirm(shoot).await;
+        confirmed.map_err(|error| {
+            tracing::warn!(%error, "the Cluster could not be read before a write; trying again");
+            read_failed("reading the Cluster before the write", &error)
+        })
+    }
+
+    /// Makes requests together, and reports each when it ends.
+    async fn make(
+        &self,
+        shoot: &Arc<str>,
+        memory: &mut ShootMemory,
+        looked: &Looked,
+        requests: Vec<Request>,
+        turn: &Turn<'_>,
+    ) {
+        let Some(direction) = looked.direction else {
+            return;
+        };
+        let (mut running, mode) = (FuturesUnordered::new(), memory.mode);
+        for request in requests {
+            let now = Instant::now();
+            let within = memory.hints.begin(now, &request.reference, request.timeout);
+            match request.kind {
+                RequestKind::Read => running.push(futures::future::Either::Left(async move {
+                    turn.count_request();
+                    let outcome = self.requests.read(shoot, &request.reference, within).await;
+                    (request.reference, None, outcome, now)
+                })),
+                RequestKind::Write { write, against } => {
+                    let attempt = WriteAttempt {
+                        reference: request.reference.clone(),
+                        direction,
+                        write,
+                    };
+                    memory
+                        .under_way
+                        .insert(attempt.reference.clone(), under_way(&attempt.write));
+                    let span = events::span(shoot, &attempt);
+                    let traced = self.traces.lock().request(shoot, &attempt);
+                    let write = async move {
+                        turn.count_request();
+                        let outcome = self.write(shoot, &attempt, mode, &against, within, turn).await;
+                        traces::ended(traced, &outcome);
+                        events::ended(&outcome);
+                        (request.reference, Some(attempt), outcome, now)
+                    };
+                    running.push(futures::future::Either::Right(write.instrument(span)));
+                }
+            }
+        }
+        if !memory.under_way.is_empty() {
+            self.look(shoot, memory);
+        }
+        while let Some((reference, attempt, outcome, sent)) = running.next().await {
+            let now = Instant::now();
+            match attempt {
+                None => {
+                    if outcome == RequestOutcome::Done {
+                        memory.note_read(now, &reference);
+                    } else if let Some(error) = outcome.error() {
+                        let resource = &reference;
+                        tracing::warn!(%resource, error, "a read of a resource failed; reading it again later");
+                    }
+                    memory.hints.end_read(now, &reference, &outcome);
+                }
+                Some(attempt) => {
+                    memory.under_way.remove(&reference);
+                    if outcome == RequestOutcome::Done {
+                        memory.note_write(now, direction);
+                        memory.note_read(now, &reference);
+                    } else {
+                        memory.forget_read(&reference);
+                    }
+                    memory.hints.end_write(now, direction, &reference, &outcome);
+                    self.report_write(shoot, &attempt, &outcome, &looked.reason, sent.elapsed());
+                    if !running.is_empty() {
+                        self.look(shoot, memory);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a write, if it is still allowed. This is the only place where the resources of a shoot are written. If the
+    /// answer does not show what came of it, a read does.
+    async fn write(
+        &self,
+        shoot: &str,
+        attempt: &WriteAttempt,
+        mode: Mode,
+        against: &str,
+        within: Duration,
+        turn: &Turn<'_>,
+    ) -> RequestOutcome {
+        let (reference, write) = (&attempt.reference, &attempt.write);
+        let permit = match self.inputs.authorize(shoot, attempt, mode) {
+            Ok(permit) => permit,
+            Err(why) => return RequestOutcome::Cancelled { why },
+        };
+        let covered = permit.until().saturating_duration_since(Instant::now());
+        if covered < LEAST_DEADLINE {
+            return refused("the leadership of this replica is about to run out".to_owned());
+        }
+        let within = deadline(within).min(covered);
+        let outcome = self
+            .requests
+            .write(shoot, reference, write, against, within)
+            .await;
+        drop(permit);
+        let is_shown = self.inputs.resources.version(reference, shoot).as_deref() != Some(against);
+        match outcome {
+            RequestOutcome::Done if is_shown => RequestOutcome::Done,
+            RequestOutcome::Done | RequestOutcome::Conflict | RequestOutcome::Unknown { .. } => {
+                turn.count_request();
+                let read = self.requests.read(shoot, reference, READ_AFTER_WRITE).await;
+                if let Some(error) = read.error() {
+                    tracing::warn!(error, "what came of a write could not be read; deciding again");
+                }
+                let observed = self.inputs.resources.observed(reference, shoot);
+                let seen = observed.seen().filter(|seen| *seen.resource_version != *against);
+                let applied = seen.and_then(|seen| write.shows_in(seen)) == Some(true);
+                if matches!(outcome, RequestOutcome::Unknown { .. }) && applied {
+                    tracing::info!("a write without an answer was applied");
+                    return RequestOutcome::Done;
+                }
+                outcome
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Reports a write that has ended or was kept back.
+    fn report_write(
+        &self,
+        shoot: &Arc<str>,
+        attempt: &WriteAttempt,
+        outcome: &RequestOutcome,
+        reason: &str,
+        took: Duration,
+    ) {
+        if *outcome == RequestOutcome::KeptBack {
+            events::span(shoot, attempt).in_scope(|| events::ended(outcome));
+        }
+        let about = || self.inputs.resources.about(&attempt.reference, shoot);
+        let notices = match outcome {
+            RequestOutcome::Done => events::events(about(), attempt, reason),
+            RequestOutcome::KeptBack if self.observe_events => {
+                vec![events::kept_back(about(), &attempt.write, reason)]
+            }
+            _ => Vec::new(),
+        };
+        notices.into_iter().for_each(|notice| self.events.publish(notice));
+        self.write_counts.count(shoot, attempt.direction, outcome);
+        if let Some(history) = &self.history {
+            history.write_ended(shoot, attempt, outcome, took);
+        }
+    }
+
+    fn report_alerts(&self, shoot: &str, direction: Option<Direction>, mode: Mode, alerts: Vec<Alert>) {
+        for Alert {
+            reference,
+            why,
+            failed,
+        } in alerts
+        {
+            let about = self.inputs.resources.about(&reference, shoot);
+            let name = direction_name(direction);
+            if failed {
+                // While a shoot is held, no level runs that could fail.
+                if let Some(direction) = direction {
+                    FAILURES.inc(direction);
+                }
+                tracing::warn!(
+                    resource = %reference,
+                    direction = name,
+                    error = why,
+                    "a resource failed its level and is tried again"
+                );
+                self.publish_notice(mode, events::failed(about, direction, &why));
+            } else {
+                tracing::warn!(
+                    resource = %reference,
+                    direction = name,
+                    "a resource that is not optional is absent; going on without it"
+                );
+                self.publish_notice(mode, events::missing(about, &why));
+            }
+        }
+    }
+
+    /// Reports what is newly wrong with the annotations of a Shoot.
+    fn warn_of_policy(&self, shoot: &str, memory: &mut ShootMemory) {
+        let malformed = self.inputs.malformed_policy(shoot);
+        let before = std::mem::replace(&mut memory.malformed_policy, malformed);
+        for warning in memory
+            .malformed_policy
+            .iter()
+            .filter(|warning| !before.contains(warning))
+        {
+            tracing::warn!(warning, "an annotation of a Shoot is malformed");
+            self.publish_notice(memory.mode, events::malformed_policy(shoot, warning));
+        }
+    }
+
+    /// Publishes a Kubernetes Event about a shoot in this mode.
+    fn publish_notice(&self, mode: Mode, notice: Notice) {
+        if mode != Mode::Observe || self.observe_events {
+            self.events.publish(notice);
+        }
+    }
+
+    fn publish(&self, shoot: &Arc<str>, scaling: ShootScaling) {
+        self.traces.lock().reconciled(shoot, &scaling);
+        let key = shoot.to_string();
+        if let Some(history) = &self.history
+            && self.states.get(&key).is_none_or(|old| *old != scaling)
+        {
+            let ended = history.published(shoot, &scaling);
+            if let Some(note) = ended {
+                self.publish_notice(scaling.mode.mode, events::incident_ended(shoot, note));
+            }
+        }
+        self.states.upsert_unless(key, scaling, |old, new| old == new);
+    }
+
+    /// A shoot is gone, or another replica leads.
+    pub(super) fn forget(&self, shoot: &Arc<str>) {
+        self.write_counts.forget(shoot);
+        if let Some(history) = &self.history {
+            history.forget(shoot);
+        }
+        self.traces.lock().forget(shoot);
+        self.states.remove(&shoot.to_string());
+    }
+}

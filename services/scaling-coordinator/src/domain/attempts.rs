@@ -1,0 +1,318 @@
+//! The tries on one resource: how often, since when, and when the next one may begin.
+//!
+//! A shoot's [`FlowHints`] hold nothing else. They may be lost at any time, by a crash or a change of the leader: then
+//! a delay or a round of tries begins anew. Neither the order of the levels nor what is written rests on them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use watchdog_api::duration::doubled;
+use watchdog_api::prober::ResourceRef;
+
+use super::Direction;
+use super::resource_step::ResourceWrite;
+use super::status::{Step, WriteResult};
+
+/// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
+pub(super) const MAX_TRIES: u32 = 3;
+
+/// Pause after the first failed try; the second is twice as long. Short, because kube-controller-manager acts
+/// 8 s after the verdict, with its default grace period of 40 s.
+const TRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Pause after a failed level; it doubles from one failure to the next, up to [`LONGEST_PAUSE`]. It spares an API
+/// server that has refused three times, and the first repetition may still prevent the meltdown.
+const FAILED_PAUSE: Duration = Duration::from_secs(5);
+
+/// See [`FAILED_PAUSE`]. A thousand shoots that fail for one reason then make at most 50 requests a second.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Longest pause that a server may ask for: a longer one would outlast the incident.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// An awaited resource that did not change for this time is read, because its watch may be half open. The pause doubles
+/// from one such read to the next, up to [`LONGEST_READ_PAUSE`].
+const READ_PAUSE: Duration = Duration::from_secs(2);
+
+/// See [`READ_PAUSE`]. A thousand shoots that never become ready then make 33 requests a second.
+const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
+
+/// Pause after a second conflict in a row, times the number of conflicts; after the first one there is none.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
+
+/// More conflicts in a row count as a failed try, because another client keeps writing.
+const MAX_CONFLICTS: u32 = 5;
+
+/// The effect of a request, as far as the API server's answer shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum RequestOutcome {
+    /// The write was applied, or the read has updated the index.
+    Done,
+    /// The precondition did not hold: another client wrote in between. Nothing was applied.
+    Conflict,
+    /// Nothing was applied.
+    Refused {
+        /// Why.
+        why: String,
+        /// The pause that the server asks for.
+        retry_after: Option<Duration>,
+    },
+    /// The write may have been applied, or may still be.
+    Unknown {
+        /// Why that is not known.
+        why: String,
+        /// The pause that the server asks for.
+        retry_after: Option<Duration>,
+    },
+    /// Nothing was sent, because the write was no longer allowed when its turn came.
+    Cancelled {
+        /// The change that forbids it.
+        why: &'static str,
+    },
+    /// Nothing was sent, because the mode of the shoot is observe.
+    KeptBack,
+}
+
+impl RequestOutcome {
+    /// Why it failed; none if it did not fail.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Self::Refused { why, .. } | Self::Unknown { why, .. } => Some(why),
+            Self::Done | Self::Conflict | Self::Cancelled { .. } | Self::KeptBack => None,
+        }
+    }
+
+    pub(crate) const fn write_result(&self) -> WriteResult {
+        match self {
+            Self::Done => WriteResult::Applied,
+            Self::Conflict => WriteResult::Conflict,
+            Self::Refused { .. } => WriteResult::Refused,
+            Self::Unknown { .. } => WriteResult::Unknown,
+            Self::Cancelled { .. } => WriteResult::Cancelled,
+            Self::KeptBack => WriteResult::KeptBack,
+        }
+    }
+}
+
+/// A write that was made, or kept back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteAttempt {
+    /// On which resource.
+    pub reference: ResourceRef,
+    /// In which direction.
+    pub direction: Direction,
+    /// The change.
+    pub write: ResourceWrite,
+}
+
+/// The times that one shoot's reconciliations pass on to the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct FlowHints {
+    /// The last direction that was not to hold: all that follows belongs to it. Holding forgets nothing, because probes
+    /// that fail now and then must not start an initial delay anew.
+    pub(super) direction: Option<Direction>,
+    /// When something was first to be written in a level.
+    pub(super) started: BTreeMap<i32, Instant>,
+    pub(super) attempts: BTreeMap<ResourceRef, Attempts>,
+}
+
+/// The tries on one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Attempts {
+    /// When the current try began.
+    pub(super) since: Option<Instant>,
+    /// Why the last try failed.
+    pub(super) error: String,
+    /// An alert to report once.
+    pub(super) alert: Option<String>,
+    /// True once the absence or defect of the resource was reported.
+    pub(super) broken_reported: bool,
+    tries: u32,
+    rounds: u32,
+    conflicts: u32,
+    not_before: Option<Instant>,
+    wait: Option<Wait>,
+}
+
+/// A wait for a newer state of a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Wait {
+    version: Arc<str>,
+    read_at: Instant,
+    pause: Duration,
+}
+
+// === impl FlowHints ===
+
+impl FlowHints {
+    /// Notes that a request on a resource begins that may take `timeout` with all that it leads to. Returns how long
+    /// the request may take.
+    pub fn begin(&mut self, now: Instant, reference: &ResourceRef, timeout: Duration) -> Duration {
+        let attempts = self.attempts.entry(reference.clone()).or_default();
+        let since = *attempts.since.get_or_insert(now);
+        let left = (since + timeout).saturating_duration_since(now);
+        // While a slow read is under way, the watch may deliver the same state.
+        if attempts.wait.is_some() {
+            left.min(READ_PAUSE)
+        } else {
+            left
+        }
+    }
+
+    /// Notes the outcome of a write that was made in a direction.
+    pub fn end_write(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        reference: &ResourceRef,
+        outcome: &RequestOutcome,
+    ) {
+        if self.direction == Some(direction) {
+            let attempts = self.attempts.entry(reference.clone()).or_default();
+            attempts.end_write(now, outcome);
+        }
+    }
+
+    /// Notes the outcome of a read.
+    pub fn end_read(&mut self, now: Instant, reference: &ResourceRef, outcome: &RequestOutcome) {
+        let attempts = self.attempts.entry(reference.clone()).or_default();
+        attempts.end_read(now, outcome);
+    }
+
+    /// Begins with nothing in a new direction.
+    pub(super) fn turn(&mut self, direction: Option<Direction>) {
+        match direction {
+            Some(_) if direction == self.direction => {}
+            Some(_) => {
+                *self = Self {
+                    direction,
+                    ..Self::default()
+                };
+            }
+            // No try times out while nothing is done.
+            None => self
+                .attempts
+                .values_mut()
+                .for_each(|attempts| attempts.since = None),
+        }
+    }
+}
+
+// === impl Attempts ===
+
+impl Attempts {
+    /// Tries made, including the current one.
+    pub(super) fn count(&self) -> u32 {
+        self.tries.saturating_add(u32::from(self.since.is_some()))
+    }
+
+    /// When to read the awaited resource, unless a newer version than this one is observed before.
+    pub(super) fn read_at(&mut self, now: Instant, version: &Arc<str>) -> Instant {
+        match &self.wait {
+            Some(wait) if wait.version == *version => wait.read_at,
+            _ => {
+                let (version, read_at) = (version.clone(), now + READ_PAUSE);
+                self.wait = Some(Wait {
+                    version,
+                    read_at,
+                    pause: READ_PAUSE,
+                });
+                read_at
+            }
+        }
+    }
+
+    /// The resource is not waited for any more. If it `is_ready`, its wait has not failed, even if it had timed out:
+    /// the write that follows begins a new round of tries. A pause for another reason is over before a wait begins, so
+    /// none is cut short here.
+    pub(super) fn end_wait(&mut self, is_ready: bool) {
+        if self.wait.take().is_some() && is_ready {
+            self.not_before = None;
+            self.tries = 0;
+        }
+    }
+
+    /// The step and the end of the current pause, if there is one. A new round of tries begins after the pause that
+    /// follows a failed level.
+    pub(super) fn paused(&mut self, now: Instant) -> Option<(Step, Instant)> {
+        let until = self.not_before?;
+        if now < until {
+            let step = if self.is_exhausted() {
+                Step::Failed
+            } else {
+                Step::BackingOff
+            };
+            return Some((step, until));
+        }
+        self.not_before = None;
+        if self.is_exhausted() {
+            self.tries = 0;
+        }
+        None
+    }
+
+    /// Returns true if the level has failed, until a new round of tries begins.
+    const fn is_exhausted(&self) -> bool {
+        self.tries >= MAX_TRIES
+    }
+
+    /// Records a failed try.
+    pub(super) fn fail(&mut self, now: Instant, why: String, retry_after: Option<Duration>) {
+        self.since = None;
+        self.tries = self.tries.saturating_add(1);
+        let pause = if self.is_exhausted() {
+            let pause = doubled(FAILED_PAUSE, self.rounds, LONGEST_PAUSE);
+            self.rounds = self.rounds.saturating_add(1);
+            self.alert = Some(why.clone());
+            pause
+        } else {
+            doubled(TRY_PAUSE, self.tries - 1, LONGEST_PAUSE)
+        };
+        self.error = why;
+        let asked = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+        self.not_before = Some(now + pause.max(asked));
+    }
+
+    fn end_read(&mut self, now: Instant, outcome: &RequestOutcome) {
+        if let Some(wait) = &mut self.wait {
+            // A failed read is no failure of the resource, so the wait goes on. The caller logs why it failed.
+            wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
+            wait.read_at = now + wait.pause;
+            self.error = outcome.error().unwrap_or_default().to_owned();
+            return;
+        }
+        if let RequestOutcome::Unknown { why, retry_after } | RequestOutcome::Refused { why, retry_after } =
+            outcome
+        {
+            self.fail(now, why.clone(), *retry_after);
+        }
+    }
+
+    fn end_write(&mut self, now: Instant, outcome: &RequestOutcome) {
+        match outcome {
+            RequestOutcome::Cancelled { .. } | RequestOutcome::KeptBack => {}
+            RequestOutcome::Done => {
+                self.conflicts = 0;
+                self.error.clear();
+            }
+            RequestOutcome::Conflict if self.conflicts >= MAX_CONFLICTS => {
+                self.conflicts = 0;
+                let why = "another client keeps changing it (409); metadata.managedFields names that client";
+                self.fail(now, why.to_owned(), None);
+            }
+            RequestOutcome::Conflict => {
+                // Only what is in doubt waits: the resource was read since.
+                if self.conflicts > 0 {
+                    self.not_before = Some(now + CONFLICT_PAUSE * self.conflicts);
+                }
+                self.conflicts += 1;
+            }
+            RequestOutcome::Unknown { why, retry_after } | RequestOutcome::Refused { why, retry_after } => {
+                self.fail(now, why.clone(), *retry_after);
+            }
+        }
+    }
+}

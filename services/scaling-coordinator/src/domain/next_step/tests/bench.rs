@@ -1,0 +1,145 @@
+//! One shoot with Gardener's three resources, whose requests the test answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use watchdog_api::prober::DependentResource;
+
+use super::super::*;
+use crate::domain::attempts::RequestOutcome;
+use crate::domain::observed::Observed;
+use crate::domain::testing::{dependent_of, gardener, start};
+
+pub(super) const DOWN: Option<Direction> = Some(Direction::Down);
+pub(super) const UP: Option<Direction> = Some(Direction::Up);
+pub(super) const MS: Duration = Duration::from_millis(1);
+
+/// One shoot with Gardener's three resources (kcm, mcm, ca), whose writes the test answers.
+pub(super) struct Bench {
+    config: Vec<DependentResource>,
+    observed: BTreeMap<&'static str, Observed>,
+    /// The resources that were not read just now.
+    pub(super) unread: BTreeSet<&'static str>,
+    pub(super) hints: FlowHints,
+    pub(super) now: Instant,
+    version: u32,
+}
+
+const NAMES: [(&str, &str); 3] = [
+    ("kcm", "kube-controller-manager"),
+    ("mcm", "machine-controller-manager"),
+    ("ca", "cluster-autoscaler"),
+];
+
+fn short(reference: &ResourceRef) -> &'static str {
+    NAMES
+        .iter()
+        .find(|(_, long)| *long == reference.name)
+        .map_or("?", |(short, _)| short)
+}
+
+impl Bench {
+    /// A shoot whose resources were all read just now.
+    pub(super) fn new(kcm: impl Into<Observed>, mcm: impl Into<Observed>, ca: impl Into<Observed>) -> Self {
+        let observed = [("kcm", kcm.into()), ("mcm", mcm.into()), ("ca", ca.into())];
+        Self {
+            config: gardener(),
+            observed: observed.into(),
+            unread: BTreeSet::new(),
+            hints: FlowHints::default(),
+            now: start(),
+            version: 1,
+        }
+    }
+
+    pub(super) fn next(&mut self, direction: Option<Direction>) -> NextStep {
+        let dependent = |config| {
+            let name = short(&DependentResource::clone(config).reference);
+            let mut dependent = dependent_of(config, self.observed[name].clone());
+            dependent.read = !self.unread.contains(name);
+            dependent
+        };
+        let dependents: Vec<_> = self.config.iter().map(dependent).collect();
+        next_step(self.now, direction, &dependents, &mut self.hints)
+    }
+
+    /// The requests that must be made now, as text.
+    pub(super) fn wanted(&mut self, direction: Option<Direction>) -> Vec<String> {
+        self.next(direction).requests.iter().map(text).collect()
+    }
+
+    pub(super) fn steps(&mut self, direction: Option<Direction>) -> Vec<Step> {
+        let resources = self.next(direction).status.resources;
+        resources.iter().map(|resource| resource.step).collect()
+    }
+
+    pub(super) fn state(&mut self, direction: Option<Direction>) -> FlowState {
+        self.next(direction).status.state
+    }
+
+    /// Makes a request that must be made now, and reports this outcome for it.
+    pub(super) fn answer(&mut self, direction: Option<Direction>, wanted: &str, outcome: RequestOutcome) {
+        let requests = self.next(direction).requests;
+        let request = requests.iter().find(|request| text(request) == wanted);
+        let request = request.unwrap_or_else(|| panic!("{wanted} is not among {requests:?}"));
+        let (reference, now) = (&request.reference, self.now);
+        self.hints.begin(now, reference, request.timeout);
+        if request.kind == RequestKind::Read {
+            if outcome == RequestOutcome::Done {
+                self.unread.remove(short(reference));
+            }
+            self.hints.end_read(now, reference, &outcome);
+        } else {
+            self.hints.end_write(now, direction.unwrap(), reference, &outcome);
+        }
+    }
+
+    /// The watch shows this.
+    pub(super) fn see(&mut self, name: &'static str, seen: ResourceState) {
+        self.version += 1;
+        let seen = ResourceState {
+            resource_version: self.version.to_string().into(),
+            ..seen
+        };
+        self.observed.insert(name, seen.into());
+    }
+
+    /// The watch lists again: nothing is known of this resource.
+    pub(super) fn forget(&mut self, name: &'static str) {
+        self.observed
+            .insert(name, Observed::Unknown("not listed yet".into()));
+    }
+
+    pub(super) fn done(
+        &mut self,
+        direction: Option<Direction>,
+        wanted: &str,
+        name: &'static str,
+        then: ResourceState,
+    ) {
+        self.answer(direction, wanted, RequestOutcome::Done);
+        self.see(name, then);
+    }
+}
+
+fn text(request: &Request) -> String {
+    let name = short(&request.reference);
+    let RequestKind::Write { write, .. } = &request.kind else {
+        return format!("read {name}");
+    };
+    match write {
+        ResourceWrite::Record { replicas } => format!("record {name} {replicas}"),
+        ResourceWrite::Scale {
+            to, record: false, ..
+        } => format!("scale {name} {to}"),
+        ResourceWrite::Scale { from, .. } => format!("down {name} {from}"),
+        ResourceWrite::CleanUp => format!("clean {name}"),
+    }
+}
+
+pub(super) fn refused() -> RequestOutcome {
+    RequestOutcome::Refused {
+        why: "500".into(),
+        retry_after: None,
+    }
+}

@@ -1,0 +1,240 @@
+use super::super::*;
+use super::bench::{Bench, DOWN, MS, UP, refused};
+use crate::domain::attempts::RequestOutcome;
+use crate::domain::observed::Observed;
+use crate::domain::testing::{S, held, recorded, seen};
+
+#[test]
+fn three_tries_then_the_level_has_failed_and_is_tried_again() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    for attempt in 1..=3 {
+        bench.answer(DOWN, "down mcm 1", refused());
+        let steps = bench.next(DOWN);
+        assert_eq!(steps.status.resources[1].attempts, attempt);
+        let message = &steps.status.resources[1].message;
+        assert!(message.contains(refused().error().unwrap()), "{message}");
+        assert_eq!(
+            steps.alerts.len(),
+            usize::from(attempt == 3),
+            "an alert when all have failed"
+        );
+        let expected = if attempt == 3 {
+            FlowState::Failed
+        } else {
+            FlowState::Running
+        };
+        assert_eq!(steps.status.state, expected);
+        assert_eq!(steps.status.retry_at, steps.wake.filter(|_| attempt == 3));
+        assert_eq!(steps.requests, [], "it backs off");
+        bench.now = steps.wake.unwrap();
+    }
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"], "while the verdict stands");
+    assert_eq!(bench.state(DOWN), FlowState::Running);
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        for _ in 0..3 {
+            bench.answer(DOWN, "down mcm 1", refused());
+            let steps = bench.next(DOWN);
+            if let Some(retry) = steps.status.retry_at {
+                pauses.push((retry - bench.now).as_secs());
+            }
+            bench.now = steps.wake.unwrap();
+        }
+    }
+    assert_eq!(pauses, [10, 20, 40, 60, 60, 60], "the pause grows to a bound");
+    bench.done(DOWN, "down mcm 1", "mcm", held(1));
+    assert_eq!(
+        bench.wanted(DOWN),
+        ["down kcm 1"],
+        "the next level starts as soon as this one has worked"
+    );
+}
+
+#[test]
+fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
+    for (asked, expected) in [(0, 500 * MS), (7, 7 * S), (3600, 60 * S)] {
+        let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+        let retry_after = Some(asked * S);
+        bench.answer(
+            DOWN,
+            "down mcm 1",
+            RequestOutcome::Refused {
+                why: "429".into(),
+                retry_after,
+            },
+        );
+        assert_eq!(bench.next(DOWN).wake, Some(bench.now + expected));
+    }
+}
+
+#[test]
+fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
+    let begun = bench.now;
+    bench.next(DOWN);
+    bench.now = begun + 30 * S;
+    for _ in 0..2 {
+        assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+        bench.now = bench.next(DOWN).wake.unwrap();
+        assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+        bench.now += 30 * S;
+    }
+    let steps = bench.next(DOWN);
+    assert_eq!(steps.status.state, FlowState::Failed);
+    assert!(
+        steps.alerts[0]
+            .why
+            .contains("not done within 30s: it is scaled to 0, but 1 are still ready")
+    );
+    bench.see("mcm", held(1));
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
+}
+
+/// kcm is scaled up and its level has failed, because it did not become ready.
+fn failed_to_start() -> (Bench, ResourceState) {
+    let mut bench = Bench::new(held(1), held(1), Observed::Absent);
+    let starting = ResourceState {
+        ready: 0,
+        ..recorded(1)
+    };
+    bench.done(UP, "scale kcm 1", "kcm", starting.clone());
+    while bench.state(UP) != FlowState::Failed {
+        bench.now = bench.next(UP).wake.unwrap();
+        if !bench.wanted(UP).is_empty() {
+            bench.answer(UP, "read kcm", RequestOutcome::Done);
+        }
+    }
+    (bench, starting)
+}
+
+#[test]
+fn what_is_ready_after_its_level_failed_is_cleaned_up_at_once() {
+    let (mut bench, _) = failed_to_start();
+    bench.see("kcm", recorded(1));
+    assert_eq!(bench.wanted(UP), ["clean kcm"]);
+}
+
+#[test]
+fn a_watch_that_lists_again_ends_no_failure() {
+    let (mut bench, starting) = failed_to_start();
+    bench.forget("kcm");
+    bench.next(UP);
+    bench.see("kcm", starting);
+    assert_eq!(bench.state(UP), FlowState::Failed);
+}
+
+#[test]
+fn tries_and_their_pauses_go_on_after_a_hold() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    for attempt in 1..=3 {
+        bench.answer(DOWN, "down mcm 1", refused());
+        let until = bench.next(DOWN).wake.unwrap();
+        bench.next(None);
+        let steps = bench.next(DOWN);
+        assert_eq!(
+            (steps.status.resources[1].attempts, steps.wake),
+            (attempt, Some(until))
+        );
+        bench.now = until;
+    }
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"], "another round");
+}
+
+#[test]
+fn a_withdrawn_write_costs_nothing() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.answer(
+        DOWN,
+        "down mcm 1",
+        RequestOutcome::Cancelled { why: "the Cluster" },
+    );
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
+}
+
+#[test]
+fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    let stopping = || ResourceState { ready: 1, ..held(1) };
+    bench.done(DOWN, "down mcm 1", "mcm", stopping());
+    let begun = bench.now;
+    let mut read_after = Vec::new();
+    for outcome in [RequestOutcome::Done, refused(), refused()] {
+        bench.now = bench.next(DOWN).wake.unwrap();
+        bench.answer(DOWN, "read mcm", outcome);
+        assert_eq!(
+            bench.steps(DOWN)[1],
+            Step::Waiting,
+            "a read that fails is no failed try"
+        );
+        read_after.push((bench.now - begun).as_secs());
+    }
+    assert_eq!(read_after, [2, 6, 14]);
+    // Something new: it is waited for from the start.
+    bench.see("mcm", stopping());
+    let wake = bench.next(DOWN).wake.unwrap();
+    assert_eq!(wake, bench.now + 2 * S);
+    bench.now = wake;
+    bench.answer(DOWN, "read mcm", RequestOutcome::Done);
+    bench.see("mcm", held(1));
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
+    // What was read is not read again for the next level.
+    bench.done(DOWN, "down kcm 1", "kcm", held(1));
+    assert_eq!(bench.next(DOWN).wake, None, "nothing is read once all is reached");
+}
+
+#[test]
+fn the_timeout_covers_the_writes_of_a_try() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.answer(DOWN, "down mcm 1", RequestOutcome::Conflict);
+    bench.see("mcm", seen(2, 2));
+    bench.now += 29 * S;
+    let request = bench.next(DOWN).requests[0].clone();
+    let within = bench
+        .hints
+        .clone()
+        .begin(bench.now, &request.reference, request.timeout);
+    assert_eq!(within, S, "what remains of the timeout");
+    bench.now += S;
+    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+}
+
+#[test]
+fn conflicts_are_decided_again_but_not_for_ever() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    for replicas in 1..=6 {
+        bench.answer(DOWN, &format!("down mcm {replicas}"), RequestOutcome::Conflict);
+        bench.see("mcm", seen(replicas + 1, replicas + 1));
+        let next = bench.next(DOWN);
+        let attempts = next.status.resources[1].attempts;
+        assert_eq!(attempts, 1, "after {replicas} conflicts");
+        assert_eq!(
+            next.requests.is_empty(),
+            replicas > 1,
+            "only the first one is decided again at once"
+        );
+        bench.now = next.wake.filter(|_| replicas > 1).unwrap_or(bench.now);
+    }
+    assert_eq!(bench.wanted(DOWN), ["down mcm 7"]);
+    bench.answer(DOWN, "down mcm 7", refused());
+    assert_eq!(
+        bench.next(DOWN).status.resources[1].attempts,
+        2,
+        "a busy writer costs a try"
+    );
+}
+
+#[test]
+fn no_try_times_out_while_holding() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
+    bench.next(DOWN);
+    bench.now += 20 * S;
+    bench.next(None);
+    bench.now += 60 * S;
+    assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+    bench.now += 30 * S - MS;
+    assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+    bench.now += MS;
+    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+}

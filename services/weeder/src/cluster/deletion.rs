@@ -1,0 +1,113 @@
+//! Deletes pods. The requests are sent as they are, because kube's client drops the Retry-After header.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::{BodyExt, Limited};
+use kube::Resource;
+use kube::api::{DeleteParams, Preconditions};
+use kube::client::Body;
+use kube::core::Status;
+use watchdog_kube::client::retry_after;
+use watchdog_kube::permissions::Permission;
+use watchdog_runtime::failure::chain;
+
+use super::objects::PodObject;
+use crate::domain::failure::RequestFailure;
+use crate::domain::pods::Pod;
+
+/// Largest answer: one pod, which etcd limits to 1.5 MiB.
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+
+/// Characters of an API server's message that are kept for streams and logs.
+const MAX_MESSAGE: usize = 300;
+
+/// Deletes a pod if it is still the one that was seen, in the state in which it was seen. The answer must come `within`
+/// this time.
+///
+/// # Errors
+/// Why not.
+pub(crate) async fn delete(client: &kube::Client, pod: &Pod, within: Duration) -> Result<(), RequestFailure> {
+    let answer = tokio::time::timeout(within, send(client, pod)).await;
+    answer.unwrap_or_else(|_| Err(RequestFailure::Failed(format!("no answer within {within:.1?}"))))
+}
+
+async fn send(client: &kube::Client, pod: &Pod) -> Result<(), RequestFailure> {
+    let namespace = &*pod.key.namespace;
+    let params = DeleteParams::default().preconditions(Preconditions {
+        uid: Some(pod.uid.clone()),
+        resource_version: Some(pod.resource_version.clone()),
+    });
+    let request = kube::core::Request::new(PodObject::url_path(&(), Some(namespace)));
+    let request = request.delete(&pod.key.name, &params);
+    let request = request.map_err(|error| RequestFailure::Failed(error.to_string()))?;
+    let answer = client.send(request.map(Body::from)).await.map_err(|e| lost(&e))?;
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, MAX_ANSWER_BYTES).collect();
+    let body = body.await.map_err(|e| lost(&*e))?.to_bytes();
+    if head.status.is_success() {
+        return Ok(());
+    }
+    let status = serde_json::from_slice::<Status>(&body).ok();
+    Err(match head.status {
+        StatusCode::NOT_FOUND => RequestFailure::Gone,
+        StatusCode::CONFLICT => RequestFailure::Changed,
+        StatusCode::TOO_MANY_REQUESTS => {
+            RequestFailure::Throttled(retry_after(&head.headers, status.as_ref()))
+        }
+        StatusCode::FORBIDDEN => {
+            let server_message = server_message(status.as_ref(), &body);
+            RequestFailure::Forbidden(format!(
+                "grant this service {}; the API server says: {server_message}",
+                Permission::new("delete", "", "pods").in_namespace(namespace)
+            ))
+        }
+        code => RequestFailure::Failed(format!(
+            "{} ({})",
+            server_message(status.as_ref(), &body),
+            code.as_u16()
+        )),
+    })
+}
+
+fn server_message(status: Option<&Status>, body: &Bytes) -> String {
+    let text = match status {
+        Some(status) => status.message.clone(),
+        None => String::from_utf8_lossy(body).into_owned(),
+    };
+    let text: String = text
+        .trim()
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(MAX_MESSAGE)
+        .collect();
+    if text.is_empty() {
+        "no reason given".to_owned()
+    } else {
+        text
+    }
+}
+
+/// The chain says what failed and why, in one line.
+fn lost(error: &(dyn std::error::Error + 'static)) -> RequestFailure {
+    RequestFailure::Failed(chain(error).chars().take(MAX_MESSAGE).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_is_cut() {
+        assert_eq!(
+            server_message(None, &Bytes::from("x".repeat(1_000))).len(),
+            MAX_MESSAGE
+        );
+        assert_eq!(
+            server_message(None, &Bytes::from_static(b"too\nmany\n")),
+            "toomany"
+        );
+        assert_eq!(server_message(None, &Bytes::new()), "no reason given");
+    }
+}

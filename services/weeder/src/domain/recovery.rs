@@ -1,0 +1,83 @@
+//! When did a service recover, and how long does that count?
+
+use std::time::Duration;
+
+use watchdog_api::unix_time::UnixTime;
+use watchdog_api::weeder::WeederConfig;
+
+use super::readiness::{ReceivedBy, ServiceChange, SliceWrite};
+
+/// A service may recover this often within [`WINDOW`] before its dependants wait.
+const MAX_RECOVERIES: usize = 3;
+
+/// See [`MAX_RECOVERIES`].
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// A service that became ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recovery {
+    /// When it was seen or, in a list, when the slices say that it was. For people and for the end; whether a pod was
+    /// there before is decided by `write`.
+    pub(crate) at: UnixTime,
+    /// True when the service was found ready in a list.
+    pub(crate) first_sight: bool,
+    /// The write that made the service ready, no later than that; none when the API server does not tell, and then
+    /// nothing is deleted.
+    pub(crate) write: Option<SliceWrite>,
+    pub(crate) deletes_from: UnixTime,
+    pub(crate) ends_at: UnixTime,
+}
+
+impl Recovery {
+    /// The recovery that a change is, if it is one that counts now. `recent` are the times of the service's last
+    /// recoveries, oldest first.
+    pub(crate) fn of(
+        change: &ServiceChange,
+        received: ReceivedBy,
+        recent: &[UnixTime],
+        config: &WeederConfig,
+        now: UnixTime,
+    ) -> Option<Self> {
+        if !change.became_ready() {
+            return None;
+        }
+        let (at, write, first_sight) = match (received, change.last_change, change.before) {
+            (ReceivedBy::Watch, _, _) => (now, change.write, false),
+            (ReceivedBy::List, Some((at, write)), before) => (at.min(now), Some(write), before.is_none()),
+            // It was seen not ready, so it has recovered since then.
+            (ReceivedBy::List, None, Some(_)) => (now, change.write, false),
+            (ReceivedBy::List, None, None) => return None,
+        };
+        let ends_at = at.after(config.watch_duration);
+        let recovery = Self {
+            at,
+            first_sight,
+            write,
+            deletes_from: at.after(config.ready_for).max(Self::free_from(recent)),
+            ends_at,
+        };
+        (now <= ends_at).then_some(recovery)
+    }
+
+    /// When one more recovery does not make more than three within a minute.
+    fn free_from(recent: &[UnixTime]) -> UnixTime {
+        let third_last = recent.iter().rev().nth(MAX_RECOVERIES - 1);
+        third_last.map_or(UnixTime(i64::MIN), |at| at.after(WINDOW))
+    }
+
+    /// True when the service comes and goes.
+    pub(crate) fn is_held_back(recent: &[UnixTime], at: UnixTime) -> bool {
+        at < Self::free_from(recent)
+    }
+
+    /// Adds a moment from which dependants are deleted to the last ones of the service.
+    pub(crate) fn note(recent: &mut Vec<UnixTime>, deletes_from: UnixTime) {
+        if recent.len() >= MAX_RECOVERIES {
+            recent.remove(0);
+        }
+        recent.push(deletes_from);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::fixtures::{at, config, slice};
+use crate::domain::namespaced_name::NamespacedName;
+use crate::domain::readiness::{Index, Slice};
+
+/// The recovery that a list or watch brings, where the service was `before`.
+fn seen(before: Option<bool>, received: ReceivedBy, slices: Vec<Slice>, now: i64) -> Option<Recovery> {
+    let mut index = Index::default();
+    if let Some(ready) = before {
+        index.apply(slice("etcd", ready, 0, 1), at(0));
+    }
+    let changes = match received {
+        ReceivedBy::List => index.list(None, slices, at(now)),
+        ReceivedBy::Watch => slices
+            .into_iter()
+            .flat_map(|slice| index.apply(slice, at(now)))
+            .collect(),
+    };
+    changes
+        .iter()
+        .find_map(|change| Recovery::of(change, received, &[], &config(), at(now)))
+}
+
+fn ready(second: i64) -> Slice {
+    slice("etcd", true, second, 7)
+}
+
+fn undated(second: i64) -> Slice {
+    Slice {
+        triggered: None,
+        ..ready(second)
+    }
+}
+
+#[test]
+fn at_first_sight_the_slices_say_when_the_service_recovered() {
+    let of = |slice: Slice, now| seen(None, ReceivedBy::List, vec![slice], now);
+    let recovery = of(ready(100), 400).unwrap();
+    assert_eq!((recovery.at, recovery.ends_at), (at(100), at(400)));
+    assert!(recovery.first_sight);
+    assert_eq!(recovery.write.unwrap().version, 7);
+    assert_eq!(of(ready(100), 401), None, "longer than watchDuration ago");
+    assert_eq!(of(undated(100), 101), None, "since an unknown time");
+    let unwritten = Slice {
+        write: None,
+        ..ready(100)
+    };
+    assert_eq!(of(unwritten, 101), None);
+    assert_eq!(of(slice("etcd", false, 100, 7), 101), None);
+}
+
+#[test]
+fn a_date_is_never_later_than_the_write_of_the_slice() {
+    let of = |triggered: i64, written: i64| {
+        let slice = Slice {
+            triggered: Some(UnixTime(triggered)),
+            ..ready(written)
+        };
+        seen(None, ReceivedBy::List, vec![slice], 200).unwrap()
+    };
+    // The clock of the node is ahead.
+    let ahead = of(150_000_000, 100);
+    assert_eq!((ahead.at, ahead.write.unwrap().second), (at(100), at(100)));
+    // Written later for another reason: revisions say nothing about that second.
+    let later = of(90_500_000, 100);
+    assert_eq!(later.at, UnixTime(90_500_000));
+    let write = later.write.unwrap();
+    assert_eq!((write.second, write.version), (at(90), 0));
+    // Our own clock is behind.
+    assert_eq!(
+        seen(None, ReceivedBy::List, vec![ready(500)], 200).unwrap().at,
+        at(200)
+    );
+}
+
+#[test]
+fn the_first_of_the_ready_slices_counts_and_one_without_a_date_hides_it() {
+    let named = |name: &str, slice: Slice| Slice {
+        key: NamespacedName::new("shoot", name),
+        ..slice
+    };
+    let both = |a: Slice, b: Slice| {
+        let slices = vec![named("v4", a), named("v6", b)];
+        seen(None, ReceivedBy::List, slices, 200)
+    };
+    assert_eq!(both(ready(150), ready(120)).unwrap().at, at(120));
+    assert_eq!(both(ready(150), undated(120)), None);
+    let broken = slice("etcd", false, 190, 9);
+    assert_eq!(both(broken, ready(120)).unwrap().at, at(120));
+}
+
+#[test]
+fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
+    let watched = |before, slice: Slice| seen(before, ReceivedBy::Watch, vec![slice], 900);
+    let recovery = watched(Some(false), undated(100)).unwrap();
+    assert_eq!((recovery.at, recovery.ends_at), (at(900), at(1_200)));
+    assert_eq!(recovery.write.unwrap().second, at(100));
+    assert!(!recovery.first_sight);
+    assert!(
+        watched(None, undated(100)).is_some(),
+        "created ready while we watch"
+    );
+    assert_eq!(watched(Some(true), ready(100)), None, "it was ready");
+    let unwritten = Slice {
+        write: None,
+        ..ready(100)
+    };
+    assert_eq!(watched(Some(false), unwritten).unwrap().write, None);
+}
+
+#[test]
+fn a_list_in_between_is_dated_by_the_slices_if_they_can() {
+    let listed = |slice: Slice| seen(Some(false), ReceivedBy::List, vec![slice], 900);
+    assert_eq!(listed(ready(100)), None, "it recovered long ago");
+    assert_eq!(listed(ready(800)).unwrap().at, at(800));
+    assert_eq!(listed(undated(100)).unwrap().at, at(900), "it was seen not ready");
+}
+
+proptest! {
+    /// Weeders that may delete, of a service that becomes ready after each of these gaps and stays so for half of it.
+    #[test]
+    fn never_more_than_three_in_any_minute(gaps in prop::collection::vec(1_i64..40, 1..60)) {
+        let (mut recent, mut now, mut active) = (Vec::new(), 1_000, Vec::new());
+        for gap in gaps {
+            now += gap;
+            let mut index = Index::default();
+            let changes = index.apply(ready(now), at(now));
+            let recovery = Recovery::of(&changes[0], ReceivedBy::Watch, &recent, &config(), at(now)).unwrap();
+            prop_assert_eq!(Recovery::is_held_back(&recent, at(now)), recovery.deletes_from > at(now));
+            if recovery.deletes_from <= at(now + gap / 2) {
+                Recovery::note(&mut recent, recovery.deletes_from);
+                active.push(recovery.deletes_from);
+            }
+            prop_assert!(recent.len() <= MAX_RECOVERIES);
+        }
+        for window in active.windows(4) {
+            prop_assert!(window[3].since(window[0]) >= WINDOW, "{window:?}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::fixtures::{at, config, crashing, dependants, owner, recovery, running, slice};
+use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, Slice, SliceWrite};
+
+fn of(pod: &Pod, recovery: &Recovery, now: i64) -> PodDecision {
+    decide(pod, &dependants("kube-apiserver"), recovery, &config(), at(now))
+}
+
+const YOUNGER: PodDecision = PodDecision::Keep(KeepReason::YoungerThanRecovery);
+
+#[test]
+fn what_was_there_before_the_recovery_is_deleted_and_a_successor_never() {
+    let recovery = recovery(100, 50);
+    assert_eq!(
+        of(&crashing("old", "kcm", 99, 60), &recovery, 100),
+        PodDecision::Delete
+    );
+    assert_eq!(of(&crashing("new", "kcm", 101, 60), &recovery, 200), YOUNGER);
+    // In the same second the revisions decide; what is not earlier is left alone.
+    assert_eq!(
+        of(&crashing("a", "kcm", 100, 49), &recovery, 100),
+        PodDecision::Delete
+    );
+    assert_eq!(of(&crashing("b", "kcm", 100, 51), &recovery, 100), YOUNGER);
+    let mut unreadable = crashing("c", "kcm", 100, 49);
+    unreadable.resource_version = "opaque".to_owned();
+    assert_eq!(of(&unreadable, &recovery, 100), YOUNGER);
+    let mut undated = crashing("d", "kcm", 1, 1);
+    undated.created = None;
+    assert_eq!(of(&undated, &recovery, 100), YOUNGER);
+    let unwritten = Recovery {
+        write: None,
+        ..recovery
+    };
+    assert_eq!(of(&crashing("old", "kcm", 1, 1), &unwritten, 100), YOUNGER);
+}
+
+#[test]
+fn only_dependants_that_crash_are_concerned_and_only_for_a_while() {
+    let mut recovery = recovery(100, 50);
+    let pod = crashing("old", "kcm", 1, 1);
+    let mut deleting = pod.clone();
+    deleting.deleting = true;
+    for other in [running(pod.clone()), deleting, crashing("old", "other", 1, 1)] {
+        assert_eq!(of(&other, &recovery, 100), PodDecision::NotConcerned, "{other:?}");
+    }
+    assert_eq!(of(&pod, &recovery, 400), PodDecision::Delete);
+    assert_eq!(
+        of(&pod, &recovery, 401),
+        PodDecision::NotConcerned,
+        "watchDuration is over"
+    );
+    recovery.deletes_from = at(105);
+    assert_eq!(of(&pod, &recovery, 104), PodDecision::NotConcerned, "readyFor");
+    assert_eq!(of(&pod, &recovery, 105), PodDecision::Delete);
+}
+
+#[test]
+fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
+    let mut file = config();
+    let of = |file: &WeederConfig, kind: Option<&str>| {
+        let mut pod = crashing("old", "kcm", 1, 1);
+        pod.owner = kind.map(|kind| owner(kind, "1"));
+        decide(
+            &pod,
+            &dependants("kube-apiserver"),
+            &recovery(100, 50),
+            file,
+            at(100),
+        )
+    };
+    assert_eq!(of(&file, Some("ReplicaSet")), PodDecision::Delete);
+    assert_eq!(of(&file, Some("StatefulSet")), PodDecision::Delete);
+    assert_eq!(of(&file, Some("Job")), PodDecision::Keep(KeepReason::Job));
+    assert_eq!(of(&file, Some("Node")), PodDecision::Keep(KeepReason::StaticPod));
+    assert_eq!(of(&file, None), PodDecision::Keep(KeepReason::NoController));
+    file.exclude_kinds.insert("StatefulSet".to_owned());
+    file.delete_pods_of_jobs = true;
+    file.delete_pods_without_controller = true;
+    assert_eq!(
+        of(&file, Some("StatefulSet")),
+        PodDecision::Keep(KeepReason::ExcludedKind)
+    );
+    assert_eq!(of(&file, Some("Job")), PodDecision::Delete);
+    assert_eq!(of(&file, None), PodDecision::Delete);
+    assert_eq!(of(&file, Some("Node")), PodDecision::Keep(KeepReason::StaticPod));
+    file.exclude_kinds.insert("Job".to_owned());
+    assert_eq!(
+        of(&file, Some("Job")),
+        PodDecision::Keep(KeepReason::ExcludedKind)
+    );
+}
+
+/// A step of a history.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Milliseconds pass.
+    Wait(i64),
+    /// The slice is written. It has the date of this clock, which is that many seconds off; or none.
+    Write {
+        ready: bool,
+        dated: Option<i64>,
+    },
+    /// Something else about the slice is written: its date stays.
+    Touch,
+    Crash(usize),
+    /// A process starts, or lists again.
+    List(usize),
+    /// The watch of a process catches up.
+    Receive(usize),
+    /// A process deletes what the rule says.
+    Act(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let dated = prop::option::weighted(0.8, -5_i64..5);
+    let write = (any::<bool>(), dated).prop_map(|(ready, dated)| Step::Write { ready, dated });
+    let step = prop_oneof![
+        3 => prop_oneof![0_i64..400, 0_i64..5_000, 0_i64..200_000].prop_map(Step::Wait),
+        3 => write,
+        1 => Just(Step::Touch),
+        4 => (0_usize..3).prop_map(Step::Crash),
+        1 => (0_usize..2).prop_map(Step::List),
+        3 => (0_usize..2).prop_map(Step::Receive),
+        4 => (0_usize..2).prop_map(Step::Act),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+/// An API server with one service and the pods of three controllers.
+struct World {
+    /// In milliseconds.
+    now: i64,
+    version: u64,
+    writes: Vec<Slice>,
+    /// Each with the revision of its creation.
+    pods: Vec<(Pod, u64)>,
+}
+
+/// A weeder, whose clock is wrong.
+#[derive(Default)]
+struct Weeder {
+    clock: i64,
+    index: Index,
+    seen: usize,
+    recovery: Option<Recovery>,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            now: 1_000_000,
+            version: 0,
+            writes: Vec::new(),
+            pods: Vec::new(),
+        };
+        for lineage in 0..3 {
+            world.create(lineage);
+        }
+        world.write(false, None);
+        world
+    }
+
+    fn second(&self) -> UnixTime {
+        at(self.now / 1_000)
+    }
+
+    fn create(&mut self, lineage: usize) {
+        self.version += 1;
+        let pod = crashing(&format!("pod-{lineage}"), "kcm", self.now / 1_000, self.version);
+        let uid = format!("{lineage}-{}", self.version);
+        let pod = running(Pod { uid, ..pod });
+        let created = (pod, self.version);
+        match self.pods.get_mut(lineage) {
+            Some(known) => *known = created,
+            None => self.pods.push(created),
+        }
+    }
+
+    fn write(&mut self, ready: bool, triggered: Option<UnixTime>) {
+        self.version += 1;
+        let mut slice = slice("kube-apiserver", ready, 0, 0);
+        slice.triggered = triggered;
+        slice.write = Some(SliceWrite {
+            second: self.second(),
+            version: self.version,
+        });
+        self.writes.push(slice);
+    }
+
+    fn play(&mut self, weeders: &mut [Weeder; 2], step: Step) {
+        match step {
+            Step::Wait(millis) => self.now += millis,
+            Step::Write { ready, dated } => {
+                let triggered = dated.map(|off| UnixTime(self.now * 1_000 + off * 1_000_000));
+                self.write(ready, triggered);
+            }
+            Step::Touch => {
+                let last = self.writes.last().unwrap().clone();
+                self.write(last.endpoints.is_ready(), last.triggered);
+            }
+            Step::Crash(lineage) => {
+                self.version += 1;
+                let pod = &mut self.pods[lineage].0;
+                pod.crashes = crashing("", "", 0, 0).crashes;
+                pod.resource_version = self.version.to_string();
+            }
+            Step::List(process) => weeders[process].list(self),
+            Step::Receive(process) => weeders[process].receive(self),
+            Step::Act(process) => weeders[process].act(self),
+        }
+    }
+}
+
+impl Weeder {
+    fn now(&self, world: &World) -> UnixTime {
+        UnixTime(world.now * 1_000 + self.clock)
+    }
+
+    /// As a process that has just started.
+    fn list(&mut self, world: &World) {
+        (self.index, self.recovery) = (Index::default(), None);
+        let slices = world.writes.last().cloned().into_iter().collect();
+        let changes = self.index.list(None, slices, self.now(world));
+        self.seen = world.writes.len();
+        self.changed(changes, ReceivedBy::List, world);
+    }
+
+    fn receive(&mut self, world: &World) {
+        for slice in &world.writes[self.seen..] {
+            let changes = self.index.apply(slice.clone(), self.now(world));
+            self.changed(changes, ReceivedBy::Watch, world);
+        }
+        self.seen = world.writes.len();
+    }
+
+    fn changed(&mut self, changes: Vec<ServiceChange>, received: ReceivedBy, world: &World) {
+        for change in changes {
+            let recovery = Recovery::of(&change, received, &[], &config(), self.now(world));
+            if recovery.is_some() || !change.is_ready() {
+                self.recovery = recovery;
+            }
+        }
+    }
+
+    fn act(&mut self, world: &mut World) {
+        let Some(recovery) = self.recovery else { return };
+        for lineage in 0..world.pods.len() {
+            let (pod, created) = world.pods[lineage].clone();
+            if of(&pod, &recovery, self.now(world).0 / 1_000_000) != PodDecision::Delete {
+                continue;
+            }
+            let seen = &world.writes[..self.seen];
+            let last = seen.last().unwrap();
+            assert!(pod.crash_loop().is_some() && last.endpoints.is_ready());
+            // So between two deletions of one controller the slice has changed: a successor is younger than all that
+            // the weeder had seen.
+            let ready = seen.iter().rev().take_while(|slice| slice.endpoints.is_ready());
+            let versions = ready.map(|slice| slice.write.unwrap().version);
+            assert!(
+                versions.max().unwrap() > created,
+                "it is younger than the recovery"
+            );
+            world.create(lineage);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// For any history, with clocks that are minutes off: a pod is deleted only after a change by which its service was
+    /// ready, and only if it was there before that change. A deleted pod is gone, so each is deleted once.
+    #[test]
+    fn nothing_younger_than_the_recovery_is_deleted(steps in steps(), clocks in [-600_i64..600, -600_i64..600]) {
+        let mut world = World::new();
+        let mut weeders = clocks.map(|seconds| Weeder { clock: seconds * 1_000_000, ..Weeder::default() });
+        for step in steps {
+            world.play(&mut weeders, step);
+        }
+    }
+
+    /// Where the slice is written only when its readiness changes, nothing is deleted twice for a recovery, however
+    /// often weeders start, watch late, and overlap.
+    #[test]
+    fn at_most_once_for_a_recovery(steps in steps(), clocks in [-600_i64..600, -600_i64..600]) {
+        let mut world = World::new();
+        let mut weeders = clocks.map(|seconds| Weeder { clock: seconds * 1_000_000, ..Weeder::default() });
+        let mut deletions = std::collections::BTreeMap::<_, u32>::new();
+        for step in steps {
+            let is_ready = world.writes.last().unwrap().endpoints.is_ready();
+            let is_written = match step {
+                Step::Write { ready, .. } => ready != is_ready,
+                Step::Touch => false,
+                _ => true,
+            };
+            // A watch that is behind may act for a recovery whose service has failed meanwhile.
+            let acts_late = matches!(step, Step::Act(process) if weeders[process].seen < world.writes.len());
+            if !is_written || acts_late {
+                continue;
+            }
+            let before: Vec<_> = world.pods.iter().map(|(pod, _)| pod.uid.clone()).collect();
+            world.play(&mut weeders, step);
+            for (lineage, uid) in before.iter().enumerate() {
+                if world.pods[lineage].0.uid != *uid {
+                    *deletions.entry((lineage, world.writes.len())).or_default() += 1;
+                }
+            }
+        }
+        prop_assert!(deletions.values().all(|count| *count == 1), "{:?}", deletions);
+    }
+}
