@@ -23,7 +23,7 @@ fail() {
 
 # Where setup puts what comes from PyPI: a virtual environment per set of versions.
 python_environment() {
-  printf '%s\n' "$CACHE/venv-$(cat "$TOOLS_DIR"/{requirements,grpcurl}.txt | cksum | cut -d' ' -f1)"
+  printf '%s\n' "$CACHE/venv-$(cat "$TOOLS_DIR"/{build,requirements}.txt | cksum | cut -d' ' -f1)"
 }
 
 # pip_install ENVIRONMENT REQUIREMENTS [OPTION...]: what is listed there by hash, and nothing else. Without isolation,
