@@ -36,7 +36,7 @@ test-rest:
 	cargo test $(LOCKED) --workspace --doc
 	fuzz/run 10 1
 
-acceptance: ## Play the scenarios and faults on the sandbox and on real Kubernetes; writes docs/acceptance.md
+acceptance: ## Play the scenarios and faults on the sandbox and on real Kubernetes; writes the page acceptance.md
 	tests/tools/setup test >/dev/null
 	cargo build $(LOCKED) --workspace --bins
 	cargo nextest run $(LOCKED) -p watchdog-e2e --no-fail-fast --test scenarios \
@@ -48,12 +48,12 @@ soak: ## Random incidents over 200 shoots; SECONDS=600
 	cargo build $(LOCKED) --workspace --bins
 	SOAK_SECONDS=$(or $(SECONDS),600) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test nightly soak
 
-coverage: ## Lines of services/ and proto/ that unit and in-process tests run through; writes docs/coverage.md
+coverage: ## Lines of services/ and proto/ that unit and in-process tests run through; writes the page coverage.md
 	tests/tools/setup test >/dev/null
 	tests/tools/coverage
 
-safety: ## Judge the verdicts over HISTORIES=100000 simulated histories; writes the table of docs/safety.md
-	HISTORIES=$(or $(HISTORIES),100000) SAFETY_PAGE=$(CURDIR)/docs/safety.md \
+safety: ## Judge the verdicts over HISTORIES=100000 simulated histories; writes the table of docs/explanation/safety.md
+	HISTORIES=$(or $(HISTORIES),100000) SAFETY_PAGE=$(CURDIR)/docs/explanation/safety.md \
 	  cargo test $(LOCKED) --release -p lease-probe --test simulation -- --nocapture --test-threads 1 \
 	    kube_controller_manager_confirms false_verdicts_that_nobody_can_prevent
 
@@ -101,7 +101,7 @@ chart-package: ## Pack the chart into target/charts: an archive for Helm, and an
 MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p dependency-watchdog -p watchdog-sandbox \
   -p watchdog-bench
 
-bench: ## Measure everything, optimised, in minutes; PRESET=full takes an hour. docs/performance.md has what came out
+bench: ## Measure everything, optimized, in minutes; PRESET=full takes an hour. docs/explanation/performance.md
 	$(if $(filter full,$(PRESET)),tests/tools/setup test >/dev/null)
 	cargo build $(LOCKED) --release --bins $(MEASURED)
 	tests/bench/run $(or $(PRESET),quick) $(TARGET)/release
@@ -115,11 +115,11 @@ bench-check: ## Count the instructions of the rules and compare them with the ba
 	cargo build $(LOCKED) --release -p watchdog-bench --bin rule-cost
 	$(TARGET)/release/rule-cost check tests/bench/baseline.json $(if $(RECORD),--record)
 
-bench-profile: ## Draw flamegraphs of the healthy state and of a loss into docs/performance; needs perf
+bench-profile: ## Draw flamegraphs of the healthy state and of a loss into docs/explanation/performance; needs perf
 	cargo build $(LOCKED) --release --bins $(MEASURED)
 	tests/bench/profile $(TARGET)/release
 
-pictures: ## Draw the dashboards into docs/dashboards, as they are at the end of an incident in the sandbox
+pictures: ## Draw the dashboards into docs/reference/dashboards, as they are at the end of an incident in the sandbox
 	cargo build $(LOCKED) --workspace --bins
 	tests/chart/pictures/make
 

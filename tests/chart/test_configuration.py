@@ -1,4 +1,4 @@
-"""docs/configuration.md, held against the code: defaults against the constants, ranges against --check-config."""
+"""docs/reference/configuration.md, compared with the code: defaults by the constants, ranges by --check-config."""
 
 import re
 import subprocess

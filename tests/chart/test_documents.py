@@ -8,9 +8,9 @@ from chart import ROOT, SERVICES
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "services").rglob("src/**/*.rs"))}
-CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
-METRICS = (ROOT / "docs" / "metrics.md").read_text()
-MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+MONITORING = (ROOT / "docs" / "reference" / "monitoring.md").read_text()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -36,7 +36,7 @@ def test_sources_that_are_named_exist(document):
 def test_every_metric_is_explained():
     found = {name for text in SOURCES.values() for name in metrics(text)}
     explained = set(re.findall(r"^\| `(watchdog_\w+)` \|", METRICS, re.MULTILINE))
-    assert found - explained == set(), "not in docs/metrics.md"
+    assert found - explained == set(), "not in docs/reference/metrics.md"
     assert explained - found == set(), "not in the sources"
 
 
@@ -58,7 +58,7 @@ def test_every_option_is_explained():
     explained = {
         o for line in re.findall(r"^\|.*", CONFIGURATION, re.MULTILINE) for o in re.findall(r"`--([\w-]+)", line)
     }
-    assert found - explained == set(), "not in docs/configuration.md"
+    assert found - explained == set(), "not in docs/reference/configuration.md"
     assert explained - found == set(), "not in the sources"
 
 
@@ -124,7 +124,7 @@ def test_every_dashboard_has_its_picture():
     dashboards = {
         path.stem for path in (ROOT / "charts" / "dependency-watchdog" / "dashboards" / "grafana").glob("*.json")
     }
-    pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "dashboards").iterdir()}
+    pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "reference" / "dashboards").iterdir()}
     assert set(pictures) == dashboards, "run make pictures"
     assert max(pictures.values()) < 150_000
     assert all(f"(dashboards/{name}.png)" in MONITORING for name in dashboards)
@@ -132,6 +132,7 @@ def test_every_dashboard_has_its_picture():
 
 def test_glossary_is_short():
     """Fifteen terms of our own, in one sentence each."""
-    terms = re.findall(r"^\| (\w[\w ]*) \| (.*) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    glossary = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+    terms = re.findall(r"^\| (\w[\w ]*) \| (.*) \|$", glossary, re.MULTILINE)[1:]
     assert 0 < len(terms) <= 15
     assert all(meaning.endswith(".") and ". " not in meaning for _, meaning in terms)

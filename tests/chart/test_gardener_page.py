@@ -1,4 +1,4 @@
-"""docs/gardener.md, held against the chart."""
+"""docs/how-to/landscape.md, held against the chart."""
 
 import re
 
@@ -7,7 +7,7 @@ import yaml
 from chart import GARDENLET, ROOT, of_kind, render
 from test_gardener import OF_GARDENLET
 
-PAGE = (ROOT / "docs" / "gardener.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "landscape.md").read_text()
 EXAMPLES = {
     found["kind"]: found
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

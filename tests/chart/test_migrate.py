@@ -1,4 +1,4 @@
-"""Follows docs/migrate.md word for word, on a real kube-apiserver with what gardenlet writes."""
+"""Follows docs/how-to/switch.md word for word, on a real kube-apiserver with what gardenlet writes."""
 
 import contextlib
 import re
@@ -7,7 +7,7 @@ import yaml
 from chart import NAMESPACE, ROOT, SERVICES, of_kind, render
 from test_newcomer import as_deployed
 
-PAGE = (ROOT / "docs" / "migrate.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "switch.md").read_text()
 BLOCKS = re.findall(r"^ *```sh\n(.*?)^ *```$", PAGE, re.DOTALL | re.MULTILINE)
 # pkg/component/nodemanagement/dependencywatchdog, as files of the ConfigMaps dependency-watchdog-…-config-….
 LEASE = {
@@ -103,7 +103,7 @@ def ask(section: str, run, seed, folder) -> None:
 
 def example(document: str, first: str) -> str:
     """The file in a document that begins so."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "reference" / document).read_text(), re.DOTALL)
     (found,) = [block for block in blocks if block.startswith(first)]
     assert yaml.safe_load(found)
     return found

@@ -1,4 +1,4 @@
-"""Follows docs/install.md word for word, on a real kube-apiserver."""
+"""Follows docs/how-to/install.md word for word, on a real kube-apiserver."""
 
 import contextlib
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from chart import NAMESPACE, ROOT, SERVICES
 from programs import ISSUED, wait, with_rights
 
-INSTALL = (ROOT / "docs" / "install.md").read_text()
+INSTALL = (ROOT / "docs" / "how-to" / "install.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", INSTALL, re.DOTALL | re.MULTILINE)
 
 

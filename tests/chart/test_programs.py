@@ -42,8 +42,8 @@ def test_what_the_chart_grants_is_enough_and_the_documented_calls_work(start):
 
 
 def documented_calls() -> list[list[str]]:
-    """The arguments of the calls in docs/api.md that need no certificates."""
-    text = (ROOT / "docs" / "api.md").read_text()
+    """The arguments of the calls in docs/reference/api.md that need no certificates."""
+    text = (ROOT / "docs" / "reference" / "api.md").read_text()
     blocks = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
     lines = [line for line in blocks.splitlines() if line.startswith("grpcurl ") and "$flags" not in line]
     return [[a for a in shlex.split(line)[1:] if a != "-plaintext"] for line in lines]

@@ -1,4 +1,4 @@
-"""Follows docs/quickstart.md word for word, on a kube-apiserver of its own, whose nodes are made here."""
+"""Follows docs/tutorial/quickstart.md word for word, on a kube-apiserver of its own, whose nodes are made here."""
 
 import base64
 import contextlib
@@ -12,7 +12,8 @@ from real_kubernetes import Kubernetes, assets
 from shoot import DEPENDANTS, LEASE_SECONDS, SECRET, moment
 from test_newcomer import as_deployed
 
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "quickstart.md").read_text(), re.DOTALL | re.MULTILINE)
+PAGE = (ROOT / "docs" / "tutorial" / "quickstart.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 CONTROL_PLANE, *WORKERS = "control-plane", "worker", "worker2", "worker3"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 SHOOT = "shoot--demo--own"

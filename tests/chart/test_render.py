@@ -448,7 +448,7 @@ def test_rules_are_those_of_the_file_with_the_runbook_of_the_installation():
     for alert in (alert for group in rule["spec"]["groups"] for alert in group["rules"]):
         assert (alert["labels"].pop("type"), alert["labels"].pop("visibility")) == ("seed", "operator")
     plain = (CHART / "rules" / "dependency-watchdog.yaml").read_text()
-    expected = yaml.safe_load(plain.replace("docs/runbook.md#", "https://runbooks.example.org/watchdog#"))
+    expected = yaml.safe_load(plain.replace("docs/how-to/runbook.md#", "https://runbooks.example.org/watchdog#"))
     assert rule["spec"] == expected
     elsewhere = MATRIX["operators"] | {"seed": {"gardener": False}}
     (rule,) = of_kind(render(elsewhere), "PrometheusRule").values()

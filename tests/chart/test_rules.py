@@ -10,7 +10,7 @@ from chart import CHART, ROOT
 
 RULES = CHART / "rules" / "dependency-watchdog.yaml"
 ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+RUNBOOK = (ROOT / "docs" / "how-to" / "runbook.md").read_text()
 
 # A seed on which all is well, for two and a half hours, a sample every 30 s: what its replicas expose.
 HEALTHY = {
@@ -548,7 +548,7 @@ def test_every_alert_leads_to_its_section_of_the_runbook(name):
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/how-to/runbook.md#{name.lower()}"
     section = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", RUNBOOK, re.MULTILINE | re.DOTALL)[1]
     assert re.findall(r"^\*\*(\w+)\.\*\*", section, re.MULTILINE) == ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 

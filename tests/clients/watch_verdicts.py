@@ -30,7 +30,7 @@ def connect(address, ca=None, certificate=None, key=None, server_name=None):
 
 
 class SendTimes:
-    """When the messages of one stream were sent, by the clock of this process: the recipe of docs/api.md."""
+    """When the messages of one stream were sent, by the clock of this process: the recipe of docs/reference/api.md."""
 
     def __init__(self):
         self.opened = self.seen = time.monotonic()

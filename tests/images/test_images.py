@@ -226,7 +226,7 @@ def answers(url: str) -> bool:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_registry_has_the_published_digest_and_every_architecture(registry, program):
     name = f"dependency-watchdog/{program}"
-    # As docs/install.md has it.
+    # As docs/how-to/install.md has it.
     command = ["skopeo", "copy", "--all", f"oci-archive:{IMAGES / program}.oci.tar", f"docker://{registry}/{name}:test"]
     result = subprocess.run([*command, "--dest-tls-verify=false"], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr

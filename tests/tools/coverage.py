@@ -1,4 +1,4 @@
-"""Turns the report of cargo-tarpaulin into docs/coverage.md, and says whether enough is covered."""
+"""Turns the report of cargo-tarpaulin into docs/contributing/coverage.md, and says whether enough is covered."""
 
 import json
 import sys
@@ -78,7 +78,7 @@ def main() -> int:
     page += PLACES.format(most=MOST)
     for path, hit, all_lines, missed in sorted(places):
         page += f"| {path} | {100 * hit / all_lines:.0f} % | {ranges(missed)} |\n"
-    (ROOT / "docs" / "coverage.md").write_text(page)
+    (ROOT / "docs" / "contributing" / "coverage.md").write_text(page)
     print(f"{share:.1f} % of {coverable} lines are covered")
     return 0 if share >= least else 1
 

@@ -169,7 +169,7 @@ gardenlet renders the chart, with one set of values for all seeds.
 
 {{/*
 Requests and limits of a service; takes (root, service). Memory that the values do not set follows from expectedShoots
-and the measurements of docs/performance.md, so that one replica can hold all shoots: base + perShoot in MiB.
+and the figures of docs/explanation/performance.md, so that one replica can hold all shoots: base + perShoot in MiB.
 */}}
 {{- define "watchdog.resources" -}}
 {{- $shoots := float64 (index . 0).Values.expectedShoots }}

@@ -69,7 +69,7 @@ func connect(args []string) (*grpc.ClientConn, error) {
 	}
 }
 
-// sendTimes finds when the messages of one stream were sent, by the clock of this process: the recipe of docs/api.md.
+// sendTimes finds when the messages of one stream were sent, by the clock of this process (docs/reference/api.md).
 type sendTimes struct {
 	opened, seen, first         time.Time
 	firstUptime, delay, fastest time.Duration

@@ -103,7 +103,7 @@ const OF_VERSION_0: [&str; 2] = ["probes", "services"];
 fn unknown_field(path: &[PathStep]) -> &'static str {
     match path {
         [PathStep::Key(key)] if OF_VERSION_0.contains(&key.as_str()) => {
-            "unknown field: this is a file for dependency-watchdog 0.x; docs/configuration.md has the format of today"
+            "unknown field: this is a file for dependency-watchdog 0.x; see docs/reference/configuration.md"
         }
         _ => "unknown field",
     }

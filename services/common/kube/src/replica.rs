@@ -16,7 +16,7 @@ use crate::{Identity, client, metrics};
 pub enum PermissionGrantor {
     /// The chart: all that the programs can use.
     Chart,
-    /// gardenlet, for the Go program: no Events on dependants, and no namespaces for the weeder (ADR 0032).
+    /// gardenlet, for the Go program: no Events on dependants, and no namespaces for the weeder (ADR 0004).
     Gardenlet,
 }
 

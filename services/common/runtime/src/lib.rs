@@ -41,6 +41,6 @@ pub mod work_queue;
 pub use watchdog_client::{backoff, failure, grpc_client};
 
 /// The allocator of every program that links this crate. A service probes or writes a thousand times a second from
-/// several threads; what that saves against the C library's is in docs/performance.md.
+/// several threads; what that saves against the C library's is in docs/explanation/performance.md.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

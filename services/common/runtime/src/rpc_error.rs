@@ -8,7 +8,7 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 /// The domain of every [`ErrorReason`].
 pub const DOMAIN: &str = "dependency-watchdog.gardener.cloud";
 
-/// Why a request failed. The names are part of the API: docs/api.md lists them, and clients compare them.
+/// Why a request failed. The names are part of the API: docs/reference/api.md lists them, and clients compare them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorReason {
     /// A field has a value that it cannot have.
@@ -134,13 +134,13 @@ mod tests {
 
     #[test]
     fn every_reason_is_documented_with_its_code() {
-        let page = include_str!("../../../../docs/api.md");
+        let page = include_str!("../../../../docs/reference/api.md");
         for reason in ErrorReason::ALL {
             let (name, code, _) = reason.parts();
             let row = format!("| `{name}` | `{}` |", crate::rpc_metrics::code_label(code));
             assert!(
                 page.contains(&row),
-                "docs/api.md has no row that begins with {row}"
+                "docs/reference/api.md has no row that begins with {row}"
             );
         }
     }

@@ -4,7 +4,7 @@
 //! kube-controller-manager renews its own Lease every two seconds and works only while it can. So while the revision of
 //! an API server's data stands still, neither kubelets nor kube-controller-manager can write, and silence proves
 //! nothing. A prober looks from time to time. The span between two lists counts if the revision grew in it and nothing
-//! says that the API server was away. docs/safety.md has the argument and the figures.
+//! says that the API server was away. docs/explanation/safety.md has the argument and the figures.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);
 
 /// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
 /// those of other shoots: a process that wakes once for many probes spends half of what it would if it woke for each
-/// (measured, see docs/performance.md). This is the longest tick.
+/// (measured, see docs/explanation/performance.md). This is the longest tick.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// A tick is at most this share of the interval, so that no shoot is probed much more often than configured.
@@ -23,7 +23,7 @@ const SHARE: u32 = 8;
 const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 
 /// About this many probes may meet at one tick. Two cores need some 15 ms for them (at 100 to 200 us each, see
-/// docs/performance.md), and a crossing may have to wait for that.
+/// docs/explanation/performance.md), and a crossing may have to wait for that.
 const MEET: u128 = 150;
 
 /// This many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that
@@ -38,7 +38,7 @@ const TENSE: Duration = Duration::from_secs(1);
 const LOST: Duration = Duration::from_secs(2);
 
 /// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: a quarter to half of a core (at
-/// 100 to 200 us each, see docs/performance.md).
+/// 100 to 200 us each, see docs/explanation/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
 
 /// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A

@@ -100,7 +100,7 @@ fn kube_controller_manager_confirms_every_loss_verdict() {
     );
 }
 
-/// False verdicts that nobody outside can prevent stay as rare as docs/safety.md says.
+/// False verdicts that nobody outside can prevent stay as rare as docs/explanation/safety.md says.
 #[test]
 fn false_verdicts_that_nobody_can_prevent_are_rare() {
     let page = setting("SAFETY_PAGE");

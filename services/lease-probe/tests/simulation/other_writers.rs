@@ -6,7 +6,7 @@ use crate::random::{Micros, Random, SECOND};
 use crate::script::{RUN_UP, ShootHistory, ShootScript};
 use crate::timeline::{Behaviour, Client, ServerTimeline};
 
-/// An API server renews its identity Lease this often. Measured: docs/safety.md.
+/// An API server renews its identity Lease this often. Measured: docs/explanation/safety.md.
 const IDENTITY_PERIOD: Micros = 10 * SECOND;
 
 /// `--leader-elect-retry-period`, and the time-out of its client.

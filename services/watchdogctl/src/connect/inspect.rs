@@ -17,7 +17,7 @@ use crate::render::check::ReplicaFacts;
 /// A replica answers within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The metadata of answers: see docs/api.md.
+/// The metadata of answers: see docs/reference/api.md.
 const REPLICA: &str = "watchdog-replica";
 const VERSION: &str = "watchdog-version";
 const BLOCKER: &str = "watchdog-blocker";

@@ -1,4 +1,4 @@
-//! docs/acceptance.md: what the suite plays, and how the last run went.
+//! docs/contributing/acceptance.md: what the suite plays, and how the last run went.
 
 use std::fmt::Write;
 
@@ -25,10 +25,10 @@ One suite says whether the product does its job: the field's scenarios and the f
 in-memory sandbox and on real kube-apiservers with etcd, with the three services started as their users start them.
 `make acceptance` plays everything and writes this page; `make test` plays everything too.
 
-Each scenario is a file under [tests/e2e/scenarios](../tests/e2e/scenarios) that says in a few lines what happens and
+Each scenario is a file under [tests/e2e/scenarios](../../tests/e2e/scenarios) that says in a few lines what happens and
 what must be. After each of them, and after each fault, the recorded history of the shoot is judged by the safety
-invariants S1 to S4 and S6 ([tests/support/src/history](../tests/support/src/history)). S5 is about several
-coordinators, which the tests of [replicas](../tests/e2e/tests/replicas) and chaos have.
+invariants S1 to S4 and S6 ([tests/support/src/history](../../tests/support/src/history)). S5 is about several
+coordinators, which the tests of [replicas](../../tests/e2e/tests/replicas) and chaos have.
 
 Time is scaled: a grace period of 40 s is 10 s on the sandbox and 16 s on real API servers. Durations below are those of
 the run, on a machine with two cores, preparation included; many scenarios are played at once.
@@ -46,7 +46,7 @@ const FAULTS: &str = "\
 Each fault strikes while one shoot is being lost, another one recovers, a third one is calm, and crashed pods wait for
 their Service; it lasts for a grace period where it does not end by itself. Afterwards the invariants hold, all is down
 that should be and up that should be, and no service has more tasks, file descriptors or memory than before. Services
-that are killed at random times: [tests/e2e/tests/nightly/chaos.rs](../tests/e2e/tests/nightly/chaos.rs).
+that are killed at random times: [tests/e2e/tests/nightly/chaos.rs](../../tests/e2e/tests/nightly/chaos.rs).
 ";
 
 /// The whole page.
@@ -60,7 +60,7 @@ pub fn render(runs: &Runs) -> String {
         let number = scenario.number();
         let _ = writeln!(
             page,
-            "| {number} | [{}](../tests/e2e/scenarios/{}). {} | {} | {} |",
+            "| {number} | [{}](../../tests/e2e/scenarios/{}). {} | {} | {} |",
             scenario.title(),
             scenario.file,
             scenario.text(),

@@ -1,4 +1,4 @@
-//! Writes docs/acceptance.md from what the last runs left behind.
+//! Writes docs/contributing/acceptance.md from what the last runs left behind.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn main() -> anyhow::Result<()> {
         sandbox_faults: Results::load("sandbox-faults")?,
         real_faults: Results::load("real-faults")?,
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/acceptance.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contributing/acceptance.md");
     std::fs::write(path, render(&runs))?;
     Ok(())
 }

@@ -159,7 +159,7 @@ async fn incident_line_is_the_documented_one(coordinator: &Service) {
         .wait_for_line(MESSAGE, BOUND, ended)
         .await
         .unwrap();
-    let page = include_str!("../../../../docs/monitoring.md");
+    let page = include_str!("../../../../docs/reference/monitoring.md");
     let documented = page.lines().find(|line| line.contains(MESSAGE)).unwrap();
     // In their order; no value is an object or a list.
     let keys = |line: &str| -> Vec<String> {

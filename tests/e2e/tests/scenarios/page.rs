@@ -1,4 +1,4 @@
-//! docs/acceptance.md names every scenario there is, and the suite plays every file there is.
+//! docs/contributing/acceptance.md names every scenario there is, and the suite plays every file there is.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn root() -> &'static Path {
 
 #[test]
 fn every_scenario_is_played_and_has_a_row() {
-    let page = std::fs::read_to_string(root().join("docs/acceptance.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/contributing/acceptance.md")).unwrap();
     let mut files: Vec<String> = std::fs::read_dir(root().join("tests/e2e/scenarios"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -22,7 +22,7 @@ fn every_scenario_is_played_and_has_a_row() {
     assert_eq!(files, played);
     for scenario in scenarios::ALL {
         let row = format!(
-            "| {} | [{}](../tests/e2e/scenarios/{}). {} |",
+            "| {} | [{}](../../tests/e2e/scenarios/{}). {} |",
             scenario.number(),
             scenario.title(),
             scenario.file,
@@ -30,7 +30,7 @@ fn every_scenario_is_played_and_has_a_row() {
         );
         assert!(
             page.contains(&row),
-            "make acceptance: docs/acceptance.md lacks {row}"
+            "make acceptance: docs/contributing/acceptance.md lacks {row}"
         );
     }
     let numbers = scenarios::ALL
@@ -44,12 +44,12 @@ fn every_scenario_is_played_and_has_a_row() {
 
 #[test]
 fn every_fault_has_a_row() {
-    let page = std::fs::read_to_string(root().join("docs/acceptance.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/contributing/acceptance.md")).unwrap();
     for fault in FaultKind::SANDBOX.iter().chain(&FaultKind::REAL) {
         let row = format!("| {} |", fault.title());
         assert!(
             page.contains(&row),
-            "make acceptance: docs/acceptance.md lacks {row}"
+            "make acceptance: docs/contributing/acceptance.md lacks {row}"
         );
     }
 }

@@ -214,7 +214,7 @@ impl LeaderElection {
         let (lease, seconds) = (self.config.lease, held_for.as_secs());
         let why = format!(
             "{holder} holds the Lease {}/{lease} for another {seconds} s, so no process leads: give the Lease back \
-             (docs/migrate.md)",
+             (docs/how-to/switch.md)",
             self.config.namespace
         );
         tracing::warn!(
