@@ -1,4 +1,4 @@
-"""docs/how-to/landscape.md, held against the chart."""
+"""docs/how-to/landscape.md and docs/reference/chart.md, compared with the chart."""
 
 import re
 
@@ -8,6 +8,7 @@ from chart import GARDENLET, ROOT, of_kind, render
 from test_gardener import OF_GARDENLET
 
 PAGE = (ROOT / "docs" / "how-to" / "landscape.md").read_text()
+CHART_PAGE = (ROOT / "docs" / "reference" / "chart.md").read_text()
 EXAMPLES = {
     found["kind"]: found
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -44,7 +45,7 @@ def test_examples_name_the_same_chart_and_each_other():
 
 
 def test_the_table_of_sizes_is_that_of_the_chart():
-    rows = re.findall(r"^\| ([\d,]+) \| (\d+), (\d+) \| (\d+), (\d+) \| (\d+), (\d+) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+), (\d+) \| (\d+), (\d+) \| (\d+), (\d+) \|$", CHART_PAGE, re.MULTILINE)
     assert len(rows) == 5
     for shoots, *sizes in rows:
         deployments = of_kind(render({"expectedShoots": int(shoots.replace(",", ""))}), "Deployment")

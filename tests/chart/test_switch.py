@@ -8,7 +8,10 @@ from chart import NAMESPACE, ROOT, SERVICES, of_kind, render
 from test_newcomer import as_deployed
 
 PAGE = (ROOT / "docs" / "how-to" / "switch.md").read_text()
-BLOCKS = re.findall(r"^ *```sh\n(.*?)^ *```$", PAGE, re.DOTALL | re.MULTILINE)
+LANDSCAPE = (ROOT / "docs" / "how-to" / "landscape.md").read_text()
+BLOCKS, LANDSCAPE_BLOCKS = (
+    re.findall(r"^ *```sh\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE) for page in (PAGE, LANDSCAPE)
+)
 # pkg/component/nodemanagement/dependencywatchdog, as files of the ConfigMaps dependency-watchdog-…-config-….
 LEASE = {
     "apiVersion": "coordination.k8s.io/v1",
@@ -74,7 +77,7 @@ def test_the_document_leads_to_the_switch_and_back(seed, releases, kinds, desk):
 
 
 def test_on_a_landscape_the_annotation_of_a_seed_switches_both_programs_and_back():
-    (annotation,) = re.findall(r"annotate seed SEED --overwrite (\S+)=protect$", BLOCKS[-1], re.MULTILINE)
+    (annotation,) = re.findall(r"annotate seed SEED --overwrite (\S+)=protect$", LANDSCAPE_BLOCKS[-1], re.MULTILINE)
     for mode in "protect", "observe":
         gardener = {"seed": {"annotations": {annotation: mode}}}
         deployments = of_kind(render({"mode": "observe", "gardener": gardener}), "Deployment")
@@ -83,7 +86,7 @@ def test_on_a_landscape_the_annotation_of_a_seed_switches_both_programs_and_back
 
 def test_nothing_that_gardenlet_manages_is_changed_by_hand():
     """Its ManagedResources and what is in them: a change by hand is reverted, or reported as an unhealthy Seed."""
-    changes = re.findall(r"kubectl (?:-n \S+ )?((?:patch|scale|annotate|label|edit|apply|delete) \S+)", "".join(BLOCKS))
+    changes = re.findall(r"kubectl (?:-n \S+ )?((?:patch|scale|annotate|label|edit|apply|delete) \S+)", "".join(BLOCKS + LANDSCAPE_BLOCKS))
     assert changes == ["patch seed", "patch lease", "patch lease", "patch seed", "annotate seed"]
 
 
