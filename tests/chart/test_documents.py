@@ -25,6 +25,64 @@ def test_links_lead_somewhere(document):
             assert anchor in {slug(line) for line in re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE)}, target
 
 
+def test_the_index_links_every_page():
+    pages = {path for path in DOCUMENTS if path.is_relative_to(ROOT / "docs") and path.name != "README.md"}
+    for index in DOCUMENTS:
+        if index.name == "README.md" and index.is_relative_to(ROOT / "docs"):
+            links = re.findall(r"\]\(([\w./-]+)", index.read_text())
+            pages -= {(index.parent / target).resolve() for target in links}
+    assert pages == set()
+
+
+def test_decisions_are_few_short_and_in_their_index():
+    folder = ROOT / "docs" / "explanation" / "adr"
+    decisions = sorted(folder.glob("0*.md"))
+    assert len(decisions) <= 20
+    index = (folder / "README.md").read_text()
+    for path in decisions:
+        text = path.read_text()
+        title = re.match(r"# (\d{4}) (.+)", text)
+        assert f"| [{title[1]}]({path.name}) | {title[2]} |" in index and path.name.startswith(title[1])
+        parts = re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE)
+        assert parts == ["Context", "Decision", "Consequences"], path.name
+        assert len(text.split()) <= 500, f"{path.name} is longer than a page"
+
+
+def test_paths_and_decisions_that_the_tree_names_exist():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    decisions = {path.name[:4] for path in (ROOT / "docs" / "explanation" / "adr").glob("0*.md")}
+    for name in listed.stdout.split("\0"):
+        # Names of Gardener's documents, and of documents that do not exist.
+        if not (ROOT / name).is_file() or name in ("tests/chart/test_gardener.py", "tests/chart/test_language.py"):
+            continue
+        try:
+            text = (ROOT / name).read_text()
+        except UnicodeDecodeError:
+            continue
+        for path in re.findall(r"(?<![\w/-])docs/[\w./-]*\w", text):
+            assert (ROOT / path).exists(), f"{name} names {path}"
+        for number in re.findall(r"\bADR\s+(\d{4})\b", text):
+            assert number in decisions, f"{name} names ADR {number}"
+
+
+def test_spelling_is_that_of_the_united_states():
+    british = re.compile(
+        r"\b(?:behaviour|colour|flavour|neighbour|favour|licence|centre|grey|misspelt"
+        r"|(?:un)?synchronis|optimis|serialis|initialis|recognis|authoris|organis|normalis|minimis|maximis)\w*",
+        re.IGNORECASE,
+    )
+    for document in DOCUMENTS:
+        text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", document.read_text())
+        # Generated from the protos.
+        if document.name != "api-reference.md":
+            assert british.findall(text) == [], document.name
+
+
+def test_the_changelog_counts_the_alerts():
+    rules = (ROOT / "charts" / "dependency-watchdog" / "rules" / "dependency-watchdog.yaml").read_text()
+    assert f" {rules.count('- alert:')} alerts" in (ROOT / "CHANGELOG.md").read_text()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_sources_that_are_named_exist(document):
     for named in re.findall(r"`([\w./-]+\.rs)`", document.read_text()):

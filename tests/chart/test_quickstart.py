@@ -40,7 +40,7 @@ def cluster(tmp_path_factory):
 
 def test_the_document_leads_to_a_meltdown_that_is_prevented(cluster, fitting, tmp_path):
     run = on_desk(cluster, fitting, tmp_path)
-    seed, nodes, release, _look, _meltdown, _end = BLOCKS
+    _build, seed, nodes, release, _look, _meltdown, _end = BLOCKS
     run(seed)
     run(nodes)
     to_this_machine(cluster)

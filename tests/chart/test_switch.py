@@ -86,7 +86,8 @@ def test_on_a_landscape_the_annotation_of_a_seed_switches_both_programs_and_back
 
 def test_nothing_that_gardenlet_manages_is_changed_by_hand():
     """Its ManagedResources and what is in them: a change by hand is reverted, or reported as an unhealthy Seed."""
-    changes = re.findall(r"kubectl (?:-n \S+ )?((?:patch|scale|annotate|label|edit|apply|delete) \S+)", "".join(BLOCKS + LANDSCAPE_BLOCKS))
+    scripts = "".join(BLOCKS + LANDSCAPE_BLOCKS)
+    changes = re.findall(r"kubectl (?:-n \S+ )?((?:patch|scale|annotate|label|edit|apply|delete) \S+)", scripts)
     assert changes == ["patch seed", "patch lease", "patch lease", "patch seed", "annotate seed"]
 
 
