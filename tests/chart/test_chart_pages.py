@@ -51,3 +51,29 @@ def test_the_table_of_sizes_is_that_of_the_chart():
         deployments = of_kind(render({"expectedShoots": int(shoots.replace(",", ""))}), "Deployment")
         found = [d["spec"]["template"]["spec"]["containers"][0]["resources"] for d in deployments.values()]
         assert [f"{size}Mi" for size in sizes] == [r[kind]["memory"] for r in found for kind in ("requests", "limits")]
+
+
+def test_the_table_of_permissions_is_that_of_the_chart():
+    resources = {
+        "Clusters": ["clusters"],
+        "Machines": ["machines"],
+        "Secrets": ["secrets"],
+        "resources": ["deployments"],
+        "EndpointSlices;": ["endpointslices", "endpoints"],
+        "Pods": ["pods"],
+        "Events": ["events"],
+    }
+    granted, documented = {}, {}
+    for name, role in of_kind(render({}), "ClusterRole").items():
+        for rule in role["rules"]:
+            for resource in rule["resources"]:
+                granted[name.split(":")[-1], resource] = set(rule["verbs"])
+    section = CHART_PAGE.split("## Permissions")[1].split("\n## ")[0]
+    lines = re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
+    head, _, *rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    for subject, *cells in rows:
+        for resource in resources.get(subject.split()[0], []):
+            for program, cell in zip(head[1:], cells):
+                if cell:
+                    documented[program, resource] = set(cell.split(";")[0].split(", "))
+    assert documented == granted

@@ -132,6 +132,56 @@ def test_every_field_is_explained():
             assert re.search(rf"[`.,]{name}[`,.]", CONFIGURATION), name
 
 
+def constant(file: str, name: str) -> str:
+    """The value of a constant, or the fields of one that is a struct."""
+    return re.search(rf"const {name}: [^=]+= (.*?);\n", SOURCES[ROOT / "services" / file], re.DOTALL)[1]
+
+
+def count(file: str, name: str) -> str:
+    """A number, or a duration in seconds."""
+    (number, *_) = re.findall(r"\d+", constant(file, name).replace("_", ""))
+    return f"{int(number):,}"
+
+
+def quota(file: str, name: str) -> list[str]:
+    """The fields of a quota that are set."""
+    return [f"{int(number):,}" for number in re.findall(r"\w+: (\d+),", constant(file, name))]
+
+
+def test_fixed_limits_are_those_of_the_code():
+    runtime, kube = "common/runtime/src", "common/kube/src"
+    coordinator, probe = "scaling-coordinator/src", "lease-probe/src"
+    connections = quota(f"{runtime}/accept.rs", "CONNECTIONS") + quota(f"{runtime}/accept.rs", "PLAINTEXT_CONNECTIONS")
+    calls = quota(f"{runtime}/rpc_limits.rs", "RPCS") + quota(f"{runtime}/rpc_limits.rs", "PLAINTEXT_RPCS")
+    streams = quota("common/watch-stream/src/stream.rs", "STREAMS")
+    members, lease = f"{kube}/members/mod.rs", f"{kube}/members/table.rs"
+    wait = count(f"{coordinator}/domain/decision.rs", "CONFIRMATION_WAIT")
+    scaling = count(f"{coordinator}/controller/limiter.rs", "MAX_REQUESTS")
+    weeding = count("weeder/src/controller/worker.rs", "MAX_REQUESTS")
+    recoveries = count("weeder/src/domain/recovery.rs", "MAX_RECOVERIES")
+    passed_on = count(f"{kube}/leadership/forward.rs", "MAX_CALLS")
+    unknown = [count(f"{runtime}/accept.rs", name) for name in ("MAX_STRANGERS", "MAX_STRANGERS_PER_ADDRESS")]
+    rows = [
+        f"| connections | {' | '.join(connections)} |",
+        f"| calls and streams | {' | '.join(calls)} |",
+        f"| Watch streams | {' | '.join([*streams, streams[-1]])} |",
+        f"| time for the older of two contrary verdicts | {wait} s |",
+        f"| concurrent requests | scaling-coordinator {scaling}, weeder {weeding} |",
+        f"| recoveries of a service that delete | {recoveries} in a minute |",
+        f"| membership of lease-probe | Lease {count(lease, 'LEASE_DURATION')} s, renewed and listed every "
+        f"{count(members, 'INTERVAL')} s; {count(lease, 'MAX_MEMBERS')} replicas |",
+        f"| calls and streams that a standby passes on at once | {passed_on} |",
+        f"| unproven or refused connections; of one address | {'; '.join(unknown)}. ",
+    ]
+    for row in rows:
+        assert f"\n{row}" in CONFIGURATION, row
+    renewals = f"{probe}/domain/renewals.rs"
+    silent = int(count(renewals, "DEFAULT_RENEW_INTERVAL")) + int(count(renewals, "TWO_TIMEOUTS"))
+    expiry = f"`max(0.75 × grace, min({silent} s, grace − {count(renewals, 'DETECTION_RESERVE')} s))`"
+    pages = [path.name for path in DOCUMENTS if expiry in path.read_text()]
+    assert {"configuration.md", "gardener.md", "0001-silence-is-proven-by-what-was-written.md"} <= set(pages)
+
+
 def test_calls_and_values_of_the_apis_exist():
     protos = "".join(path.read_text() for path in (ROOT / "proto").rglob("*.proto"))
     for document in DOCUMENTS:
