@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-chart test-rest fuzz lint fmt build image release chart-package audit bench \
   bench-fleet bench-check bench-profile pictures acceptance soak safety coverage nightly
+.PHONY: lint-workflows cli-archive release-cli release-notes publish publish-sign
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -77,6 +78,11 @@ lint: ## Formatting, clippy, protos, language, REUSE, and the licences, sources 
 	cargo shear
 	reuse lint --quiet || { reuse lint; exit 1; }
 
+lint-workflows: ## Check the GitHub workflows with actionlint; needs GitHub, where its package fetches the program
+	tests/tools/setup lint >/dev/null
+	. tests/tools/lib.sh && environment="$$(python_environment)" && \
+	  pip_install "$$environment" tests/tools/actionlint.txt && "$$environment/bin/actionlint"
+
 fmt: ## Format Rust and protos
 	tests/tools/setup lint >/dev/null
 	cargo fmt --all
@@ -92,6 +98,26 @@ image: ## Build and test all images for amd64 and arm64 (ARCHS=…), without a c
 
 release: ## Build a release from the checked-out tag, for images/attest sign. SOURCE_URL=…
 	images/release
+
+release-cli: ## Add watchdogctl for Linux and macOS and its krew manifest to the release of make release. SOURCE_URL=…
+	.github/publish add-cli $(RELEASE) $(TARGET)/watchdogctl $(or $(SOURCE_URL),$(error set SOURCE_URL))
+
+release-notes: ## Print the changelog of this version
+	@.github/publish notes
+
+cli-archive: ## Build watchdogctl for TRIPLE=aarch64-apple-darwin or another one and pack it for release-cli
+	rustup target add $(or $(TRIPLE),$(error set TRIPLE))
+	CARGO_PROFILE_RELEASE_STRIP=symbols cargo build --locked --release --package watchdogctl --target $(TRIPLE)
+	.github/publish pack $(TARGET)/$(TRIPLE)/release/watchdogctl $(TRIPLE) $(TARGET)/watchdogctl
+
+# Where images/release puts a release.
+RELEASE := target/release-files
+
+publish: ## Copy the images and the chart of a release to REGISTRY=registry.example.org/project; needs skopeo
+	.github/publish push $(RELEASE) $(or $(REGISTRY),$(error set REGISTRY))
+
+publish-sign: ## Sign what make publish has copied, and attach provenance and bills of materials; needs cosign
+	.github/publish sign $(RELEASE) $(or $(REGISTRY),$(error set REGISTRY))
 
 chart-package: ## Pack the chart into target/charts: an archive for Helm, and an OCI archive for any registry
 	tests/tools/setup lint >/dev/null
