@@ -2,6 +2,9 @@
 
 import base64
 import datetime
+import http.client
+import threading
+import time
 
 from programs import wait
 from real_kubernetes import Kubernetes
@@ -24,6 +27,8 @@ RULES = {
 }
 # A quarter of it passes before a Lease that is old when it is first seen counts.
 LEASE_SECONDS = 4
+# As often as the components of a control plane renew the Leases of their elections.
+ELECTION_SECONDS = 2
 
 
 class Shoot:
@@ -37,6 +42,20 @@ class Shoot:
             spec = {"holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": moment(-600)}
             api.create(_leases(), {"metadata": {"name": node}, "spec": spec})
         self._plant()
+        threading.Thread(target=self._elect, daemon=True).start()
+
+    def _elect(self) -> None:
+        """What kube-controller-manager writes for its election. Without writes of anybody, silence proves nothing."""
+        leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+        lease = {"metadata": {"name": "kube-controller-manager"}, "spec": {"holderIdentity": "one"}}
+        self.api.create(leases, lease)
+        try:
+            while True:
+                self.api.merge(f"{leases}/kube-controller-manager", {"spec": {"renewTime": moment(0)}})
+                time.sleep(ELECTION_SECONDS)
+        except (OSError, http.client.HTTPException):
+            # The API server has ended, and the tests with it.
+            return
 
     def _grant(self) -> None:
         # The API server makes the namespace by itself, soon.

@@ -7,5 +7,4 @@
 
 pub mod args;
 mod go_flags;
-mod in_process;
 pub mod roles;

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use lease_probe::app::Sharing;
+use scaling_coordinator::app::VerdictSource;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::leadership::Leadership;
-use watchdog_kube::members::Members;
 use watchdog_kube::replica::Replica;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::grpc_server::Api;
@@ -16,10 +16,8 @@ use watchdog_runtime::listeners::listen;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::telemetry::LogLevel;
-use watchdog_watch_stream::replicas::ReplicaEndpoints;
 
 use crate::args::{DropInOptions, Services};
-use crate::in_process;
 
 /// The Lease of the Go program's prober, which gardenlet grants by this name.
 const PROBER_LEASE: &str = "dwd-prober-leader-election";
@@ -84,48 +82,11 @@ fn start_prober(
     routes: &mut RoutesBuilder,
 ) -> anyhow::Result<Collectors> {
     let (lease_probe, coordinator) = configs;
-    let (membership, leader) = follow_leader(base, replica.leadership());
-    let probing = Replica {
-        seed: replica.seed.clone(),
-        membership,
-        granted_by: replica.granted_by,
-        permissions: replica.permissions.clone(),
-        leader: Some(leader),
-    };
-    let verdicts = lease_probe::app::start(base, &probing, lease_probe, routes)?;
-    let channel = in_process::channel(base, routes.clone())?;
-    let lease_probes = ReplicaEndpoints::single(base.identity.clone(), channel);
-    let scaling = scaling_coordinator::app::start(base, replica, coordinator, lease_probes, routes)?;
-    Ok(vec![verdicts, scaling])
-}
-
-/// The members of lease-probe, which has no Leases of its own here: this replica alone, and only while it leads. And
-/// the name of the leader.
-fn follow_leader(
-    base: &ServiceBuilder,
-    leadership: &Leadership,
-) -> (watch::Receiver<Members>, watch::Receiver<Option<Arc<str>>>) {
-    let (members, names) = (watch::Sender::new(Members::new()), watch::Sender::new(None));
-    let followed = (members.subscribe(), names.subscribe());
-    let (me, mut leader, stop) = (
-        base.identity.clone(),
-        leadership.leader(),
-        base.draining.clone(),
-    );
-    base.tasks.critical("members", async move {
-        loop {
-            let name = leader.borrow_and_update().clone().map(|leader| leader.name);
-            let leads = name.as_ref() == Some(&me);
-            // Before the name: who reads that this replica leads finds that it probes.
-            members.send_replace(leads.then(|| (me.clone(), Arc::from(""))).into_iter().collect());
-            names.send_replace(name);
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                changed = leader.changed() => changed?,
-            }
-        }
-    });
-    followed
+    let probing = replica.clone().map(Sharing::Leader);
+    let (collector, verdicts) = lease_probe::app::start(base, &probing, lease_probe, routes)?;
+    let verdicts = VerdictSource::InProcess(verdicts);
+    let scaling = scaling_coordinator::app::start(base, replica, coordinator, verdicts, routes)?;
+    Ok(vec![collector, scaling])
 }
 
 /// Binds the port of the Go program's health endpoints.

@@ -7,6 +7,8 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
+use watchdog_kube::leadership::forward::ForwardToLeader;
+use watchdog_kube::leadership::{Leader, Leadership};
 use watchdog_kube::members::Members;
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
@@ -50,7 +52,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
     let replica = Replica::join_members(&base, SERVICE).await?;
     let mut routes = RoutesBuilder::default();
-    let collector = start(&base, &replica, config, &mut routes)?;
+    let (collector, _) = start(&base, &replica.map(Sharing::Members), config, &mut routes)?;
     let api = Api {
         routes,
         service_names: &[GRPC_SERVICE],
@@ -59,17 +61,26 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     base.serve(api, vec![collector])
 }
 
+/// How the replicas share the shoots of the seed.
+#[derive(Clone)]
+pub enum Sharing {
+    /// Each shoot has two witnesses among the live members.
+    Members(watch::Receiver<Members>),
+    /// In the place of the Go program, which has one Lease: the leader probes all of them.
+    Leader(Leadership),
+}
+
 /// Starts all parts of this replica except its servers. Adds the gRPC service to the routes and returns the collector
-/// of /metrics.
+/// of /metrics, and the verdicts.
 ///
 /// # Errors
 /// When the traces cannot be sent.
 pub fn start(
     base: &ServiceBuilder,
-    replica: &Replica<watch::Receiver<Members>>,
+    replica: &Replica<Sharing>,
     config: Config,
     routes: &mut RoutesBuilder,
-) -> anyhow::Result<Arc<dyn Collector>> {
+) -> anyhow::Result<(Arc<dyn Collector>, MergedView<pb::Verdict>)> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
@@ -91,7 +102,10 @@ pub fn start(
     });
     let verdicts = StateStore::new();
     let view = MergedView::new(base.identity.clone());
-    let members = follow_members(base, replica, &view);
+    let members = match &replica.membership {
+        Sharing::Members(members) => follow_members(base, members.clone(), &view),
+        Sharing::Leader(leadership) => follow_leader(base, leadership.leader()),
+    };
     let is_witness = {
         let (members, me) = (members.clone(), base.identity.clone());
         Arc::new(move |shoot: &str| members.borrow().is_witness(&me, shoot))
@@ -121,20 +135,29 @@ pub fn start(
         shared.clock,
     );
     let service = LeaseProbeApi {
-        verdicts: view,
+        verdicts: view.clone(),
         is_unknown: {
             let manager = manager.clone();
             Box::new(move |shoot: &str| manager.is_unknown(shoot))
         },
         streams: Streams::new(base.draining.clone()),
     };
-    routes.add_service(LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
-    Ok(Arc::new(VerdictCollector {
+    let service = LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
+    match &replica.membership {
+        Sharing::Members(_) => routes.add_service(service),
+        Sharing::Leader(leadership) => routes.add_service(ForwardToLeader::new(
+            service,
+            leadership.clone(),
+            base.peer_dialer(SERVICE),
+        )),
+    };
+    let collector = VerdictCollector {
         manager,
         verdicts,
         shared,
         members,
-    }))
+    };
+    Ok((Arc::new(collector), view))
 }
 
 /// A task that never fails, as a critical one.
@@ -146,7 +169,7 @@ async fn endless(task: impl Future<Output = ()>) -> anyhow::Result<()> {
 /// Watches the seed, and checks the permissions for that.
 fn spawn_watches(
     base: &ServiceBuilder,
-    replica: &Replica<watch::Receiver<Members>>,
+    replica: &Replica<Sharing>,
     manager: &Arc<ProberManager>,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) {
@@ -177,11 +200,11 @@ fn spawn_watches(
 /// Follows the live members, and which of them answer.
 fn follow_members(
     base: &ServiceBuilder,
-    replica: &Replica<watch::Receiver<Members>>,
+    mut members: watch::Receiver<Members>,
     view: &MergedView<pb::Verdict>,
 ) -> watch::Receiver<LiveMembers> {
     let (live, receiver) = watch::channel(LiveMembers::default());
-    let (mut members, mut answering) = (replica.membership.clone(), view.answering());
+    let mut answering = view.answering();
     let (me, stop) = (base.identity.clone(), base.draining.clone());
     let follow = async move {
         loop {
@@ -205,10 +228,38 @@ fn follow_members(
     receiver
 }
 
-/// Merges the verdicts of this replica with those of the others.
+/// Follows who leads: this replica alone, or nobody here.
+fn follow_leader(
+    base: &ServiceBuilder,
+    mut leader: watch::Receiver<Option<Leader>>,
+) -> watch::Receiver<LiveMembers> {
+    let (live, receiver) = watch::channel(LiveMembers::default());
+    let (me, stop) = (base.identity.clone(), base.draining.clone());
+    let follow = async move {
+        loop {
+            let leads = leader
+                .borrow_and_update()
+                .as_ref()
+                .is_some_and(|leader| leader.name == me);
+            let current = LiveMembers::new(leads.then(|| (me.clone(), true)));
+            publish_if_changed(&live, &current);
+            // The election ends with the process.
+            if leader.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    };
+    base.tasks.critical("witnesses", async move {
+        stop.run_until_cancelled(follow).await;
+        Ok(())
+    });
+    receiver
+}
+
+/// Merges the verdicts of this replica with those of the others, where there are any to ask.
 fn merge(
     base: &ServiceBuilder,
-    replica: &Replica<watch::Receiver<Members>>,
+    replica: &Replica<Sharing>,
     view: &MergedView<pb::Verdict>,
     members: watch::Receiver<LiveMembers>,
     verdicts: &VerdictStore,
@@ -216,7 +267,6 @@ fn merge(
     clock: Clock,
 ) {
     let (exists, filled) = (manager.clone(), manager.clone());
-    let (leader, me) = (replica.leader.clone(), base.identity.clone());
     let own = OwnItems {
         store: verdicts.clone(),
         encode: move |shoot: &String, verdict: &Verdict| {
@@ -225,13 +275,14 @@ fn merge(
         key: String::clone,
         exists: move |shoot: &String| !exists.is_unknown(shoot),
         is_filled: move |has: &dyn Fn(&String) -> bool| {
-            // A standby probes nothing, so it has all of its items.
-            let stands_by = leader
-                .as_ref()
-                .is_some_and(|leader| leader.borrow().as_ref() != Some(&me));
-            (stands_by || !members.borrow().is_empty()) && filled.all_witnessed(has)
+            !members.borrow().is_empty() && filled.all_witnessed(has)
         },
     };
-    let peers = ReplicaEndpoints::new(replica.membership.clone(), base.peer_dialer(SERVICE));
-    view.spawn(base, own, peers.led_by(replica.leader.clone()));
+    match &replica.membership {
+        Sharing::Members(members) => {
+            let peers = ReplicaEndpoints::new(members.clone(), base.peer_dialer(SERVICE));
+            view.spawn(base, own, peers);
+        }
+        Sharing::Leader(leadership) => view.spawn_led(base, own, leadership.subscribe()),
+    }
 }

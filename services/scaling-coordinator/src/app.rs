@@ -10,6 +10,7 @@ use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
+use watchdog_proto::probe::v1::Verdict;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -40,7 +41,7 @@ use crate::controller::inputs::{DecisionInputs, ModeSource};
 use crate::controller::traces::Traces;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::history::{HistoryLimits, ShootEvent};
-use crate::domain::overview::{Overview as _, ShootScaling};
+use crate::domain::overview::ShootScaling;
 use crate::grpc::convert;
 use crate::grpc::service::ScalingApi;
 use crate::metrics;
@@ -77,7 +78,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tls: base.tls.as_ref().map(Tls::client),
         server_name: config.server_name.clone(),
     };
-    let lease_probes = ReplicaEndpoints::new(addresses, dialer);
+    let lease_probes = VerdictSource::Replicas(ReplicaEndpoints::new(addresses, dialer));
     let mut routes = RoutesBuilder::default();
     let collector = start(&base, &replica, config, lease_probes, &mut routes)?;
     let api = Api {
@@ -86,6 +87,14 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     };
     base.serve(api, vec![collector])
+}
+
+/// Where the verdicts come from.
+pub enum VerdictSource {
+    /// The replicas of lease-probe.
+    Replicas(ReplicaEndpoints),
+    /// lease-probe in the same process.
+    InProcess(MergedView<Verdict>),
 }
 
 /// Starts all parts of this replica except its servers. The verdicts come from `lease_probes`. Adds the gRPC service to
@@ -97,7 +106,7 @@ pub fn start(
     base: &ServiceBuilder,
     replica: &Replica<Leadership>,
     config: Config,
-    lease_probes: ReplicaEndpoints,
+    lease_probes: VerdictSource,
     routes: &mut RoutesBuilder,
 ) -> anyhow::Result<Arc<dyn Collector>> {
     metrics::register();
@@ -225,11 +234,20 @@ fn events_view(
     view
 }
 
-/// Follows the verdicts of the lease-probe replicas.
-fn observe(base: &ServiceBuilder, lease_probes: ReplicaEndpoints, observers: Observers) {
+/// Follows the verdicts of lease-probe.
+fn observe(base: &ServiceBuilder, lease_probes: VerdictSource, observers: Observers) {
     let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
-    let follow = follow_replicas(None, lease_probes, observers, readiness, draining);
-    base.tasks.critical("observers", follow);
+    base.tasks.critical("observers", async move {
+        match lease_probes {
+            VerdictSource::Replicas(endpoints) => {
+                follow_replicas(None, endpoints, observers, readiness, draining).await
+            }
+            VerdictSource::InProcess(verdicts) => {
+                verdicts.follow_in_process(observers, &draining).await;
+                Ok(())
+            }
+        }
+    });
 }
 
 /// The indexes of the seed.

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
 use watchdog_api::text;
 use watchdog_client::failure::{Failure, Reason};
 
@@ -29,6 +30,10 @@ impl CommandError {
 
     pub(crate) fn unreachable(what: impl Into<String>, what_to_do: impl Into<String>) -> Self {
         Self::new(UNREACHABLE, what, what_to_do)
+    }
+
+    pub(crate) fn wrong(what: impl Into<String>, what_to_do: impl Into<String>) -> Self {
+        Self::new(WRONG, what, what_to_do)
     }
 
     fn new(code: u8, what: impl Into<String>, what_to_do: impl Into<String>) -> Self {
@@ -68,7 +73,14 @@ impl CommandError {
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
                 Self::new(WRONG, what, "correct the option that the message names")
             }
-            _ => Self::of_failure(program, &failure),
+            _ => match status.get_details_retry_info().and_then(|info| info.retry_delay) {
+                // The program itself has answered.
+                Some(delay) => {
+                    let seconds = delay.as_secs();
+                    Self::new(UNREACHABLE, what, format!("try again in {seconds} s"))
+                }
+                None => Self::of_failure(program, &failure),
+            },
         }
     }
 
@@ -115,6 +127,10 @@ impl std::error::Error for CommandError {}
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tonic_types::ErrorDetails;
+
     use super::*;
 
     #[test]
@@ -125,6 +141,13 @@ mod tests {
         assert_eq!(code(Status::unimplemented("no such method")), WRONG);
         assert_eq!(code(Status::unavailable("draining")), UNREACHABLE);
         assert_eq!(code(Status::deadline_exceeded("no answer")), UNREACHABLE);
+        let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(10)));
+        let standby = Status::with_error_details(Code::Unavailable, "none leads", details);
+        let text = CommandError::of_status("weeder", &standby).to_string();
+        assert!(
+            text.contains("none leads") && text.contains("try again in 10 s"),
+            "{text}"
+        );
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let error = CommandError::of_status("lease-probe at a:1", &Status::from_error(Box::new(refused)));
         let text = error.to_string();

@@ -9,7 +9,7 @@ use crate::authority::CertificateIssuer;
 use crate::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use crate::members::{FollowedMembers, Members, MembersConfig, OwnLease};
 use crate::permissions::{Permission, of_authority, of_leader, of_member};
-use crate::{Identity, client, metrics};
+use crate::{client, metrics};
 
 /// The grantor of the permissions on the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +47,18 @@ pub struct Replica<M> {
     pub granted_by: PermissionGrantor,
     /// The permissions that the membership or the election needs.
     pub permissions: Vec<Permission>,
-    /// In the place of the Go program, whose prober has one Lease: the leader that the members follow, if any leads.
-    pub leader: Option<watch::Receiver<Option<Identity>>>,
+}
+
+impl<M> Replica<M> {
+    /// The same replica, with its membership in another form.
+    pub fn map<N>(self, change: impl FnOnce(M) -> N) -> Replica<N> {
+        Replica {
+            seed: self.seed,
+            membership: change(self.membership),
+            granted_by: self.granted_by,
+            permissions: self.permissions,
+        }
+    }
 }
 
 impl Replica<watch::Receiver<Members>> {
@@ -88,7 +98,6 @@ impl Replica<watch::Receiver<Members>> {
             membership,
             granted_by: PermissionGrantor::Chart,
             permissions: of_member(&base.common),
-            leader: None,
         })
     }
 }
@@ -141,7 +150,6 @@ impl Replica<Leadership> {
             membership,
             granted_by: PermissionGrantor::Chart,
             permissions,
-            leader: None,
         })
     }
 
@@ -165,7 +173,6 @@ impl Replica<Leadership> {
             membership,
             granted_by: PermissionGrantor::Gardenlet,
             permissions: of_leader(lease, &base.common),
-            leader: None,
         })
     }
 

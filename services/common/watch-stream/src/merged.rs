@@ -6,22 +6,24 @@ mod peers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 pub use self::answers::{ItemAnswer, scope};
-use self::known_replicas::{ElectionRole, KnownReplicas, PeerState};
+use self::known_replicas::{KnownReplicas, PeerState};
 use self::peers::PeerHandler;
+use crate::client::{Received, Update};
 use crate::item::FeedItem;
-use crate::message::Event;
-use crate::replicas::{ReplicaEndpoints, follow_replicas};
+use crate::message::{COMPLETE, Event};
+use crate::replicas::{ReplicaEndpoints, ReplicaHandler, follow_replicas};
 use crate::reports::{ReplicaReport, Reports};
 use crate::server::{KeyUpdate, StateStore};
 use crate::wire::forward;
@@ -113,10 +115,6 @@ impl<M: FeedItem> MergedView<M> {
             is_filled,
         } = own;
         let view = self.clone();
-        let leader = peers.leader();
-        if leader.is_some() {
-            view.lead(ElectionRole::Standby(None));
-        }
         let handler = PeerHandler {
             view: view.clone(),
             exists: exists.clone(),
@@ -129,15 +127,9 @@ impl<M: FeedItem> MergedView<M> {
             base.draining.clone(),
         );
         base.tasks.critical(M::FEED, async move {
-            let filled = async {
-                view.fill(&is_filled).await;
-                if let Some(leader) = leader {
-                    view.follow_leader(leader, &is_filled).await;
-                }
-            };
             let own = view.follow_own(&store, encode, key, &exists);
             tokio::select! {
-                _ = async { tokio::join!(own, filled, view.tidy(&exists)) } => Ok(()),
+                _ = async { tokio::join!(own, view.fill(&is_filled), view.tidy(&exists)) } => Ok(()),
                 // Ends with the drain, and the rest with it.
                 followed = follow => followed,
             }
@@ -244,50 +236,60 @@ impl<M: FeedItem> MergedView<M> {
 
     /// Waits until this replica has all of its own items.
     async fn fill(&self, is_filled: impl Fn(&dyn Fn(&M::Key) -> bool) -> bool) {
-        self.until_filled(is_filled).await;
-        self.replicas.send_modify(|replicas| replicas.filled = true);
-    }
-
-    async fn until_filled(&self, is_filled: impl Fn(&dyn Fn(&M::Key) -> bool) -> bool) {
         let mut ticks = tokio::time::interval(START_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !is_filled(&|key| self.own.get(key).is_some()) {
             ticks.tick().await;
         }
+        self.replicas.send_modify(|replicas| replicas.filled = true);
     }
 
-    /// Follows who leads. A replica that begins to lead has all items once it has those of the whole seed.
-    async fn follow_leader(
-        &self,
-        mut leader: watch::Receiver<Option<Arc<str>>>,
-        is_filled: &impl Fn(&dyn Fn(&M::Key) -> bool) -> bool,
-    ) {
-        loop {
-            let current = leader.borrow_and_update().clone();
-            let leads = current.as_ref() == Some(&self.me);
-            self.lead(if leads {
-                ElectionRole::Started(Instant::now())
-            } else {
-                ElectionRole::Standby(current)
-            });
-            let filled = async {
-                if leads {
-                    self.until_filled(is_filled).await;
-                    self.lead(ElectionRole::Leads);
-                }
-                std::future::pending::<()>().await;
-            };
-            tokio::select! {
-                // The election ends with the process.
-                changed = leader.changed() => if changed.is_err() { return },
-                () = filled => {}
+    /// Tells a handler in this process of the items of this replica, as [`follow_replicas`] does over a connection.
+    /// Ends with `stop`.
+    pub async fn follow_in_process(&self, handler: impl ReplicaHandler<M>, stop: &CancellationToken) {
+        handler.on_join(&self.me);
+        handler.on_listed();
+        let follow = async {
+            let mut subscription = self.own.subscribe(|_| true);
+            // Until it is complete.
+            let mut snapshot = Some(BTreeMap::new());
+            loop {
+                let Ok((message, _)) = subscription.next().await else {
+                    (subscription, snapshot) = (self.own.subscribe(|_| true), Some(BTreeMap::new()));
+                    continue;
+                };
+                let update = match message.event {
+                    Event::Upsert(key, report) => {
+                        let received = Received {
+                            value: report.now(),
+                            sent_at: Instant::now(),
+                            set_at: report.set_at,
+                        };
+                        match &mut snapshot {
+                            Some(items) => {
+                                items.insert(key, received);
+                                continue;
+                            }
+                            None => Update::Upsert(key, received),
+                        }
+                    }
+                    Event::Removed(key) => match &mut snapshot {
+                        Some(items) => {
+                            items.remove(&key);
+                            continue;
+                        }
+                        None => Update::Removed(key),
+                    },
+                    Event::SnapshotComplete { .. } => match snapshot.take() {
+                        Some(items) => Update::Snapshot(items, COMPLETE),
+                        None => continue,
+                    },
+                    Event::Heartbeat { .. } => continue,
+                };
+                handler.on_update(&self.me, update);
             }
-        }
-    }
-
-    fn lead(&self, leadership: ElectionRole) {
-        self.replicas
-            .send_modify(|replicas| replicas.leadership = leadership);
+        };
+        stop.run_until_cancelled(follow).await;
     }
 
     /// Drops what was left behind once its time is over or the item is gone, and publishes the renewals that are due,

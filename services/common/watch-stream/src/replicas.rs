@@ -25,14 +25,8 @@ pub const MAX_REPLICAS: usize = 64;
 #[derive(Debug, Clone)]
 pub struct ReplicaEndpoints {
     addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
-    channels: Channels,
-    leader: Option<watch::Receiver<Option<Arc<str>>>>,
-}
-
-#[derive(Debug, Clone)]
-enum Channels {
-    Dialed(Dialer, Arc<Mutex<HashMap<Arc<str>, Weak<Channel>>>>),
-    Given(Arc<Channel>),
+    dialer: Dialer,
+    open: Arc<Mutex<HashMap<Arc<str>, Weak<Channel>>>>,
 }
 
 impl ReplicaEndpoints {
@@ -41,44 +35,19 @@ impl ReplicaEndpoints {
     pub fn new(addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>, dialer: Dialer) -> Self {
         Self {
             addresses,
-            channels: Channels::Dialed(dialer, Arc::default()),
-            leader: None,
-        }
-    }
-
-    /// Where a leader is elected, it has all items, and the others cannot reach it.
-    #[must_use]
-    pub fn led_by(self, leader: Option<watch::Receiver<Option<Arc<str>>>>) -> Self {
-        Self { leader, ..self }
-    }
-
-    pub(crate) fn leader(&self) -> Option<watch::Receiver<Option<Arc<str>>>> {
-        self.leader.clone()
-    }
-
-    /// One replica, which is reached over this channel.
-    #[must_use]
-    pub fn single(replica: Arc<str>, channel: Channel) -> Self {
-        let addresses = BTreeMap::from([(replica.clone(), replica)]);
-        Self {
-            addresses: watch::Sender::new(addresses).subscribe(),
-            channels: Channels::Given(Arc::new(channel)),
-            leader: None,
+            dialer,
+            open: Arc::default(),
         }
     }
 
     /// The channel to an address. It is closed when nobody holds it any more.
     fn channel(&self, address: &Arc<str>) -> Result<Arc<Channel>, SetupError> {
-        let (dialer, open) = match &self.channels {
-            Channels::Dialed(dialer, open) => (dialer, open),
-            Channels::Given(channel) => return Ok(channel.clone()),
-        };
-        let mut open = open.lock();
+        let mut open = self.open.lock();
         if let Some(channel) = open.get(address).and_then(Weak::upgrade) {
             return Ok(channel);
         }
         open.retain(|_, channel| channel.strong_count() > 0);
-        let channel = Arc::new(dialer.channel(address)?);
+        let channel = Arc::new(self.dialer.channel(address)?);
         open.insert(address.clone(), Arc::downgrade(&channel));
         Ok(channel)
     }
@@ -245,9 +214,7 @@ mod tests {
         drop((first, second));
         let other: Arc<str> = "127.0.0.1:2".into();
         let _other = endpoints.channel(&other).unwrap();
-        let Channels::Dialed(_, open) = &endpoints.channels else {
-            panic!("the channels are dialed");
-        };
-        assert_eq!(open.lock().len(), 1, "the one that nobody holds is forgotten");
+        let open = endpoints.open.lock();
+        assert_eq!(open.len(), 1, "the one that nobody holds is forgotten");
     }
 }

@@ -101,15 +101,24 @@ async fn health(fixture: &SandboxFixture, service: &Service) -> anyhow::Result<S
         .status())
 }
 
+/// Waits until a replica has its Lease: what it gives back at its drain.
+async fn until_it_has_its_lease(
+    fixture: &SandboxFixture,
+    kind: ServiceKind,
+    name: &str,
+) -> anyhow::Result<()> {
+    wait::until_true("it has the Lease", BOUND, || async {
+        Ok(holder(fixture, kind, name).await?.as_deref() == Some(name))
+    })
+    .await
+}
+
 /// Its drain, while the seed is as it should be.
 async fn stops(fixture: &SandboxFixture, kind: ServiceKind) -> anyhow::Result<()> {
     let name = format!("{kind:?}").to_lowercase();
     let service = fixture.start_replica(kind, &name).await?;
     anyhow::ensure!(health(fixture, &service).await? == ServingStatus::Serving);
-    wait::until_true("it has the Lease", BOUND, || async {
-        Ok(holder(fixture, kind, &name).await?.as_ref() == Some(&name))
-    })
-    .await?;
+    until_it_has_its_lease(fixture, kind, &name).await?;
     // The Lease is seen a moment before its holder knows that it leads.
     let stream = wait::until("it streams", BOUND, || async {
         stream(kind, fixture, &service).await.map(Some)
@@ -160,6 +169,7 @@ async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
     let drained = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
         let service = fixture.start_replica(kind, &name).await?;
+        until_it_has_its_lease(&fixture, kind, &name).await?;
         fixture
             .sandbox
             .seed()
@@ -188,6 +198,7 @@ async fn a_second_signal_ends_at_once() {
     let ended = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
         let service = fixture.start_replica(kind, &name).await?;
+        until_it_has_its_lease(&fixture, kind, &name).await?;
         fixture
             .sandbox
             .seed()

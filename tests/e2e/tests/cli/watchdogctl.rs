@@ -105,6 +105,10 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     let lease_probe = fixture.lease_probe().await.unwrap();
     let coordinator = fixture.coordinator().await.unwrap();
     let weeder = fixture.weeder().await.unwrap();
+    for program in [&coordinator, &weeder] {
+        let leads = program.process.wait_for_text("this process leads", BOUND);
+        leads.await.unwrap();
+    }
     let services = [
         ("--lease-probe", &lease_probe),
         ("--scaling-coordinator", &coordinator),

@@ -35,6 +35,10 @@ const FORWARDED: HeaderName = HeaderName::from_static("watchdog-forwarded");
 /// another one to end.
 const MAX_CALLS: usize = 100;
 
+/// While none leads, a call waits this long for the next leader: longer than an election takes (6 s), and shorter than
+/// followers wait for the beginning of a stream (10 s).
+const WAIT_FOR_LEADER: Duration = Duration::from_secs(8);
+
 /// The leader begins to answer within this time. It waits for what it does not know yet, for 10 s at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -100,8 +104,11 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let Self { inner, path } = self.clone();
         async move {
-            // Before the decision, so that no change after it is missed.
             let mut leader = path.leadership.leader();
+            // The first leader of a seed, or one after a crash, is found within seconds. The election ends with the
+            // process.
+            let _ = timeout(WAIT_FOR_LEADER, leader.wait_for(Option::is_some)).await;
+            // Before the decision, so that no change after it is missed.
             let known = leader.borrow_and_update().clone();
             let (answer, call) = if path.leadership.holds_lease() {
                 (inner.oneshot(request).await?, None)

@@ -11,7 +11,7 @@ use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
 use super::MergedView;
-use super::known_replicas::{ElectionRole, KnownReplicas, WAIT_FOR_REPLICAS};
+use super::known_replicas::{KnownReplicas, WAIT_FOR_REPLICAS};
 use crate::item::FeedItem;
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
 use crate::metrics::{Rpc, TRIMMED};
@@ -130,20 +130,6 @@ impl<M: FeedItem> MergedView<M> {
             Ok(R::encode(Message { position, event }))
         };
         streams.serve(rpc, extensions, subscription, encode)
-    }
-
-    /// The error for an item that is not here, where another replica leads, or none: only the leader knows.
-    #[must_use]
-    pub fn standby_error(&self) -> Option<Status> {
-        let replicas = self.replicas.borrow();
-        let ElectionRole::Standby(leader) = &replicas.leadership else {
-            return None;
-        };
-        let message = match leader {
-            Some(leader) => format!("this process is a standby: ask {leader}, which leads"),
-            None => "this process is a standby, and none leads: ask again in a few seconds".to_owned(),
-        };
-        Some(error(ErrorReason::NotLeading, message))
     }
 
     /// One item of the whole seed. If there is none, waits for the replicas that have not sent their items yet.

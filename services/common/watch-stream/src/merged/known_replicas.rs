@@ -20,20 +20,6 @@ pub(super) struct KnownReplicas {
     /// True once this replica has all of its own items.
     pub(super) filled: bool,
     pub(super) others: BTreeMap<Arc<str>, PeerState>,
-    pub(super) leadership: ElectionRole,
-}
-
-/// The replica that has the items of the whole seed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ElectionRole {
-    /// No leader is elected: every replica has its share.
-    NotElected,
-    /// This one leads since then and does not have all items yet.
-    Started(Instant),
-    /// This one leads and has all items.
-    Leads,
-    /// This replica is a standby, which has no stream to the leader. None: nobody leads.
-    Standby(Option<Arc<str>>),
 }
 
 /// How much is known of another replica.
@@ -57,7 +43,6 @@ impl KnownReplicas {
             listed: false,
             filled: false,
             others: BTreeMap::new(),
-            leadership: ElectionRole::NotElected,
         }
     }
 
@@ -77,17 +62,8 @@ impl KnownReplicas {
             }
             missing.push(replica.to_string());
         }
-        match &self.leadership {
-            ElectionRole::Started(since) if self.filled => {
-                missing.push(me.to_owned());
-                wait = wait.max(Some(*since + WAIT_FOR_REPLICAS));
-            }
-            ElectionRole::Standby(leader) => missing.extend(leader.as_deref().map(str::to_owned)),
-            ElectionRole::NotElected | ElectionRole::Started(_) | ElectionRole::Leads => {}
-        }
-        let is_standby = matches!(self.leadership, ElectionRole::Standby(_));
         let completeness = Completeness {
-            complete: self.listed && missing.is_empty() && !is_standby,
+            complete: self.listed && missing.is_empty(),
             missing_replicas: missing,
         };
         (completeness, wait)

@@ -9,9 +9,7 @@ use watchdog_runtime::request::PageRequest;
 
 use super::known_replicas::WAIT_FOR_REPLICAS;
 use super::*;
-use crate::client::{Received, Update};
-use crate::message::{COMPLETE, Completeness};
-use crate::replicas::ReplicaHandler as _;
+use crate::message::Completeness;
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, ItemPage};
 
@@ -348,67 +346,56 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
     );
 }
 
+/// As the coordinator of the drop-in program has the verdicts of lease-probe beside it.
 #[tokio::test(start_paused = true)]
-async fn a_standby_is_never_complete_and_names_the_leader() {
-    let (view, peers) = view();
-    let leader = watch::Sender::new(None);
-    view.lead(ElectionRole::Standby(None));
-    peers.on_listed();
-    fill(&view);
-    let list = async || {
-        let request = PageRequest::read(0, "", &[]).unwrap();
-        let page = view
-            .list(pb::Scope::Unspecified, &request, |_, _| true)
-            .await
-            .unwrap();
-        page.completeness.unwrap()
-    };
-    assert_eq!(list().await, missing(&[]), "nobody leads");
-    let owns_one = |has: &dyn Fn(&String) -> bool| has(&"one".to_owned());
-    let follow = view.follow_leader(leader.subscribe(), &owns_one);
-    let play = async {
-        leader.send_replace(Some("other".into()));
-        tokio::time::sleep(SECOND).await;
-        assert_eq!(list().await, missing(&["other"]));
-        let error = view.standby_error().unwrap();
-        assert!(error.message().contains("ask other"), "{error}");
-        let local = view.replicas.borrow().own_completeness(&view.me).0;
-        assert_eq!(local, COMPLETE, "it has all of its own items: none");
-
-        leader.send_replace(Some("me".into()));
-        let began = Instant::now();
-        let later = async {
-            tokio::time::sleep(2 * SECOND).await;
-            let report = ReplicaReport {
-                item: Arc::new(verdict("one", "me").value),
-                as_of: Instant::now(),
-                set_at: Instant::now(),
-            };
-            let changed = |_: Option<&ReplicaReport<_>>| KeyUpdate::Changed(report);
-            view.own.update("one".to_owned(), Instant::now(), changed);
-        };
-        let (answer, ()) = tokio::join!(
-            async {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                list().await
-            },
-            later
-        );
-        assert_eq!(answer, COMPLETE);
-        assert!(
-            began.elapsed() >= 2 * SECOND,
-            "it waited for the items of the new leader"
-        );
-        assert!(view.standby_error().is_none());
-
-        leader.send_replace(None);
-        tokio::time::sleep(SECOND).await;
-        assert_eq!(list().await, missing(&[]));
-    };
-    tokio::select! {
-        () = follow => unreachable!("the election goes on"),
-        () = play => {}
+async fn a_handler_in_the_process_is_told_of_the_own_items() {
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+    impl ReplicaHandler<probe::Verdict> for Arc<Told> {
+        fn on_join(&self, replica: &Arc<str>) {
+            self.0.lock().push(format!("join {replica}"));
+        }
+        fn on_leave(&self, replica: &Arc<str>) {
+            self.0.lock().push(format!("leave {replica}"));
+        }
+        fn on_update(&self, _: &Arc<str>, update: Update<String, probe::Verdict>) {
+            self.0.lock().push(match update {
+                Update::Snapshot(items, _) => format!("snapshot {:?}", items.keys().collect::<Vec<_>>()),
+                Update::Upsert(key, received) => format!("upsert {key} by {}", received.value.observer),
+                Update::Removed(key) => format!("removed {key}"),
+                other => format!("{other:?}"),
+            });
+        }
     }
+    let (view, peers) = view();
+    let set = |shoot: &str| {
+        let report = ReplicaReport {
+            item: Arc::new(verdict(shoot, "me").value),
+            as_of: Instant::now(),
+            set_at: Instant::now(),
+        };
+        let changed = |_: Option<&ReplicaReport<_>>| KeyUpdate::Changed(report);
+        view.own.update(shoot.to_owned(), Instant::now(), changed);
+    };
+    set("one");
+    // What others report is not told.
+    peers.on_join(&"other".into());
+    peers.on_update(&"other".into(), snapshot(&["theirs"], "other", COMPLETE));
+    let (told, stop) = (Arc::new(Told::default()), CancellationToken::new());
+    let play = async {
+        tokio::time::sleep(SECOND).await;
+        set("two");
+        tokio::time::sleep(SECOND).await;
+        view.own.remove(&"one".to_owned());
+        tokio::time::sleep(SECOND).await;
+        stop.cancel();
+    };
+    tokio::join!(view.follow_in_process(told.clone(), &stop), play);
+    let told = told.0.lock();
+    assert_eq!(
+        *told,
+        ["join me", "snapshot [\"one\"]", "upsert two by me", "removed one"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
