@@ -19,7 +19,8 @@ pub struct Args {
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<OtlpEndpoint>,
 
-    /// Memory in MiB that the answers of all shoots' API servers may take together while they are read.
+    /// Memory in MiB for answers of API servers of more than 64 KiB while they are read: 2 MiB each. Twice as much is
+    /// for the leases that are remembered of shoots with more than 100.
     #[arg(long, value_name = "MIB", default_value_t = 96, value_parser = clap::value_parser!(u16).range(32..=4096))]
     answer_memory: u16,
 
@@ -36,7 +37,7 @@ pub struct Config {
     pub common: CommonArgs,
     /// Where traces go, if anywhere.
     pub otlp_endpoint: Option<OtlpEndpoint>,
-    /// Bytes for the answers of shoots.
+    /// Bytes for large answers of shoots.
     pub answer_memory: usize,
     /// Shoots may have addresses of this machine.
     pub allow_local_addresses: bool,
