@@ -36,6 +36,10 @@ use crate::metrics::FAILURES;
 /// After a write that met a newer version or got no answer the resource is read within this time.
 const READ_AFTER_WRITE: Duration = Duration::from_secs(5);
 
+/// What follows at once is done in the same turn, on what that has read, this many times: the next level, or removing
+/// meltdown-protection-active and the next level. Then it is another shoot's turn.
+const ROUNDS_OF_A_TURN: u32 = 4;
+
 pub(crate) struct Reconciler {
     pub(super) inputs: Arc<DecisionInputs>,
     pub(super) requests: ResourceRequests,
@@ -157,9 +161,13 @@ impl Reconciler {
                 return;
             };
             if let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await {
-                memory.begin_turn(Instant::now());
-                self.use_turn(shoot, memory, &turn).await;
-                memory.end_turn();
+                for _ in 0..ROUNDS_OF_A_TURN {
+                    memory.begin_round(Instant::now());
+                    if !self.use_turn(shoot, memory, direction, &turn).await {
+                        break;
+                    }
+                }
+                memory.end_round();
             }
         }
     }
@@ -191,10 +199,20 @@ impl Reconciler {
         }
     }
 
-    /// Reads what the next writes rest on, and makes them.
-    async fn use_turn(&self, shoot: &Arc<str>, memory: &mut ShootMemory, turn: &Turn<'_>) {
+    /// Reads what the next writes rest on, and makes them. Returns false if there is nothing to do in the direction of
+    /// the turn.
+    async fn use_turn(
+        &self,
+        shoot: &Arc<str>,
+        memory: &mut ShootMemory,
+        direction: Direction,
+        turn: &Turn<'_>,
+    ) -> bool {
         // Time has passed.
         let mut looked = self.look(shoot, memory);
+        if looked.work() != Some(direction) || self.inputs.draining.is_cancelled() {
+            return false;
+        }
         if looked.prepares_write {
             let needs_cluster = !memory.was_cluster_read(Instant::now());
             let cluster = async {
@@ -210,8 +228,8 @@ impl Reconciler {
                 memory.note_cluster_read(Instant::now());
             }
             looked = self.look(shoot, memory);
-            if looked.prepares_write {
-                return;
+            if looked.prepares_write || looked.work() != Some(direction) {
+                return false;
             }
         }
         let mut requests = std::mem::take(&mut looked.requests);
@@ -236,6 +254,7 @@ impl Reconciler {
             }
         }
         self.make(shoot, memory, &looked, requests, turn).await;
+        true
     }
 
     async fn confirm(&self, shoot: &str, turn: &Turn<'_>) -> Result<(), RequestOutcome> {

@@ -17,8 +17,12 @@ use crate::domain::status::{FlowState, FlowStatus, Step};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED};
 
-/// A write may rest on a read of the same turn, and on one that ended less than this ago.
+/// A write may rest on a read of the same round, and on one that ended less than this ago.
 const JUST_NOW: Duration = Duration::from_secs(1);
+
+/// A write may rest on a Cluster that was read in the same round, or less than this ago: the next level often follows
+/// within seconds. The watch reports a change meanwhile, and hibernation begins with other steps than replica counts.
+const CLUSTER_LASTS: Duration = Duration::from_secs(5);
 
 /// It may be lost at any time; a shoot whose mode changes begins with nothing, too.
 pub(super) struct ShootMemory {
@@ -27,9 +31,9 @@ pub(super) struct ShootMemory {
     /// When each resource was read last, or an answer showed what a write has made of it.
     read_at: BTreeMap<ResourceRef, Instant>,
     cluster_read_at: Option<Instant>,
-    /// When the turn began that the shoot has. On a slow API server the reads of a turn take longer than
+    /// When the round began that the shoot is in. On a slow API server the reads of a round take longer than
     /// [`JUST_NOW`].
-    turn_began: Option<Instant>,
+    round_began: Option<Instant>,
     /// A clause about each write under way.
     pub(super) under_way: BTreeMap<ResourceRef, String>,
     /// The writes that mode observe has kept back since the direction changed.
@@ -56,7 +60,7 @@ impl ShootMemory {
             hints: FlowHints::default(),
             read_at: BTreeMap::new(),
             cluster_read_at: None,
-            turn_began: None,
+            round_began: None,
             under_way: BTreeMap::new(),
             kept_back: BTreeSet::new(),
             others: OtherWrites::default(),
@@ -83,19 +87,19 @@ impl ShootMemory {
     pub(super) fn was_read(&self, now: Instant, reference: &ResourceRef) -> bool {
         self.read_at
             .get(reference)
-            .is_some_and(|at| self.is_just_now(now, *at))
+            .is_some_and(|at| self.is_recent(now, *at, JUST_NOW))
     }
 
-    fn is_just_now(&self, now: Instant, at: Instant) -> bool {
-        now < at + JUST_NOW || self.turn_began.is_some_and(|began| began <= at)
+    fn is_recent(&self, now: Instant, at: Instant, lasts: Duration) -> bool {
+        now < at + lasts || self.round_began.is_some_and(|began| began <= at)
     }
 
-    pub(super) const fn begin_turn(&mut self, now: Instant) {
-        self.turn_began = Some(now);
+    pub(super) const fn begin_round(&mut self, now: Instant) {
+        self.round_began = Some(now);
     }
 
-    pub(super) const fn end_turn(&mut self) {
-        self.turn_began = None;
+    pub(super) const fn end_round(&mut self) {
+        self.round_began = None;
     }
 
     pub(super) fn note_read(&mut self, now: Instant, reference: &ResourceRef) {
@@ -108,7 +112,8 @@ impl ShootMemory {
     }
 
     pub(super) fn was_cluster_read(&self, now: Instant) -> bool {
-        self.cluster_read_at.is_some_and(|at| self.is_just_now(now, at))
+        self.cluster_read_at
+            .is_some_and(|at| self.is_recent(now, at, CLUSTER_LASTS))
     }
 
     pub(super) const fn note_cluster_read(&mut self, now: Instant) {

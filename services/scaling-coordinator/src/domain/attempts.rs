@@ -33,10 +33,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// An awaited resource that did not change for this time is read, because its watch may be half open. The pause doubles
-/// from one such read to the next, up to [`LONGEST_READ_PAUSE`].
-const READ_PAUSE: Duration = Duration::from_secs(2);
+/// from one such read to the next, up to [`LONGEST_READ_PAUSE`]. On the way down the next level is in a hurry: see
+/// [`TRY_PAUSE`]. On the way up most pods are not ready within two seconds, and a read would tell nothing.
+pub(super) const fn read_pause(direction: Direction) -> Duration {
+    match direction {
+        Direction::Down => Duration::from_secs(2),
+        Direction::Up | Direction::Release => Duration::from_secs(5),
+    }
+}
 
-/// See [`READ_PAUSE`]. A thousand shoots that never become ready then make 33 requests a second.
+/// Longest time of a read of an awaited resource. While it is under way, the watch may deliver the same state.
+const WAITING_READ: Duration = Duration::from_secs(2);
+
+/// See [`read_pause`]. A thousand shoots that never become ready then make 33 requests a second.
 const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
 
 /// Pause after a second conflict in a row, times the number of conflicts; after the first one there is none.
@@ -154,9 +163,8 @@ impl FlowHints {
         let attempts = self.attempts.entry(reference.clone()).or_default();
         let since = *attempts.since.get_or_insert(now);
         let left = (since + timeout).saturating_duration_since(now);
-        // While a slow read is under way, the watch may deliver the same state.
         if attempts.wait.is_some() {
-            left.min(READ_PAUSE)
+            left.min(WAITING_READ)
         } else {
             left
         }
@@ -210,15 +218,15 @@ impl Attempts {
     }
 
     /// When to read the awaited resource, unless a newer version than this one is observed before.
-    pub(super) fn read_at(&mut self, now: Instant, version: &Arc<str>) -> Instant {
+    pub(super) fn read_at(&mut self, now: Instant, version: &Arc<str>, pause: Duration) -> Instant {
         match &self.wait {
             Some(wait) if wait.version == *version => wait.read_at,
             _ => {
-                let (version, read_at) = (version.clone(), now + READ_PAUSE);
+                let (version, read_at) = (version.clone(), now + pause);
                 self.wait = Some(Wait {
                     version,
                     read_at,
-                    pause: READ_PAUSE,
+                    pause,
                 });
                 read_at
             }

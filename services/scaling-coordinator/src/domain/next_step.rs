@@ -16,7 +16,7 @@ use watchdog_api::prober::{ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
 
 use super::Direction;
-use super::attempts::{Attempts, FlowHints};
+use super::attempts::{Attempts, FlowHints, read_pause};
 use super::observed::{Dependent, ResourceState};
 use super::resource_step::{PlannedStep, ResourceStep, ResourceWrite, plan_step};
 use super::status::{FlowState, FlowStatus, Progress, Step};
@@ -315,15 +315,16 @@ impl Level {
         next
     }
 
-    /// Puts reads of the lower levels in the place of writes, where those were not read just now.
+    /// Puts reads of the lower levels in the place of writes that scale, where those were not read just now. To remove
+    /// meltdown-protection-active rests on the resource alone.
     fn read_what_writes_rest_on(
         &self,
         planned: &[PlannedDependent<'_>],
         hints: &mut FlowHints,
         next: &mut NextStep,
     ) {
-        let is_write = |request: &Request| matches!(request.kind, RequestKind::Write { .. });
-        let rests = self.direction != Direction::Release && next.requests.iter().any(is_write);
+        let rests_on_levels = |request: &Request| request.kind.needs_cluster();
+        let rests = next.requests.iter().any(rests_on_levels);
         let mut reads = Vec::new();
         let mut waits = None;
         for (dependent, _) in planned {
@@ -350,7 +351,7 @@ impl Level {
         if reads.is_empty() && waits.is_none() {
             return;
         }
-        next.requests.retain(|request| !is_write(request));
+        next.requests.retain(|request| !rests_on_levels(request));
         next.prepares_write = !reads.is_empty();
         next.requests.extend(reads);
         next.wake = earliest(next.wake, waits);
@@ -404,7 +405,10 @@ impl Level {
             (ResourceStep::Read, _) => {
                 Advance::to(Step::Waiting, planned.why.clone(), times_out).by(RequestKind::Read)
             }
-            _ => wait(now, attempts, dependent, planned, info.timeout),
+            _ => {
+                let times = (info.timeout, read_pause(self.direction));
+                wait(now, attempts, dependent, planned, times)
+            }
         }
     }
 }
@@ -415,11 +419,11 @@ fn wait(
     attempts: &mut Attempts,
     dependent: &Dependent<'_>,
     planned: &PlannedStep,
-    timeout: Duration,
+    (timeout, read_pause): (Duration, Duration),
 ) -> Advance {
     let times_out = *attempts.since.get_or_insert(now) + timeout;
     let version = dependent.observed.version();
-    let read_at = version.map(|version| attempts.read_at(now, version));
+    let read_at = version.map(|version| attempts.read_at(now, version, read_pause));
     let wake = earliest(read_at.filter(|at| now < *at), Some(times_out));
     let advance = Advance::to(Step::Waiting, planned.why.clone(), wake);
     match read_at {

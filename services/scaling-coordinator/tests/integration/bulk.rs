@@ -40,7 +40,7 @@ async fn until_all(coordinator: &Coordinator, direction: Direction) {
 
 /// Requests of the coordinator that concern shoots: all but its membership Leases, Kubernetes Events, watches, and the
 /// lists of one object by which watches notice that etcd was restored.
-fn requests(seed: &Seed, since: u64) -> Vec<AuditEntry> {
+pub fn requests(seed: &Seed, since: u64) -> Vec<AuditEntry> {
     let mut entries = seed.api.audit_since(since);
     entries.retain(|entry| {
         entry.user == USER
@@ -94,6 +94,13 @@ async fn many_shoots_at_once_keep_the_rate_and_take_turns_and_rest_costs_nothing
     assert!(
         took > least * 0.95,
         "{} requests took {took} s, at least {least} s are due",
+        requests.len()
+    );
+    // The Cluster and a write; the Cluster, a read and a write. A conflict costs another write and a read.
+    let conflicts = requests.iter().filter(|request| request.code == 409).count();
+    assert!(
+        requests.len() <= SHOOTS * 5 + 2 * conflicts,
+        "{} requests, {conflicts} conflicts",
         requests.len()
     );
     let writes: Vec<_> = requests.into_iter().filter(AuditEntry::is_write).collect();

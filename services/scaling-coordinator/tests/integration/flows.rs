@@ -4,6 +4,7 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
+use crate::bulk::requests;
 use crate::coordinator::{Coordinator, one_shoot, resource, step, until_written};
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{CA, KCM, MCM, SHOOT, eventually};
@@ -62,6 +63,32 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
     coordinator.stop().await;
+}
+
+/// A scale-down and a restore of three dependants in two and three levels. A conflict with the controllers, which report
+/// on what was written, costs another write and a read.
+#[tokio::test]
+async fn few_requests_scale_down_and_few_restore() {
+    let (seed, probe, coordinator) = one_shoot(2, true).await;
+    coordinator.recover(&probe, SHOOT).await;
+    for (outcome, direction, most) in [
+        (Outcome::LeasesExpired, Direction::Down, 7),
+        (Outcome::Healthy, Direction::Up, 10),
+    ] {
+        let begun = seed.api.audit().last().map_or(0, |entry| entry.id);
+        probe.say([SHOOT], outcome);
+        coordinator.until_settled(SHOOT, direction).await;
+        let requests = requests(&seed, begun);
+        let conflicts = requests.iter().filter(|request| request.code == 409).count();
+        let paths: Vec<_> = requests
+            .iter()
+            .map(|r| format!("{} {}", r.verb, r.path))
+            .collect();
+        assert!(
+            requests.len() <= most + 2 * conflicts,
+            "{direction:?}: {paths:#?}"
+        );
+    }
 }
 
 #[tokio::test]

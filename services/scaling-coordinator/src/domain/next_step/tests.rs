@@ -172,6 +172,22 @@ fn a_level_starts_on_what_was_just_read() {
 }
 
 #[test]
+fn removing_the_annotation_rests_on_the_resource_alone() {
+    let mut bench = Bench::new(seen(2, 2), recorded(1), held(1));
+    bench.unread = ["kcm", "mcm", "ca"].into();
+    bench.next(UP);
+    bench.now += 30 * S;
+    assert_eq!(bench.wanted(UP), ["clean mcm"]);
+    assert!(!bench.next(UP).prepares_write);
+    bench.done(UP, "clean mcm", "mcm", seen(1, 1));
+    assert_eq!(
+        bench.wanted(UP),
+        ["read kcm", "read mcm"],
+        "to scale rests on all below"
+    );
+}
+
+#[test]
 fn a_read_that_fails_holds_the_next_level_up_and_is_tried_again() {
     let mut bench = Bench::new(seen(2, 2), held(1), Observed::Absent);
     bench.unread.insert("mcm");

@@ -181,6 +181,13 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     // What was read is not read again for the next level.
     bench.done(DOWN, "down kcm 1", "kcm", held(1));
     assert_eq!(bench.next(DOWN).wake, None, "nothing is read once all is reached");
+    // On the way up most pods need longer.
+    let starting = ResourceState {
+        ready: 0,
+        ..recorded(1)
+    };
+    bench.done(UP, "scale kcm 1", "kcm", starting);
+    assert_eq!(bench.next(UP).wake, Some(bench.now + 5 * S));
 }
 
 #[test]
