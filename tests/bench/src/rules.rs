@@ -29,7 +29,7 @@ use watchdog_api::workload::RecordedReplicas;
 use watchdog_test_support::fixtures;
 use weeder::domain::namespaced_name::NamespacedName;
 use weeder::domain::pods::CrashLoop;
-use weeder::domain::readiness::{Endpoints, Index, Slice};
+use weeder::domain::readiness::{Endpoints, Service, Slice};
 
 use crate::fleet::{Fleet, ItemKind};
 
@@ -216,6 +216,7 @@ fn direction() -> Work {
         observed: now,
         outcome_since: now,
         list_revision: 0,
+        first_revision: 0,
         sent: now,
         valid_until: now + Duration::from_secs(40),
         message: "12 of 20 leases are expired.".into(),
@@ -260,12 +261,11 @@ fn flow() -> Work {
 }
 
 fn weed() -> Work {
-    let (mut index, mut turn) = (Index::default(), 0_u32);
+    let mut turn = 0_u32;
     let key = NamespacedName {
         namespace: "shoot--bench--00001".into(),
         name: "kube-apiserver-x7k2p".into(),
     };
-    let now = UnixTime(0);
     Box::new(move || {
         turn += 1;
         let slice = Slice {
@@ -275,7 +275,7 @@ fn weed() -> Work {
             write: None,
             triggered: None,
         };
-        black_box(index.apply(slice, now));
+        black_box(Service::of([&slice].into_iter()));
         let container = |name: &str, waiting: Option<&str>| {
             let crash = CrashLoop {
                 container: name.into(),
@@ -284,7 +284,7 @@ fn weed() -> Work {
             };
             (waiting.map(str::to_owned), crash)
         };
-        black_box(CrashLoop::of([
+        black_box(CrashLoop::worst([
             container("main", Some("CrashLoopBackOff")),
             container("side", None),
         ]));

@@ -234,6 +234,7 @@ mod tests {
             observed: now,
             outcome_since: now,
             list_revision: 0,
+            first_revision: 0,
             sent: now,
             valid_until: now,
             message: "Because.".into(),

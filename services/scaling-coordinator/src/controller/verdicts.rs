@@ -101,12 +101,13 @@ impl VerdictTable {
         match inner.by_shoot.get_mut(shoot) {
             Some(of_shoot) => {
                 let verdict = &mut new.verdict;
-                if let Some(TracedVerdict { verdict: before, .. }) = of_shoot.get(stream)
-                    && verdict.observed + ROUNDING < before.observed
-                {
-                    verdict.outcome = Outcome::Outdated;
-                    verdict.observed = before.observed;
-                    verdict.valid_until = verdict.valid_until.max(before.valid_until);
+                if let Some(TracedVerdict { verdict: before, .. }) = of_shoot.get(stream) {
+                    verdict.take_first_revision(before, ROUNDING);
+                    if verdict.observed + ROUNDING < before.observed {
+                        verdict.outcome = Outcome::Outdated;
+                        verdict.observed = before.observed;
+                        verdict.valid_until = verdict.valid_until.max(before.valid_until);
+                    }
                 }
                 of_shoot.insert(stream.clone(), new);
             }
@@ -184,6 +185,7 @@ mod tests {
             observed,
             outcome_since: observed,
             list_revision: 0,
+            first_revision: 0,
             sent: observed,
             valid_until: observed + Duration::from_secs(20),
             message: "".into(),
@@ -222,6 +224,41 @@ mod tests {
             upsert(ago(10), Outcome::Healthy).0,
             Outcome::Healthy,
             "another stream begins anew"
+        );
+    }
+
+    #[test]
+    fn the_first_revision_of_an_outcome_lasts_as_long_as_the_outcome() {
+        let (verdicts, stream) = (VerdictTable::new(Arc::default()), Arc::from("a"));
+        verdicts.joined(&stream);
+        let start = Instant::now() + Duration::from_secs(1_000);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let upsert = |outcome, since: u64, first_revision| {
+            let mut new = traced(outcome, after(since), "");
+            (new.verdict.outcome_since, new.verdict.first_revision) = (after(since), first_revision);
+            verdicts.upsert(&stream, "s", new);
+            verdicts.on("s")[0].first_revision
+        };
+        assert_eq!(
+            upsert(Outcome::LeasesExpired, 5, 0),
+            0,
+            "its begin was not received"
+        );
+        assert_eq!(upsert(Outcome::Healthy, 10, 7), 7);
+        assert_eq!(upsert(Outcome::Healthy, 10, 0), 7);
+        assert_eq!(upsert(Outcome::LeasesExpired, 20, 9), 9);
+        assert_eq!(upsert(Outcome::LeasesExpired, 20, 0), 9);
+        assert_eq!(
+            upsert(Outcome::LeasesExpired, 40, 0),
+            0,
+            "it has ended and begun anew meanwhile"
+        );
+        assert_eq!(upsert(Outcome::LeasesExpired, 60, 12), 12);
+        verdicts.lost("a");
+        assert_eq!(
+            upsert(Outcome::LeasesExpired, 60, 0),
+            0,
+            "another stream knows nothing of it"
         );
     }
 

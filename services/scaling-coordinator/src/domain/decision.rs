@@ -95,6 +95,8 @@ pub struct ReceivedVerdict {
     /// The revision of the shoot's data that the list of leases showed; 0 if that is not known. Of two verdicts the one
     /// with the higher revision rests on the newer list.
     pub list_revision: u64,
+    /// The revision of the list with which the observer first came to this outcome; 0 if that is not known.
+    pub first_revision: u64,
     /// When it was sent.
     pub sent: Instant,
     /// Until when it may be acted upon.
@@ -147,12 +149,6 @@ impl HoldReason {
             Self::Verdict => "verdict",
             Self::Mode => "mode",
         }
-    }
-
-    /// Returns true if lease-probe must be misbehaving, which is worth a warning.
-    #[must_use]
-    pub const fn is_strange(self) -> bool {
-        matches!(self, Self::Disagreement | Self::Outdated)
     }
 }
 
@@ -210,14 +206,34 @@ impl ReceivedVerdict {
             (own, other) => own > other,
         }
     }
+
+    /// Takes over the first revision of the outcome from the verdict before, if that has the same outcome since the
+    /// same time. Only the first verdict with an outcome shows it by itself.
+    pub(crate) fn take_first_revision(&mut self, before: &Self, rounding: Duration) {
+        let since =
+            self.outcome_since.max(before.outcome_since) - self.outcome_since.min(before.outcome_since);
+        if self.first_revision == 0 && self.outcome == before.outcome && since <= rounding {
+            self.first_revision = before.first_revision;
+        }
+    }
+
+    /// Returns true if this verdict rests on a look that could have confirmed what another one says: one that came
+    /// later than the look with which that one's outcome began, and whose list is not known to be older. Silence grows
+    /// with time, so an earlier look refutes nothing, however new its list; an older list may lack the same renewals
+    /// that are over by now, so it refutes nothing, however late the look.
+    fn looked_since(&self, other: &Self) -> bool {
+        self.observed > other.outcome_since
+            && (self.list_revision == 0 || self.list_revision >= other.first_revision)
+    }
 }
 
 /// Decides from the verdicts of all observers whose streams live, one each.
 ///
 /// Verdicts that are valid and want a direction vote; those that hold do not. The vote with the newest list decides. A
 /// contrary one whose list is older is waited for, [`CONFIRMATION_WAIT`] at most: its observer looks again and confirms
-/// or refutes. If it has looked since the newest vote first wanted its direction, and still wants the contrary, or
-/// nothing shows that its list is older, the shoot is held while both are valid.
+/// or refutes. It refutes if it still wants the contrary after a look at a list that is not older than the one with
+/// which the newest vote first wanted its direction, or if nothing shows that its list is older. Then the shoot is held
+/// while both are valid. An observer on an API server that lags behind that list refutes nothing.
 pub fn decide<'a>(
     now: Instant,
     verdicts: impl IntoIterator<Item = &'a ReceivedVerdict>,
@@ -243,8 +259,7 @@ pub fn decide<'a>(
     let contrary: Vec<&ReceivedVerdict> = votes
         .filter(|verdict| verdict.outcome.direction() != direction)
         .collect();
-    let refutes =
-        |other: &&&ReceivedVerdict| !newest.is_newer(other) || other.observed > newest.outcome_since;
+    let refutes = |other: &&&ReceivedVerdict| !newest.is_newer(other) || other.looked_since(newest);
     if let Some(other) = contrary.iter().find(refutes) {
         let reason = format!("The observers disagree: {}, {}.", report(newest), report(other));
         return Decision {

@@ -46,6 +46,11 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
         observed,
         outcome_since: outcome_since(verdict, observed),
         list_revision: verdict.list_revision,
+        first_revision: if verdict.outcome_since == verdict.observed_at {
+            verdict.list_revision
+        } else {
+            0
+        },
         sent,
         valid_until,
         message: verdict

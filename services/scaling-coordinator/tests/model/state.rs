@@ -268,6 +268,7 @@ impl ModelState {
             observed: self.now,
             outcome_since: self.now,
             list_revision: 0,
+            first_revision: 0,
             sent: self.now,
             valid_until: if valid || !rules.validity {
                 self.now + Duration::from_secs(1)

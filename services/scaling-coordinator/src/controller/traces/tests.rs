@@ -52,6 +52,7 @@ fn cut_off() -> (Traces, EndedSpans, Arc<str>) {
         observed: now,
         outcome_since: now,
         list_revision: 0,
+        first_revision: 0,
         sent: now,
         valid_until: now + 60 * S,
         message: "".into(),

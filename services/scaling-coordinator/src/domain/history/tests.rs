@@ -12,6 +12,7 @@ fn verdict(outcome: Outcome, at: Instant) -> ReceivedVerdict {
         observed: at,
         outcome_since: at,
         list_revision: 0,
+        first_revision: 0,
         sent: at,
         valid_until: at + 30 * S,
         message: "Because.".into(),

@@ -1,16 +1,40 @@
 use super::*;
 
+fn verdict_of(value: probe::Verdict) -> (ReceivedVerdict, Instant) {
+    let sent_at = Instant::now();
+    let received = Received {
+        value,
+        sent_at,
+        set_at: sent_at,
+    };
+    (verdict(&received), sent_at)
+}
+
+/// Only the verdict with which an outcome begins rests on the first list of that outcome.
+#[test]
+fn the_first_list_of_an_outcome_is_that_of_its_first_verdict() {
+    let at = |seconds| {
+        Some(Timestamp {
+            seconds,
+            nanos: 7_000,
+        })
+    };
+    for (observed, first_revision) in [(100, 42), (102, 0)] {
+        let (verdict, _) = verdict_of(probe::Verdict {
+            outcome_since: at(100),
+            observed_at: at(observed),
+            list_revision: 42,
+            ..Default::default()
+        });
+        assert_eq!(
+            (verdict.list_revision, verdict.first_revision),
+            (42, first_revision)
+        );
+    }
+}
+
 #[test]
 fn texts_are_bounded_and_nothing_is_concluded_from_what_is_unset() {
-    let verdict_of = |value: probe::Verdict| {
-        let sent_at = Instant::now();
-        let received = Received {
-            value,
-            sent_at,
-            set_at: sent_at,
-        };
-        (verdict(&received), sent_at)
-    };
     let (long, _) = verdict_of(probe::Verdict {
         message: "x".repeat(10_000),
         ..Default::default()
