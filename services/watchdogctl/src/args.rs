@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
@@ -37,7 +38,7 @@ Exit codes:
   2  usage: an option or a file is wrong
   3  unreachable: no connection, no answer in time, or TLS failed";
 
-/// Shows what the dependency watchdog of a seed sees, does and waits for. It changes nothing.
+/// Shows what the dependency watchdog of a seed sees, does and waits for. Only `release --yes` changes anything.
 #[derive(Debug, Parser)]
 #[command(name = "watchdogctl", version, after_long_help = AFTER_HELP, max_term_width = 120)]
 pub(crate) struct Cli {
@@ -197,6 +198,9 @@ pub(crate) enum CtlCommand {
     Verdicts(VerdictsArgs),
     /// Scaling states of shoots.
     Scaling(ScalingArgs),
+    /// Restore everything that the watchdog holds down, level by level, with the rights of your kubeconfig. Without --yes
+    /// it only shows what it would do.
+    Release(ReleaseArgs),
     /// Write ca.crt, tls.crt and tls.key, for grpcurl: a certificate of the programs' authority, valid for a day.
     Certificate {
         /// Folder for the files.
@@ -272,6 +276,31 @@ pub(crate) struct ScalingArgs {
     /// Only these directions; repeatable. The server filters.
     #[arg(long, value_parser = directions(["hold", "down", "up"]), conflicts_with = "shoots")]
     pub(crate) direction: Vec<Direction>,
+
+    #[command(flatten)]
+    pub(crate) format: FormatArg,
+}
+
+/// Options of `release`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReleaseArgs {
+    /// Scale the coordinator to 0 and restore. Nothing protects the shoots of the seed from then on. What another
+    /// watchdog holds down is restored, too.
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    /// Configuration of the prober, for the order and the delays. Default: the ConfigMap <name>-prober-config in
+    /// --namespace.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config_file: Option<PathBuf>,
+
+    /// Namespace of the Lease of the coordinator's leader. Default: <name>-leases, or --namespace if that is gone.
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(crate) lease_namespace: Option<String>,
+
+    /// Give up after this time.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = watchdog_api::duration::parse)]
+    pub(crate) timeout: Duration,
 
     #[command(flatten)]
     pub(crate) format: FormatArg,

@@ -2,7 +2,7 @@
 //! else from taking them.
 
 use parking_lot::Mutex;
-use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// File descriptors in reserve: twice as many as the admin endpoint has connections. Another thread may take one in the
 /// microseconds in which the limit is raised, and keeps it until it closes it. That cannot be prevented, because the
@@ -43,27 +43,22 @@ fn without_reserve(limit: &Rlimit) -> Rlimit {
 /// number above the limit that is closed goes back to the reserve.
 pub(crate) fn with_reserve<T>(open: impl FnOnce() -> T) -> T {
     let _raised = RAISED_LIMIT_LOCK.lock();
-    let maximum = getrlimit(Resource::Nofile).maximum;
+    let before = getrlimit(Resource::Nofile);
     let raised = Rlimit {
-        current: maximum,
-        maximum,
+        current: before.maximum,
+        ..before
     };
-    let before = match prlimit(None, Resource::Nofile, raised) {
-        Ok(before) => before,
-        Err(error) => {
-            tracing::warn!(%error, "cannot open the reserve of file descriptors");
-            return open();
-        }
-    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "cannot open the reserve of file descriptors");
+        return open();
+    }
     let opened = open();
-    let lowered = prlimit(None, Resource::Nofile, before).and_then(|replaced| {
+    let lowered = if getrlimit(Resource::Nofile) == raised {
+        setrlimit(Resource::Nofile, before)
+    } else {
         // Somebody else has set it meanwhile.
-        if replaced == raised {
-            Ok(())
-        } else {
-            setrlimit(Resource::Nofile, replaced)
-        }
-    });
+        Ok(())
+    };
     if let Err(error) = lowered {
         tracing::warn!(%error, "cannot close the reserve of file descriptors");
     }

@@ -1,11 +1,18 @@
-//! `--release-all`: restores everything that the watchdog holds down, then ends.
+//! `--release-all` and `watchdogctl release`: restore everything that the watchdog holds down, then end (ADR 0018).
+//!
+//! The controller is that of the service. Two things differ. Every resource counts as dropped from the configuration,
+//! which restores what is held down and nothing else. And this process itself reports every shoot as healthy, once it
+//! leads: no replica of the coordinator acts then.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
-use watchdog_kube::leadership::{ElectionConfig, LeaderElection, Leadership};
+use watchdog_api::prober::ProberConfig;
+use watchdog_kube::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use watchdog_kube::replica::PermissionGrantor;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
@@ -18,111 +25,138 @@ use crate::controller::inputs::ModeSource;
 use crate::controller::releaser::Releaser;
 use crate::metrics;
 
-/// Requests that are under way when `--release-all` ends may take this long, as in the drain of the service.
+pub use crate::controller::releaser::{ReleaseLine, ReleaseReport};
+
+/// Requests that are under way when the release ends may take this long, as in the drain of the service.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
 
-/// Restores everything that the watchdog holds down and writes to `output` what was restored (ADR 0018).
-///
-/// The controller is that of the service. Two things differ. Every resource counts as dropped from the configuration,
-/// which restores what is held down and nothing else. And this process itself reports every shoot as healthy, once it
-/// leads: no replica of the coordinator acts then.
+/// A seed, and how it is released.
+pub struct SeedRelease {
+    /// The seed.
+    pub seed: kube::Client,
+    /// The configuration whose resources are restored.
+    pub rules: watch::Receiver<Arc<ProberConfig>>,
+    /// Namespace of the Lease by which the replicas of the coordinator elect a leader.
+    pub lease_namespace: String,
+    /// Name of this process in the Lease.
+    pub identity: String,
+    /// The times of the election.
+    pub election: ElectionTiming,
+    /// Most requests about shoots in a second.
+    pub request_rate: u32,
+    /// How.
+    pub options: Release,
+}
+
+/// Runs `--release-all`, and writes to `output` what was restored.
 ///
 /// # Errors
 /// When something is still held down at the end, with the reasons.
-pub async fn run(config: Config, options: Release, output: impl Write + Send) -> anyhow::Result<()> {
+pub async fn run(config: Config, options: Release, mut output: impl Write + Send) -> anyhow::Result<()> {
     metrics::register();
     watchdog_kube::metrics::register();
-    let tasks = Tasks::default();
-    let result = tokio::select! {
-        error = tasks.first_end() => Err(error),
-        result = release(config, options, &tasks, output) => result,
-    };
-    let (failed, in_time) = tasks.drain(DRAIN_GRACE).await;
-    for error in failed {
-        tracing::error!(error, "a task failed while draining");
-    }
-    if !in_time {
-        tracing::warn!("tasks were still running 20 s after the drain started; they were aborted");
-    }
-    result
-}
-
-async fn release(
-    config: Config,
-    options: Release,
-    tasks: &Tasks,
-    mut output: impl Write + Send,
-) -> anyhow::Result<()> {
-    let deadline = Instant::now() + options.timeout;
     let agent = format!("{SERVICE}/{}", env!("CARGO_PKG_VERSION"));
-    let seed = watchdog_kube::client::seed(config.common.kubeconfig.as_deref(), &agent).await?;
-    let readiness = Readiness::default();
-    let indexes = Indexes::new(&seed, &readiness, tasks, PermissionGrantor::Chart);
-    let rules = config.file.subscribe();
-    let releaser = Releaser::new(
-        indexes.clusters.clone(),
-        indexes.resources.clone(),
-        rules.borrow().clone(),
-    );
-    let in_force = indexes.follow(rules);
-    timeout_at(deadline, releaser.listed())
-        .await
-        .with_context(|| options.not_in_time("the Clusters and the resources were not listed", &readiness))?;
-    releaser.restore_only();
-    if options.plan {
-        return releaser.plan(&mut output);
+    let release = SeedRelease {
+        seed: watchdog_kube::client::seed(config.common.kubeconfig.as_deref(), &agent).await?,
+        rules: config.file.subscribe(),
+        identity: config.common.identity_or_random(),
+        lease_namespace: config.common.namespace,
+        election: config.election,
+        request_rate: config.request_rate,
+        options,
+    };
+    let ReleaseReport { lines, ended } = release.run().await?;
+    for line in lines {
+        writeln!(output, "{line}")?;
     }
-    if let Some(deployment) = &options.stop_deployment {
-        deployment::stop(&seed, deployment, deadline).await?;
-    }
-    let identity = config.common.identity_or_random();
-    let leadership = elect(&config, &seed, &identity, &readiness, tasks);
-    let mut leads = leadership.subscribe();
-    timeout_at(deadline, leads.wait_for(|leads| *leads))
-        .await
-        .with_context(|| {
-            let what = "the replicas of the coordinator have not stopped: scale their Deployment to 0";
-            options.not_in_time(what, &readiness)
-        })??;
-    let before = releaser.held();
-    let verdicts = releaser.all_healthy(&indexes.work_queue);
-    let inputs = indexes.inputs(
-        in_force,
-        verdicts,
-        leadership,
-        ModeSource::ProtectAll,
-        Clock::start(),
-    );
-    let controller = indexes.controller(inputs, PermissionGrantor::Chart, &identity, config.request_rate);
-    let states = controller.states();
-    tasks.critical("controller", controller.run());
-    releaser.finish(&before, &states, deadline, &mut output).await
+    writeln!(output, "{}", ended?)?;
+    Ok(())
 }
 
-/// Takes part in the election of the coordinator's replicas.
-fn elect(
-    config: &Config,
-    seed: &kube::Client,
-    identity: &str,
-    readiness: &Readiness,
-    tasks: &Tasks,
-) -> Leadership {
-    let election = ElectionConfig {
-        client: seed.clone(),
-        namespace: config.common.namespace.clone(),
-        lease: LEADER_LEASE,
-        service: SERVICE,
-        identity: identity.into(),
-        address: None,
-        readiness: readiness.clone(),
-        timing: config.election,
-    };
-    let (leadership, election) = LeaderElection::join(election, tasks.draining());
-    tasks.critical("leader-election", async move {
-        election.run().await;
-        Ok(())
-    });
-    leadership
+impl SeedRelease {
+    /// Restores what is held down, or plans that.
+    ///
+    /// # Errors
+    /// When nothing could be done: the seed cannot be read, or a replica of the coordinator still leads.
+    pub async fn run(self) -> anyhow::Result<ReleaseReport> {
+        let tasks = Tasks::default();
+        let result = tokio::select! {
+            error = tasks.first_end() => Err(error),
+            result = self.release(&tasks) => result,
+        };
+        let (failed, in_time) = tasks.drain(DRAIN_GRACE).await;
+        for error in failed {
+            tracing::error!(error, "a task failed while draining");
+        }
+        if !in_time {
+            tracing::warn!("tasks were still running 20 s after the drain started; they were aborted");
+        }
+        result
+    }
+
+    async fn release(self, tasks: &Tasks) -> anyhow::Result<ReleaseReport> {
+        let (seed, options) = (&self.seed, &self.options);
+        let deadline = Instant::now() + options.timeout;
+        let readiness = Readiness::default();
+        let indexes = Indexes::new(seed, &readiness, tasks, PermissionGrantor::Chart);
+        let releaser = Releaser::new(
+            indexes.clusters.clone(),
+            indexes.resources.clone(),
+            self.rules.borrow().clone(),
+        );
+        let in_force = indexes.follow(self.rules.clone());
+        timeout_at(deadline, releaser.listed()).await.with_context(|| {
+            options.not_in_time("the Clusters and the resources were not listed", &readiness)
+        })?;
+        releaser.restore_only();
+        if options.plan {
+            return Ok(releaser.plan());
+        }
+        if let Some(deployment) = &options.stop_deployment {
+            deployment::stop(seed, deployment, deadline).await?;
+        }
+        let leadership = self.elect(&readiness, tasks);
+        let mut leads = leadership.subscribe();
+        timeout_at(deadline, leads.wait_for(|leads| *leads))
+            .await
+            .with_context(|| {
+                let what = "the replicas of the coordinator have not stopped: scale their Deployment to 0";
+                options.not_in_time(what, &readiness)
+            })??;
+        let before = releaser.held();
+        let verdicts = releaser.all_healthy(&indexes.work_queue);
+        let mode = ModeSource::ProtectAll;
+        let inputs = indexes.inputs(in_force, verdicts, leadership, mode, Clock::start());
+        let controller = indexes.controller(
+            inputs,
+            PermissionGrantor::Chart,
+            &self.identity,
+            self.request_rate,
+        );
+        let states = controller.states();
+        tasks.critical("controller", controller.run());
+        Ok(releaser.finish(&before, &states, deadline).await)
+    }
+
+    /// Takes part in the election of the coordinator's replicas.
+    fn elect(&self, readiness: &Readiness, tasks: &Tasks) -> Leadership {
+        let election = ElectionConfig {
+            client: self.seed.clone(),
+            namespace: self.lease_namespace.clone(),
+            lease: LEADER_LEASE,
+            service: SERVICE,
+            identity: self.identity.as_str().into(),
+            address: None,
+            readiness: readiness.clone(),
+            timing: self.election,
+        };
+        let (leadership, election) = LeaderElection::join(election, tasks.draining());
+        tasks.critical("leader-election", async move {
+            election.run().await;
+            Ok(())
+        });
+        leadership
+    }
 }
 
 impl Release {

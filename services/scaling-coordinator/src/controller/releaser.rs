@@ -1,7 +1,7 @@
-//! Restores everything that the watchdog holds down, for `--release-all` (ADR 0018).
+//! Restores everything that the watchdog holds down, for `--release-all` and `watchdogctl release` (ADR 0018).
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use crate::cluster::resources::Resources;
 use crate::cluster::watched_resources::LAST_WRITES;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict};
-
 use crate::domain::overview::ShootScaling;
 use crate::domain::plan::{self, Planned};
 use crate::domain::resource_step::ResourceStep;
@@ -32,6 +31,30 @@ const OBSERVER: &str = "--release-all";
 
 /// Resources that are held down, by shoot.
 type HeldDown = BTreeMap<Arc<str>, Vec<ResourceRef>>;
+
+/// What is or would be done to a resource, or to a shoot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleaseLine {
+    /// The shoot's namespace in the seed.
+    pub shoot: String,
+    /// The resource; none where all of a shoot is left alone.
+    pub resource: Option<String>,
+    /// The level in which it is scaled up, where that is planned.
+    pub level: Option<i32>,
+    /// What is done.
+    pub action: String,
+    /// Why; may be empty.
+    pub reason: String,
+}
+
+/// What a release has done, or would do.
+#[derive(Debug)]
+pub struct ReleaseReport {
+    /// In the order of the shoots and of their levels.
+    pub lines: Vec<ReleaseLine>,
+    /// One sentence; or what is still held down, and why.
+    pub ended: anyhow::Result<String>,
+}
 
 /// Decides what is restored, and when that is done.
 pub(crate) struct Releaser {
@@ -93,34 +116,32 @@ impl Releaser {
         held
     }
 
-    /// Writes what would be done.
-    pub(crate) fn plan(&self, output: &mut impl Write) -> anyhow::Result<()> {
+    /// What would be done.
+    pub(crate) fn plan(&self) -> ReleaseReport {
         let held = self.held();
+        let mut lines = Vec::new();
         for (shoot, resources) in &held {
             if let Some(why) = self.why_left_alone(shoot) {
-                writeln!(output, "{shoot}: left as it is: {why}")?;
+                lines.push(ReleaseLine::on(shoot, "left as it is", why));
             } else if let WriteEligibility::Stopped(reason) = self.clusters.write_eligibility(shoot) {
                 let what = "remove meltdown-protection-active and leave its replicas to others";
-                for reference in resources {
-                    writeln!(output, "{shoot}: {reference}: {what}: {reason}")?;
-                }
+                let line = |reference| ReleaseLine::on(shoot, what, reason.to_string()).of(reference);
+                lines.extend(resources.iter().map(line));
             } else {
                 let dependents = self.resources.dependents(&self.config, shoot);
                 for (level, planned) in plan::plan(Direction::Up, &dependents) {
-                    for (resource, what) in planned
-                        .iter()
-                        .filter_map(|resource| Some((resource, what(resource)?)))
-                    {
-                        let (reference, why) = (&resource.reference, &resource.why);
-                        writeln!(output, "{shoot}: level {level}: {reference}: {what}: {why}")?;
-                    }
+                    lines.extend(planned.iter().filter_map(|planned| {
+                        let line = ReleaseLine::on(shoot, what(planned)?, planned.why.clone());
+                        let level = Some(level);
+                        Some(ReleaseLine { level, ..line }.of(&planned.reference))
+                    }));
                 }
             }
         }
         let resources: usize = held.values().map(Vec::len).sum();
         let shoots = held.len();
-        writeln!(output, "{resources} resources are held down in {shoots} shoots")?;
-        Ok(())
+        let ended = Ok(format!("{resources} resources are held down in {shoots} shoots"));
+        ReleaseReport { lines, ended }
     }
 
     /// A verdict on every shoot that it is healthy.
@@ -134,6 +155,7 @@ impl Releaser {
             observed: now,
             outcome_since: now,
             list_revision: 0,
+            first_revision: 0,
             sent: now,
             valid_until: now + VALIDITY,
             message: "".into(),
@@ -148,14 +170,13 @@ impl Releaser {
         verdicts
     }
 
-    /// Waits until the engine has restored what was held down before, and writes what it has restored.
+    /// Waits until the controller has restored what was held down before.
     pub(crate) async fn finish(
         &self,
         before: &HeldDown,
         states: &StateStore<String, ShootScaling>,
         deadline: Instant,
-        output: &mut impl Write,
-    ) -> anyhow::Result<()> {
+    ) -> ReleaseReport {
         // The watches may lag behind the last writes of the replicas that have stopped.
         let settled_at = Instant::now() + LAST_WRITES;
         let mut ticks = ticks();
@@ -168,19 +189,21 @@ impl Releaser {
                 break (held, unlisted);
             }
         };
-        self.report(before, &held, output)?;
-        anyhow::ensure!(
-            unlisted.is_empty(),
-            "not known whether something is held down, because these are not listed: {}",
-            unlisted.join(", ")
-        );
-        anyhow::ensure!(
-            held.is_empty(),
-            "still held down:\n{}",
-            self.why_held(&held, states)
-        );
-        writeln!(output, "nothing is held down")?;
-        Ok(())
+        let ended = if !unlisted.is_empty() {
+            Err(anyhow::anyhow!(
+                "not known whether something is held down, because these are not listed: {}",
+                unlisted.join(", ")
+            ))
+        } else if !held.is_empty() {
+            Err(anyhow::anyhow!(
+                "still held down:\n{}",
+                self.why_held(&held, states)
+            ))
+        } else {
+            Ok("nothing is held down".to_owned())
+        };
+        let lines = self.done(before, &held);
+        ReleaseReport { lines, ended }
     }
 
     /// Returns the reason for which nothing at all is written to a shoot.
@@ -197,8 +220,9 @@ impl Releaser {
         }
     }
 
-    /// Writes a line for each resource that is not held down any more.
-    fn report(&self, before: &HeldDown, now: &HeldDown, output: &mut impl Write) -> std::io::Result<()> {
+    /// A line for each resource that is not held down any more.
+    fn done(&self, before: &HeldDown, now: &HeldDown) -> Vec<ReleaseLine> {
+        let mut lines = Vec::new();
         for (shoot, resources) in before {
             let done = match self.clusters.write_eligibility(shoot) {
                 WriteEligibility::Allowed => "restored",
@@ -206,14 +230,12 @@ impl Releaser {
                 _ => "meltdown-protection-active removed, its replicas are left to others",
             };
             let still_held = now.get(shoot).map_or(&[][..], Vec::as_slice);
-            for reference in resources
+            let restored = resources
                 .iter()
-                .filter(|reference| !still_held.contains(reference))
-            {
-                writeln!(output, "{shoot}: {reference}: {done}")?;
-            }
+                .filter(|reference| !still_held.contains(reference));
+            lines.extend(restored.map(|reference| ReleaseLine::on(shoot, done, "").of(reference)));
         }
-        Ok(())
+        lines
     }
 
     /// A line for each resource that is still held down.
@@ -234,6 +256,42 @@ impl Releaser {
             }
         }
         lines
+    }
+}
+
+impl ReleaseLine {
+    fn on(shoot: &str, action: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            shoot: shoot.to_owned(),
+            resource: None,
+            level: None,
+            action: action.into(),
+            reason: reason.into(),
+        }
+    }
+
+    fn of(self, reference: &ResourceRef) -> Self {
+        Self {
+            resource: Some(reference.to_string()),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for ReleaseLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.shoot)?;
+        if let Some(level) = self.level {
+            write!(f, "level {level}: ")?;
+        }
+        if let Some(resource) = &self.resource {
+            write!(f, "{resource}: ")?;
+        }
+        f.write_str(&self.action)?;
+        if !self.reason.is_empty() {
+            write!(f, ": {}", self.reason)?;
+        }
+        Ok(())
     }
 }
 

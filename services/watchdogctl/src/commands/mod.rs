@@ -4,6 +4,7 @@ pub(crate) mod certificate;
 pub(crate) mod check;
 pub(crate) mod history;
 pub(crate) mod plan;
+pub(crate) mod release;
 pub(crate) mod replicas;
 pub(crate) mod scaling;
 pub(crate) mod shell;

@@ -20,6 +20,7 @@ use crate::error::CommandError;
 use crate::program::Program;
 
 use port_forward::PortForward;
+pub(crate) use port_forward::seed;
 
 /// The port of the gRPC API in a pod.
 const GRPC_PORT: u16 = 9645;

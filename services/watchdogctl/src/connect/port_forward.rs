@@ -37,31 +37,38 @@ pub(super) struct PortForward {
     listed: Arc<Mutex<Vec<String>>>,
 }
 
+/// A client for the seed of the kubeconfig.
+///
+/// # Errors
+/// When no kubeconfig can be used.
+pub(crate) async fn seed(args: &ConnectArgs) -> Result<Client, CommandError> {
+    let unusable = |why: String| {
+        CommandError::usage(
+            format!("no usable kubeconfig: {why}"),
+            "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, \
+             --scaling-coordinator and --weeder",
+        )
+    };
+    let variable = std::env::var_os;
+    let files = match &args.kubeconfig {
+        Some(path) => vec![path.clone()],
+        None => kubeconfig::default_files(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref()),
+    };
+    let file = kubeconfig::of_seed(&files, args.context.as_deref(), &|path| std::fs::read(path));
+    let file = file.map_err(|error| unusable(format!("{}: {}", error.field, error.reason)))?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    let config = config.map_err(|error| unusable(shown(&error)))?;
+    // kube runs an exec plugin here, waits for it, and panics if its token is none for a header.
+    let seed = tokio::task::spawn_blocking(|| Client::try_from(config)).await;
+    let seed = seed.map_err(|_| unusable("the token of the exec plugin cannot be used".to_owned()))?;
+    seed.map_err(|error| unusable(shown(&error)))
+}
+
 impl PortForward {
     /// Reads the kubeconfig.
     pub(super) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
-        let unusable = |why: String| {
-            CommandError::usage(
-                format!("no usable kubeconfig: {why}"),
-                "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, \
-                 --scaling-coordinator and --weeder",
-            )
-        };
-        let variable = std::env::var_os;
-        let files = match &args.kubeconfig {
-            Some(path) => vec![path.clone()],
-            None => kubeconfig::default_files(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref()),
-        };
-        let file = kubeconfig::of_seed(&files, args.context.as_deref(), &|path| std::fs::read(path));
-        let file = file.map_err(|error| unusable(format!("{}: {}", error.field, error.reason)))?;
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-        let config = config.map_err(|error| unusable(shown(&error)))?;
-        // kube runs an exec plugin here, waits for it, and panics if its token is none for a header.
-        let seed = tokio::task::spawn_blocking(|| Client::try_from(config)).await;
-        let seed = seed.map_err(|_| unusable("the token of the exec plugin cannot be used".to_owned()))?;
-        let seed = seed.map_err(|error| unusable(shown(&error)))?;
         Ok(Self {
-            seed,
+            seed: seed(args).await?,
             namespace: args.namespace.clone(),
             name: args.name.clone(),
             listed: Arc::default(),

@@ -1,0 +1,318 @@
+//! `release`: the only command that changes something, and only with `--yes`.
+//!
+//! It runs the loop of the coordinator with the rights of the kubeconfig: for installations that are removed without
+//! the hooks of the chart.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::{Api, Client};
+use scaling_coordinator::app::release::{ReleaseLine, ReleaseReport, SeedRelease};
+use scaling_coordinator::config::Release;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use watchdog_api::config::UnknownFields;
+use watchdog_api::prober::{self, ProberConfig};
+use watchdog_kube::client::{found, request};
+use watchdog_kube::key::ObjectKey;
+use watchdog_kube::leadership::ElectionTiming;
+
+use crate::args::{ConnectArgs, Format, ReleaseArgs};
+use crate::connect;
+use crate::error::{CommandError, WRONG};
+use crate::output::Output;
+use crate::program::Program;
+use crate::render::message;
+
+/// Requests a second: a person's share of the seed's API server.
+const REQUEST_RATE: u32 = 100;
+
+/// The key of the file in its ConfigMap.
+const CONFIG_KEY: &str = "config.yaml";
+
+/// Name of this process in the Lease of the coordinator's leader.
+const IDENTITY: &str = "watchdogctl-release";
+
+pub(crate) async fn run(
+    connect: &ConnectArgs,
+    args: &ReleaseArgs,
+    output: &Output,
+) -> Result<ExitCode, CommandError> {
+    let seed = connect::seed(connect).await?;
+    let rules = watch::Sender::new(Arc::new(rules(&seed, connect, args).await?));
+    let coordinator = ObjectKey {
+        namespace: connect.namespace.clone(),
+        name: format!("{}-{}", connect.name, Program::ScalingCoordinator),
+    };
+    let release = SeedRelease {
+        lease_namespace: lease_namespace(&seed, connect, args).await?,
+        seed,
+        rules: rules.subscribe(),
+        identity: format!("{IDENTITY}-{}", std::process::id()),
+        election: ElectionTiming::default(),
+        request_rate: REQUEST_RATE,
+        options: Release {
+            plan: !args.yes,
+            stop_deployment: args.yes.then(|| coordinator.clone()),
+            timeout: args.timeout,
+        },
+    };
+    let report = release.run().await.map_err(|error| {
+        let what_to_do = "nothing was restored: correct that and run the command again; kubectl get lease -A shows \
+                          who leads";
+        CommandError::wrong(format!("{error:#}"), what_to_do)
+    })?;
+    output.print(&shown(&report, args, &coordinator)?);
+    match report.ended {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            // Standard output has what was restored; a person must see the rest in both formats. Nothing can be done
+            // when standard error is closed.
+            use std::io::Write as _;
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            Ok(ExitCode::from(WRONG))
+        }
+    }
+}
+
+/// The configuration whose resources are restored: of a file, or of the chart's ConfigMap.
+async fn rules(
+    seed: &Client,
+    connect: &ConnectArgs,
+    args: &ReleaseArgs,
+) -> Result<ProberConfig, CommandError> {
+    let usage = |what: String| {
+        let what_to_do = "set --config-file to a file with the dependentResourceInfos of the seed, such as the content \
+                          of the ConfigMap that the watchdog read";
+        CommandError::usage(what, what_to_do)
+    };
+    let text = match &args.config_file {
+        Some(path) => {
+            std::fs::read_to_string(path).map_err(|error| usage(format!("{}: {error}", path.display())))?
+        }
+        None => {
+            let name = format!("{}-prober-config", connect.name);
+            let maps: Api<ConfigMap> = Api::namespaced(seed.clone(), &connect.namespace);
+            let map =
+                found(&name, request(maps.get(&name)).await).map_err(|error| usage(error.to_string()))?;
+            let text = map.and_then(|map| map.data?.remove(CONFIG_KEY));
+            let namespace = &connect.namespace;
+            let gone = || format!("the ConfigMap {namespace}/{name} does not exist or has no {CONFIG_KEY}");
+            text.ok_or_else(|| usage(gone()))?
+        }
+    };
+    let parsed = prober::parse(text.as_bytes(), UnknownFields::Ignored);
+    parsed
+        .map(|parsed| parsed.config)
+        .map_err(|errors| usage(errors.to_string()))
+}
+
+/// The namespace of the leader's Lease. When that of the chart is gone, no replica can lead, so any other one will do.
+async fn lease_namespace(
+    seed: &Client,
+    connect: &ConnectArgs,
+    args: &ReleaseArgs,
+) -> Result<String, CommandError> {
+    let of_chart = || format!("{}-leases", connect.name);
+    let name = args.lease_namespace.clone().unwrap_or_else(of_chart);
+    let namespaces: Api<Namespace> = Api::all(seed.clone());
+    match found(&name, request(namespaces.get(&name)).await) {
+        Ok(Some(_)) => Ok(name),
+        Ok(None) if args.lease_namespace.is_none() => Ok(connect.namespace.clone()),
+        Ok(None) => Err(CommandError::usage(
+            format!("the namespace {name} does not exist"),
+            "set --lease-namespace to the namespace of the membership Leases, or leave it out if that is gone",
+        )),
+        // Without the right to read it, the election will say what is missing.
+        Err(error) if error.is_forbidden() => Ok(name),
+        Err(error) => Err(CommandError::unreachable(
+            error.to_string(),
+            "check --kubeconfig and --context",
+        )),
+    }
+}
+
+/// The report as text, or as an object.
+fn shown(
+    report: &ReleaseReport,
+    args: &ReleaseArgs,
+    coordinator: &ObjectKey,
+) -> Result<String, CommandError> {
+    let write = match args.format.output {
+        Format::Json => message::json,
+        Format::Yaml => message::yaml,
+        Format::Table | Format::Wide => {
+            let mut text: String = report.lines.iter().map(|line| format!("{line}\n")).collect();
+            if let Ok(ended) = &report.ended {
+                text.push_str(&format!("{ended}\n"));
+            }
+            if !args.yes {
+                text.push_str(&format!(
+                    "Nothing was written. With --yes, the Deployment {coordinator} is scaled to 0 and all this is \
+                     restored.\n"
+                ));
+            }
+            return Ok(text);
+        }
+    };
+    let all = json!({
+        "dryRun": !args.yes,
+        "resources": report.lines.iter().map(line).collect::<Vec<_>>(),
+        "restored": args.yes && report.ended.is_ok(),
+        "stillHeldDown": report.ended.as_ref().err().map(ToString::to_string),
+    });
+    write(&all).map_err(|_| CommandError::unexpected("the report cannot be written"))
+}
+
+fn line(line: &ReleaseLine) -> Value {
+    json!({
+        "shoot": line.shoot,
+        "resource": line.resource,
+        "level": line.level,
+        "action": line.action,
+        "reason": line.reason,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use watchdog_api::names::{MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
+    use watchdog_sandbox::resource::keys;
+    use watchdog_sandbox::{ApiOptions, ApiServer};
+    use watchdog_test_support::fixtures::{self, KCM, MCM};
+    use watchdog_test_support::sandboxed;
+    use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
+
+    use super::*;
+    use crate::testing::{assert_parts, fails, shown};
+
+    const SHOOT: &str = "shoot--a--held-down";
+    const COORDINATOR: &str = "watchdog-scaling-coordinator";
+
+    /// A seed whose chart is still there, with one shoot that is held down.
+    struct HeldDown {
+        api: ApiServer,
+        folder: tempfile::TempDir,
+        _workloads: WorkloadController,
+    }
+
+    impl HeldDown {
+        async fn start() -> Self {
+            let namespaces = ["garden", "watchdog-leases", SHOOT].map(str::to_owned).to_vec();
+            let api = ApiServer::start(ApiOptions {
+                namespaces,
+                ..ApiOptions::default()
+            });
+            let api = api.await.unwrap();
+            let cluster = json!({"metadata": {"name": SHOOT}, "spec": {"shoot": fixtures::shoot("40s")}});
+            api.create(&keys::CLUSTERS, "", cluster).unwrap();
+            for (name, recorded) in [(KCM, "2"), (MCM, "1")] {
+                let annotations = json!({REPLICAS_ANNOTATION: recorded, MELTDOWN_PROTECTION_ANNOTATION: ""});
+                deploy(&api, SHOOT, name, 0, annotations);
+            }
+            deploy(&api, "garden", COORDINATOR, 2, json!({}));
+            let config = fixtures::prober("probeInterval: 10s", "0s");
+            let map = json!({"metadata": {"name": "watchdog-prober-config"}, "data": {CONFIG_KEY: config}});
+            api.create(&keys::CONFIG_MAPS, "garden", map).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("kubeconfig"), api.kubeconfig("operator")).unwrap();
+            let controllers = sandboxed::client(&api.kubeconfig("controllers")).await.unwrap();
+            let workloads = WorkloadController::start(&controllers, WorkloadOptions::new(Duration::ZERO));
+            Self {
+                api,
+                folder,
+                _workloads: workloads,
+            }
+        }
+
+        fn command(&self, options: &str) -> String {
+            let kubeconfig = self.folder.path().join("kubeconfig");
+            format!("--kubeconfig {} release{options}", kubeconfig.display())
+        }
+
+        fn replicas(&self, namespace: &str, name: &str) -> Option<i64> {
+            let object = self.api.store().find(&keys::DEPLOYMENTS, namespace, name)?;
+            Some(object.number("/spec/replicas"))
+        }
+
+        fn writes(&self) -> usize {
+            let audit = self.api.audit().into_iter();
+            audit
+                .filter(|entry| entry.user == "operator" && entry.is_write())
+                .count()
+        }
+    }
+
+    fn deploy(api: &ApiServer, namespace: &str, name: &str, replicas: i64, annotations: Value) {
+        let deployment = json!({
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": {"app": name}},
+                "template": {
+                    "metadata": {"labels": {"app": name}},
+                    "spec": {"containers": [{"name": name, "image": "simulated"}]},
+                },
+            },
+        });
+        api.create(&keys::DEPLOYMENTS, namespace, deployment).unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_dry_run_comes_first_and_then_everything_is_restored_in_order() {
+        let seed = HeldDown::start().await;
+        let planned = shown(&seed.command("")).await;
+        let parts = [
+            &format!("{SHOOT}: level 0: apps/v1 Deployment {KCM}: scale to 2: "),
+            &format!("{SHOOT}: level 1: apps/v1 Deployment {MCM}: scale to 1: "),
+            "2 resources are held down in 1 shoots",
+            "Nothing was written. With --yes, the Deployment garden/watchdog-scaling-coordinator is scaled to 0",
+        ];
+        assert_parts(&planned, &parts);
+        let planned: Value = serde_json::from_str(&shown(&seed.command(" -o json")).await).unwrap();
+        assert_eq!(
+            (&planned["dryRun"], &planned["restored"]),
+            (&json!(true), &json!(false))
+        );
+        assert_eq!(planned["resources"][0]["action"], "scale to 2");
+        assert_eq!((seed.writes(), seed.replicas(SHOOT, KCM)), (0, Some(0)));
+
+        let done: Value = serde_json::from_str(&shown(&seed.command(" --yes -o json")).await).unwrap();
+        assert_eq!(
+            (&done["dryRun"], &done["restored"]),
+            (&json!(false), &json!(true))
+        );
+        let actions = done["resources"].as_array().unwrap().iter();
+        let actions: Vec<_> = actions.map(|line| line["action"].clone()).collect();
+        assert_eq!(actions, ["restored", "restored"]);
+        let counts = [KCM, MCM].map(|name| seed.replicas(SHOOT, name));
+        assert_eq!(counts, [Some(2), Some(1)]);
+        assert_eq!(seed.replicas("garden", COORDINATOR), Some(0));
+        assert_parts(
+            &shown(&seed.command("")).await,
+            &["0 resources are held down in 0 shoots"],
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn without_its_rules_it_touches_nothing_and_says_what_is_missing() {
+        let seed = HeldDown::start().await;
+        let config = seed.folder.path().join("prober.yaml");
+        let with = format!(" --yes --config-file {}", config.display());
+        fails(&seed.command(&with), 2, "--config-file").await;
+        std::fs::write(&config, "dependentResourceInfos: soon").unwrap();
+        fails(&seed.command(&with), 2, "dependentResourceInfos").await;
+        fails(
+            &seed.command(" -n other"),
+            2,
+            "the ConfigMap other/watchdog-prober-config",
+        )
+        .await;
+        let other = " --yes --lease-namespace nowhere";
+        fails(&seed.command(other), 2, "the namespace nowhere does not exist").await;
+        assert_eq!(seed.writes(), 0);
+    }
+}
