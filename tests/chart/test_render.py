@@ -27,14 +27,15 @@ def test_objects_are_distinct_and_fit_together(values):
     assert len(names) == len(set(names))
     accounts, maps = of_kind(objects, "ServiceAccount"), of_kind(objects, "ConfigMap")
     deployments = of_kind(objects, "Deployment")
-    for name, deployment in deployments.items():
+    for deployment in deployments.values():
         pod = deployment["spec"]["template"]
         selector = deployment["spec"]["selector"]["matchLabels"].items()
         assert selector <= pod["metadata"]["labels"].items()
         assert pod["spec"]["serviceAccountName"] in accounts
         used = [v["configMap"]["name"] for v in pod["spec"]["volumes"] if "configMap" in v]
         assert len(used) == 1 and used[0] in maps
-        assert {"name": name, "kind": "ServiceAccount", "namespace": NAMESPACE} in [
+        account = {"name": pod["spec"]["serviceAccountName"], "kind": "ServiceAccount", "namespace": NAMESPACE}
+        assert account in [
             subject for b in of_kind(objects, "ClusterRoleBinding").values() for subject in b["subjects"]
         ]
     for kind in "Service", "PodDisruptionBudget", "NetworkPolicy":
@@ -53,9 +54,8 @@ FOREIGN = {"monitoring.coreos.com", "cert-manager.io", "autoscaling.k8s.io", "fl
 
 @pytest.mark.parametrize("version", SUPPORTED)
 def test_every_supported_kubernetes_knows_every_field(version):
-    objects = [
-        found for values in ("operators", "everything-set", "without-gardener") for found in render(MATRIX[values])
-    ]
+    names = "operators", "everything-set", "without-gardener", "policies"
+    objects = [found for name in names for found in render(MATRIX[name])]
     # One of each shape: to validate one takes a tenth of a second.
     shapes = {shape(found): found for found in objects if found["apiVersion"].split("/")[0] not in FOREIGN}
     for found in shapes.values():

@@ -1,6 +1,11 @@
-{{/* First part of all names. Not that of the chart: gardenlet's own objects begin with dependency-watchdog. */}}
+{{/* The first part of every name. Not that of the chart: gardenlet's own objects begin with dependency-watchdog. */}}
+{{- define "watchdog.prefix" -}}
+{{ .Values.fullnameOverride | default .Values.nameOverride | default "watchdog" }}
+{{- end }}
+
+{{/* The label app.kubernetes.io/name. */}}
 {{- define "watchdog.name" -}}
-{{ .Values.nameOverride | default "watchdog" }}
+{{ .Values.nameOverride | default (include "watchdog.prefix" .) }}
 {{- end }}
 
 {{/*
@@ -21,7 +26,13 @@ and the last part of all names.
 
 {{/* Name of what belongs to one service; takes (root, component). */}}
 {{- define "watchdog.fullname" -}}
-{{ printf "%s-%s" (include "watchdog.name" (index . 0)) (index . 1) }}
+{{ printf "%s-%s" (include "watchdog.prefix" (index . 0)) (index . 1) }}
+{{- end }}
+
+{{/* ServiceAccount of a service; takes (root, component). */}}
+{{- define "watchdog.serviceAccount" -}}
+{{- $values := index (index . 0).Values (index . 1 | camelcase | untitle) -}}
+{{ $values.serviceAccount.name | default (include "watchdog.fullname" .) }}
 {{- end }}
 
 {{/* The labels of the Pods of one service; they never change. Takes (root, component). */}}
@@ -90,7 +101,7 @@ annotations:
 
 {{/* Secret of the certificate authority. */}}
 {{- define "watchdog.authoritySecret" -}}
-{{ .Values.certificates.authoritySecretName | default (printf "%s-authority" (include "watchdog.name" .)) }}
+{{ .Values.certificates.authoritySecretName | default (printf "%s-authority" (include "watchdog.prefix" .)) }}
 {{- end }}
 
 {{/* Whether certificates are in files, from the Secret of a service. */}}
@@ -117,6 +128,17 @@ gardenlet renders the chart, with one set of values for all seeds.
 {{- $ofSeed | default (index . 1).mode | default (index . 0).Values.mode -}}
 {{- end }}
 
+{{/*
+Whether a Job restores what scaling-coordinator holds down before an uninstallation. Not with 0 replicas or in mode
+observe: then another program scales. gardenlet, which sets .Values.gardener, ignores hooks (docs/how-to/uninstall.md).
+*/}}
+{{- define "watchdog.restores" -}}
+{{- with .Values.scalingCoordinator -}}
+{{ and .enabled .releaseOnUninstall (eq (include "watchdog.mode" (list $ .)) "protect") (gt (int .replicas) 0)
+    (not $.Values.gardener) }}
+{{- end }}
+{{- end }}
+
 {{/* Components that a service calls: the replicas ask each other for the whole seed; takes the service. */}}
 {{- define "watchdog.calls" -}}
 {{ eq .component "scaling-coordinator" | ternary (list "scaling-coordinator" "lease-probe") (list .component)
@@ -132,7 +154,7 @@ gardenlet renders the chart, with one set of values for all seeds.
 {{- define "watchdog.configMap" -}}
 {{- $file := eq (index . 1) "weeder" | ternary "weeder" "prober" -}}
 {{ get (index . 0).Values.existingConfigMap $file
-    | default (printf "%s-%s-config" (include "watchdog.name" (index . 0)) $file) }}
+    | default (printf "%s-%s-config" (include "watchdog.prefix" (index . 0)) $file) }}
 {{- end }}
 
 {{/* True if the file of a service may hold fields that this version does not know; takes (root, component). */}}
@@ -158,7 +180,7 @@ gardenlet renders the chart, with one set of values for all seeds.
 
 {{/* Namespace of the Leases and of the certificate authority. */}}
 {{- define "watchdog.leaseNamespace" -}}
-{{ .Values.membership.namespace | default (printf "%s-leases" (include "watchdog.name" .)) }}
+{{ .Values.membership.namespace | default (printf "%s-leases" (include "watchdog.prefix" .)) }}
 {{- end }}
 
 {{/* Namespace of the Pod of helm test: where the Secret is that it mounts. */}}
@@ -183,7 +205,7 @@ and the figures of docs/explanation/performance.md, so that one replica can hold
 
 {{/* Name of cluster-scoped RBAC objects; takes (root, component). */}}
 {{- define "watchdog.clusterRole" -}}
-gardener.cloud:{{ include "watchdog.name" (index . 0) }}:{{ index . 1 }}
+gardener.cloud:{{ include "watchdog.prefix" (index . 0) }}:{{ index . 1 }}
 {{- end }}
 
 {{/* Labels by which Gardener's network policies let a Pod reach DNS and the API server of the seed; takes root. */}}
@@ -238,7 +260,7 @@ tlsConfig:
 {{- define "watchdog.podSpec" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 2 -}}
-serviceAccountName: {{ include "watchdog.fullname" (list $root (index . 1)) }}
+serviceAccountName: {{ include "watchdog.serviceAccount" (list $root (index . 1)) }}
 automountServiceAccountToken: true
 {{- with $root.Values.priorityClassName }}
 priorityClassName: {{ . }}
@@ -265,8 +287,12 @@ securityContext:
 {{- merge dict (include "watchdog.selector" . | fromYaml) (index . 2).podLabels $own | toYaml }}
 {{- end }}
 
-{{- /* The user of a Pod. OpenShift gives each namespace users of its own and refuses others. */}}
+{{/* The securityContext of a Pod. OpenShift gives each namespace users of its own and refuses others. */}}
 {{- define "watchdog.podSecurityContext" -}}
+{{- include "watchdog.withFields" (list (include "watchdog.ownPodSecurityContext" .) .Values.podSecurityContext) }}
+{{- end }}
+
+{{- define "watchdog.ownPodSecurityContext" -}}
 runAsNonRoot: true
 {{- if not .Values.seed.openshift }}
 runAsUser: 65532
@@ -275,4 +301,30 @@ fsGroup: 65532
 {{- end }}
 seccompProfile:
   type: RuntimeDefault
+{{- end }}
+
+{{/* The securityContext of a container. */}}
+{{- define "watchdog.securityContext" -}}
+{{- include "watchdog.withFields" (list (include "watchdog.ownSecurityContext" .) .Values.securityContext) }}
+{{- end }}
+
+{{- define "watchdog.ownSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* A mapping in which some fields are replaced, each as a whole; takes (YAML, fields). */}}
+{{- define "watchdog.withFields" -}}
+{{- if index . 1 }}
+{{- $all := index . 0 | fromYaml }}
+{{- range $name, $value := index . 1 }}
+{{- /* Not merge, which keeps what a false should replace. */}}
+{{- $_ := set $all $name $value }}
+{{- end }}
+{{- toYaml $all }}
+{{- else }}
+{{- index . 0 }}
+{{- end }}
 {{- end }}

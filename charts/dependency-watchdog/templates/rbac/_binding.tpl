@@ -24,6 +24,6 @@ roleRef:
   name: {{ include "watchdog.clusterRole" (list $root $component) }}
 subjects:
   - kind: ServiceAccount
-    name: {{ include "watchdog.fullname" (list $root $component) }}
+    name: {{ include "watchdog.serviceAccount" (list $root $component) }}
     namespace: {{ $root.Release.Namespace }}
 {{- end }}
