@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from chart import ROOT, SERVICES
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "charts").rglob("*.md")])
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "services").rglob("src/**/*.rs"))}
 CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text()
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text()

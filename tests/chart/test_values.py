@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+from xml.etree import ElementTree
 
 import helm_python as helm
 import pytest
@@ -176,6 +179,7 @@ def test_a_startup_probe_gives_a_slow_host_time():
         for container in containers(objects).values():
             assert container["startupProbe"] == {
                 "httpGet": {"path": "/healthz", "port": "metrics"} | scheme,
+                "initialDelaySeconds": 0,
                 "periodSeconds": 5,
                 "timeoutSeconds": 5,
                 "failureThreshold": 9,
@@ -221,8 +225,8 @@ def schemas(node, path=""):
 
 
 def test_schema_and_values_have_the_same_keys():
-    # gardenlet's and Helm's own. What is unset by default is in the comments of values.yaml.
-    others = {"global", "gardener", "usablePorts", "startupProbe.initialDelaySeconds"}
+    # gardenlet's and Helm's own.
+    others = {"global", "gardener", "usablePorts"}
     assert set(keys_of_schema(SCHEMA)) - others == set(keys_of_values(VALUES))
 
 
@@ -255,6 +259,28 @@ def follow(reference: str) -> dict:
 def passed_on(path: str) -> bool:
     """Within a value that the chart hands on as it is."""
     return re.search(r"^config\.\w+\.|\.(resources|minAllowed|affinity|dnsConfig)\.|tlsConfig\.", path) is not None
+
+
+def test_the_readme_has_every_value():
+    command = [sys.executable, CHART.parent / "generate-readme", "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert checked.returncode == 0, checked.stderr
+    rows = re.findall(r"^\| `([\w.<>]+)` \|", (CHART / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == len(set(rows))
+    for path in keys_of_values(VALUES):
+        names = {path, re.sub(f"^({'|'.join(KEYS.values())})\\.", "<program>.", path)}
+        above = {name.rsplit(".", 1)[0] for name in names}
+        below = [row for row in rows for name in names if row.startswith(f"{name}.")]
+        assert (names | above) & set(rows) or below, path
+
+
+def test_the_icon_is_in_the_chart():
+    metadata = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    icon = CHART / metadata["icon"].removeprefix("file://")
+    assert ElementTree.parse(icon).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert metadata["home"] in metadata["sources"] and metadata["maintainers"] == [
+        {"name": "Gardener", "url": "https://github.com/gardener"}
+    ]
 
 
 def test_every_value_is_read():
