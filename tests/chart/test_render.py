@@ -607,15 +607,15 @@ def test_bad_values_are_refused(values, complaint):
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
         (
             {"leaseProbe": {"autoscaling": {"minReplicas": 11}}},
-            "leaseProbe.autoscaling.minReplicas is 11 and maxReplicas 10",
+            "leaseProbe.autoscaling.minReplicas is 11, which is more than maxReplicas 10",
         ),
         (
             {"leaseProbe": {"autoscaling": {"enabled": True, "podMetric": {"name": ""}, "cpuUtilization": 0}}},
-            "leaseProbe.autoscaling is enabled and has nothing to go by",
+            "leaseProbe.autoscaling is enabled without a metric",
         ),
         (
             {"leaseProbe": {"autoscaling": {"enabled": True, "podMetric": None, "cpuUtilization": 0}}},
-            "leaseProbe.autoscaling is enabled and has nothing to go by",
+            "leaseProbe.autoscaling is enabled without a metric",
         ),
         (
             {"config": {"prober": {"probeInterval": "0s"}}},

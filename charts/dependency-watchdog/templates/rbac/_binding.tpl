@@ -1,6 +1,6 @@
 {{/*
-A ClusterRole for one service and its binding; takes (root, component, rules). What it may do is what the service asks
-for at its start: see the functions named permissions in its sources.
+A ClusterRole for one service and its binding; takes (root, component, rules). At its start, a program checks that it
+has these permissions: see the functions named permissions in its sources.
 */}}
 {{- define "watchdog.clusterRoleAndBinding" -}}
 {{- $root := index . 0 }}
