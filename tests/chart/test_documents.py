@@ -71,7 +71,8 @@ def test_spelling_is_that_of_the_united_states():
         r"|(?:un)?synchronis|optimis|serialis|initialis|recognis|authoris|organis|normalis|minimis|maximis)\w*",
         re.IGNORECASE,
     )
-    for document in DOCUMENTS:
+    charts = [path for path in (ROOT / "charts").rglob("*") if path.is_file()]
+    for document in {*DOCUMENTS, *charts}:
         text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", document.read_text())
         # Generated from the protos.
         if document.name != "api-reference.md":

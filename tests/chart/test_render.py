@@ -455,7 +455,7 @@ def test_rules_are_those_of_the_file_with_the_runbook_of_the_installation():
 
 
 @pytest.mark.parametrize(
-    ("gardener", "asked", "flavour", "label"),
+    ("gardener", "asked", "flavor", "label"),
     [
         (True, "", "plutono", "dashboard.monitoring.gardener.cloud/seed"),
         (False, "", "grafana", "grafana_dashboard"),
@@ -463,15 +463,15 @@ def test_rules_are_those_of_the_file_with_the_runbook_of_the_installation():
         (True, "grafana", "grafana", "dashboard.monitoring.gardener.cloud/seed"),
     ],
 )
-def test_dashboards_come_as_they_are(gardener, asked, flavour, label):
-    dashboards = {"enabled": True, "flavour": asked}
+def test_dashboards_come_as_they_are(gardener, asked, flavor, label):
+    dashboards = {"enabled": True, "flavor": asked}
     objects = render({"monitoring": {"dashboards": dashboards}, "seed": {"gardener": gardener}})
     maps = {name: m for name, m in of_kind(objects, "ConfigMap").items() if "-dashboard-" in name}
     assert len(maps) == 4
     for name, found in maps.items():
         assert label in found["metadata"]["labels"]
         ((key, text),) = found["data"].items()
-        file = CHART / "dashboards" / flavour / f"{name.removeprefix('watchdog-dashboard-')}.json"
+        file = CHART / "dashboards" / flavor / f"{name.removeprefix('watchdog-dashboard-')}.json"
         assert key == f"dependency-watchdog-{file.name}"
         assert json.loads(text) == json.loads(file.read_text())
 
