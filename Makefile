@@ -1,7 +1,7 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-chart test-rest fuzz lint fmt build image release chart-package audit bench \
-  bench-fleet bench-check bench-profile pictures acceptance soak safety coverage nightly
+.PHONY: help demo test test-rust test-chart test-rest fuzz lint fmt build image release chart-package chart-readme \
+  audit bench bench-fleet bench-check bench-profile pictures acceptance soak safety coverage nightly
 .PHONY: lint-workflows cli-archive release-cli release-notes publish publish-sign
 SHELL := /bin/bash
 
@@ -118,6 +118,10 @@ publish: ## Copy the images and the chart of a release to REGISTRY=registry.exam
 
 publish-sign: ## Sign what make publish has copied, and attach provenance and bills of materials; needs cosign
 	.github/publish sign $(RELEASE) $(or $(REGISTRY),$(error set REGISTRY))
+
+chart-readme: ## Write the chart's README, with the table of its values
+	tests/tools/setup lint >/dev/null
+	. tests/tools/lib.sh && "$$(python_environment)/bin/python" charts/generate-readme
 
 chart-package: ## Pack the chart into target/charts: an archive for Helm, and an OCI archive for any registry
 	tests/tools/setup lint >/dev/null

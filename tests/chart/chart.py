@@ -90,6 +90,20 @@ MATRIX = {
         "logging": {"gardener": {"enabled": True}},
         "leaseProbe": {"autoscaling": {"enabled": True, "minReplicas": 3}},
     },
+    "policies": {
+        "fullnameOverride": "dwd-live",
+        "nameOverride": "dwd",
+        "podSecurityContext": {"fsGroup": 2000, "runAsUser": None, "supplementalGroups": [3000]},
+        "securityContext": {"readOnlyRootFilesystem": False, "capabilities": {"drop": ["NET_RAW"]}},
+        "podDisruptionBudget": {"minAvailable": "50%", "unhealthyPodEvictionPolicy": "IfHealthyBudget"},
+        "startupProbe": {"enabled": True, "initialDelaySeconds": 1, "failureThreshold": 90},
+        "leaseProbe": {"serviceAccount": {"name": "prober"}},
+        "scalingCoordinator": {
+            "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/etc/own-ca/ca.crt"}],
+            "extraVolumes": [{"name": "own-ca", "secret": {"secretName": "own-ca"}}],
+            "extraVolumeMounts": [{"name": "own-ca", "mountPath": "/etc/own-ca", "readOnly": True}],
+        },
+    },
     "everything-set": {
         "certificates": {"source": "secrets"},
         "nameOverride": "wd",

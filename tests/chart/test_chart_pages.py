@@ -62,9 +62,13 @@ def test_the_table_of_permissions_is_that_of_the_chart():
         "EndpointSlices;": ["endpointslices", "endpoints"],
         "Pods": ["pods"],
         "Events": ["events"],
+        "`scale`": ["deployments/scale"],
     }
     granted, documented = {}, {}
-    for name, role in of_kind(render({}), "ClusterRole").items():
+    objects = render({})
+    # A Role of the Job that restores before an uninstallation.
+    release = {"scaling-coordinator": of_kind(objects, "Role")["watchdog-scaling-coordinator-release"]}
+    for name, role in (of_kind(objects, "ClusterRole") | release).items():
         for rule in role["rules"]:
             for resource in rule["resources"]:
                 granted[name.split(":")[-1], resource] = set(rule["verbs"])

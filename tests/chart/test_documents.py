@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from chart import ROOT, SERVICES
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "charts").rglob("*.md")])
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "services").rglob("src/**/*.rs"))}
 CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text()
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text()
@@ -71,7 +71,8 @@ def test_spelling_is_that_of_the_united_states():
         r"|(?:un)?synchronis|optimis|serialis|initialis|recognis|authoris|organis|normalis|minimis|maximis)\w*",
         re.IGNORECASE,
     )
-    for document in DOCUMENTS:
+    charts = [path for path in (ROOT / "charts").rglob("*") if path.is_file()]
+    for document in {*DOCUMENTS, *charts}:
         text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", document.read_text())
         # Generated from the protos.
         if document.name != "api-reference.md":

@@ -12,13 +12,13 @@ from incident import Incident
 from test_documents import SOURCES, metrics
 from test_rules import ALERTS, RULES
 
-FLAVOURS = {
-    flavour: {
-        path.stem: json.loads(path.read_text()) for path in sorted((CHART / "dashboards" / flavour).glob("*.json"))
+FLAVORS = {
+    flavor: {
+        path.stem: json.loads(path.read_text()) for path in sorted((CHART / "dashboards" / flavor).glob("*.json"))
     }
-    for flavour in ("grafana", "plutono")
+    for flavor in ("grafana", "plutono")
 }
-DASHBOARDS = FLAVOURS["grafana"]
+DASHBOARDS = FLAVORS["grafana"]
 
 # What the incident does not bring about, and what would. Queries with these are checked for their syntax only.
 RARE = {
@@ -157,21 +157,21 @@ def test_dashboards_are_generated():
     assert checked.returncode == 0, checked.stderr
 
 
-# Panels, and what the JSON may have, of each flavour. Grafana 9 has no graph panel for new dashboards any more; Plutono
+# Panels, and what the JSON may have, of each flavor. Grafana 9 has no graph panel for new dashboards any more; Plutono
 # 7.5 has no state timeline, no data source that is an object, and no schema above 27.
 PANELS = {"grafana": {"row", "stat", "table", "timeseries"}, "plutono": {"row", "stat", "table", "graph"}}
 SCHEMAS = {"grafana": 36, "plutono": 27}
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_dashboards_fit_what_draws_them(flavour):
-    dashboards = FLAVOURS[flavour]
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_dashboards_fit_what_draws_them(flavor):
+    dashboards = FLAVORS[flavor]
     assert sorted(dashboards) == ["fleet", "services", "shoot", "weeder"]
     assert len({d["uid"] for d in dashboards.values()}) == len(dashboards)
     for dashboard in dashboards.values():
-        assert dashboard["schemaVersion"] == SCHEMAS[flavour]
+        assert dashboard["schemaVersion"] == SCHEMAS[flavor]
         # Of Gardener's data sources "prometheus" is the aggregate Prometheus, with what the chart's monitors collect.
-        source = "prometheus" if flavour == "plutono" else {"type": "prometheus", "uid": "${datasource}"}
+        source = "prometheus" if flavor == "plutono" else {"type": "prometheus", "uid": "${datasource}"}
         variables = [variable for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
         for of in [*panels(dashboard), *dashboard["annotations"]["list"], *variables]:
             assert of.get("datasource", source) == source or of["type"] == "row"
@@ -179,25 +179,25 @@ def test_dashboards_fit_what_draws_them(flavour):
         ids = [panel["id"] for panel in panels(dashboard)]
         assert len(ids) == len(set(ids))
         for panel in panels(dashboard):
-            assert panel["type"] in PANELS[flavour]
+            assert panel["type"] in PANELS[flavor]
             assert panel["type"] == "row" or (panel["description"] and panel["targets"]), panel["title"]
             assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
         assert dashboard["annotations"]["list"], "no annotation marks a change"
 
 
-def test_both_flavours_ask_the_same():
+def test_both_flavors_ask_the_same():
     asked = [
         [
             (p["title"], [t["expr"] for t in p.get("targets", [])], p["gridPos"])
             for d in dashboards.values()
             for p in panels(d)
         ]
-        for dashboards in FLAVOURS.values()
+        for dashboards in FLAVORS.values()
     ]
     assert asked[0] == asked[1]
 
 
-def colours(panel: dict) -> dict[str, str]:
+def colors(panel: dict) -> dict[str, str]:
     """By the name of a series."""
     found = dict(panel.get("aliasColors", {}))
     for override in panel.get("fieldConfig", {}).get("overrides", []):
@@ -212,39 +212,39 @@ MEANING = {
     "green": {"healthy", "ready", "deleted", "applied", "settled"},
     "red": {"leases_expired", "external_unreachable", "not_ready", "failed", "forbidden", "refused", "expired"},
     "amber": {"pending", "down, settled", "held down", "conflict"},
-    "grey": {"api_server_unreachable", "inconclusive", "unknown", "gone"},
+    "gray": {"api_server_unreachable", "inconclusive", "unknown", "gone"},
 }
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_colours_mean_the_same_everywhere(flavour):
-    def hue(colour: str) -> str:
-        red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_colors_mean_the_same_everywhere(flavor):
+    def hue(color: str) -> str:
+        red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
         if max(red, green, blue) - min(red, green, blue) < 20:
-            return "grey"
+            return "gray"
         if green > red:
             return "green"
         return "amber" if green > 80 else "red"
 
     seen = 0
-    for dashboard in FLAVOURS[flavour].values():
+    for dashboard in FLAVORS[flavor].values():
         for panel in panels(dashboard):
-            for name, colour in colours(panel).items():
+            for name, color in colors(panel).items():
                 word = name if any(name in names for names in MEANING.values()) else name.split(", ")[-1]
                 for meant, names in MEANING.items():
                     if word in names:
-                        assert hue(colour) == meant, f"{panel['title']}: {name} is {colour}"
+                        assert hue(color) == meant, f"{panel['title']}: {name} is {color}"
                         seen += 1
     assert seen > 40
 
 
-def test_no_colour_follows_from_the_order_of_the_series():
-    """Grafana's own colours are red and green, too, which would seem to mean something."""
+def test_no_color_follows_from_the_order_of_the_series():
+    """Grafana's own colors are red and green, too, which would seem to mean something."""
     seen = 0
-    for dashboard in FLAVOURS["grafana"].values():
+    for dashboard in FLAVORS["grafana"].values():
         for panel in panels(dashboard):
             if panel["type"] == "timeseries":
-                named = colours(panel).keys() - {"none"}
+                named = colors(panel).keys() - {"none"}
                 by_value = panel["fieldConfig"]["defaults"].get("color") == {"mode": "continuous-blues"}
                 assert by_value != bool(named), panel["title"]
                 seen += 1

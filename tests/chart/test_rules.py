@@ -452,9 +452,9 @@ def test_shoots_that_are_not_protected_for_a_day(tmp_path, series, raised):
     expected = []
     if raised:
         texts = {
-            "summary": f"Shoots have been in mode {raised} for a day, without an end within 31 days; "
+            "summary": f"The mode of shoots has been {raised} for a day and does not end within 31 days; "
             "they are not protected.",
-            "description": "3 or more of them. The mode comes from: shoot. watchdogctl status lists them.",
+            "description": "At least 3 shoots. Source of the mode: shoot. watchdogctl status lists them.",
         }
         labels = rule["labels"] | {"mode": raised, "source": "shoot"}
         expected = [{"exp_labels": labels, "exp_annotations": rule["annotations"] | texts}]
@@ -522,7 +522,7 @@ def test_no_replica_is_ready_whoever_scrapes(tmp_path, labels):
         | {
             "summary": "No replica of scaling-coordinator has been ready for 5 minutes; "
             "no shoot of this seed is protected.",
-            "description": f"All {2 * len(labels)} replicas are up and not ready. "
+            "description": f"All {2 * len(labels)} replicas run, but none is ready. "
             "watchdog_readiness_blocked and /readyz say why.",
         },
     }

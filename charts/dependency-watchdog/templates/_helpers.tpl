@@ -1,11 +1,16 @@
-{{/* First part of all names. Not that of the chart: gardenlet's own objects begin with dependency-watchdog. */}}
+{{/* The first part of every name. Not that of the chart: gardenlet's own objects begin with dependency-watchdog. */}}
+{{- define "watchdog.prefix" -}}
+{{ .Values.fullnameOverride | default .Values.nameOverride | default "watchdog" }}
+{{- end }}
+
+{{/* The label app.kubernetes.io/name. */}}
 {{- define "watchdog.name" -}}
-{{ .Values.nameOverride | default "watchdog" }}
+{{ .Values.nameOverride | default (include "watchdog.prefix" .) }}
 {{- end }}
 
 {{/*
-The services that are switched on, as a list of {component, values}: component is the name of the program, of the image
-and the last part of all names.
+The enabled programs, as a list of {component, values}. component is the name of the program and of its image, and the
+last part of names.
 */}}
 {{- define "watchdog.services" -}}
 {{- $services := list }}
@@ -19,9 +24,15 @@ and the last part of all names.
 {{- toJson $services }}
 {{- end }}
 
-{{/* Name of what belongs to one service; takes (root, component). */}}
+{{/* Name of the objects of one service; takes (root, component). */}}
 {{- define "watchdog.fullname" -}}
-{{ printf "%s-%s" (include "watchdog.name" (index . 0)) (index . 1) }}
+{{ printf "%s-%s" (include "watchdog.prefix" (index . 0)) (index . 1) }}
+{{- end }}
+
+{{/* ServiceAccount of a service; takes (root, component). */}}
+{{- define "watchdog.serviceAccount" -}}
+{{- $values := index (index . 0).Values (index . 1 | camelcase | untitle) -}}
+{{ $values.serviceAccount.name | default (include "watchdog.fullname" .) }}
 {{- end }}
 
 {{/* The labels of the Pods of one service; they never change. Takes (root, component). */}}
@@ -42,8 +53,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{/*
-Metadata of an object; takes a dict of root, component and name, and annotations, labels and clusterScoped where they
-apply.
+Metadata of an object; takes a dict of root, component and name, and optionally annotations, labels, namespace and
+clusterScoped.
 */}}
 {{- define "watchdog.metadata" -}}
 name: {{ .name }}
@@ -83,17 +94,17 @@ annotations:
     (include "watchdog.fullname" (list (index . 0) $service.component))) }}
 {{- end }}
 
-{{/* Where certificates come from: plaintext (nowhere), builtIn, certManager or secrets. */}}
+{{/* Source of the certificates: builtIn, certManager or secrets; plaintext if there are none. */}}
 {{- define "watchdog.certificates" -}}
 {{ .Values.insecurePlaintext | ternary "plaintext" .Values.certificates.source }}
 {{- end }}
 
 {{/* Secret of the certificate authority. */}}
 {{- define "watchdog.authoritySecret" -}}
-{{ .Values.certificates.authoritySecretName | default (printf "%s-authority" (include "watchdog.name" .)) }}
+{{ .Values.certificates.authoritySecretName | default (printf "%s-authority" (include "watchdog.prefix" .)) }}
 {{- end }}
 
-{{/* Whether certificates are in files, from the Secret of a service. */}}
+{{/* True if each service has its certificate in a Secret that its Pods mount. */}}
 {{- define "watchdog.hasTlsFiles" -}}
 {{ has (include "watchdog.certificates" .) (list "certManager" "secrets") }}
 {{- end }}
@@ -104,8 +115,8 @@ annotations:
 {{- end }}
 
 {{/*
-Mode of a service; takes (root, values of the service). An annotation of the Seed is the default of that seed where
-gardenlet renders the chart, with one set of values for all seeds.
+Mode of a service; takes (root, values of the service). gardenlet renders the chart with one set of values for all
+seeds, so an annotation of the Seed takes precedence.
 */}}
 {{- define "watchdog.mode" -}}
 {{- $annotation := "dependency-watchdog.gardener.cloud/mode" -}}
@@ -117,7 +128,18 @@ gardenlet renders the chart, with one set of values for all seeds.
 {{- $ofSeed | default (index . 1).mode | default (index . 0).Values.mode -}}
 {{- end }}
 
-{{/* Components that a service calls: the replicas ask each other for the whole seed; takes the service. */}}
+{{/*
+True if a Job restores what scaling-coordinator holds down before an uninstallation. Not with 0 replicas or in mode
+observe: then another program scales. gardenlet, which sets .Values.gardener, ignores hooks (docs/how-to/uninstall.md).
+*/}}
+{{- define "watchdog.restores" -}}
+{{- with .Values.scalingCoordinator -}}
+{{ and .enabled .releaseOnUninstall (eq (include "watchdog.mode" (list $ .)) "protect") (gt (int .replicas) 0)
+    (not $.Values.gardener) }}
+{{- end }}
+{{- end }}
+
+{{/* Components that a service calls. Replicas call each other to answer for the whole seed. Takes the service. */}}
 {{- define "watchdog.calls" -}}
 {{ eq .component "scaling-coordinator" | ternary (list "scaling-coordinator" "lease-probe") (list .component)
     | toJson }}
@@ -132,7 +154,7 @@ gardenlet renders the chart, with one set of values for all seeds.
 {{- define "watchdog.configMap" -}}
 {{- $file := eq (index . 1) "weeder" | ternary "weeder" "prober" -}}
 {{ get (index . 0).Values.existingConfigMap $file
-    | default (printf "%s-%s-config" (include "watchdog.name" (index . 0)) $file) }}
+    | default (printf "%s-%s-config" (include "watchdog.prefix" (index . 0)) $file) }}
 {{- end }}
 
 {{/* True if the file of a service may hold fields that this version does not know; takes (root, component). */}}
@@ -158,10 +180,10 @@ gardenlet renders the chart, with one set of values for all seeds.
 
 {{/* Namespace of the Leases and of the certificate authority. */}}
 {{- define "watchdog.leaseNamespace" -}}
-{{ .Values.membership.namespace | default (printf "%s-leases" (include "watchdog.name" .)) }}
+{{ .Values.membership.namespace | default (printf "%s-leases" (include "watchdog.prefix" .)) }}
 {{- end }}
 
-{{/* Namespace of the Pod of helm test: where the Secret is that it mounts. */}}
+{{/* Namespace of the Pod of helm test: that of the Secret that it mounts. */}}
 {{- define "watchdog.testNamespace" -}}
 {{ and (eq (include "watchdog.certificates" .) "builtIn") (not .Values.watchdogctl.tlsSecretName)
     | ternary (include "watchdog.leaseNamespace" .) .Release.Namespace }}
@@ -183,7 +205,7 @@ and the figures of docs/explanation/performance.md, so that one replica can hold
 
 {{/* Name of cluster-scoped RBAC objects; takes (root, component). */}}
 {{- define "watchdog.clusterRole" -}}
-gardener.cloud:{{ include "watchdog.name" (index . 0) }}:{{ index . 1 }}
+gardener.cloud:{{ include "watchdog.prefix" (index . 0) }}:{{ index . 1 }}
 {{- end }}
 
 {{/* Labels by which Gardener's network policies let a Pod reach DNS and the API server of the seed; takes root. */}}
@@ -193,16 +215,16 @@ networking.gardener.cloud/to-runtime-apiserver: allowed
 {{- end }}
 
 {{/*
-Whether a HorizontalPodAutoscaler sets the replicas of a service; takes the service. With 0 replicas a service is off,
-and stays off. Only lease-probe has one: of the others one replica acts.
+True if a HorizontalPodAutoscaler sets the replicas of a service; takes the service. A service with 0 replicas stays
+off. Only lease-probe has an autoscaler, because only one replica of the others acts.
 */}}
 {{- define "watchdog.autoscaled" -}}
 {{ and (dig "autoscaling" "enabled" false .values) (gt (int .values.replicas) 0) }}
 {{- end }}
 
 {{/*
-Fails when a duration, which the schema has found well-formed, is out of its bounds; takes (where, duration or nothing,
-least, most), the last two in milliseconds.
+Fails if a well-formed duration is out of its bounds; takes (path, duration or nothing, minimum, maximum), the last two
+in milliseconds.
 */}}
 {{- define "watchdog.checkDuration" -}}
 {{- $units := dict "ns" 0.000001 "us" 0.001 "µs" 0.001 "μs" 0.001 "ms" 1.0 "s" 1000.0 "m" 60000.0 "h" 3600000.0 }}
@@ -218,7 +240,7 @@ least, most), the last two in milliseconds.
 {{- end }}
 {{- end }}
 
-{{/* How the Prometheus operator reads port 9643. */}}
+{{/* TLS settings with which the Prometheus operator scrapes port 9643. */}}
 {{- define "watchdog.scrapeTLS" -}}
 {{- if .Values.adminTLS.enabled -}}
 scheme: https
@@ -229,16 +251,16 @@ tlsConfig:
 {{- end }}
 {{- end }}
 
-{{/* On a seed of Gardener only the aggregate Prometheus has an Alertmanager; it takes what carries this label. */}}
+{{/* On a seed of Gardener, only the aggregate Prometheus has an Alertmanager. It selects objects by this label. */}}
 {{- define "watchdog.aggregateLabel" -}}
 {{ .Values.seed.gardener | ternary (dict "prometheus" "aggregate") dict | toYaml }}
 {{- end }}
 
-{{/* What every Pod of a service has in common, that of the release Job too; takes (root, component, values). */}}
+{{/* Fields that all Pods of a service share, including the release Job's; takes (root, component, values). */}}
 {{- define "watchdog.podSpec" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 2 -}}
-serviceAccountName: {{ include "watchdog.fullname" (list $root (index . 1)) }}
+serviceAccountName: {{ include "watchdog.serviceAccount" (list $root (index . 1)) }}
 automountServiceAccountToken: true
 {{- with $root.Values.priorityClassName }}
 priorityClassName: {{ . }}
@@ -265,8 +287,12 @@ securityContext:
 {{- merge dict (include "watchdog.selector" . | fromYaml) (index . 2).podLabels $own | toYaml }}
 {{- end }}
 
-{{- /* The user of a Pod. OpenShift gives each namespace users of its own and refuses others. */}}
+{{/* The securityContext of a Pod. OpenShift gives each namespace users of its own and refuses others. */}}
 {{- define "watchdog.podSecurityContext" -}}
+{{- include "watchdog.withFields" (list (include "watchdog.ownPodSecurityContext" .) .Values.podSecurityContext) }}
+{{- end }}
+
+{{- define "watchdog.ownPodSecurityContext" -}}
 runAsNonRoot: true
 {{- if not .Values.seed.openshift }}
 runAsUser: 65532
@@ -275,4 +301,30 @@ fsGroup: 65532
 {{- end }}
 seccompProfile:
   type: RuntimeDefault
+{{- end }}
+
+{{/* The securityContext of a container. */}}
+{{- define "watchdog.securityContext" -}}
+{{- include "watchdog.withFields" (list (include "watchdog.ownSecurityContext" .) .Values.securityContext) }}
+{{- end }}
+
+{{- define "watchdog.ownSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* A mapping in which some fields are replaced, each as a whole; takes (YAML, fields). */}}
+{{- define "watchdog.withFields" -}}
+{{- if index . 1 }}
+{{- $all := index . 0 | fromYaml }}
+{{- range $name, $value := index . 1 }}
+{{- /* Not merge, which keeps what a false should replace. */}}
+{{- $_ := set $all $name $value }}
+{{- end }}
+{{- toYaml $all }}
+{{- else }}
+{{- index . 0 }}
+{{- end }}
 {{- end }}

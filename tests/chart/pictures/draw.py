@@ -24,9 +24,9 @@ DASHBOARDS = Path(__file__).resolve().parents[3] / "charts" / "dependency-watchd
 COLUMNS = 24
 # Of one column and of one unit of height, in inches; with this resolution a picture is 1200 pixels wide.
 COLUMN, UNIT, RESOLUTION = 0.5, 0.36, 100
-# Colours of a picture: enough for the text to be smooth.
-COLOURS = 255
-# For series without a colour of their own: Grafana takes a blue by the value.
+# Colors of a picture: enough for the text to be smooth.
+COLORS = 255
+# For series without a color of their own: Grafana takes a blue by the value.
 SERIES = "#1f60c4 #8ab8ff #3d4f9e #5794f2 #0b3a82 #a9c8f5".split()
 THRESHOLD, MARK = "#c4162a", "#8f3bb8"
 INK, FAINT = "#24292e", "#8e8e8e"
@@ -61,7 +61,7 @@ def draw(dashboard: dict, answers: dict, recorded: dict) -> bytes:
     figure.savefig(png, format="png")
     pyplot.close(figure)
     # Without dithering text and areas stay clean, and the file small.
-    small = Image.open(png).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small = Image.open(png).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
     packed = io.BytesIO()
     small.save(packed, format="PNG", optimize=True)
     return packed.getvalue()
@@ -106,8 +106,8 @@ def stat(box: Box, panel: dict, answers, _recorded) -> None:
     found = [float(series["value"][1]) for series in answers[0]]
     defaults = panel["fieldConfig"]["defaults"]
     text = written(found[0], defaults["unit"]) if found else "No data"
-    colour = threshold(found[0], defaults["thresholds"]["steps"]) if found else FAINT
-    axes.text(0.5, 0.42, text, size=20, weight="bold", color=colour, ha="center", va="center", transform=axes.transAxes)
+    color = threshold(found[0], defaults["thresholds"]["steps"]) if found else FAINT
+    axes.text(0.5, 0.42, text, size=20, weight="bold", color=color, ha="center", va="center", transform=axes.transAxes)
 
 
 def table(box: Box, panel: dict, answers, _recorded) -> None:
@@ -149,18 +149,18 @@ def timeseries(box: Box, panel: dict, answers, recorded) -> None:
     axes = box.axes(1.3, 0.35, 1.1, 1.25 + 0.42 * -(-len(lines) // columns))
     others = itertools.cycle(SERIES)
     for name, series in lines:
-        colour = fixed_colour(panel, name) or next(others)
+        color = fixed_color(panel, name) or next(others)
         times, values = points(series, recorded)
         if stacked:
             grid = numpy.arange(0, recorded["end"] - recorded["began"] + 1)
             values = on_grid(grid, times, values)
             below = below if len(below) else numpy.zeros_like(values)
-            axes.fill_between(grid, below, below + values, color=colour, alpha=0.45, lw=0, step="post", label=name)
-            axes.step(grid, below + values, color=colour, lw=0.8, where="post")
+            axes.fill_between(grid, below, below + values, color=color, alpha=0.45, lw=0, step="post", label=name)
+            axes.step(grid, below + values, color=color, lw=0.8, where="post")
             below = below + values
         else:
-            axes.plot(times, values, color=colour, lw=1.2, label=name)
-            axes.fill_between(times, 0, values, color=colour, alpha=custom["fillOpacity"] / 150, lw=0)
+            axes.plot(times, values, color=color, lw=1.2, label=name)
+            axes.fill_between(times, 0, values, color=color, alpha=custom["fillOpacity"] / 150, lw=0)
     if "thresholdsStyle" in custom:
         axes.axhline(defaults["thresholds"]["steps"][-1]["value"], color=THRESHOLD, lw=0.8, ls="--")
     for mark in recorded["marks"]:
@@ -208,7 +208,7 @@ def label(target: dict, series: dict) -> str:
     return text
 
 
-def fixed_colour(panel: dict, name: str) -> str | None:
+def fixed_color(panel: dict, name: str) -> str | None:
     """Of a series. The last override that matches wins, as in Grafana."""
     found = None
     for override in panel["fieldConfig"]["overrides"]:

@@ -1,6 +1,6 @@
 {{/*
-A ClusterRole for one service and its binding; takes (root, component, rules). What it may do is what the service asks
-for at its start: see the functions named permissions in its sources.
+A ClusterRole for one service and its binding; takes (root, component, rules). At its start, a program checks that it
+has these permissions: see the functions named permissions in its sources.
 */}}
 {{- define "watchdog.clusterRoleAndBinding" -}}
 {{- $root := index . 0 }}
@@ -24,6 +24,6 @@ roleRef:
   name: {{ include "watchdog.clusterRole" (list $root $component) }}
 subjects:
   - kind: ServiceAccount
-    name: {{ include "watchdog.fullname" (list $root $component) }}
+    name: {{ include "watchdog.serviceAccount" (list $root $component) }}
     namespace: {{ $root.Release.Namespace }}
 {{- end }}
