@@ -5,7 +5,6 @@ use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
-use watchdog_runtime::trace::OtlpEndpoint;
 
 /// Watches the node leases of every shoot of a seed and streams per-shoot health verdicts over gRPC.
 #[derive(Debug, Clone, Parser)]
@@ -13,11 +12,6 @@ use watchdog_runtime::trace::OtlpEndpoint;
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-
-    /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
-    /// Default: no traces.
-    #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<OtlpEndpoint>,
 
     /// Memory in MiB that the answers of all shoots' API servers may take together while they are read.
     #[arg(long, value_name = "MIB", default_value_t = 96, value_parser = clap::value_parser!(u16).range(32..=4096))]
@@ -34,8 +28,6 @@ pub struct Args {
 pub struct Config {
     /// The options that all services share.
     pub common: CommonArgs,
-    /// Where traces go, if anywhere.
-    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// Bytes for the answers of shoots.
     pub answer_memory: usize,
     /// Shoots may have addresses of this machine.
@@ -55,7 +47,6 @@ impl CommandLine for Args {
         let file = self.common.load_config(prober::parse)?;
         Ok(Config {
             common: self.common,
-            otlp_endpoint: self.otlp_endpoint,
             answer_memory: usize::from(self.answer_memory) << 20,
             allow_local_addresses: self.allow_local_addresses,
             file,
