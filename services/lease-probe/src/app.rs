@@ -50,7 +50,11 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.probe.v1.LeaseProbeService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let replica = Replica::join_members(&base, SERVICE).await?;
+    let replica = if config.standalone {
+        Replica::alone(&base, SERVICE).await?
+    } else {
+        Replica::join_members(&base, SERVICE).await?
+    };
     let mut routes = RoutesBuilder::default();
     let (collector, _) = start(&base, &replica.map(Sharing::Members), config, &mut routes)?;
     let api = Api {

@@ -13,7 +13,13 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// Memory in MiB that the answers of all shoots' API servers may take together while they are read.
+    /// Probe all shoots alone, beside a release or without one: writes nothing, not even a membership Lease, so no
+    /// coordinator finds this process, and nobody acts on its verdicts.
+    #[arg(long)]
+    standalone: bool,
+
+    /// Memory in MiB for answers of API servers of more than 64 KiB while they are read: 2 MiB each. Twice as much is
+    /// for the leases that are remembered of shoots with more than 100.
     #[arg(long, value_name = "MIB", default_value_t = 96, value_parser = clap::value_parser!(u16).range(32..=4096))]
     answer_memory: u16,
 
@@ -28,7 +34,9 @@ pub struct Args {
 pub struct Config {
     /// The options that all services share.
     pub common: CommonArgs,
-    /// Bytes for the answers of shoots.
+    /// True to probe all shoots alone, without a membership Lease.
+    pub standalone: bool,
+    /// Bytes for large answers of shoots.
     pub answer_memory: usize,
     /// Shoots may have addresses of this machine.
     pub allow_local_addresses: bool,
@@ -47,6 +55,7 @@ impl CommandLine for Args {
         let file = self.common.load_config(prober::parse)?;
         Ok(Config {
             common: self.common,
+            standalone: self.standalone,
             answer_memory: usize::from(self.answer_memory) << 20,
             allow_local_addresses: self.allow_local_addresses,
             file,

@@ -59,7 +59,8 @@ pub(crate) const CONNECTIONS: Counter<ConnectResult> = Counter::new(
 
 pub(crate) const ANSWER_BYTES: Gauge = Gauge::new(
     "watchdog_shoot_answer_bytes",
-    "Memory that answers of the API servers of shoots take while they are read, in bytes; bounded by --answer-memory.",
+    "Memory reserved for answers of more than 64 KiB that are being read, in bytes: 2 MiB each; bounded by \
+     --answer-memory.",
 );
 
 pub(crate) const ANSWERS_REFUSED: Counter<RefusalReason> = Counter::new(

@@ -12,12 +12,13 @@ use lease_probe::cluster::connection::{ApiResponse, CachedConnection, Suspicion}
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::kubeconfig::{Access, access};
 use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, HttpShootClient, ShootClient};
-use lease_probe::cluster::transport::ApiRequest;
-use lease_probe::domain::answer_ledger::AnswerKind;
+use lease_probe::cluster::transport::{AnswerKind, ApiRequest};
 use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::unconstrained;
 use tokio::time::Instant;
+use watchdog_sandbox::hostile::{HostileServer, frame};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
 /// As in `controller/prober_manager.rs`.
@@ -271,6 +272,88 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
         since <= frozen + Duration::from_millis(500),
         "it may have been away from then on"
     );
+}
+
+/// Asks such a server 100 times, one request right after the other, as for the pages of a list.
+async fn ask_often(server: &HostileServer) {
+    let mut connection = from_kubeconfig(limits(1), &server.kubeconfig);
+    let before = Instant::now();
+    for request in 0..100 {
+        let answer = get(&mut connection, "/version").await;
+        assert_eq!(
+            answer.map(|answer| answer.status.as_u16()),
+            Ok(200),
+            "request {request}"
+        );
+        let suspicion = connection.take_suspicion();
+        match suspicion {
+            // That it is a habit shows with the second connection, and the first end is known to the moment.
+            Some(Suspicion {
+                since,
+                silent: false,
+                noticed: false,
+            }) if request < 3 => assert!(since >= before, "{suspicion:?}"),
+            _ => assert_eq!(suspicion, None, "request {request}"),
+        }
+    }
+}
+
+/// Some say so in the answer, some only close.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_http_1_that_closes_after_each_answer_is_not_away() {
+    for header in ["Connection: close\r\n", ""] {
+        let server = HostileServer::scripted(false, move |mut stream| async move {
+            let mut request = [0; 4096];
+            if stream.read(&mut request).await? > 0 {
+                let answer = format!("HTTP/1.1 200 OK\r\n{header}Content-Length: 2\r\n\r\n{{}}");
+                stream.write_all(answer.as_bytes()).await?;
+            }
+            stream.shutdown().await
+        });
+        ask_often(&server.await.unwrap()).await;
+    }
+}
+
+/// GOAWAY comes right after the answer, or when the next request is already on its way and is not processed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_http_2_that_goes_away_after_each_answer_is_not_away() {
+    const SETTINGS: u8 = 4;
+    const GOAWAY: u8 = 7;
+    const END_STREAM: u8 = 1;
+    const END_HEADERS: u8 = 4;
+    for waits_for_another in [false, true] {
+        let server = HostileServer::scripted(true, move |mut stream| async move {
+            stream.write_all(&frame(SETTINGS, 0, 0, &[])).await?;
+            stream.read_exact(&mut [0; 24]).await?;
+            let mut requests = 0;
+            loop {
+                let mut head = [0; 9];
+                stream.read_exact(&mut head).await?;
+                let [l0, l1, l2, kind, _, s0, s1, s2, s3] = head;
+                let length = u32::from_be_bytes([0, l0, l1, l2]) as usize;
+                stream.read_exact(&mut vec![0; length]).await?;
+                if kind != 1 {
+                    continue;
+                }
+                requests += 1;
+                if requests == 1 {
+                    let id = u32::from_be_bytes([s0, s1, s2, s3]);
+                    let ok = frame(1, END_HEADERS, id, &[0x88]);
+                    stream
+                        .write_all(&[ok, frame(0, END_STREAM, id, b"{}")].concat())
+                        .await?;
+                }
+                if requests == 2 || !waits_for_another {
+                    // The last stream that was processed, and no error.
+                    stream
+                        .write_all(&frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]))
+                        .await?;
+                    return stream.shutdown().await;
+                }
+            }
+        });
+        ask_often(&server.await.unwrap()).await;
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! API servers that answer whatever they like, beside honest ones: their answers share a budget of bytes.
+//! API servers that answer whatever they like, beside honest ones: large answers share a number of places.
 
 #![cfg(test)]
 
@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use lease_probe::cluster::answer_budget::SharedLimits;
+use lease_probe::cluster::answer_budget::{AnswerBuffer, SharedLimits};
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::kubeconfig::{Access, access};
 use lease_probe::cluster::shoot_client::{Budget, HttpShootClient, ShootClient};
+use lease_probe::cluster::transport::AnswerKind;
 use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use watchdog_sandbox::hostile::{HostileServer, Hostility};
+use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
 const LOCAL: HttpConnector = HttpConnector {
@@ -22,6 +26,7 @@ const LOCAL: HttpConnector = HttpConnector {
 /// Between two probes of a hostile shoot; a prober leaves more.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Two places.
 const BUDGET: usize = 4 << 20;
 
 /// The shortest that a probe may have by the configuration is longer.
@@ -89,10 +94,10 @@ async fn no_hostile_answer_is_a_loss() {
 async fn an_answer_that_is_too_large_is_asked_for_in_smaller_pages_and_then_named() {
     let limits = Arc::new(SharedLimits::new(64, 64 << 20));
     let failure = failure_of(Hostility::EndlessList, true, &limits, 20 * LIMIT).await;
-    assert_eq!(failure, ProbeFailure::AnswerTooLarge(8 << 20));
+    assert_eq!(failure, ProbeFailure::AnswerTooLarge(2 << 20));
     assert_eq!(failure.outcome(), Outcome::Inconclusive);
     let named = failure.to_string();
-    assert!(named.contains("larger than 8192 KiB"), "{named}");
+    assert!(named.contains("larger than 2048 KiB"), "{named}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +149,7 @@ async fn a_lease_with_a_name_of_300_000_bytes_is_left_out_and_a_node_is_quoted_w
     assert!(!sentence.contains('\u{1b}'), "{sentence:?}");
 }
 
-/// A server that floods a connection with what nobody asked for loses it; the honest answer of 8 MiB is allowed.
+/// A server that floods a connection with what nobody asked for loses it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_asked_for_ends_the_connection() {
     for (hostility, h2) in [
@@ -205,6 +210,126 @@ async fn hostile_shoots_take_nothing_from_an_honest_one() {
     assert_eq!(limits.answers.in_use(), 0);
 }
 
+/// Creates as many leases on an API server as one page has. Their names make it larger than 64 KiB.
+fn create_leases(server: &ApiServer) {
+    for number in 0..500 {
+        let name = format!("{number:0>200}");
+        let lease = json!({"metadata": {"name": name}, "spec": {"leaseDurationSeconds": 40}});
+        server.create(&keys::LEASES, "kube-node-lease", lease).unwrap();
+    }
+}
+
+/// Eight hostile shoots hold the places, each for as long as it may.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_answer_never_waits_and_a_large_one_waits_for_a_bounded_time() {
+    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let mut hostile = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let limits = limits.clone();
+        let server = HostileServer::start(Hostility::Stalls, true).await.unwrap();
+        hostile.spawn(async move {
+            let access = access_to(&server.kubeconfig);
+            let mut client = client(&limits);
+            loop {
+                let listed = client.leases(&access, Budget::starting_now(30 * LIMIT)).await;
+                assert!(listed.is_err());
+            }
+        });
+    }
+    let large = ApiServer::start(ApiOptions::default()).await.unwrap();
+    create_leases(&large);
+    let small = ApiServer::start(ApiOptions::default()).await.unwrap();
+    while limits.answers.in_use() < BUDGET {
+        tokio::time::sleep(PAUSE).await;
+    }
+    let (small, large) = (small.kubeconfig("probe"), large.kubeconfig("probe"));
+    let (mut of_small, mut of_large) = (client(&limits), client(&limits));
+    let mut longest = Duration::ZERO;
+    for _ in 0..3 {
+        let listed = of_small
+            .leases(&access_to(&small), Budget::starting_now(LIMIT))
+            .await;
+        assert!(listed.is_ok(), "{listed:?}");
+        assert_eq!(of_small.waited(), Duration::ZERO);
+        let listed = of_large
+            .leases(&access_to(&large), Budget::starting_now(10 * LIMIT))
+            .await;
+        assert_eq!(listed.unwrap().0.leases.len(), 500);
+        longest = longest.max(of_large.waited());
+    }
+    assert!(longest > Duration::ZERO);
+    // Eight are four turns of 1.25 s.
+    assert!(longest < Duration::from_secs(6), "{longest:?}");
+    hostile.shutdown().await;
+    assert_eq!(limits.answers.in_use(), 0);
+}
+
+/// Waiting for a place says nothing about the API server.
+#[tokio::test]
+async fn a_list_that_waits_for_a_place_until_its_time_is_over_is_no_evidence() {
+    let limits = Arc::new(SharedLimits::new(64, 1));
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    create_leases(&server);
+    let access = access_to(&server.kubeconfig("probe"));
+    let mut holder = AnswerBuffer::new(limits.clone(), AnswerKind::Leases, 0);
+    holder.take_place().await;
+    let mut client = client(&limits);
+    let listed = client.leases(&access, Budget::starting_now(LIMIT / 4)).await;
+    let failure = listed.unwrap_err();
+    assert_eq!(failure, ProbeFailure::NoAnswerMemory(2 << 20));
+    assert_eq!(failure.evidence(), FailureEvidence::None);
+    assert_eq!(client.take_suspicion(), None);
+    drop(holder);
+    let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
+    assert_eq!(listed.unwrap().0.leases.len(), 500);
+}
+
+/// An honest page that is almost as large as allowed, in small chunks, as a server of HTTP/1.1 sends it.
+#[tokio::test]
+async fn a_page_of_almost_the_limit_is_read_over_http_1() {
+    const LIMIT_OF_PAGE: usize = 2 << 20;
+    let server = HostileServer::scripted(false, |mut stream| async move {
+        let lease = |number: usize, padding: usize| {
+            let padding = "x".repeat(padding);
+            format!(
+                r#"{{"metadata": {{"name": "node-{number:03}", "annotations": {{"a": "{padding}"}}}}, "spec": {{}}}}"#
+            )
+        };
+        let page = |padding: usize| {
+            let leases: Vec<_> = (0..500).map(|number| lease(number, padding)).collect();
+            let items = leases.join(",");
+            format!(r#"{{"metadata": {{"resourceVersion": "7"}}, "items": [{items}]}}"#)
+        };
+        let padding = (LIMIT_OF_PAGE - 1 - page(0).len()) / 500;
+        let mut page = page(padding);
+        page.push_str(&" ".repeat(LIMIT_OF_PAGE - 1 - page.len()));
+        let mut request = [0; 4096];
+        while stream.read(&mut request).await? > 0 {
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                .await?;
+            for chunk in page.as_bytes().chunks(512) {
+                stream
+                    .write_all(format!("{:x}\r\n", chunk.len()).as_bytes())
+                    .await?;
+                stream.write_all(&[chunk, b"\r\n"].concat()).await?;
+            }
+            stream.write_all(b"0\r\n\r\n").await?;
+            stream.flush().await?;
+        }
+        Ok(())
+    });
+    let server = server.await.unwrap();
+    let access = access_to(&server.kubeconfig);
+    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let mut client = client(&limits);
+    for _ in 0..3 {
+        let listed = client.leases(&access, Budget::starting_now(10 * LIMIT)).await;
+        assert_eq!(listed.unwrap().0.leases.len(), 500);
+        assert_eq!(client.take_suspicion(), None);
+    }
+}
+
 /// A kubeconfig must not make lease-probe talk to its own host or cloud.
 #[tokio::test]
 async fn local_addresses_are_refused_and_nothing_connects() {
@@ -220,6 +345,8 @@ async fn local_addresses_are_refused_and_nothing_connects() {
         ("0.0.0.0", "0.0.0.0", "unspecified"),
         ("169.254.169.254", "169.254.169.254", "link-local"),
         ("[fd00:ec2::254]", "fd00:ec2::254", "metadata"),
+        ("[64:ff9b:1::a9fe:a9fe]", "64:ff9b:1::a9fe:a9fe", "link-local"),
+        ("[2002:7f00:1::1]", "2002:7f00:1::1", "loopback"),
     ] {
         let kubeconfig = format!(
             "{{clusters: [{{name: c, cluster: {{server: \"https://{host}:{port}\"}}}}], \

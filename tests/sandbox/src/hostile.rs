@@ -33,19 +33,19 @@ pub enum Hostility {
     EndlessBytes,
     /// The begin of a list, then a byte a second.
     Trickles,
-    /// Megabytes of a list, then nothing more.
+    /// Almost as much of a list as is read, then nothing more.
     Stalls,
     /// A megabyte of objects, and always another page.
     EndlessPages,
     /// 500 small objects with long names, and always another page.
     ManyLeases,
-    /// Millions of items of two bytes.
+    /// A million items of two bytes.
     TinyItems,
     /// The same in Protobuf.
     TinyMessages,
     /// Nodes with a hundred thousand conditions each.
     ManyConditions,
-    /// A name and a page token of megabytes.
+    /// A name and a page token of most of a megabyte.
     LongStrings,
     /// One object whose name has 300,000 bytes and clears a terminal.
     LongName,
@@ -134,7 +134,7 @@ impl Hostility {
             Self::EndlessBytes => (none(), "y".repeat(10_000), endless, at_once),
             Self::Trickles => (list, " ".to_owned(), endless, Duration::from_secs(1)),
             Self::Stalls => (
-                list + &" ".repeat(7 << 20),
+                list + &" ".repeat(15 << 17),
                 none(),
                 endless,
                 Duration::from_secs(1),
@@ -145,11 +145,11 @@ impl Hostility {
                 let items: String = names.map(|name| lease(&name, 0)).collect();
                 (page(&items), none(), 0, at_once)
             }
-            Self::TinyItems => (list + "0", ",1".repeat(5_000), 700, at_once),
+            Self::TinyItems => (list + "0", ",1".repeat(5_000), 190, at_once),
             Self::TinyMessages => {
-                // The kind, and the 6,295,648 bytes of the list: its metadata, then seven times as many leases.
-                let begin = "k8s\0\n\u{b}\u{12}\tLeaseList\u{12}\u{800}\u{3}\n\0".to_owned();
-                (begin, "\u{12}\0".repeat(449_689), 7, at_once)
+                // The kind, and the 1,581,022 bytes of the list: its metadata, then ten times as many leases.
+                let begin = "k8s\0\n\u{b}\u{12}\tLeaseList\u{12}\u{7bf}`\n\0".to_owned();
+                (begin, "\u{12}\0".repeat(79_051), 10, at_once)
             }
             Self::ManyConditions => {
                 let conditions = r#",{"type":"a"}"#.repeat(100_000);
@@ -157,7 +157,7 @@ impl Hostility {
                 (format!("{list}{node}{conditions}]}}}}]}}"), none(), 0, at_once)
             }
             Self::LongStrings => {
-                let (name, token) = ("n".repeat(2 << 20), "t".repeat(2 << 20));
+                let (name, token) = ("n".repeat(3 << 18), "t".repeat(3 << 18));
                 let item = lease(&name, 0);
                 let item = item.trim_end_matches(',');
                 let body = format!(r#"{{"metadata": {{"continue": "{token}"}}, "items": [{item}]}}"#);
@@ -169,9 +169,9 @@ impl Hostility {
                 let body = format!(r#"{{"metadata": {{"resourceVersion": "7"}}, "items": [{item}]}}"#);
                 (body, none(), 0, at_once)
             }
-            Self::DeepJson => (none(), "[".repeat(10_000), 500, at_once),
+            Self::DeepJson => (none(), "[".repeat(10_000), 190, at_once),
             // A stored block of 65,535 bytes, repeated: what a decoder would keep grows without end.
-            Self::Compressed => (none(), "\u{1f}\u{b}".repeat(5_000), 500, at_once),
+            Self::Compressed => (none(), "\u{1f}\u{b}".repeat(5_000), 190, at_once),
             _ => (
                 r#"{"kind": "Status", "message": "#.to_owned(),
                 "\"m".repeat(100),
@@ -268,7 +268,8 @@ impl Hostility {
 }
 
 /// A frame of HTTP/2.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, length @ ..] = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
     [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
@@ -311,6 +312,26 @@ impl HostileServer {
     /// # Errors
     /// When no port is free or no certificate can be made.
     pub async fn start(hostility: Hostility, h2: bool) -> Result<Self, SandboxError> {
+        Self::listen(hostility, h2, move |stream| hostility.serve(stream)).await
+    }
+
+    /// Starts a server that does this with each connection, after the handshake.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn scripted<F: Future<Output = io::Result<()>> + Send + 'static>(
+        h2: bool,
+        serve: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
+    ) -> Result<Self, SandboxError> {
+        Self::listen(Hostility::Silent, h2, serve).await
+    }
+
+    async fn listen<F: Future<Output = io::Result<()>> + Send + 'static>(
+        hostility: Hostility,
+        h2: bool,
+        serve: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
+    ) -> Result<Self, SandboxError> {
+        let serve = Arc::new(serve);
         let key = rcgen::KeyPair::generate()?;
         let names = match hostility {
             Hostility::OtherName => vec!["other.example".to_owned()],
@@ -335,8 +356,8 @@ impl HostileServer {
         let serving = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((tcp, _)) = listener.accept().await {
-                let acceptor = acceptor.clone();
-                connections.spawn(async move { hostility.serve(acceptor.accept(tcp).await?).await });
+                let (acceptor, serve) = (acceptor.clone(), serve.clone());
+                connections.spawn(async move { serve(acceptor.accept(tcp).await?).await });
                 while connections.try_join_next().is_some() {}
             }
         });

@@ -102,6 +102,27 @@ impl Replica<watch::Receiver<Members>> {
     }
 }
 
+impl Replica<watch::Receiver<Members>> {
+    /// Connects to the seed, and gets a certificate where `--tls-authority` asks for it. Has no Lease: nobody finds this
+    /// replica, and it is the only member that it knows.
+    ///
+    /// # Errors
+    /// When there is no way to the seed.
+    pub async fn alone(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
+        let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
+        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        // Nobody waits for the certificate but the callers.
+        drop(issue_certificates(base, service, &seed));
+        let members = Members::from([(base.identity.clone(), "".into())]);
+        Ok(Self {
+            seed,
+            membership: watch::Sender::new(members).subscribe(),
+            granted_by: PermissionGrantor::Chart,
+            permissions: of_authority(&base.common),
+        })
+    }
+}
+
 impl<M> Replica<M> {
     /// The addresses of the replicas of `service`, by their membership Leases. From now on this replica needs the
     /// permission to list them.

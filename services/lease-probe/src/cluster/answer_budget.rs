@@ -1,15 +1,15 @@
-//! The memory that answers of API servers may take together, as they are read.
+//! The memory that answers of API servers take: while they are read, and for what is kept of them.
 
-use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use super::start_limiter::StartLimiter;
-use crate::domain::answer_ledger::{AnswerId, AnswerKind, AnswerLedger, GrowAnswer};
+use super::transport::AnswerKind;
 use crate::domain::outcome::ProbeFailure;
 use crate::metrics::{ANSWERS_REFUSED, RefusalReason};
 
@@ -25,6 +25,31 @@ const NODE_LISTS_AT_ONCE: usize = 128;
 /// within 2 s all the same.
 const NODE_LIST_HELD_FOR: Duration = Duration::from_millis(250);
 
+/// An answer grows to this size without a place: 130 leases, or 6 nodes.
+pub(super) const SMALL_ANSWER: usize = 64 * 1024;
+
+/// And to this one with a place: 500 leases are 250 KB in Protobuf and 430 KB in JSON, 100 nodes are 1 MB.
+pub(super) const LARGEST_ANSWER: usize = 2 * 1024 * 1024;
+
+/// An answer may hold a place for this long while others wait for one. The largest one takes 0.4 s over a way of 50 ms.
+const PLACE_HELD_FOR: Duration = Duration::from_secs(1);
+
+/// After that time it is checked this often if others may wait.
+const PLACE_CHECKED_EVERY: Duration = Duration::from_millis(250);
+
+/// A shoot keeps this much whatever the others keep: 100 leases. It is less than its connection takes.
+const FREE_BYTES: usize = 100 * BYTES_PER_LEASE;
+
+/// The memory of a lease that is remembered: its name, its renewals, and its node while the shoot is suspicious.
+const BYTES_PER_LEASE: usize = 512;
+
+/// The most objects of a list. Kubernetes is made for 5,000 nodes.
+const MOST_OBJECTS: usize = 10_000;
+
+/// Beyond [`FREE_BYTES`], a shoot keeps at most one part in this many of what is free after that. So however many
+/// shoots keep as much as they may, there is room for another one.
+const FREE_TO_KEPT: usize = 8;
+
 /// The limits that all connections of the process share.
 #[derive(Debug)]
 pub struct SharedLimits {
@@ -32,213 +57,158 @@ pub struct SharedLimits {
     pub connect: StartLimiter,
     /// How many lists of nodes and Machines begin at once.
     pub node_lists: StartLimiter,
-    /// The memory for answers.
-    pub answers: AnswerBudget,
-    // The memory for the leases of shoots that are remembered from one probe to the next.
-    remembered: Mutex<AnswerLedger>,
+    /// The places for large answers.
+    pub answers: AnswerPlaces,
+    most_kept: usize,
+    // By all shoots, beyond FREE_BYTES of each.
+    kept: Mutex<usize>,
 }
 
-impl SharedLimits {
-    /// With this many permits to connect and bytes for answers.
-    #[must_use]
-    pub fn new(permits: usize, bytes: usize) -> Self {
-        Self {
-            connect: StartLimiter::new(permits, CONNECT_HELD_FOR),
-            node_lists: StartLimiter::new(NODE_LISTS_AT_ONCE, NODE_LIST_HELD_FOR),
-            answers: AnswerBudget::new(bytes),
-            remembered: Mutex::new(AnswerLedger::new(2 * bytes)),
-        }
-    }
-}
-
-/// The memory for all answers.
+/// The places for answers of more than [`SMALL_ANSWER`], first come, first served.
 #[derive(Debug)]
-pub struct AnswerBudget {
-    capacity: usize,
-    state: Mutex<BudgetState>,
-    freed: Notify,
-}
-
-#[derive(Debug)]
-struct BudgetState {
-    ledger: AnswerLedger,
-    // By answer: cancelled when it must give way.
-    open: BTreeMap<AnswerId, CancellationToken>,
-}
-
-/// Memory that was taken from the budget. Gives it back when it is dropped.
-#[derive(Debug)]
-pub struct MemoryShare {
-    limits: Arc<SharedLimits>,
-    id: AnswerId,
-    gives_way: CancellationToken,
+pub struct AnswerPlaces {
+    free: Arc<Semaphore>,
+    count: usize,
 }
 
 /// An answer that is being read, or whose bytes are used.
 #[derive(Debug)]
 pub struct AnswerBuffer {
-    // Freed before others may take its bytes: fields are dropped in this order.
+    // Freed before its place is: fields are dropped in this order.
     text: Vec<u8>,
-    pub(super) share: MemoryShare,
+    place: Option<AnswerPlace>,
+    limits: Arc<SharedLimits>,
     kind: AnswerKind,
     expected: usize,
 }
 
-/// An answer takes at most this much beyond what has come, because it is expected to come.
-const MOST_EXPECTED: usize = 64 * 1024;
-
-/// The leases of a shoot that are remembered. Gives their memory back when it is dropped.
 #[derive(Debug)]
-pub struct RememberedLeases {
-    limits: Arc<SharedLimits>,
-    // None for a shoot that is small.
-    share: Option<(AnswerId, usize)>,
+struct AnswerPlace {
+    _permit: Option<OwnedSemaphorePermit>,
+    until: Instant,
 }
 
-/// A shoot may have this many leases whatever the others have: they take less than its connection.
-const FREE_LEASES: usize = 100;
-
-/// The memory of a further one: its name, its renewals, and its node while the shoot is suspicious.
-const BYTES_PER_LEASE: usize = 512;
+/// What is kept of the lists of one shoot. Gives the memory back when it is dropped.
+#[derive(Debug)]
+pub struct KeptLists {
+    limits: Arc<SharedLimits>,
+    remembered: usize,
+    // What it has of `SharedLimits::kept`.
+    counted: usize,
+}
 
 fn refused(reason: RefusalReason, failure: ProbeFailure) -> ProbeFailure {
     ANSWERS_REFUSED.inc(reason);
     failure
 }
 
-// === impl AnswerBudget ===
+fn too_many(most: usize) -> ProbeFailure {
+    refused(RefusalReason::TooManyLeases, ProbeFailure::TooManyLeases(most))
+}
 
-impl AnswerBudget {
-    fn new(capacity: usize) -> Self {
-        let state = BudgetState {
-            ledger: AnswerLedger::new(capacity),
-            open: BTreeMap::new(),
-        };
+// === impl SharedLimits ===
+
+impl SharedLimits {
+    /// With this many permits to connect, and bytes for large answers. Lists may keep twice as many bytes.
+    #[must_use]
+    pub fn new(permits: usize, bytes: usize) -> Self {
         Self {
-            capacity,
-            state: Mutex::new(state),
-            freed: Notify::new(),
+            connect: StartLimiter::new(permits, CONNECT_HELD_FOR),
+            node_lists: StartLimiter::new(NODE_LISTS_AT_ONCE, NODE_LIST_HELD_FOR),
+            answers: AnswerPlaces::new(bytes),
+            most_kept: 2 * bytes,
+            kept: Mutex::new(0),
+        }
+    }
+}
+
+// === impl AnswerPlaces ===
+
+impl AnswerPlaces {
+    fn new(bytes: usize) -> Self {
+        let count = (bytes / LARGEST_ANSWER).max(1);
+        Self {
+            free: Arc::new(Semaphore::new(count)),
+            count,
         }
     }
 
-    /// The most bytes that answers may hold together.
+    /// The bytes of all places.
     #[must_use]
     pub const fn capacity(&self) -> usize {
-        self.capacity
+        self.count * LARGEST_ANSWER
     }
 
-    /// The bytes that answers hold now.
+    /// The bytes of the places that are taken.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.state.lock().ledger.used()
+        self.capacity() - self.free.available_permits() * LARGEST_ANSWER
     }
 
-    fn no_memory(&self) -> ProbeFailure {
-        let failure = ProbeFailure::NoAnswerMemory(self.capacity);
-        refused(RefusalReason::NoMemory, failure)
-    }
-
-    /// Waits while others give way, which takes as long as it takes to wake them.
-    async fn take(&self, id: AnswerId, bytes: usize) -> Result<(), ProbeFailure> {
-        loop {
-            let freed = self.freed.notified();
-            {
-                let mut state = self.state.lock();
-                match state.ledger.grow(id, bytes) {
-                    GrowAnswer::Granted => return Ok(()),
-                    GrowAnswer::Wait(asked) => {
-                        let tokens = asked.iter().filter_map(|id| state.open.get(id));
-                        tokens.for_each(CancellationToken::cancel);
-                    }
-                    GrowAnswer::Refused => return Err(self.no_memory()),
-                }
-            }
-            freed.await;
+    /// Waits for a place. Each of those who have one and hold it for too long gives it up, so this takes at most
+    /// [`PLACE_HELD_FOR`] and [`PLACE_CHECKED_EVERY`] for each [`count`](Self::count) answers that came before.
+    async fn take(&self) -> AnswerPlace {
+        // Never closed.
+        let permit = self.free.clone().acquire_owned().await.ok();
+        AnswerPlace {
+            _permit: permit,
+            until: Instant::now() + PLACE_HELD_FOR,
         }
-    }
-}
-
-// === impl MemoryShare ===
-
-impl MemoryShare {
-    /// Nothing is taken yet.
-    #[must_use]
-    pub fn open(limits: Arc<SharedLimits>, kind: AnswerKind) -> Self {
-        let gives_way = CancellationToken::new();
-        let id = {
-            let mut state = limits.answers.state.lock();
-            let id = state.ledger.open(kind);
-            state.open.insert(id, gives_way.clone());
-            id
-        };
-        Self {
-            limits,
-            id,
-            gives_way,
-        }
-    }
-
-    /// Takes this many more bytes.
-    ///
-    /// # Errors
-    /// [`ProbeFailure::NoAnswerMemory`].
-    pub async fn take(&self, bytes: usize) -> Result<(), ProbeFailure> {
-        self.unless_it_gives_way(self.limits.answers.take(self.id, bytes))
-            .await?
-    }
-
-    /// Gives back all but this many bytes.
-    fn shrink(&self, bytes: usize) {
-        let budget = &self.limits.answers;
-        budget.state.lock().ledger.shrink(self.id, bytes);
-        budget.freed.notify_waiters();
-    }
-
-    /// Waits for `next`, unless the share must be given back before.
-    ///
-    /// # Errors
-    /// [`ProbeFailure::NoAnswerMemory`].
-    pub async fn unless_it_gives_way<T>(&self, next: impl Future<Output = T>) -> Result<T, ProbeFailure> {
-        tokio::select! {
-            biased;
-            // First, because it is ready most of the time. A share that must be given back gets no further bytes.
-            next = next => Ok(next),
-            () = self.gives_way.cancelled() => Err(self.limits.answers.no_memory()),
-        }
-    }
-}
-
-impl Drop for MemoryShare {
-    fn drop(&mut self) {
-        let budget = &self.limits.answers;
-        {
-            let mut state = budget.state.lock();
-            state.ledger.close(self.id);
-            state.open.remove(&self.id);
-        }
-        budget.freed.notify_waiters();
     }
 }
 
 // === impl AnswerBuffer ===
 
 impl AnswerBuffer {
-    /// For the answer to a request of this kind, which is likely to have this many bytes.
+    /// For an answer of this kind, which is likely to have this many bytes.
     #[must_use]
-    pub fn open(limits: Arc<SharedLimits>, kind: AnswerKind, expected: usize) -> Self {
+    pub fn new(limits: Arc<SharedLimits>, kind: AnswerKind, expected: usize) -> Self {
         Self {
             text: Vec::new(),
-            share: MemoryShare::open(limits, kind),
+            place: None,
+            limits,
             kind,
-            expected: expected.min(MOST_EXPECTED),
+            expected: expected.min(SMALL_ANSWER),
         }
+    }
+
+    /// Waits for the next part of the answer, unless its place must be given up before.
+    ///
+    /// # Errors
+    /// [`ProbeFailure::NoAnswerMemory`].
+    pub async fn next<T>(&self, part: impl Future<Output = T>) -> Result<T, ProbeFailure> {
+        let Some(place) = &self.place else {
+            return Ok(part.await);
+        };
+        let (mut part, mut until) = (pin!(part), place.until);
+        loop {
+            match timeout_at(until, &mut part).await {
+                Ok(part) => return Ok(part),
+                Err(_) if self.limits.answers.free.available_permits() == 0 => {
+                    let failure = ProbeFailure::NoAnswerMemory(self.limits.answers.capacity());
+                    return Err(refused(RefusalReason::NoMemory, failure));
+                }
+                Err(_) => until = Instant::now() + PLACE_CHECKED_EVERY,
+            }
+        }
+    }
+
+    /// Returns true if a part of this many bytes needs a place, which the answer does not have yet.
+    #[must_use]
+    pub fn needs_place(&self, bytes: usize) -> bool {
+        self.place.is_none() && (SMALL_ANSWER + 1..=self.kind.limit()).contains(&(self.text.len() + bytes))
+    }
+
+    /// Waits for a place.
+    pub async fn take_place(&mut self) {
+        self.place = Some(self.limits.answers.take().await);
     }
 
     /// Appends a part of the answer.
     ///
     /// # Errors
-    /// [`ProbeFailure::AnswerTooLarge`], [`ProbeFailure::NoAnswerMemory`].
-    pub async fn append(&mut self, part: &[u8]) -> Result<(), ProbeFailure> {
+    /// [`ProbeFailure::AnswerTooLarge`].
+    pub fn append(&mut self, part: &[u8]) -> Result<(), ProbeFailure> {
         let (needed, capacity) = (self.text.len() + part.len(), self.text.capacity());
         let limit = self.kind.limit();
         if needed > limit {
@@ -248,7 +218,6 @@ impl AnswerBuffer {
         if needed > capacity {
             // By a half, so that a large answer is not copied for each of its parts, and a small one never.
             let grown = needed.max(capacity + capacity / 2).max(self.expected).min(limit);
-            self.share.take(grown - capacity).await?;
             self.text.reserve_exact(grown - self.text.len());
         }
         self.text.extend_from_slice(part);
@@ -260,139 +229,195 @@ impl AnswerBuffer {
     pub fn as_slice(&self) -> &[u8] {
         &self.text
     }
-
-    /// Frees the answer; its share is for what was decoded from it, which takes this many bytes.
-    ///
-    /// # Errors
-    /// [`ProbeFailure::NoAnswerMemory`].
-    pub async fn into_share(self, bytes: usize) -> Result<MemoryShare, ProbeFailure> {
-        let Self { text, share, .. } = self;
-        let held = text.capacity();
-        drop(text);
-        if bytes > held {
-            share.take(bytes - held).await?;
-        } else {
-            share.shrink(bytes);
-        }
-        Ok(share)
-    }
 }
 
-// === impl RememberedLeases ===
+// === impl KeptLists ===
 
-impl RememberedLeases {
+impl KeptLists {
     /// Of a shoot of which nothing is known yet.
     #[must_use]
     pub const fn new(limits: Arc<SharedLimits>) -> Self {
-        Self { limits, share: None }
+        Self {
+            limits,
+            remembered: 0,
+            counted: 0,
+        }
     }
 
-    /// Fails if the leases must be forgotten, because there are more than the share of a shoot and others need the
-    /// memory. After that they count as forgotten.
+    /// Fails if what is remembered must be forgotten, because other shoots keep more now.
     ///
     /// # Errors
-    /// [`ProbeFailure::TooManyLeases`].
+    /// [`ProbeFailure::TooManyLeases`]. After that nothing is kept.
     pub fn check(&mut self) -> Result<(), ProbeFailure> {
-        self.share.map_or(Ok(()), |(_, bytes)| self.resize(bytes))
+        self.keep(self.remembered, 0)
     }
 
-    /// The shoot has this many leases now.
+    /// This many items were decoded from a list, and take this many bytes until all of it was read.
     ///
     /// # Errors
-    /// [`ProbeFailure::TooManyLeases`] as in [`check`](Self::check), [`ProbeFailure::NoAnswerMemory`] until the shoots
-    /// with the most leases have forgotten theirs.
-    pub fn set(&mut self, count: usize) -> Result<(), ProbeFailure> {
-        self.resize(count.saturating_sub(FREE_LEASES) * BYTES_PER_LEASE)
+    /// As [`check`](Self::check).
+    pub fn decoded(&mut self, items: usize, bytes: usize) -> Result<(), ProbeFailure> {
+        match items {
+            0..=MOST_OBJECTS => self.keep(self.remembered, bytes),
+            _ => Err(too_many(MOST_OBJECTS)),
+        }
     }
 
-    fn resize(&mut self, wanted: usize) -> Result<(), ProbeFailure> {
-        if wanted == 0 && self.share.is_none() {
+    /// This many leases or nodes are remembered from now on.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn remember(&mut self, leases: usize) -> Result<(), ProbeFailure> {
+        self.keep(leases * BYTES_PER_LEASE, 0)
+    }
+
+    fn keep(&mut self, remembered: usize, decoded: usize) -> Result<(), ProbeFailure> {
+        let counted = (remembered + decoded).saturating_sub(FREE_BYTES);
+        if counted == 0 && self.counted == 0 {
+            self.remembered = remembered;
             return Ok(());
         }
-        let mut ledger = self.limits.remembered.lock();
-        let (id, held) = self.share.unwrap_or_else(|| (ledger.open(AnswerKind::Leases), 0));
-        self.share = Some((id, held));
-        match ledger.grow(id, wanted.saturating_sub(held)) {
-            GrowAnswer::Granted => {
-                ledger.shrink(id, wanted);
-                self.share = Some((id, wanted));
-                Ok(())
-            }
-            GrowAnswer::Wait(_) => Err(self.limits.answers.no_memory()),
-            GrowAnswer::Refused => {
-                ledger.close(id);
-                self.share = None;
-                let failure = ProbeFailure::TooManyLeases(ledger.capacity());
-                Err(refused(RefusalReason::TooManyLeases, failure))
-            }
+        let mut kept = self.limits.kept.lock();
+        *kept -= std::mem::take(&mut self.counted);
+        let free = self.limits.most_kept.saturating_sub(*kept + counted);
+        if counted > free / FREE_TO_KEPT {
+            self.remembered = 0;
+            let most = (self.limits.most_kept - *kept) / (FREE_TO_KEPT + 1) + FREE_BYTES;
+            return Err(too_many(most / BYTES_PER_LEASE));
         }
+        *kept += counted;
+        (self.remembered, self.counted) = (remembered, counted);
+        Ok(())
     }
 }
 
-impl Drop for RememberedLeases {
+impl Drop for KeptLists {
     fn drop(&mut self) {
-        if let Some((id, _)) = self.share {
-            self.limits.remembered.lock().close(id);
-        }
+        *self.limits.kept.lock() -= self.counted;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use futures::poll;
+    use proptest::prelude::*;
+
     use super::*;
 
     const KIB: usize = 1024;
 
-    /// The shoot with the most leases forgets them, also if its server never answers again.
-    #[test]
-    fn the_most_leases_are_forgotten_first() {
-        let limits = Arc::new(SharedLimits::new(1, 512 * KIB));
-        let [mut most, mut fewer, mut small] = [0; 3].map(|_| RememberedLeases::new(limits.clone()));
-        assert_eq!(most.set(FREE_LEASES + 1200), Ok(()));
-        assert_eq!(fewer.set(FREE_LEASES + 800), Ok(()));
-        assert_eq!(small.set(FREE_LEASES), Ok(()), "no memory is needed");
-        let waits = Err(ProbeFailure::NoAnswerMemory(512 * KIB));
-        assert_eq!(fewer.set(FREE_LEASES + 1000), waits, "others must forget first");
-        assert_eq!(most.check(), Err(ProbeFailure::TooManyLeases(1024 * KIB)));
-        assert_eq!(most.check(), Ok(()), "they are forgotten");
-        assert_eq!(fewer.set(FREE_LEASES + 1000), Ok(()));
-        assert_eq!(
-            most.set(FREE_LEASES + 1200),
-            Err(ProbeFailure::TooManyLeases(1024 * KIB))
-        );
-        drop(fewer);
-        assert_eq!(most.set(FREE_LEASES + 1200), Ok(()));
+    fn limits(places: usize) -> Arc<SharedLimits> {
+        Arc::new(SharedLimits::new(1, places * LARGEST_ANSWER))
+    }
+
+    /// An answer of so many bytes.
+    async fn answer(limits: &Arc<SharedLimits>, bytes: usize) -> AnswerBuffer {
+        let mut buffer = AnswerBuffer::new(limits.clone(), AnswerKind::Leases, 0);
+        if buffer.needs_place(bytes) {
+            buffer.take_place().await;
+        }
+        buffer.append(&vec![0; bytes]).unwrap();
+        buffer
     }
 
     #[tokio::test]
-    async fn an_answer_gives_its_bytes_back() {
-        let limits = Arc::new(SharedLimits::new(1, 512 * KIB));
-        let mut buffer = AnswerBuffer::open(limits.clone(), AnswerKind::Small, 0);
-        buffer.append(&[0; 60 * KIB]).await.unwrap();
-        assert_eq!(limits.answers.in_use(), 60 * KIB);
-        let too_large = buffer.append(&[0; 5 * KIB]).await;
-        assert_eq!(too_large, Err(ProbeFailure::AnswerTooLarge(64 * KIB)));
-        drop(buffer);
+    async fn only_a_large_answer_takes_a_place_and_gives_it_back() {
+        let limits = limits(2);
+        let small = answer(&limits, SMALL_ANSWER).await;
+        assert_eq!(limits.answers.in_use(), 0);
+        assert!(small.needs_place(1), "beyond this size");
+        let mut large = answer(&limits, LARGEST_ANSWER).await;
+        assert_eq!(limits.answers.in_use(), LARGEST_ANSWER);
+        assert!(!large.needs_place(1), "one is enough, and this is too large");
+        let too_large = Err(ProbeFailure::AnswerTooLarge(LARGEST_ANSWER));
+        assert_eq!(large.append(&[0]), too_large);
+        drop(large);
         assert_eq!(limits.answers.in_use(), 0);
     }
 
-    /// An answer that trickles holds memory until somebody needs it.
     #[tokio::test]
-    async fn the_largest_answer_gives_way_at_once() {
-        let limits = Arc::new(SharedLimits::new(1, 512 * KIB));
-        let mut large = AnswerBuffer::open(limits.clone(), AnswerKind::Leases, 0);
-        large.append(&[0; 500 * KIB]).await.unwrap();
-        let mut honest = AnswerBuffer::open(limits.clone(), AnswerKind::Leases, 0);
-        let hangs = async {
-            let given_up = large
-                .share
-                .unless_it_gives_way(std::future::pending::<()>())
-                .await;
-            drop(large);
-            given_up
+    async fn a_version_is_small() {
+        let mut buffer = AnswerBuffer::new(limits(1), AnswerKind::Small, 0);
+        buffer.append(&[0; 60 * KIB]).unwrap();
+        assert!(!buffer.needs_place(5 * KIB));
+        let too_large = Err(ProbeFailure::AnswerTooLarge(64 * KIB));
+        assert_eq!(buffer.append(&[0; 5 * KIB]), too_large);
+    }
+
+    /// Answers that trickle hold their places for a second while others wait. The last one waits in turns.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_holds_a_place_for_long_gives_it_up_when_others_wait() {
+        let (limits, began) = (limits(2), Instant::now());
+        let trickles = || async {
+            let buffer = answer(&limits, 500 * KIB).await;
+            buffer.next(pending::<()>()).await
         };
-        let (given_up, appended) = tokio::join!(hangs, honest.append(&[0; 20 * KIB]));
-        assert_eq!(given_up, Err(ProbeFailure::NoAnswerMemory(512 * KIB)));
-        assert_eq!(appended, Ok(()));
+        let hostile = futures::future::join_all((0..8).map(|_| trickles()));
+        let honest = async {
+            let buffer = answer(&limits, 500 * KIB).await;
+            assert_eq!(buffer.next(async { 1 }).await, Ok(1));
+            began.elapsed()
+        };
+        let (given_up, waited) = tokio::join!(hostile, honest);
+        let failure = ProbeFailure::NoAnswerMemory(2 * LARGEST_ANSWER);
+        assert!(given_up.into_iter().all(|end| end == Err(failure.clone())));
+        assert!(waited <= 4 * (PLACE_HELD_FOR + PLACE_CHECKED_EVERY), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_slow_keeps_its_place_until_another_needs_it() {
+        let limits = limits(2);
+        let slow = answer(&limits, 500 * KIB).await;
+        let mut next = pin!(slow.next(pending::<()>()));
+        assert!(poll!(&mut next).is_pending());
+        tokio::time::sleep(10 * PLACE_HELD_FOR).await;
+        assert!(poll!(&mut next).is_pending(), "the other place is free");
+        let _other = answer(&limits, 500 * KIB).await;
+        assert!(next.await.is_err());
+    }
+
+    #[test]
+    fn a_shoot_that_keeps_too_much_forgets_it() {
+        let limits = limits(1);
+        let [mut large, mut small] = [0; 2].map(|_| KeptLists::new(limits.clone()));
+        assert_eq!(large.remember(800), Ok(()));
+        assert_eq!(large.decoded(400, 50 * KIB), Ok(()));
+        assert_eq!(large.decoded(10_001, 0), Err(ProbeFailure::TooManyLeases(10_000)));
+        assert_eq!(large.remember(2_000), Err(ProbeFailure::TooManyLeases(1_010)));
+        assert_eq!(*limits.kept.lock(), 0, "nothing is kept after that");
+        assert_eq!(small.remember(100), Ok(()));
+        assert_eq!(*limits.kept.lock(), 0, "this many are free");
+        assert_eq!(large.remember(1_010), Ok(()));
+        drop(large);
+        assert_eq!(*limits.kept.lock(), 0);
+    }
+
+    proptest! {
+        /// Hostile shoots keep what they like, in any order. After each was checked once more, as before its next
+        /// probe, another shoot may keep its part of what `shoots` that take all they can leave.
+        #[test]
+        fn hostile_shoots_leave_room_for_another(
+            steps in prop::collection::vec((0_usize..50, 0_usize..10_000), 1..400),
+        ) {
+            let limits = limits(48);
+            let mut shoots: Vec<_> = (0..50).map(|_| KeptLists::new(limits.clone())).collect();
+            for (shoot, leases) in steps {
+                let _ = shoots[shoot].remember(leases);
+                prop_assert!(*limits.kept.lock() <= limits.most_kept);
+            }
+            for shoot in &mut shoots {
+                let _ = shoot.check();
+            }
+            let left = limits.most_kept * FREE_TO_KEPT / (shoots.len() + FREE_TO_KEPT);
+            let leases = (left / (FREE_TO_KEPT + 1)) / BYTES_PER_LEASE;
+            prop_assert!(leases > 5_000);
+            prop_assert_eq!(KeptLists::new(limits.clone()).remember(leases), Ok(()));
+            for shoot in &mut shoots {
+                let _ = shoot.remember(0);
+            }
+            prop_assert_eq!(*limits.kept.lock(), 0);
+        }
     }
 }

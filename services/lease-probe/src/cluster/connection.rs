@@ -12,8 +12,7 @@ use watchdog_kube::client::retry_after;
 use super::answer_budget::{AnswerBuffer, SharedLimits};
 use super::kubeconfig::Access;
 use super::start_limiter::StartPermit;
-use super::transport::{ApiRequest, Connector, End, Link};
-use crate::domain::answer_ledger::AnswerKind;
+use super::transport::{AnswerKind, ApiRequest, Connector, End, Link};
 use crate::domain::answered::SLOW;
 use crate::domain::outcome::{FailureEvidence, ProbeFailure, code_label, quote};
 use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
@@ -25,6 +24,9 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// When two connections in a row end this soon after their only answer, the server, or a proxy before it, closes every
 /// connection, and its end is no evidence.
 const HABITUAL: Duration = Duration::from_secs(1);
+
+/// See [`CachedConnection::request`]: a task has to run for it.
+const END_NOTED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The response of an API server.
 #[derive(Debug)]
@@ -78,7 +80,7 @@ pub struct CachedConnection<C: Connector> {
     // With the digest of its kubeconfig; none before the first.
     target: Option<(u64, C::Target)>,
     link: Option<C::Link>,
-    // When the last response came, how long it took, and how many came over this connection.
+    // When the last response came, how long its head took, and how many came over this connection.
     answered_at: Option<Instant>,
     latency: Duration,
     // How large it was, and a little more.
@@ -92,8 +94,10 @@ pub struct CachedConnection<C: Connector> {
     pub(super) queueing: bool,
     /// The same, for the addresses of the server.
     pub(super) resolving: bool,
-    /// True if the last answer is waiting for memory of this process, or was given up while it waited.
-    pub(super) waits_for_memory: bool,
+    /// True if the last answer is waiting for a place, or was given up while it waited.
+    pub(super) waits_for_place: bool,
+    /// How long the answers of the last list waited for places.
+    pub(super) waited: Duration,
 }
 
 impl<C: Connector> CachedConnection<C> {
@@ -112,7 +116,8 @@ impl<C: Connector> CachedConnection<C> {
             suspicion: None,
             queueing: false,
             resolving: false,
-            waits_for_memory: false,
+            waits_for_place: false,
+            waited: Duration::ZERO,
         }
     }
 
@@ -147,7 +152,7 @@ impl<C: Connector> CachedConnection<C> {
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
     pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
-        (self.queueing, self.resolving, self.waits_for_memory) = (false, false, false);
+        (self.queueing, self.resolving, self.waits_for_place) = (false, false, false);
         let limits = self.limits.clone();
         if let Some(mut link) = self.take_open() {
             let sent = Instant::now();
@@ -181,7 +186,9 @@ impl<C: Connector> CachedConnection<C> {
             if let Some(response) = response {
                 return self.read(link, sent, response, request.answer).await;
             }
-            // The server may have closed it while it was idle; a new one shows whether it lives.
+            // The server may have closed it while it was idle, or go away in the middle (GOAWAY): a new one shows whether
+            // it lives. That the connection has ended, and how, is noted right after the request has failed.
+            let _ = tokio::time::timeout(END_NOTED_WITHIN, link.ended()).await;
             self.note_end(&link);
         }
         self.resolving = true;
@@ -337,22 +344,27 @@ impl<C: Connector> CachedConnection<C> {
         response: http::Response<<C::Link as Link>::Body>,
         kind: AnswerKind,
     ) -> Result<ApiResponse, ProbeFailure> {
+        self.latency = sent.elapsed();
+        self.waits_for_place = false;
         let (head, mut parts) = response.into_parts();
-        self.waits_for_memory = false;
-        let mut body = AnswerBuffer::open(self.limits.clone(), kind, self.expected);
-        while let Some(part) = body.share.unless_it_gives_way(parts.frame()).await? {
+        let mut body = AnswerBuffer::new(self.limits.clone(), kind, self.expected);
+        while let Some(part) = body.next(parts.frame()).await? {
             let part = part.map_err(|e| {
                 ProbeFailure::Connect(format!("the answer broke off: {}", quote(&e.to_string())))
             })?;
             if let Ok(data) = part.into_data() {
                 link.consumed(data.len());
-                self.waits_for_memory = true;
-                body.append(&data).await?;
-                self.waits_for_memory = false;
+                if body.needs_place(data.len()) {
+                    let asked = Instant::now();
+                    self.waits_for_place = true;
+                    body.take_place().await;
+                    self.waits_for_place = false;
+                    self.waited += asked.elapsed();
+                }
+                body.append(&data)?;
             }
         }
         self.answered_at = Some(Instant::now());
-        self.latency = sent.elapsed();
         self.expected = body.as_slice().len() / 16 * 17;
         self.answers = self.answers.saturating_add(1);
         self.link = Some(link);

@@ -30,9 +30,8 @@ use watchdog_runtime::failure::{chain, is_local_limit};
 
 use super::resolver::HostLookup;
 use super::tls::{self, ShootTls};
-use super::transport::{ApiRequest, Connector, End, Link};
+use super::transport::{AnswerKind, ApiRequest, Connector, End, Link};
 use crate::domain::address::refused_kind;
-use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::outcome::{ProbeFailure, quote};
 
 /// A silent connection is asked for a sign of life this often (HTTP/2 PING), also while no probe runs, and given up

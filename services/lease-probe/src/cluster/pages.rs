@@ -1,6 +1,5 @@
 //! Lists of a shoot, read in pages that fit the memory for answers.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -8,23 +7,24 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::{Item, ItemList, ListError};
+use watchdog_api::names::IN_PLACE_UPDATE_CONDITION;
 use watchdog_api::node::{NodeCondition, NodeItem};
 use watchdog_api::protobuf;
 use watchdog_kube::watch::LIST_PAGE;
 
-use super::answer_budget::MemoryShare;
+use super::answer_budget::KeptLists;
 use super::connection::{ApiResponse, CachedConnection};
-use super::transport::{ApiRequest, Connector};
-use crate::domain::answer_ledger::AnswerKind;
+use super::transport::{AnswerKind, ApiRequest, Connector};
 use crate::domain::outcome::{ProbeFailure, ShootPermission, quote};
 
 /// The most objects that are asked for at once.
 pub const LARGEST_PAGE: usize = LIST_PAGE as usize;
 
-/// And the fewest, after pages that were too large: 16 nodes are about 250 kB.
-const SMALLEST_PAGE: usize = 16;
+/// And the fewest, after pages that were too large: an object of an API server has at most 1.5 MB, and seldom more than
+/// 256 kB.
+const SMALLEST_PAGE: usize = 4;
 
-/// Pages of one list at most: a shoot has at most some thousands of nodes.
+/// Pages of one list at most.
 const MAX_PAGES: usize = 200;
 
 /// The longest token for a next page; that of an API server has some hundred bytes.
@@ -34,13 +34,12 @@ const LONGEST_TOKEN: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageSize(usize);
 
-impl Default for PageSize {
-    fn default() -> Self {
-        Self(LARGEST_PAGE)
-    }
-}
-
 impl PageSize {
+    /// The largest page of such objects.
+    pub(super) const fn of<I: Listable>() -> Self {
+        Self(I::LARGEST_PAGE)
+    }
+
     /// Shrinks after a list of this kind that failed because an answer was too large, or too large for the memory that
     /// was left. Returns false after any other failure, and if it is the smallest already.
     pub(super) fn shrink_after(&mut self, failure: &ProbeFailure, kind: AnswerKind) -> bool {
@@ -58,9 +57,9 @@ impl PageSize {
     }
 
     /// After a list whose largest page had this many bytes. Grows only if twice as much is far from the limit.
-    fn grow(&mut self, largest: usize, limit: usize) {
-        if largest < limit / 8 {
-            self.0 = (2 * self.0).min(LARGEST_PAGE);
+    fn grow<I: Listable>(&mut self, largest: usize) {
+        if largest < I::ANSWER.limit() / 4 {
+            self.0 = (2 * self.0).min(I::LARGEST_PAGE);
         }
     }
 }
@@ -72,8 +71,6 @@ pub(super) struct Listed<I> {
     pub(super) sent: Instant,
     // Of the whole list: an API server answers all pages from one state.
     pub(super) revision: u64,
-    // The memory of the items.
-    pub(super) share: MemoryShare,
 }
 
 /// An object that is listed.
@@ -82,11 +79,18 @@ pub(super) trait Listable: Sized {
     const PATH: &'static str;
     /// The kind of answer that a page is.
     const ANSWER: AnswerKind;
+    /// The most of them that are asked for at once.
+    const LARGEST_PAGE: usize;
+    /// The most bytes of all pages of a list.
+    const LARGEST_LIST: usize;
     /// The permission that the kubeconfig's user needs for that.
     const PERMISSION: ShootPermission;
 
     /// Decodes a page.
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError>;
+
+    /// Drops what no rule reads.
+    fn trim(&mut self) {}
 
     /// The memory that it takes beside itself.
     fn heap_size(&self) -> usize;
@@ -95,6 +99,8 @@ pub(super) trait Listable: Sized {
 impl Listable for LeaseItem {
     const PATH: &'static str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     const ANSWER: AnswerKind = AnswerKind::Leases;
+    const LARGEST_PAGE: usize = LARGEST_PAGE;
+    const LARGEST_LIST: usize = 16 << 20;
     const PERMISSION: ShootPermission = ShootPermission::ListLeases;
 
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
@@ -109,17 +115,27 @@ impl Listable for LeaseItem {
 impl Listable for NodeItem {
     const PATH: &'static str = "/api/v1/nodes";
     const ANSWER: AnswerKind = AnswerKind::Nodes;
+    // A page of nodes is then as large as one of leases: a page more of a large shoot costs a round trip.
+    const LARGEST_PAGE: usize = 100;
+    const LARGEST_LIST: usize = 128 << 20;
     const PERMISSION: ShootPermission = ShootPermission::ListNodes;
 
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
         ItemList::at_most::<LARGEST_PAGE>(bytes)
     }
 
+    fn trim(&mut self) {
+        let is_read = |c: &NodeCondition| &*c.status == "True" || &*c.kind == IN_PLACE_UPDATE_CONDITION;
+        self.conditions.retain(is_read);
+        self.conditions.shrink_to_fit();
+    }
+
     fn heap_size(&self) -> usize {
         let label = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
         let condition = |c: &NodeCondition| size_of_val(c) + c.kind.len() + c.status.len() + c.reason.len();
         let conditions: usize = self.conditions.iter().map(condition).sum();
-        self.name.len() + label(&self.pool) + label(&self.zone) + conditions
+        let texts = [&self.pool, &self.zone, &self.provider_id].map(label);
+        self.name.len() + texts.iter().sum::<usize>() + conditions
     }
 }
 
@@ -134,51 +150,41 @@ fn heap_size<I: Listable>(item: &Item<I>) -> usize {
 pub(super) async fn pages<C: Connector, I: Listable>(
     connection: &mut CachedConnection<C>,
     size: &mut PageSize,
+    kept: &mut KeptLists,
 ) -> Result<Listed<I>, ProbeFailure> {
     let (path, kind, limit) = (I::PATH, I::ANSWER, size.0);
     let mut request = ApiRequest::get(format!("{path}?limit={limit}"), kind);
     let (mut items, mut sent) = (Vec::new(), None);
-    let (mut largest, mut all) = (0, 0);
-    // Of the items of the pages before.
-    let mut share: Option<MemoryShare> = None;
+    let (mut largest, mut all, mut decoded) = (0, 0, 0);
     for number in 1..=MAX_PAGES {
-        let response = {
-            // Pinned, so that no probe has room for it twice.
-            let asked = pin!(connection.request(&request));
-            match &share {
-                None => asked.await?,
-                Some(share) => share.unless_it_gives_way(asked).await??,
-            }
-        };
+        let response = connection.request(&request).await?;
         let sent = *sent.get_or_insert(response.sent);
         let bytes = response.body.as_slice().len();
         (largest, all) = (largest.max(bytes), all + bytes);
-        if all > kind.list_limit() {
-            return Err(ProbeFailure::AnswerTooLarge(kind.list_limit()));
+        if all > I::LARGEST_LIST {
+            return Err(ProbeFailure::AnswerTooLarge(I::LARGEST_LIST));
         }
-        let page: ItemList<I> = decode_page(&response, number)?;
-        let kept = page.items.iter().map(|item| size_of_val(item) + heap_size(item));
-        let kept = kept.sum();
-        let of_list = match share.take() {
-            None => response.body.into_share(kept).await?,
-            Some(share) => {
-                share.take(kept).await?;
-                share
+        let mut page: ItemList<I> = decode_page(&response, number)?;
+        // Gives its place back.
+        drop(response);
+        for item in &mut page.items {
+            if let Item::Ok(item) = item {
+                item.trim();
             }
-        };
+            decoded += size_of_val(item) + heap_size(item);
+        }
+        kept.decoded(items.len() + page.items.len(), decoded)?;
         items.extend(page.items);
         let revision = page.metadata.revision();
         let token = page.metadata.continue_token;
         if token.is_empty() {
-            size.grow(largest, kind.limit());
+            size.grow::<I>(largest);
             return Ok(Listed {
                 items,
                 sent,
                 revision,
-                share: of_list,
             });
         }
-        share = Some(of_list);
         let token = form_urlencoded::byte_serialize(token.as_bytes());
         let token: String = token.collect();
         request = ApiRequest::get(format!("{path}?limit={limit}&continue={token}"), kind);

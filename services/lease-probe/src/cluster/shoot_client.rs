@@ -18,13 +18,12 @@ use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
 
-use super::answer_budget::{RememberedLeases, SharedLimits};
+use super::answer_budget::{KeptLists, SharedLimits};
 use super::connection::{CachedConnection, Suspicion};
 use super::kubeconfig::Access;
 use super::machines;
 use super::pages::{Listable, Listed, PageSize, pages};
-use super::transport::{ApiRequest, Connector};
-use crate::domain::answer_ledger::AnswerKind;
+use super::transport::{AnswerKind, ApiRequest, Connector};
 use crate::domain::assessment::ListedLeases;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::renewals::ListedLease;
@@ -63,6 +62,11 @@ pub trait ShootClient: Send {
         budget: Budget,
     ) -> impl Future<Output = Result<(ListedLeases, Instant), ProbeFailure>> + Send;
 
+    /// How long this process itself held up the last list of leases.
+    fn waited(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Lists the nodes and the machines.
     fn nodes_and_machines(
         &mut self,
@@ -94,7 +98,9 @@ pub struct HttpShootClient<C: Connector> {
     connection: CachedConnection<C>,
     // How many leases and nodes are asked for at once.
     pages: [PageSize; 2],
-    remembered: RememberedLeases,
+    kept: KeptLists,
+    // How many leases were listed last.
+    leases: usize,
     // Found at the first refusal since the last list that succeeded.
     missing: Option<Vec<ShootPermission>>,
     // Lists of the machines that failed in a row.
@@ -111,8 +117,9 @@ impl<C: Connector> HttpShootClient<C> {
             name,
             seed,
             connection: CachedConnection::new(connector, limits.clone()),
-            pages: [PageSize::default(); 2],
-            remembered: RememberedLeases::new(limits),
+            pages: [PageSize::of::<LeaseItem>(), PageSize::of::<NodeItem>()],
+            kept: KeptLists::new(limits),
+            leases: 0,
             missing: None,
             machines_failed: 0,
         }
@@ -127,8 +134,9 @@ impl<C: Connector> HttpShootClient<C> {
         access: &Access,
         budget: Budget,
     ) -> Result<Listed<I>, ProbeFailure> {
-        let connection = &mut self.connection;
+        let (connection, kept) = (&mut self.connection, &mut self.kept);
         connection.set_kubeconfig(access)?;
+        connection.waited = Duration::ZERO;
         let [of_leases, of_nodes] = &mut self.pages;
         let page = match I::PERMISSION {
             ShootPermission::ListLeases => of_leases,
@@ -138,7 +146,7 @@ impl<C: Connector> HttpShootClient<C> {
         let mut failed = false;
         let retried = async {
             loop {
-                match pages(connection, page).await {
+                match pages(connection, page, kept).await {
                     Err(ProbeFailure::ListFailed(_)) if !failed => {
                         connection.suspect(Suspicion::noticed_at(began));
                         failed = true;
@@ -161,7 +169,8 @@ impl<C: Connector> HttpShootClient<C> {
                 Err(failure) => failure,
             },
             Ok(Err(failure)) => failure,
-            Err(_) if connection.waits_for_memory => {
+            // Or the server did not have its time, because the answer waited for most of it.
+            Err(_) if connection.waits_for_place || connection.waited > budget.limit / 2 => {
                 ProbeFailure::NoAnswerMemory(connection.limits.answers.capacity())
             }
             Err(_) if connection.resolving => ProbeFailure::slow_lookup(budget.limit),
@@ -205,11 +214,7 @@ impl<C: Connector> HttpShootClient<C> {
             let mut nodes = pin!(self.list::<NodeItem>(access, budget));
             tokio::select! {
                 biased;
-                found = &mut nodes => {
-                    let found = found?;
-                    let machines = found.share.unless_it_gives_way(machines).await?;
-                    (found, machines)
-                }
+                found = &mut nodes => (found?, machines.await),
                 machines = &mut machines => (nodes.await?, machines),
             }
         };
@@ -241,9 +246,13 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         access: &Access,
         budget: Budget,
     ) -> Result<(ListedLeases, Instant), ProbeFailure> {
-        self.remembered.check()?;
-        let found = self.list::<LeaseItem>(access, budget).await?;
-        self.remembered.set(found.items.len())?;
+        self.kept.check()?;
+        let found = match self.list::<LeaseItem>(access, budget).await {
+            Ok(found) => found,
+            Err(failure) => return self.kept.check().and(Err(failure)),
+        };
+        self.leases = found.items.len();
+        self.kept.remember(self.leases)?;
         let mut listed = ListedLeases {
             revision: found.revision,
             ..ListedLeases::default()
@@ -270,6 +279,10 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         Ok((listed, found.sent))
     }
 
+    fn waited(&self) -> Duration {
+        self.connection.waited
+    }
+
     async fn nodes_and_machines(
         &mut self,
         access: &Access,
@@ -278,7 +291,14 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         let limits = self.connection.limits.clone();
         let permit = timeout_at(budget.deadline, limits.node_lists.acquire()).await;
         let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(budget.limit))?;
-        permit.during(self.both_lists(access, budget)).await
+        match permit.during(self.both_lists(access, budget)).await {
+            Ok(listed) => {
+                // Nodes without a lease are also remembered.
+                self.kept.remember(self.leases.max(listed.0.len()))?;
+                Ok(listed)
+            }
+            Err(failure) => self.kept.check().and(Err(failure)),
+        }
     }
 
     async fn disconnected(&self) {

@@ -8,7 +8,7 @@ use hyper::body::Body;
 use tokio::time::Instant;
 use watchdog_api::kubeconfig::ShootAccess;
 
-use crate::domain::answer_ledger::AnswerKind;
+use super::answer_budget::{LARGEST_ANSWER, SMALL_ANSWER};
 use crate::domain::outcome::ProbeFailure;
 
 /// A request to an API server that changes nothing there.
@@ -22,6 +22,28 @@ pub struct ApiRequest {
     pub body: Bytes,
     /// The content of its answer, which bounds the size.
     pub answer: AnswerKind,
+}
+
+/// The content of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerKind {
+    /// The version, or the review of a permission.
+    Small,
+    /// A page of leases.
+    Leases,
+    /// A page of nodes.
+    Nodes,
+}
+
+impl AnswerKind {
+    /// The most bytes of an answer.
+    #[must_use]
+    pub const fn limit(self) -> usize {
+        match self {
+            Self::Small => SMALL_ANSWER,
+            Self::Leases | Self::Nodes => LARGEST_ANSWER,
+        }
+    }
 }
 
 impl ApiRequest {

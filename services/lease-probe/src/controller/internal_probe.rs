@@ -66,9 +66,11 @@ pub(super) async fn ask_internal<S: ShootClient>(
         // A renew interval that has just changed applies from the next list on: no silence is proven until then.
         let rule = rule(inputs, state.renew_interval());
         let (leases, sent) = listed?;
+        let sent = shared.time_of(sent);
         let times = ListTimes {
-            sent: shared.time_of(sent),
-            received: shared.now(),
+            sent,
+            // What held it up here says nothing about the API server.
+            received: shared.now().before(client.waited()).max(sent),
             revision: leases.revision,
         };
         let ahead = match state.leases(times, &leases, rule) {

@@ -19,13 +19,19 @@ const METADATA: [IpAddr; 6] = [
 ];
 
 /// The kind of an address to which no connection is opened; none for every other address. An IPv6 address that stands
-/// for an IPv4 address (mapped, compatible, NAT64) is judged as that one.
+/// for an IPv4 address (mapped, translated, compatible, NAT64, 6to4, Teredo) is judged as that one.
 #[must_use]
 pub fn refused_kind(address: IpAddr) -> Option<&'static str> {
-    let address = match address {
-        IpAddr::V6(v6) => embedded(v6).map_or(address, IpAddr::V4),
-        IpAddr::V4(_) => address,
-    };
+    match address {
+        IpAddr::V6(v6) => match embedded(v6) {
+            Some(v4) => kind(v4.into()),
+            None => local_nat64(v6).or_else(|| kind(address)),
+        },
+        IpAddr::V4(_) => kind(address),
+    }
+}
+
+fn kind(address: IpAddr) -> Option<&'static str> {
     let (is_link_local, is_unspecified) = match address {
         // Linux takes 0.0.0.0 as its own address; the rest of 0.0.0.0/8 means this network.
         IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[0] == 0),
@@ -41,17 +47,41 @@ pub fn refused_kind(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address in a mapped (::ffff:0:0/96), compatible (::/96) or NAT64 (64:ff9b::/96) one.
+/// The IPv4 address for which an IPv6 address stands.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let [prefix @ .., high, low] = address.segments();
-    let stands_for_ipv4 = match prefix {
-        [0, 0, 0, 0, 0, 0xffff] | [0x64, 0xff9b, 0, 0, 0, 0] => true,
-        // Except :: and ::1.
-        [0, 0, 0, 0, 0, 0] => high != 0 || low > 1,
-        _ => false,
+    let v4 = |high: u16, low: u16| Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)));
+    match address.segments() {
+        // :: and ::1 are IPv6's own.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        // Compatible, mapped, translated (RFC 2765), NAT64.
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
+        // 6to4: the router.
+        [0x2002, high, low, ..] => v4(high, low),
+        // Teredo: the client, inverted.
+        [0x2001, 0, .., high, low] => v4(!high, !low),
+        _ => None,
+    }
+}
+
+/// The kind of an address in 64:ff9b:1::/48 (RFC 8215). It stands for an IPv4 address, but the length of the network's
+/// prefix decides which bytes are that address (RFC 6052), and only the network knows it. So one dangerous reading is
+/// enough. Zeros are none: they follow an address behind a short prefix.
+fn local_nat64(address: Ipv6Addr) -> Option<&'static str> {
+    let [0x64, 0xff9b, 1, ..] = address.segments() else {
+        return None;
     };
-    let [[a, b], [c, d]] = [high.to_be_bytes(), low.to_be_bytes()];
-    stands_for_ipv4.then_some(Ipv4Addr::new(a, b, c, d))
+    let [.., o6, o7, _, o9, o10, o11, o12, a, b, c] = address.octets();
+    // Prefixes of 48, 56, 64 and 96 bits; the ninth byte is not used.
+    let readings = [
+        [o6, o7, o9, o10],
+        [o7, o9, o10, o11],
+        [o9, o10, o11, o12],
+        [o12, a, b, c],
+    ];
+    let kinds = readings.into_iter().filter_map(|octets| kind(octets.into()));
+    { kinds }.find(|kind| matches!(*kind, "loopback" | "link-local" | "metadata"))
 }
 
 #[cfg(test)]
@@ -99,6 +129,38 @@ mod tests {
         assert_eq!(kind("64:ff9b::a9fe:a9fe"), Some("link-local"));
         assert_eq!(kind("::ffff:100.100.100.200"), Some("metadata"));
         assert_eq!(kind("::ffff:10.0.0.1"), None);
+        assert_eq!(kind("::ffff:0:127.0.0.1"), Some("loopback"));
+        assert_eq!(kind("2002:7f00:1::1"), Some("loopback"));
+        assert_eq!(kind("2002:a9fe:a9fe::1"), Some("link-local"));
+        assert_eq!(kind("2002:a00:1::1"), None);
+        // 127.0.0.1 inverted, behind the server 192.0.2.1.
+        assert_eq!(kind("2001:0:c000:201::80ff:fffe"), Some("loopback"));
+        assert_eq!(kind("2001:0:c000:201::f5ff:fffe"), None);
+    }
+
+    /// The same IPv4 address behind prefixes of 48, 56, 64 and 96 bits.
+    #[test]
+    fn an_ipv4_address_is_refused_behind_every_local_nat64() {
+        for (address, expected) in [
+            ("64:ff9b:1:a9fe:a9:fe00::", "link-local"),
+            ("64:ff9b:1:aaa9:fe:a9fe::", "link-local"),
+            ("64:ff9b:1:aaaa:a9:fea9:fe00:0", "link-local"),
+            ("64:ff9b:1::169.254.169.254", "link-local"),
+            ("64:ff9b:1:abcd::127.0.0.1", "loopback"),
+            ("64:ff9b:1:6464:64:c800::", "metadata"),
+        ] {
+            assert_eq!(kind(address), Some(expected), "{address}");
+        }
+        for address in [
+            "64:ff9b:1:a00:0:100::",
+            "64:ff9b:1:aa0a:0:1::",
+            "64:ff9b:1:aaaa:a:0:100::",
+            "64:ff9b:1::10.0.0.1",
+            "64:ff9b:1:abcd::10.0.0.1",
+            "64:ff9b:1:e000::10.0.0.1",
+        ] {
+            assert_eq!(kind(address), None, "{address}");
+        }
     }
 
     #[test]
@@ -119,9 +181,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mapped_address_is_judged_as_the_one_in_it(bits in any::<u32>()) {
+        fn an_embedded_address_is_judged_as_the_one_in_it(bits in any::<u32>()) {
             let v4 = Ipv4Addr::from_bits(bits);
-            prop_assert_eq!(refused_kind(v4.into()), refused_kind(v4.to_ipv6_mapped().into()));
+            let sixtofour = Ipv6Addr::from_bits(0x2002 << 112 | u128::from(bits) << 80 | 1);
+            let teredo = Ipv6Addr::from_bits(0x2001_0000 << 96 | u128::from(!bits));
+            for v6 in [v4.to_ipv6_mapped(), sixtofour, teredo] {
+                prop_assert_eq!(refused_kind(v4.into()), refused_kind(v6.into()));
+            }
+        }
+
+        #[test]
+        fn no_local_nat64_leads_to_what_is_dangerous(last in any::<u16>(), subnet in any::<u16>()) {
+            let link_local = Ipv4Addr::from_bits(0xa9fe << 16 | u32::from(last));
+            let [a, b, c, d] = link_local.octets().map(u128::from);
+            let prefix = 0x0064_ff9b_0001 << 80;
+            let subnet = u128::from(subnet);
+            for embedded in [
+                a << 72 | b << 64 | c << 48 | d << 40,
+                subnet >> 8 << 72 | a << 64 | b << 48 | c << 40 | d << 32,
+                subnet << 64 | a << 48 | b << 40 | c << 32 | d << 24,
+                subnet << 64 | u128::from(link_local.to_bits()),
+            ] {
+                let v6 = Ipv6Addr::from_bits(prefix | embedded);
+                prop_assert!(refused_kind(v6.into()).is_some(), "{}", v6);
+            }
         }
     }
 }

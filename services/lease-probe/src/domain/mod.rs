@@ -2,7 +2,6 @@
 //! Time is an argument everywhere; nothing here does I/O or reads a clock.
 
 pub mod address;
-pub mod answer_ledger;
 pub mod answered;
 pub mod assessment;
 pub mod candidates;

@@ -128,13 +128,15 @@ pub enum ProbeFailure {
     #[error("An answer of the API server is larger than {} KiB. Look for large annotations of Leases and \
              nodes.", .0 / 1024)]
     AnswerTooLarge(usize),
-    /// Memory of this process, which is no evidence about the API server. All answers share this many bytes.
-    #[error("The API server's answer was given up: this replica has {} MiB for the answers of all shoots, and they \
-             were taken.", .0 / (1024 * 1024))]
+    /// Memory of this process, which is no evidence about the API server. All large answers have this many bytes.
+    #[error("The API server's answer was given up because other shoots waited: this replica has {} MiB for large \
+             answers.", .0 / (1024 * 1024))]
     NoAnswerMemory(usize),
-    /// More than its share of the memory for leases, which is this many bytes for all shoots.
-    #[error("The shoot has more leases than its share of the {} MiB that this replica has for them. Look for leases \
-             without nodes, or raise --answer-memory.", .0 / (1024 * 1024))]
+    /// More than this many, which is what the shoot may have now.
+    #[error(
+        "The shoot has more than the {0} leases or nodes that this replica can remember of it now. Look for \
+             leases without nodes, or raise --answer-memory."
+    )]
     TooManyLeases(usize),
     /// With the wait that the server asks for, if any.
     #[error("The API server throttles (429){}.", requested_wait(*.0))]

@@ -70,6 +70,23 @@ async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
     assert_eq!(observers(&second, Scope::Local).await.len(), SHOOTS.len());
 }
 
+/// Somebody who looks takes no shoot from a release, and is not found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standalone_replica_probes_all_shoots_and_writes_nothing() {
+    let fixture = Fixture::new(real(), 1, &SHOOTS).await;
+    let release = Replica::start_as(&fixture, "release", &[]).await;
+    let visitor = Replica::start_as(&fixture, "visitor", &["--standalone"]).await;
+    for (replica, name) in [(&release, "release"), (&visitor, "visitor")] {
+        eventually_async("each probes all", async || {
+            let all = observers(replica, Scope::Unspecified).await;
+            all.len() == SHOOTS.len() && all.values().all(|observer| observer == name)
+        })
+        .await;
+    }
+    assert_eq!(fixture.holder("release").as_deref(), Some("release"));
+    assert_eq!(fixture.holder("visitor"), None, "it has no Lease");
+}
+
 /// Their holders are no replicas: nothing listens at the addresses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_that_strangers_made_take_no_shoots_only_witness() {

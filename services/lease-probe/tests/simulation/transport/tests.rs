@@ -1,6 +1,4 @@
-use lease_probe::cluster::transport::{Connector, End, Link};
-
-use lease_probe::domain::answer_ledger::AnswerKind;
+use lease_probe::cluster::transport::{AnswerKind, Connector, End, Link};
 
 use super::*;
 use crate::builder::Builder;
