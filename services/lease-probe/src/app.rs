@@ -56,7 +56,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         Replica::join_members(&base, SERVICE).await?
     };
     let mut routes = RoutesBuilder::default();
-    let (collector, _) = start(&base, &replica.map(Sharing::Members), config, &mut routes)?;
+    let (collector, _) = start(&base, &replica.map(Sharing::Members), config, &mut routes);
     let api = Api {
         routes,
         service_names: &[GRPC_SERVICE],
