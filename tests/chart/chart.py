@@ -51,7 +51,6 @@ MATRIX = {
     "plaintext": {"insecurePlaintext": True},
     "without-gardener": {
         "seed": {"gardener": False},
-        "tracing": {"otlpEndpoint": "http://collector"},
         "priorityClassName": "",
         "scrapeAnnotations": False,
         "networkPolicy": {"callers": [{"namespaceSelector": {}}], "scrapers": [], "apiServerPorts": [443]},
@@ -77,10 +76,6 @@ MATRIX = {
         "certificates": {"source": "certManager"},
         "certManager": {"issuerRef": {"name": "seed-ca"}},
         "allowedClients": ["gardenlet.garden.svc", "dashboard.example.org"],
-        "tracing": {
-            "otlpEndpoint": "https://otel-collector.monitoring.svc:14317",
-            "collectors": [{"namespaceSelector": {"matchLabels": {"role": "monitoring"}}}],
-        },
         "monitoring": {
             "podMonitor": {"enabled": True, "labels": {"prometheus": "seed"}},
             "serviceMonitor": {"enabled": True, "interval": "1m"},

@@ -31,7 +31,6 @@ RARE = {
     "watchdog_shoot_eligible_lease_fraction": "leases that are not eligible",
     "watchdog_shoot_grace_period_too_short": "a grace period below 26 s",
     "watchdog_shoot_permission_missing": "a shoot that refuses something",
-    "watchdog_trace_spans_total": "a collector of traces, see tests/e2e/tests/cli/traces.rs",
     "watchdog_tls_files_valid": "TLS, see tests/e2e",
     "watchdog_weeder_malformed_objects_total": "objects that cannot be read",
 }

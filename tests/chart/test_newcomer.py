@@ -44,5 +44,5 @@ def as_deployed(seed, folder: Path, service: str):
     config = volumes["config"]["configMap"]["name"]
     text = seed.request("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config}")[1]["data"]["config.yaml"]
     # Paths, addresses and the log are those of a Pod.
-    kept = [o for o in container["args"] if o.startswith(("--tls-", "--otlp", "--mode="))]
+    kept = [o for o in container["args"] if o.startswith(("--tls-", "--mode="))]
     return with_rights(seed, folder, service, text, kept, ISSUED)

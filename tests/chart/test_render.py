@@ -337,17 +337,6 @@ def test_helm_test_asks_each_replica_as_people_do():
         assert hooks(render(nothing), "test") == []
 
 
-def test_traces_are_off_unless_there_is_a_collector():
-    for values, port in (None, None), (MATRIX["operators"], 14317), (MATRIX["without-gardener"], 4317):
-        objects = render(values)
-        for name, deployment in of_kind(objects, "Deployment").items():
-            makes_spans = port is not None and not name.endswith("weeder")
-            assert ("otlp-endpoint" in _arguments(deployment)) == makes_spans
-            policy = of_kind(objects, "NetworkPolicy")[name]["spec"]
-            ports = {p["port"] for rule in policy.get("egress", []) for p in rule["ports"]}
-            assert (port in ports) == makes_spans
-
-
 def test_an_autoscaler_takes_over_the_replicas_of_lease_probe():
     assert of_kind(render(), "HorizontalPodAutoscaler") == {}
     objects = render(MATRIX["operators"])
@@ -487,7 +476,7 @@ def test_certificates_are_for_the_secrets_that_are_mounted():
         assert f"{name}.{NAMESPACE}.svc" in spec["dnsNames"]
         assert {"server auth", "client auth"} <= set(spec["usages"])
         assert spec["issuerRef"]["name"] == "seed-ca"
-    plaintext = {**MATRIX["operators"], "allowedClients": [], "tracing": {}, "insecurePlaintext": True}
+    plaintext = {**MATRIX["operators"], "allowedClients": [], "insecurePlaintext": True}
     assert of_kind(render(plaintext), "Certificate") == {}
 
 
@@ -547,7 +536,6 @@ def test_notes_tell_how_to_look():
         ({"insecurePlaintext": "yes"}, "at '/insecurePlaintext'"),
         ({"log": {"format": "xml"}}, "at '/log/format'"),
         ({"allowedClients": ["Gardenlet"]}, "at '/allowedClients/0'"),
-        ({"tracing": {"otlpEndpoint": "collector:4317"}}, "at '/tracing/otlpEndpoint'"),
         ({"certificates": {"source": "self-signed"}}, "at '/certificates/source'"),
         ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
         ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),
@@ -604,7 +592,6 @@ def test_bad_values_are_refused(values, complaint):
         ),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
         ({"insecurePlaintext": True, "adminTLS": {"enabled": True}}, "adminTLS needs the certificates"),
-        ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
         (
             {"leaseProbe": {"autoscaling": {"minReplicas": 11}}},
             "leaseProbe.autoscaling.minReplicas is 11, which is more than maxReplicas 10",

@@ -49,7 +49,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
     let (service_names, collectors): (&[&str], _) = match services {
         Services::Prober(configs) => {
             let replica = Replica::elect_as_drop_in(&base, "prober", PROBER_LEASE, timing).await?;
-            let collectors = start_prober(&base, &replica, *configs, &mut routes)?;
+            let collectors = start_prober(&base, &replica, *configs, &mut routes);
             let names = &[
                 lease_probe::app::GRPC_SERVICE,
                 scaling_coordinator::app::GRPC_SERVICE,
@@ -80,13 +80,13 @@ fn start_prober(
     replica: &Replica<Leadership>,
     configs: (lease_probe::config::Config, scaling_coordinator::config::Config),
     routes: &mut RoutesBuilder,
-) -> anyhow::Result<Collectors> {
+) -> Collectors {
     let (lease_probe, coordinator) = configs;
     let probing = replica.clone().map(Sharing::Leader);
-    let (collector, verdicts) = lease_probe::app::start(base, &probing, lease_probe, routes)?;
+    let (collector, verdicts) = lease_probe::app::start(base, &probing, lease_probe, routes);
     let verdicts = VerdictSource::InProcess(verdicts);
-    let scaling = scaling_coordinator::app::start(base, replica, coordinator, verdicts, routes)?;
-    Ok(vec![collector, scaling])
+    let scaling = scaling_coordinator::app::start(base, replica, coordinator, verdicts, routes);
+    vec![collector, scaling]
 }
 
 /// Binds the port of the Go program's health endpoints.

@@ -56,7 +56,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         Replica::join_members(&base, SERVICE).await?
     };
     let mut routes = RoutesBuilder::default();
-    let (collector, _) = start(&base, &replica.map(Sharing::Members), config, &mut routes)?;
+    let (collector, _) = start(&base, &replica.map(Sharing::Members), config, &mut routes);
     let api = Api {
         routes,
         service_names: &[GRPC_SERVICE],
@@ -76,15 +76,12 @@ pub enum Sharing {
 
 /// Starts all parts of this replica except its servers. Adds the gRPC service to the routes and returns the collector
 /// of /metrics, and the verdicts.
-///
-/// # Errors
-/// When the traces cannot be sent.
 pub fn start(
     base: &ServiceBuilder,
     replica: &Replica<Sharing>,
     config: Config,
     routes: &mut RoutesBuilder,
-) -> anyhow::Result<(Arc<dyn Collector>, MergedView<pb::Verdict>)> {
+) -> (Arc<dyn Collector>, MergedView<pb::Verdict>) {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
@@ -99,7 +96,6 @@ pub fn start(
         seed: replica.seed.clone(),
         clock: Clock::start(),
         identity: base.identity.clone(),
-        tracer: base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?,
         random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
@@ -161,7 +157,7 @@ pub fn start(
         shared,
         members,
     };
-    Ok((Arc::new(collector), view))
+    (Arc::new(collector), view)
 }
 
 /// A task that never fails, as a critical one.

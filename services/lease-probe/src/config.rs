@@ -5,7 +5,6 @@ use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
-use watchdog_runtime::trace::OtlpEndpoint;
 
 /// Watches the node leases of every shoot of a seed and streams per-shoot health verdicts over gRPC.
 #[derive(Debug, Clone, Parser)]
@@ -13,11 +12,6 @@ use watchdog_runtime::trace::OtlpEndpoint;
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-
-    /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
-    /// Default: no traces.
-    #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<OtlpEndpoint>,
 
     /// Probe all shoots alone, beside a release or without one: writes nothing, not even a membership Lease, so no
     /// coordinator finds this process, and nobody acts on its verdicts.
@@ -40,8 +34,6 @@ pub struct Args {
 pub struct Config {
     /// The options that all services share.
     pub common: CommonArgs,
-    /// Where traces go, if anywhere.
-    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// True to probe all shoots alone, without a membership Lease.
     pub standalone: bool,
     /// Bytes for large answers of shoots.
@@ -63,7 +55,6 @@ impl CommandLine for Args {
         let file = self.common.load_config(prober::parse)?;
         Ok(Config {
             common: self.common,
-            otlp_endpoint: self.otlp_endpoint,
             standalone: self.standalone,
             answer_memory: usize::from(self.answer_memory) << 20,
             allow_local_addresses: self.allow_local_addresses,

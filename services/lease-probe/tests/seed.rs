@@ -23,7 +23,6 @@ use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
-use watchdog_runtime::trace::Tracer;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
 use watchdog_test_support::fixtures::{self, PROBE_SECRET};
@@ -47,7 +46,6 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
         seed,
         clock: Clock::start(),
         identity: "lease-probe-0".into(),
-        tracer: Tracer::off(),
         random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),

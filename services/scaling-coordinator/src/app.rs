@@ -38,7 +38,6 @@ use crate::config::Config;
 use crate::controller::Controller;
 use crate::controller::history::HistoryStore;
 use crate::controller::inputs::{DecisionInputs, ModeSource};
-use crate::controller::traces::Traces;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::history::{HistoryLimits, ShootEvent};
 use crate::domain::overview::ShootScaling;
@@ -80,7 +79,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     };
     let lease_probes = VerdictSource::Replicas(ReplicaEndpoints::new(addresses, dialer));
     let mut routes = RoutesBuilder::default();
-    let collector = start(&base, &replica, config, lease_probes, &mut routes)?;
+    let collector = start(&base, &replica, config, lease_probes, &mut routes);
     let api = Api {
         routes,
         service_names: &[GRPC_SERVICE],
@@ -99,21 +98,17 @@ pub enum VerdictSource {
 
 /// Starts all parts of this replica except its servers. The verdicts come from `lease_probes`. Adds the gRPC service to
 /// the routes and returns the collector of /metrics.
-///
-/// # Errors
-/// When the traces cannot be sent.
 pub fn start(
     base: &ServiceBuilder,
     replica: &Replica<Leadership>,
     config: Config,
     lease_probes: VerdictSource,
     routes: &mut RoutesBuilder,
-) -> anyhow::Result<Arc<dyn Collector>> {
+) -> Arc<dyn Collector> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, replica.granted_by);
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
-    let tracer = base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?;
     let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
     let clock = Clock::start();
     let history = keep_history(base, replica, config.history, clock);
@@ -135,7 +130,6 @@ pub fn start(
     );
     let controller = controller.observe_events(config.observe_events);
     let (shoots, write_counts) = (controller.states(), controller.write_counts());
-    let controller = controller.traced(Traces::new(tracer, verdicts.clone()));
     base.tasks
         .critical("controller", controller.recorded(history.clone()).run());
 
@@ -148,12 +142,12 @@ pub fn start(
     };
     let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
-    Ok(Arc::new(Scrape {
+    Arc::new(Scrape {
         shoots,
         write_counts,
         verdicts,
         clock,
-    }))
+    })
 }
 
 /// Replicas whose addresses the command line has; the address is the name, too.

@@ -12,7 +12,6 @@ use watchdog_kube::leadership::ElectionTiming;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
-use watchdog_runtime::trace::OtlpEndpoint;
 
 use crate::domain::history::HistoryLimits;
 
@@ -84,11 +83,6 @@ pub struct Args {
     #[arg(long, requires = "release_all", default_value = "4m", value_name = "DURATION")]
     #[arg(value_parser = watchdog_api::duration::parse)]
     release_timeout: Duration,
-
-    /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
-    /// Default: no traces.
-    #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<OtlpEndpoint>,
 }
 
 /// Everything that the service is built from.
@@ -110,8 +104,6 @@ pub struct Config {
     pub history: HistoryLimits,
     /// How long the leader election takes for what; its default except in tests.
     pub election: ElectionTiming,
-    /// Where traces go, if anywhere.
-    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
     /// Set when the process only restores what is held down, and ends.
@@ -158,7 +150,6 @@ impl CommandLine for Args {
                 total: usize::try_from(self.history_total).unwrap_or(usize::MAX),
             },
             election: ElectionTiming::default(),
-            otlp_endpoint: self.otlp_endpoint,
             file,
             release,
         })

@@ -82,7 +82,6 @@ impl Keyed for probe::Verdict {
 
     fn leave_out_texts(&mut self) {
         self.message = TEXT_LEFT_OUT.to_owned();
-        self.traceparent.clear();
         if let Some(evidence) = &mut self.evidence {
             evidence.zones.clear();
         }

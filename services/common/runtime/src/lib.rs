@@ -35,7 +35,6 @@ pub mod tasks;
 pub mod telemetry;
 pub mod tls;
 pub mod token_bucket;
-pub mod trace;
 pub mod work_queue;
 
 pub use watchdog_client::{backoff, failure, grpc_client};

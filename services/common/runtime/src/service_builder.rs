@@ -21,7 +21,6 @@ use crate::readiness::Readiness;
 use crate::self_check;
 use crate::tasks::Tasks;
 use crate::tls::Tls;
-use crate::trace::{self, OtlpEndpoint, Tracer};
 
 /// A service that is bound but does not serve yet.
 #[derive(Debug)]
@@ -104,17 +103,6 @@ impl ServiceBuilder {
             tls: self.tls.as_ref().map(Tls::client),
             server_name: self.common.peer_server_name(service),
         }
-    }
-
-    /// Makes spans of this service if a collector for them is named, else none.
-    ///
-    /// # Errors
-    /// When the collector cannot be called with what the process has.
-    pub fn tracer(&self, collector: Option<&OtlpEndpoint>, service: &'static str) -> anyhow::Result<Tracer> {
-        let Some(endpoint) = collector else {
-            return Ok(Tracer::off());
-        };
-        trace::start(endpoint, self.tls.clone(), service, &self.identity, &self.tasks)
     }
 
     /// Serves the gRPC API and the admin endpoint.

@@ -132,7 +132,6 @@ impl FeedItem for probe::Verdict {
             valid_for: _,
             observer,
             outcome_since,
-            traceparent,
             // Like the times, it grows with every list.
             list_revision: _,
         } = self;
@@ -142,7 +141,6 @@ impl FeedItem for probe::Verdict {
             && *shoot == sent.shoot
             && *observer == sent.observer
             && *message == sent.message
-            && *traceparent == sent.traceparent
             && match (evidence, &sent.evidence) {
                 (Some(evidence), Some(sent)) => is_same_evidence(evidence, sent),
                 (None, None) => true,

@@ -6,4 +6,3 @@ mod probe_inputs;
 pub mod prober;
 pub mod prober_manager;
 mod supervisor;
-mod trace;

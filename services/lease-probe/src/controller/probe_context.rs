@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::trace::Tracer;
 
 use crate::domain::schedule::ProbePace;
 
@@ -20,8 +19,6 @@ pub struct ProbeContext {
     pub clock: Clock,
     /// Name of this replica.
     pub identity: Arc<str>,
-    /// Makes spans of verdicts that changed.
-    pub tracer: Tracer,
     /// Draws the numbers in [0, 1) by which probes are spread.
     pub random: Box<dyn Fn() -> f64 + Send + Sync>,
     /// How many shoots the process probes, as of the last verdict.

@@ -12,7 +12,6 @@ use super::internal_probe::{ProbeResult, ask_internal, note_suspicion};
 use super::probe_context::CloseProbing;
 pub use super::probe_context::ProbeContext;
 pub use super::probe_inputs::ProbeInputs;
-use super::trace;
 use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use crate::domain::endpoint::Endpoint;
@@ -36,7 +35,6 @@ pub trait ProbeReporter: Send + Sync {
 
 /// Probes one shoot.
 pub struct Prober<R, S, E> {
-    shoot: Arc<str>,
     shared: Arc<ProbeContext>,
     inputs: watch::Receiver<ProbeInputs>,
     report: R,
@@ -45,8 +43,6 @@ pub struct Prober<R, S, E> {
     verdicts: VerdictBuilder,
     recent: RecentStarts,
     failures: u32,
-    // The trace that the last change of the outcome began.
-    traceparent: Option<Arc<str>>,
     // Why the last probe failed, if it did.
     failing: Option<&'static str>,
     close: Option<CloseProbing>,
@@ -63,7 +59,6 @@ pub struct Prober<R, S, E> {
 impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     /// Prepares the probing of a shoot through its two endpoints.
     pub fn new(
-        shoot: Arc<str>,
         shared: Arc<ProbeContext>,
         inputs: watch::Receiver<ProbeInputs>,
         report: R,
@@ -73,7 +68,6 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let verdicts = VerdictBuilder::new(shared.identity.clone(), shared.now());
         let state = ProbeState::at_place((shared.random)());
         Self {
-            shoot,
             shared,
             inputs,
             report,
@@ -82,7 +76,6 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             verdicts,
             recent: RecentStarts::default(),
             failures: 0,
-            traceparent: None,
             failing: None,
             close: None,
             no_wake_before: UnixTime::default(),
@@ -141,7 +134,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
 
     /// Probes once and reports; returns when the next probe is due.
     async fn probe(&mut self, inputs: &ProbeInputs) -> UnixTime {
-        let (started, before) = (Instant::now(), self.verdicts.last_reported().as_str());
+        let started = Instant::now();
         self.recent.note(self.shared.now());
         let found = self.ask(inputs).await;
         PROBE_DURATION.record((), started.elapsed());
@@ -161,10 +154,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 explanation = verdict.message,
                 "verdict changed"
             );
-            let span = trace::changed(&self.shared.tracer, &self.shoot, before, &verdict, started);
-            self.traceparent = span.map(|span| span.traceparent().into());
         }
-        verdict.traceparent.clone_from(&self.traceparent);
         if let Err(malformed) = inputs.failure_fraction() {
             verdict.message.push_str(&format!(" {malformed}"));
         }

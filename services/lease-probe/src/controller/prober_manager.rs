@@ -257,11 +257,11 @@ impl ProberManager {
                     shoot: shoot.clone(),
                     stop: stop.clone(),
                 };
-                let (shoot, shared, inputs) = (shoot.clone(), manager.shared.clone(), receiver.clone());
+                let (shared, inputs) = (manager.shared.clone(), receiver.clone());
                 let (connector, limits) = (manager.connector, manager.limits.clone());
                 let external = CachedConnection::new(connector, limits.clone());
                 let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), connector, limits);
-                let prober = Prober::new(shoot, shared, inputs, report, client, external);
+                let prober = Prober::new(shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
             };
             supervise(&stop, probe).await;

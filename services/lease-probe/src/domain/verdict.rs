@@ -31,8 +31,6 @@ pub struct Verdict {
     pub observer: Arc<str>,
     /// Revision of the list of leases that it rests on; 0 without one.
     pub list_revision: u64,
-    /// The trace that the probe which changed the outcome began, if it is traced.
-    pub traceparent: Option<Arc<str>>,
 }
 
 /// How many probes in a row must find the same before it is reported.
@@ -295,7 +293,6 @@ impl VerdictBuilder {
             outcome_since: self.since,
             list_revision: 0,
             observer: self.observer.clone(),
-            traceparent: None,
         }
     }
 }

@@ -24,7 +24,6 @@ pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verd
         valid_for: Some(signed(verdict.valid_until.0.saturating_sub(now.0))),
         observer: verdict.observer.to_string(),
         outcome_since: Some(timestamp(verdict.outcome_since.0)),
-        traceparent: verdict.traceparent.as_deref().unwrap_or_default().to_owned(),
         list_revision: verdict.list_revision,
     }
 }

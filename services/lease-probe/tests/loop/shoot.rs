@@ -24,7 +24,6 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::trace::Tracer;
 use watchdog_test_support::fixtures;
 
 /// Milliseconds since the prober was started.
@@ -133,7 +132,6 @@ fn context(clock: Clock) -> Arc<ProbeContext> {
         seed: kube::Client::try_from(seed).unwrap(),
         clock,
         identity: "lease-probe-0".into(),
-        tracer: Tracer::off(),
         random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
@@ -197,14 +195,7 @@ async fn probe(shoot: TestShoot, config: ProberConfig) -> Observed {
         external,
     };
     let (_changes, inputs) = watch::channel(inputs);
-    let prober = Prober::new(
-        "shoot".into(),
-        context(clock),
-        inputs,
-        world.clone(),
-        world.clone(),
-        world,
-    );
+    let prober = Prober::new(context(clock), inputs, world.clone(), world.clone(), world);
     let lasts = Duration::from_millis(LASTS.unsigned_abs());
     let run = prober.run(1, CancellationToken::new());
     assert!(

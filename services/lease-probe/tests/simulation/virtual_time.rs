@@ -19,7 +19,6 @@ use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::trace::Tracer;
 
 use crate::judge::{Direction, SeenVerdict};
 use crate::objects;
@@ -157,7 +156,6 @@ impl ProberProcess<'_> {
             seed: objects::seed_client(clock, self.shoots),
             clock: clock.0,
             identity: format!("lease-probe-{number}").into(),
-            tracer: Tracer::off(),
             random: self.random(number),
             probing: AtomicUsize::new(0),
             close: AtomicUsize::new(0),
@@ -191,14 +189,7 @@ impl ProberProcess<'_> {
                 limits.clone(),
             );
             let external = CachedConnection::new(connector(true), limits.clone());
-            let prober = Prober::new(
-                shoot.name.clone(),
-                shared.clone(),
-                receiver,
-                report,
-                client,
-                external,
-            );
+            let prober = Prober::new(shared.clone(), receiver, report, client, external);
             running.spawn(Box::pin(prober.run(self.shoots.len(), stop.clone())));
         }
         clock.sleep_until(run.to).await;

@@ -1,6 +1,5 @@
 //! Receives the verdicts of the lease-probe replicas.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,11 +9,9 @@ use watchdog_watch_stream::client::{Received, Update};
 use watchdog_watch_stream::replicas::ReplicaHandler;
 
 use crate::controller::history::HistoryStore;
-use crate::controller::verdicts::{TracedVerdict, VerdictTable};
+use crate::controller::verdicts::VerdictTable;
+use crate::domain::decision::ReceivedVerdict;
 use crate::grpc::convert;
-
-/// Lengths of the trace contexts that are kept. That of lease-probe has 55 characters.
-const TRACEPARENT: RangeInclusive<usize> = 1..=128;
 
 /// Name of the blocker while no lease-probe reports: the coordinator protects nobody.
 const BLOCKER: &str = "verdicts";
@@ -57,17 +54,11 @@ impl Observers {
         }
     }
 
-    fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> TracedVerdict {
+    fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> ReceivedVerdict {
         let verdict = convert::verdict(received);
         let evidence = received.value.evidence.as_ref().map(convert::evidence_counts);
         self.history.verdict(shoot, &verdict, evidence);
-        let traceparent = Some(&*received.value.traceparent);
-        TracedVerdict {
-            verdict,
-            traceparent: traceparent
-                .filter(|text| TRACEPARENT.contains(&text.len()))
-                .map(Into::into),
-        }
+        verdict
     }
 }
 

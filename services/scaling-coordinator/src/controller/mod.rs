@@ -15,7 +15,6 @@ mod limiter;
 mod reconciler;
 pub(crate) mod releaser;
 mod shoot;
-pub(crate) mod traces;
 pub(crate) mod verdicts;
 pub(crate) mod write_counts;
 
@@ -24,7 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
@@ -32,7 +30,6 @@ use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 use tracing::Instrument as _;
 use watchdog_kube::events::EventSink;
-use watchdog_runtime::trace::Tracer;
 use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 use watchdog_watch_stream::server::StateStore;
 
@@ -41,7 +38,6 @@ use self::inputs::DecisionInputs;
 use self::limiter::RequestLimiter;
 use self::reconciler::Reconciler;
 use self::shoot::ShootMemory;
-use self::traces::Traces;
 use self::write_counts::WriteCounts;
 use crate::cluster::requests::{ResourceRequests, RestoredEtcd};
 use crate::domain::overview::ShootScaling;
@@ -89,7 +85,6 @@ impl Controller {
     ) -> Self {
         Self {
             reconciler: Reconciler {
-                traces: Mutex::new(Traces::new(Tracer::off(), inputs.verdicts.clone())),
                 inputs,
                 requests,
                 limiter: RequestLimiter::new(request_rate),
@@ -111,12 +106,6 @@ impl Controller {
 
     pub(crate) fn write_counts(&self) -> Arc<WriteCounts> {
         self.reconciler.write_counts.clone()
-    }
-
-    /// Goes on with the traces of verdicts.
-    pub(crate) fn traced(mut self, traces: Traces) -> Self {
-        self.reconciler.traces = Mutex::new(traces);
-        self
     }
 
     /// Records what happens.

@@ -7,18 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use watchdog_runtime::work_queue::WorkQueue;
 
-use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict, StreamCounts};
 
 /// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);
-
-/// A verdict, and the trace to which its last change belongs.
-#[derive(Debug)]
-pub(crate) struct TracedVerdict {
-    pub(crate) verdict: ReceivedVerdict,
-    pub(crate) traceparent: Option<Box<str>>,
-}
 
 #[derive(Debug)]
 pub(crate) struct VerdictTable {
@@ -30,7 +22,7 @@ pub(crate) struct VerdictTable {
 struct ReceivedVerdicts {
     // True for a synchronised stream.
     streams: BTreeMap<Arc<str>, bool>,
-    by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, TracedVerdict>>,
+    by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, ReceivedVerdict>>,
 }
 
 impl VerdictTable {
@@ -71,7 +63,7 @@ impl VerdictTable {
     pub(crate) fn snapshot(
         &self,
         stream: &Arc<str>,
-        verdicts: impl IntoIterator<Item = (String, TracedVerdict)>,
+        verdicts: impl IntoIterator<Item = (String, ReceivedVerdict)>,
     ) {
         let mut inner = self.inner.lock();
         // A stream that was removed meanwhile no longer counts.
@@ -93,15 +85,14 @@ impl VerdictTable {
 
     /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
     /// [`Outcome::Outdated`] until something new comes.
-    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut new: TracedVerdict) {
+    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: ReceivedVerdict) {
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(stream) {
             return;
         }
         match inner.by_shoot.get_mut(shoot) {
             Some(of_shoot) => {
-                let verdict = &mut new.verdict;
-                if let Some(TracedVerdict { verdict: before, .. }) = of_shoot.get(stream) {
+                if let Some(before) = of_shoot.get(stream) {
                     verdict.take_first_revision(before, ROUNDING);
                     if verdict.observed + ROUNDING < before.observed {
                         verdict.outcome = Outcome::Outdated;
@@ -109,12 +100,12 @@ impl VerdictTable {
                         verdict.valid_until = verdict.valid_until.max(before.valid_until);
                     }
                 }
-                of_shoot.insert(stream.clone(), new);
+                of_shoot.insert(stream.clone(), verdict);
             }
             None => {
                 inner
                     .by_shoot
-                    .insert(shoot.into(), BTreeMap::from([(stream.clone(), new)]));
+                    .insert(shoot.into(), BTreeMap::from([(stream.clone(), verdict)]));
             }
         }
         drop(inner);
@@ -139,19 +130,8 @@ impl VerdictTable {
         inner
             .by_shoot
             .get(shoot)
-            .map(|of_shoot| of_shoot.values().map(|traced| traced.verdict.clone()).collect())
+            .map(|of_shoot| of_shoot.values().cloned().collect())
             .unwrap_or_default()
-    }
-
-    /// The trace of the newest verdict that wants this direction and carries one.
-    pub(crate) fn traceparent(&self, shoot: &str, direction: Direction) -> Option<Box<str>> {
-        let inner = self.inner.lock();
-        let traced = inner.by_shoot.get(shoot)?.values();
-        let wanted = traced.filter(|traced| traced.verdict.outcome.direction() == Some(direction));
-        let newest = wanted
-            .filter(|traced| traced.traceparent.is_some())
-            .max_by_key(|traced| traced.verdict.observed)?;
-        newest.traceparent.clone()
     }
 
     pub(crate) fn streams(&self) -> StreamCounts {
@@ -178,8 +158,8 @@ mod tests {
 
     use super::*;
 
-    fn traced(outcome: Outcome, observed: Instant, traceparent: &str) -> TracedVerdict {
-        let verdict = ReceivedVerdict {
+    fn received(outcome: Outcome, observed: Instant) -> ReceivedVerdict {
+        ReceivedVerdict {
             outcome,
             observer: "o".into(),
             observed,
@@ -189,15 +169,11 @@ mod tests {
             sent: observed,
             valid_until: observed + Duration::from_secs(20),
             message: "".into(),
-        };
-        TracedVerdict {
-            verdict,
-            traceparent: (!traceparent.is_empty()).then(|| traceparent.into()),
         }
     }
 
-    fn verdict() -> TracedVerdict {
-        traced(Outcome::Healthy, Instant::now(), "")
+    fn verdict() -> ReceivedVerdict {
+        received(Outcome::Healthy, Instant::now())
     }
 
     #[test]
@@ -206,7 +182,7 @@ mod tests {
         verdicts.joined(&stream);
         let now = Instant::now() + Duration::from_secs(1_000);
         let upsert = |observed: Instant, outcome| {
-            verdicts.upsert(&stream, "s", traced(outcome, observed, ""));
+            verdicts.upsert(&stream, "s", received(outcome, observed));
             let of_shoot = verdicts.on("s");
             (of_shoot[0].outcome, of_shoot[0].observed, of_shoot[0].valid_until)
         };
@@ -288,27 +264,5 @@ mod tests {
         assert!(verdicts.on("t").is_empty(), "a snapshot replaces all");
         verdicts.left("b");
         assert_eq!(verdicts.streams(), StreamCounts { known: 1, synced: 1 });
-    }
-
-    #[test]
-    fn a_trace_belongs_to_a_direction_and_goes_with_its_verdict() {
-        let (verdicts, start) = (VerdictTable::new(Arc::default()), Instant::now());
-        let upsert = |stream: &Arc<str>, outcome, traceparent| {
-            verdicts.upsert(stream, "s", traced(outcome, start, traceparent));
-            let of = |direction| verdicts.traceparent("s", direction);
-            [Direction::Down, Direction::Up].map(|direction| of(direction).map(String::from))
-        };
-        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        verdicts.joined(&a);
-        verdicts.joined(&b);
-        let one = Some("one".to_owned());
-        assert_eq!(upsert(&a, Outcome::LeasesExpired, "one"), [one.clone(), None]);
-        assert_eq!(upsert(&b, Outcome::LeasesExpired, ""), [one.clone(), None]);
-        assert_eq!(
-            upsert(&a, Outcome::ExternalUnreachable, ""),
-            [None, None],
-            "the change since is not traced"
-        );
-        assert_eq!(upsert(&b, Outcome::Healthy, "one"), [None, one]);
     }
 }

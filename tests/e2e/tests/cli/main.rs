@@ -1,4 +1,4 @@
-//! The programs as their users start them: command line, files, signals, logs, traces and the gRPC API.
+//! The programs as their users start them: command line, files, signals, logs and the gRPC API.
 
 #![cfg(test)]
 
@@ -8,5 +8,4 @@ mod drain;
 mod grpcurl;
 mod probe_cost;
 mod release;
-mod traces;
 mod watchdogctl;
