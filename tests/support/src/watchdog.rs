@@ -1,5 +1,6 @@
 //! The three services, started as their users start them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use watchdog_client::grpc_client::Dialer;
 use watchdog_client::tls::{ClientTls, PemFiles};
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::{GetVerdictRequest, Verdict};
+use watchdog_runtime::tls::Tls;
 
 use crate::binaries;
 use crate::certs::{Authority, TlsFiles};
@@ -46,6 +48,7 @@ pub struct Setup {
     client_files: TlsFiles,
     prober: PathBuf,
     weeder: PathBuf,
+    collectors: HashMap<&'static str, String>,
 }
 
 /// A running service. Killed when dropped.
@@ -129,6 +132,7 @@ impl Setup {
             authority,
             prober: scratch.write("prober.yaml", prober)?,
             weeder: scratch.write("weeder.yaml", weeder)?,
+            collectors: HashMap::new(),
             scratch: scratch.clone(),
         })
     }
@@ -137,6 +141,25 @@ impl Setup {
     #[must_use]
     pub fn client_files(&self) -> &TlsFiles {
         &self.client_files
+    }
+
+    /// Has a service, by the name of its binary, send its traces to a collector at that URL from its next start on.
+    pub fn trace(&mut self, binary: &'static str, collector: &str) {
+        self.collectors.insert(binary, collector.to_owned());
+    }
+
+    /// A certificate for a server of the test, of the authority that the services trust.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn server_tls(&self, name: &str) -> anyhow::Result<Tls> {
+        let files = self.authority.issue(name, &["localhost"])?;
+        let paths = PemFiles {
+            cert: files.cert,
+            key: files.key,
+            ca: files.ca,
+        };
+        Tls::load(&paths).map_err(anyhow::Error::msg)
     }
 
     /// The prober configuration file, for tests that change it.
@@ -268,10 +291,14 @@ impl Setup {
 
     fn command(&self, binary: &str, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
         let tls = self.authority.issue(identity, &SERVER_NAMES)?;
-        Ok(self
+        let mut command = self
             .bare_command(binary, identity, kubeconfig)?
             .args(tls_options(&tls))
-            .args(["--tls-allowed-client", CLIENT_NAME]))
+            .args(["--tls-allowed-client", CLIENT_NAME]);
+        if let Some(collector) = self.collectors.get(binary) {
+            command = command.args(["--otlp-endpoint", collector]);
+        }
+        Ok(command)
     }
 }
 

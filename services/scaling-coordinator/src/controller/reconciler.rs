@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -16,12 +17,13 @@ use watchdog_api::policy::Mode;
 use watchdog_kube::events::{EventSink, Notice};
 use watchdog_watch_stream::server::StateStore;
 
-use super::events;
 use super::history::HistoryStore;
 use super::inputs::DecisionInputs;
 use super::limiter::{RequestLimiter, Turn};
 use super::shoot::{ShootMemory, under_way};
+use super::traces::Traces;
 use super::write_counts::WriteCounts;
+use super::{events, traces};
 use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_failed, refused};
 use crate::domain::attempts::{RequestOutcome, WriteAttempt};
 use crate::domain::next_step::{Alert, NextStep, Request, RequestKind, earliest, next_step};
@@ -45,6 +47,7 @@ pub(crate) struct Reconciler {
     pub(super) states: StateStore<String, ShootScaling>,
     pub(super) write_counts: Arc<WriteCounts>,
     pub(super) events: EventSink,
+    pub(super) traces: Mutex<Traces>,
     pub(super) history: Option<Arc<HistoryStore>>,
     /// Kubernetes Events also about shoots in mode observe.
     pub(super) observe_events: bool,
@@ -295,9 +298,11 @@ impl Reconciler {
                         .under_way
                         .insert(attempt.reference.clone(), under_way(&attempt.write));
                     let span = events::span(shoot, &attempt);
+                    let traced = self.traces.lock().request(shoot, &attempt);
                     let write = async move {
                         turn.count_request();
                         let outcome = self.write(shoot, &attempt, mode, &against, within, turn).await;
+                        traces::ended(traced, &outcome);
                         events::ended(&outcome);
                         (request.reference, Some(attempt), outcome, now)
                     };
@@ -467,6 +472,7 @@ impl Reconciler {
     }
 
     fn publish(&self, shoot: &Arc<str>, scaling: ShootScaling) {
+        self.traces.lock().reconciled(shoot, &scaling);
         let key = shoot.to_string();
         if let Some(history) = &self.history
             && self.states.get(&key).is_none_or(|old| *old != scaling)
@@ -485,6 +491,7 @@ impl Reconciler {
         if let Some(history) = &self.history {
             history.forget(shoot);
         }
+        self.traces.lock().forget(shoot);
         self.states.remove(&shoot.to_string());
     }
 }

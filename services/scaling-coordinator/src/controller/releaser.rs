@@ -10,7 +10,7 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::server::StateStore;
 
-use super::verdicts::VerdictTable;
+use super::verdicts::{TracedVerdict, VerdictTable};
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
 use crate::cluster::watched_resources::LAST_WRITES;
@@ -161,7 +161,11 @@ impl Releaser {
             message: "".into(),
         };
         verdicts.joined(&observer);
-        let healthy = |shoot: Arc<str>| (shoot.to_string(), healthy.clone());
+        let healthy = |shoot: Arc<str>| {
+            let verdict = healthy.clone();
+            let traceparent = None;
+            (shoot.to_string(), TracedVerdict { verdict, traceparent })
+        };
         verdicts.snapshot(&observer, self.clusters.names().into_iter().map(healthy));
         verdicts
     }
