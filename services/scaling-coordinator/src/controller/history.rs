@@ -184,7 +184,7 @@ fn measure(incident: &Incident) {
     }
 }
 
-/// The durable record of an incident. docs/monitoring.md describes the line; its fields are stable.
+/// The durable record of an incident. docs/reference/monitoring.md describes the line; its fields are stable.
 fn log_incident(shoot: &str, incident: &Incident) {
     let seconds = |duration: Duration| (duration.as_secs_f64() * 1_000.0).round() / 1_000.0;
     let verdict_to = |at| incident.verdict_to(at).map(seconds);
