@@ -40,7 +40,7 @@ struct Raw {
 
 #[derive(Deserialize)]
 struct RawSpec {
-    #[serde(default, rename = "providerID", deserialize_with = "text::label")]
+    #[serde(default, rename = "providerID", deserialize_with = "text::provider_id")]
     provider_id: Option<Arc<str>>,
 }
 

@@ -3,6 +3,7 @@
 
 use crate::keep;
 use crate::lenient::{Keep, Pruned};
+use crate::text::{self, printable_name};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta, Time};
 use serde::{Deserializer, de::DeserializeSeed};
 use serde_json::Value;
@@ -23,8 +24,8 @@ pub(crate) fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Obj
 pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D, keep: &Keep) -> Result<ObjectMeta, D::Error> {
     let value = Pruned(keep).deserialize(deserializer)?;
     Ok(ObjectMeta {
-        name: text(&value, "name"),
-        namespace: text(&value, "namespace"),
+        name: name(&value, "name"),
+        namespace: name(&value, "namespace"),
         uid: text(&value, "uid"),
         resource_version: text(&value, "resourceVersion"),
         generation: value.get("generation").and_then(Value::as_i64),
@@ -43,7 +44,7 @@ fn managed_fields(meta: &Value) -> Option<Vec<ManagedFieldsEntry>> {
         let fields = entry.get("fieldsV1")?.as_object()?;
         let owns = |of: &Value| of.as_object().is_none_or(|of| !of.is_empty());
         fields.values().any(owns).then(|| ManagedFieldsEntry {
-            manager: text(entry, "manager"),
+            manager: text(entry, "manager").map(|manager| printable_name(&manager)),
             time: text(entry, "time").and_then(|text| text.parse().ok()).map(Time),
             fields_v1: Some(FieldsV1(fields.clone().into())),
             ..ManagedFieldsEntry::default()
@@ -51,6 +52,11 @@ fn managed_fields(meta: &Value) -> Option<Vec<ManagedFieldsEntry>> {
     };
     let entries: Vec<_> = entries.iter().filter_map(entry).collect();
     (!entries.is_empty()).then_some(entries)
+}
+
+/// A name that no API server would take counts as absent: it would be in every message about the object.
+fn name(meta: &Value, field: &str) -> Option<String> {
+    text(meta, field).filter(|text| text::name(text).is_ok())
 }
 
 fn text(meta: &Value, field: &str) -> Option<String> {

@@ -13,6 +13,9 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 /// The most bytes of a name; label values are shorter. API servers enforce both, but not every server is one.
 const LONGEST_NAME: usize = 253;
 
+/// The most bytes of a provider ID: that of Azure holds a subscription, a resource group and a machine, 274 bytes.
+const LONGEST_ID: usize = 512;
+
 /// The most characters of a message or a reason.
 const LONGEST_MESSAGE: usize = 512;
 
@@ -53,9 +56,9 @@ pub fn printable_message(text: &str) -> String {
     }
 }
 
-fn bounded(text: &str) -> Result<Arc<str>, &'static str> {
-    if text.len() > LONGEST_NAME {
-        return Err("must not be longer than 253 bytes");
+fn bounded(text: &str, most: usize) -> Result<Arc<str>, &'static str> {
+    if text.len() > most {
+        return Err("must not be longer than any real one");
     }
     if !text.chars().all(is_printable) {
         return Err("must not hold control characters");
@@ -64,17 +67,29 @@ fn bounded(text: &str) -> Result<Arc<str>, &'static str> {
 }
 
 /// A non-empty name that many owners share.
-pub(crate) fn name(text: &str) -> Result<Arc<str>, &'static str> {
+///
+/// # Errors
+/// Says why no API server would take it.
+pub fn name(text: &str) -> Result<Arc<str>, &'static str> {
     match text {
         "" => Err("must not be empty"),
-        text => bounded(text),
+        text => bounded(text, LONGEST_NAME),
     }
 }
 
 /// The value of a label, which may be empty.
 pub(crate) fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
+    optional(deserializer, LONGEST_NAME)
+}
+
+/// A `spec.providerID`, which may be empty.
+pub(crate) fn provider_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
+    optional(deserializer, LONGEST_ID)
+}
+
+fn optional<'de, D: Deserializer<'de>>(deserializer: D, most: usize) -> Result<Option<Arc<str>>, D::Error> {
     let text = Option::<Text>::deserialize(deserializer)?;
-    text.map(|text| bounded(&text.0))
+    text.map(|text| bounded(&text.0, most))
         .transpose()
         .map_err(D::Error::custom)
 }

@@ -4,6 +4,7 @@ use crate::{
     keep,
     lenient::{Keep, Lenient, Subset},
     meta, names,
+    text::printable,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ObjectMeta};
 use kube::core::{ApiResource, DynamicResourceScope};
@@ -81,6 +82,11 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
+/// The begin of a value that cannot be read, for people.
+fn begin(text: &str) -> String {
+    printable(&text.chars().take(64).collect::<String>())
+}
+
 /// Value of [`names::IGNORE_SCALING_ANNOTATION`]. The words are those of Go's `strconv.ParseBool`, with which DWD reads
 /// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,7 +107,7 @@ impl From<&str> for IgnoreScaling {
         match parse_bool(text) {
             Some(true) => Self::Yes,
             Some(false) => Self::No,
-            None => Self::Invalid(text.chars().take(64).collect()),
+            None => Self::Invalid(begin(text)),
         }
     }
 }
@@ -141,7 +147,7 @@ impl Workload {
             None => RecordedReplicas::Absent,
             Some(text) => match text.trim().parse::<i32>() {
                 Ok(count) if count > 0 => RecordedReplicas::Count(count),
-                _ => RecordedReplicas::Unreadable(text.chars().take(64).collect()),
+                _ => RecordedReplicas::Unreadable(begin(text)),
             },
         }
     }

@@ -20,7 +20,7 @@ use watchdog_api::{
     node::NodeItem,
     prober,
     secret::KubeconfigSecret,
-    weeder,
+    text, weeder,
     workload::Workload,
 };
 
@@ -156,6 +156,8 @@ proptest! {
     fn a_cluster_is_decoded_whatever_is_in_it(document in replaced(CLUSTER)) {
         let cluster: Cluster = serde_json::from_str(&document.to_string()).unwrap();
         let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        // A separator of lines is part of no name.
+        let name = if text::name(name).is_ok() { name } else { "" };
         prop_assert_eq!(cluster.name(), name);
         let buffered: Cluster = serde_json::from_value(document).unwrap();
         prop_assert_eq!(buffered.spec, cluster.spec);
