@@ -1,0 +1,269 @@
+//! Objects with hostile text in every place that holds text: no name that comes out of a reader has more than 253
+//! bytes, no sentence more than 512 characters, and a terminal acts on none of it.
+
+#![cfg(test)]
+
+use serde_json::{Value, json};
+use watchdog_api::cluster::Cluster;
+use watchdog_api::eligibility::{may_continue, may_start};
+use watchdog_api::lease::LeaseItem;
+use watchdog_api::lenient::Lenient;
+use watchdog_api::list::{Item, ItemList};
+use watchdog_api::machine::MachineItem;
+use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
+use watchdog_api::node::NodeItem;
+use watchdog_api::policy::{parse_failure_fraction, parse_mode};
+use watchdog_api::secret::KubeconfigSecret;
+use watchdog_api::text::is_printable;
+use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
+
+const CLUSTER: &str = include_str!("fixtures/cluster.json");
+const LEASES: &str = include_str!("fixtures/leases.json");
+const NODES: &str = include_str!("fixtures/nodes.json");
+
+/// The most bytes of a name, and of a provider ID.
+const NAME: usize = 253;
+const PROVIDER_ID: usize = 512;
+
+/// The most characters of a sentence, with the mark where it was cut and the path of its field.
+const SENTENCE: usize = 600;
+
+/// Longer than anything real, and short but acted upon by a terminal.
+fn hostile_texts() -> [String; 3] {
+    let clears = "\u{1b}[2J\u{7}\u{9b}31m\u{202e}\u{2066}\r\n";
+    [
+        "n".repeat(3_000),
+        clears.to_owned() + &"n".repeat(3_000),
+        clears.to_owned(),
+    ]
+}
+
+/// The document with hostile text in the place of each value, and of each key, one at a time.
+fn variants(document: &Value) -> Vec<Value> {
+    let mut pointers = Vec::new();
+    collect(document, String::new(), &mut pointers);
+    let mut all = Vec::new();
+    for text in hostile_texts() {
+        for pointer in &pointers {
+            let mut value = document.clone();
+            *value.pointer_mut(pointer).unwrap() = Value::String(text.clone());
+            all.push(value);
+            let mut keyed = document.clone();
+            if let Some(Value::Object(fields)) = keyed.pointer_mut(pointer) {
+                fields.insert(text.clone(), json!({ text.clone(): text.clone() }));
+                all.push(keyed);
+            }
+        }
+    }
+    all
+}
+
+fn collect(value: &Value, at: String, pointers: &mut Vec<String>) {
+    match value {
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                collect(item, format!("{at}/{index}"), pointers);
+            }
+        }
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                let key = key.replace('~', "~0").replace('/', "~1");
+                collect(field, format!("{at}/{key}"), pointers);
+            }
+        }
+        _ => {}
+    }
+    pointers.push(at);
+}
+
+fn check(text: &str, most: usize) {
+    assert!(text.len() <= most, "{} bytes", text.len());
+    assert!(text.chars().all(is_printable), "{text:?}");
+}
+
+/// The texts of the items that can be read, by `texts`, and of those that cannot.
+fn check_items<T>(items: &[Item<T>], texts: impl Fn(&T) -> Vec<Option<&str>>) -> usize {
+    let mut malformed = 0;
+    for item in items {
+        match item {
+            Item::Ok(item) => { texts(item).into_iter().flatten() }.for_each(|text| check(text, PROVIDER_ID)),
+            Item::Malformed { name, reason } => {
+                check(name.as_deref().unwrap_or_default(), NAME);
+                check(reason, SENTENCE);
+                malformed += 1;
+            }
+        }
+    }
+    malformed
+}
+
+#[test]
+fn leases_nodes_and_machines() {
+    let (mut malformed, mut refused) = (0, 0);
+    let leases: Value = serde_json::from_str(LEASES).unwrap();
+    for list in variants(&leases) {
+        match LeaseItem::page::<500>(list.to_string().as_bytes()) {
+            Ok(page) => malformed += check_items(&page.items, |lease| vec![Some(&lease.name)]),
+            Err(error) => {
+                check(&error.to_string(), SENTENCE);
+                refused += 1;
+            }
+        }
+    }
+    let nodes: Value = serde_json::from_str(NODES).unwrap();
+    for list in variants(&nodes) {
+        match ItemList::<NodeItem>::from_slice(list.to_string().as_bytes()) {
+            Ok(page) => {
+                malformed += check_items(&page.items, |node| {
+                    let texts = [&node.pool, &node.zone, &node.provider_id];
+                    let texts = texts.into_iter().map(Option::as_deref);
+                    texts.chain([Some(&*node.name)]).collect()
+                });
+            }
+            Err(error) => check(&error.to_string(), SENTENCE),
+        }
+    }
+    let machine = json!({
+        "metadata": {"name": "m", "resourceVersion": "7", "labels": {"node": "n"}},
+        "spec": {"providerID": "aws:///z/i-1"},
+        "status": {"currentStatus": {"phase": "Running"}},
+    });
+    for list in variants(&json!({"metadata": {"resourceVersion": "7"}, "items": [machine]})) {
+        match ItemList::<MachineItem>::from_slice(list.to_string().as_bytes()) {
+            Ok(page) => {
+                malformed += check_items(&page.items, |machine| {
+                    vec![
+                        Some(&machine.name),
+                        machine.node.as_deref(),
+                        machine.provider_id.as_deref(),
+                    ]
+                });
+            }
+            Err(error) => check(&error.to_string(), SENTENCE),
+        }
+    }
+    assert!(malformed > 0 && refused > 0, "{malformed} {refused}");
+}
+
+#[test]
+fn clusters() {
+    let mut cluster: Value = serde_json::from_str(CLUSTER).unwrap();
+    for annotations in ["/metadata/annotations", "/spec/shoot/metadata/annotations"] {
+        *cluster.pointer_mut(annotations).unwrap() = json!({
+            MODE_ANNOTATION: "observe",
+            FAILURE_FRACTION_ANNOTATION: "0.5",
+        });
+    }
+    let (mut refused, mut quoted) = (0, 0);
+    for document in variants(&cluster) {
+        let Ok(read) = serde_json::from_slice::<Cluster>(document.to_string().as_bytes()) else {
+            // The document itself is text.
+            assert!(document.is_string());
+            continue;
+        };
+        check(read.name(), NAME);
+        for reason in [may_start(&read).err(), may_continue(&read).err()] {
+            if let Some(reason) = reason {
+                check(&reason.to_string(), SENTENCE);
+                refused += 1;
+            }
+        }
+        if let Lenient::Ok(shoot) = &read.spec.shoot {
+            let annotations = &shoot.metadata.annotations;
+            let of_mode = annotations.mode.as_deref().map(parse_mode);
+            let of_fraction = annotations
+                .failure_fraction
+                .as_deref()
+                .map(parse_failure_fraction);
+            for error in [of_mode.and_then(Result::err), of_fraction.and_then(Result::err)] {
+                if let Some(error) = error {
+                    check(&error.to_string(), SENTENCE);
+                    quoted += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 0 && quoted > 0, "{refused} {quoted}");
+}
+
+#[test]
+fn secrets() {
+    let secret = json!({
+        "metadata": {"name": "probe", "namespace": "shoot--a--b", "uid": "1", "resourceVersion": "7"},
+        "data": {"kubeconfig": "YXBpVmVyc2lvbjogdjE="},
+    });
+    for document in variants(&secret) {
+        let Ok(read) = serde_json::from_slice::<KubeconfigSecret>(document.to_string().as_bytes()) else {
+            assert!(document.is_string());
+            continue;
+        };
+        check(read.metadata.name.as_deref().unwrap_or_default(), NAME);
+        check(read.metadata.namespace.as_deref().unwrap_or_default(), NAME);
+        if let Err(reason) = read.kubeconfig() {
+            check(reason, SENTENCE);
+        }
+    }
+}
+
+#[test]
+fn workloads() {
+    let fields = json!({"f:spec": {"f:replicas": {}}, "f:metadata": {"f:annotations": {
+        "f:dependency-watchdog.gardener.cloud/meltdown-protection-active": {},
+    }}});
+    let workload = json!({
+        "metadata": {
+            "name": "kcm", "namespace": "shoot--a--b", "resourceVersion": "7",
+            "annotations": {
+                "dependency-watchdog.gardener.cloud/replicas": "2",
+                "dependency-watchdog.gardener.cloud/ignore-scaling": "false",
+            },
+            "managedFields": [{"manager": "m", "time": "2026-11-20T21:14:55Z", "fieldsV1": fields}],
+        },
+        "spec": {"replicas": 1},
+        "status": {"readyReplicas": 1},
+    });
+    let mut quoted = 0;
+    for document in variants(&workload) {
+        let Ok(read) = serde_json::from_slice::<Workload>(document.to_string().as_bytes()) else {
+            assert!(document.is_string());
+            continue;
+        };
+        check(read.metadata.name.as_deref().unwrap_or_default(), NAME);
+        let writers = read.writers();
+        for writer in [writers.replicas, writers.protection].iter().flatten() {
+            check(writer, NAME);
+        }
+        if let RecordedReplicas::Unreadable(text) = read.recorded_replicas() {
+            check(&text, 256);
+            quoted += 1;
+        }
+        if let IgnoreScaling::Invalid(text) = read.ignore_scaling() {
+            check(&text, 256);
+            quoted += 1;
+        }
+        for reason in [read.spec.as_result().err(), read.ready_replicas().err()] {
+            check(reason.unwrap_or_default(), SENTENCE);
+        }
+    }
+    assert_eq!(quoted, 2 * hostile_texts().len());
+}
+
+/// The longest that a cloud makes is that of Azure. A Machine that counts as malformed would fail the whole list.
+#[test]
+fn a_long_provider_id_is_none_of_these() {
+    let id = format!(
+        "azure:///subscriptions/{}/resourceGroups/{}/providers/Microsoft.Compute/virtualMachines/{}",
+        "s".repeat(36),
+        "g".repeat(90),
+        "m".repeat(64)
+    );
+    assert!(id.len() > NAME);
+    let machine: MachineItem =
+        serde_json::from_value(json!({"metadata": {"name": "m"}, "spec": {"providerID": id}})).unwrap();
+    let node: NodeItem =
+        serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"providerID": id}})).unwrap();
+    assert_eq!(
+        (machine.provider_id.as_deref(), node.provider_id.as_deref()),
+        (Some(&*id), Some(&*id))
+    );
+}
