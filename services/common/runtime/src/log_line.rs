@@ -13,6 +13,7 @@ use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
+use watchdog_api::text;
 
 use crate::args::LogFormat;
 
@@ -21,6 +22,17 @@ const RESERVED: [&str; 4] = ["timestamp", "level", "target", MESSAGE];
 
 /// The name under which `tracing` records the message of an event, before any field.
 const MESSAGE: &str = "message";
+
+/// The most characters of a text in a line: while nobody reads them, thousands of lines wait in memory.
+const LONGEST_TEXT: usize = 2_048;
+
+/// A text from anywhere, cut, and without characters that a terminal acts upon: JSON escapes only some of them.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_TEXT) {
+        Some((end, _)) => text::printable(text.get(..end).unwrap_or_default()) + "…",
+        None => text::printable(text),
+    }
+}
 
 /// Writes one line per event.
 pub(crate) struct LineFormat(pub(crate) LogFormat);
@@ -102,6 +114,10 @@ struct Fields {
 
 impl Fields {
     fn insert(&mut self, name: &str, value: Value) {
+        let value = match value {
+            Value::String(text) => shown(&text).into(),
+            other => other,
+        };
         let name = if RESERVED.contains(&name) {
             format!("field_{name}")
         } else {
@@ -122,7 +138,7 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
         if field.name() == MESSAGE && self.message.is_none() {
-            self.message = Some(text);
+            self.message = Some(shown(&text));
         } else {
             self.record(field, text);
         }
@@ -262,11 +278,25 @@ mod tests {
     }
 
     #[test]
+    fn texts_are_cut_and_printable() {
+        let hostile = "\u{1b}[2J\u{7}\u{9b}31m\u{202e}\r\n".to_owned() + &"n".repeat(300_000);
+        for format in [LogFormat::Json, LogFormat::Text] {
+            let lines = logged(format, |_| {
+                let span = tracing::info_span!("span", outer = hostile);
+                span.in_scope(|| tracing::info!(inner = hostile, debug = ?hostile, "{hostile}"));
+            });
+            assert_eq!(lines.len(), 1);
+            assert!(lines[0].len() < 5 * LONGEST_TEXT, "{} bytes", lines[0].len());
+            assert!(lines[0].chars().all(text::is_printable), "{}", lines[0]);
+        }
+    }
+
+    #[test]
     fn records_of_the_log_crate_keep_their_target() {
         let lines = logged(LogFormat::Json, |_| {
             let record = tracing_log::log::Record::builder()
                 .level(tracing_log::log::Level::Warn)
-                .target("rustls::check")
+                .target("library::check")
                 .args(format_args!("unexpected end"))
                 .build();
             tracing_log::format_trace(&record).unwrap();
@@ -274,7 +304,7 @@ mod tests {
         let line: Value = serde_json::from_str(&lines.join("\n")).unwrap();
         assert_eq!(
             (&line["target"], &line["message"]),
-            (&json!("rustls::check"), &json!("unexpected end"))
+            (&json!("library::check"), &json!("unexpected end"))
         );
         assert_eq!(line.as_object().map(Map::len), Some(4), "{line}");
     }

@@ -17,7 +17,8 @@ use crate::args::LogFormat;
 use crate::log_line::LineFormat;
 use crate::self_check::{count_dropped_log_lines, log_line_lost};
 
-/// Lines that wait for standard error at most: a few MB. Further ones are dropped and counted.
+/// Lines that wait for standard error at most: a few MB, because texts in them are cut. Further ones are dropped and
+/// counted.
 const MAX_WAITING_LINES: usize = 8 * 1024;
 
 /// Writes the log of the process. When it is dropped, it writes the lines that wait; this takes about 1 s at most.
@@ -114,15 +115,23 @@ where
         .with_writer(writer);
     let subscriber = tracing_subscriber::registry()
         .with(filter)
-        .with(filter_fn(tells_no_objects))
+        .with(filter_fn(is_bounded))
         .with(layer);
     Ok((subscriber, LogLevel(Some(handle))))
 }
 
-/// Whatever the filter says: kube's client logs the whole text of an answer that it cannot decode, at WARN, and that
-/// may be a list of Secrets. The error itself comes back to the caller, who logs it.
-fn tells_no_objects(metadata: &Metadata<'_>) -> bool {
-    metadata.target() != "kube_client::client" || *metadata.level() == Level::ERROR
+/// Whatever the filter says, some warnings of libraries are left out. The errors themselves come back to the caller,
+/// which logs or counts them.
+///
+/// - kube's client logs the whole text of an answer that it cannot decode, and that may be a list of Secrets.
+/// - rustls and h2 log what a peer sends, before it has proved who it is: a line, or several, for each connection.
+fn is_bounded(metadata: &Metadata<'_>) -> bool {
+    let target = metadata.target();
+    match *metadata.level() {
+        Level::ERROR => true,
+        Level::WARN if target.starts_with("rustls::") || target.starts_with("h2::") => false,
+        _ => target != "kube_client::client",
+    }
 }
 
 fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
@@ -145,6 +154,25 @@ pub(crate) mod tests {
         file.rewind().unwrap();
         let text = io::read_to_string(file).unwrap();
         text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_a_peer_makes_libraries_warn_of_is_logged_by_no_filter() {
+        let lines = logged(LogFormat::Json, |level| {
+            for filter in ["info", "trace", "rustls=trace,h2=trace"] {
+                level.set(filter).unwrap();
+                let record = tracing_log::log::Record::builder()
+                    .level(tracing_log::log::Level::Warn)
+                    .target("rustls::msgs::handshake")
+                    .args(format_args!("Illegal SNI hostname received"))
+                    .build();
+                tracing_log::format_trace(&record).unwrap();
+                tracing::warn!(target: "h2::proto::streams::recv", "recv_reset");
+            }
+            tracing::debug!(target: "h2::proto::connection", "a frame");
+        });
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("a frame"), "{lines:?}");
     }
 
     #[test]
