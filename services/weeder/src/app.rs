@@ -1,41 +1,36 @@
 //! Joins the parts; the only place that knows all of them.
 
+use std::pin::pin;
 use std::sync::Arc;
 
-use futures::future::try_join3;
-use kube::Client;
+use futures::future::{try_join, try_join3};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_api::policy::Mode;
 use watchdog_api::weeder::WeederConfig;
-use watchdog_kube::events::{self, EventSink};
+use watchdog_kube::events;
 use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::leadership::{ElectionTiming, Leadership};
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
-use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
-use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
-use watchdog_watch_stream::item::NamePair;
+use watchdog_watch_stream::item::{FeedItem, NamePair};
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
-use crate::cluster::discovery::discover;
+use crate::cluster::discovery::{EndpointsApi, discover};
 use crate::cluster::pace::Pace;
 use crate::cluster::permissions;
-use crate::cluster::watches::{SeedUpdates, SeedWatches};
+use crate::cluster::watches::SeedWatches;
 use crate::config::Config;
-use crate::controller::shared::SharedState;
-use crate::controller::worker::{DeletionWorker, MAX_REQUESTS};
+use crate::controller::state::SharedState;
+use crate::controller::worker::DeletionWorker;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::readiness::ServiceState;
-use crate::domain::weeder::Weeder;
 use crate::grpc::convert;
 use crate::grpc::service::WeederApi;
 use crate::metrics::{self, StateCollector};
@@ -79,12 +74,18 @@ pub fn start(
     // The election keeps its own client: renewals must not wait for deletions.
     let pace = Pace::new(config.request_rate);
     let seed = pace.client(replica.seed.clone());
-    let events = events(base, replica, &config, seed.clone());
+    let events = events::start(
+        seed.clone(),
+        SERVICE,
+        &base.identity,
+        &base.readiness,
+        &base.tasks,
+    );
+    let may_publish = config.mode == Mode::Protect || config.observe_events;
+    let events = events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart);
     let rules = base.follow(config.file);
     let leadership = replica.leadership().clone();
-    let state = Arc::new(SharedState::new(&rules.borrow(), Clock::start()));
-    base.tasks
-        .critical("recoveries", state.clone().advance(base.draining.clone()));
+    let state = Arc::new(SharedState::new(rules.borrow().clone()));
     let worker = DeletionWorker {
         state: state.clone(),
         leadership: leadership.clone(),
@@ -92,135 +93,121 @@ pub fn start(
         pace,
         events,
         mode: config.mode,
-        max_requests: MAX_REQUESTS.min(config.request_rate.into()),
     };
     base.tasks
         .critical("deletions", worker.run(base.draining.clone()));
-    base.tasks.critical(
-        "configuration",
-        watch_configuration(rules.clone(), state.clone(), base.draining.clone()),
-    );
     let watches = SeedWatches {
         client: seed,
-        handler: state.clone(),
         readiness: base.readiness.clone(),
         stop: base.draining.clone(),
     };
-    let current = rules.borrow().clone();
-    spawn_watches(base, replica, watches, current);
-    let (readiness, weeders) = views(base, &leadership, &state);
+    spawn_watches(base, replica, watches, rules.clone(), state.clone());
+    let (observer, owner) = (base.identity.clone(), base.identity.clone());
+    let clock = state.clone();
     let api = WeederApi {
-        readiness,
-        weeders,
+        readiness: view(base, &leadership, &state.views.services, move |key, state| {
+            convert::readiness(key, state, &observer)
+        }),
+        weeders: view(base, &leadership, &state.views.weeders, move |key, weeder| {
+            convert::weeder_message(key, weeder, &rules.borrow(), &owner, clock.now())
+        }),
         streams: Streams::new(base.draining.clone()),
     };
     let api = WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
-    routes.add_service(ForwardToLeader::new(
-        api,
-        leadership.clone(),
-        base.peer_dialer(SERVICE),
-    ));
+    let dialer = base.peer_dialer(SERVICE);
+    routes.add_service(ForwardToLeader::new(api, leadership.clone(), dialer));
     Arc::new(StateCollector { leadership, state })
-}
-
-/// Publishes Kubernetes Events, where this replica may.
-fn events(base: &ServiceBuilder, replica: &Replica<Leadership>, config: &Config, seed: Client) -> EventSink {
-    let events = events::start(seed, SERVICE, &base.identity, &base.readiness, &base.tasks);
-    let may_publish = config.mode == Mode::Protect || config.observe_events;
-    events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart)
 }
 
 /// Watches the seed, and checks the permissions for that.
 fn spawn_watches(
     base: &ServiceBuilder,
     replica: &Replica<Leadership>,
-    watches: SeedWatches<impl SeedUpdates>,
-    current: Arc<WeederConfig>,
+    watches: SeedWatches,
+    rules: watch::Receiver<Arc<WeederConfig>>,
+    state: Arc<SharedState>,
 ) {
     let undiscovered = base.readiness.block("discovery", "not asked yet");
     let (mut needed, granted_by) = (replica.permissions.clone(), replica.granted_by);
-    let tasks = &base.tasks;
-    tasks.critical("pods", watches.clone().pods());
-    tasks.critical("services", async move {
-        let (seed, readiness, stop) = (
-            watches.client.clone(),
-            watches.readiness.clone(),
-            watches.stop.clone(),
-        );
-        let Some(served) = discover(&seed, &readiness, &undiscovered, &stop).await else {
-            return Ok(());
+    base.tasks.critical("watches", async move {
+        let SeedWatches {
+            client,
+            readiness,
+            stop,
+        } = watches.clone();
+        let served = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            served = discover(&client, &readiness, &undiscovered) => served,
         };
-        needed.extend(permissions::permissions(served, &current, granted_by));
-        // Both in one critical task, so that a panic of either ends the process.
-        let preflight = preflight(seed, needed, readiness, stop);
+        needed.extend(permissions::permissions(served, &rules.borrow(), granted_by));
+        let preflight = preflight(client, needed, readiness, stop);
         // Polled last: by then the watches block.
         let discovered = async move {
             drop(undiscovered);
             Ok(())
         };
-        try_join3(preflight, watches.endpoints(served), discovered)
+        try_join3(preflight, watch_seed(watches, served, rules, state), discovered)
             .await
             .map(drop)
     });
 }
 
-/// The services and weeders of the seed. Only the leader is asked.
-fn views(
-    base: &ServiceBuilder,
-    leadership: &Leadership,
-    state: &Arc<SharedState>,
-) -> (MergedView<pb::EndpointReadiness>, MergedView<pb::Weeder>) {
-    let readiness = MergedView::new(base.identity.clone());
-    let weeders = MergedView::new(base.identity.clone());
-    let observer = base.identity.clone();
-    let own = OwnItems {
-        store: state.services.clone(),
-        encode: move |key: &NamespacedName, state: &ServiceState| convert::readiness(key, state, &observer),
-        key: convert::name_pair,
-        exists: |_: &NamePair| true,
-        is_filled: is_filled(base, &state.services),
-    };
-    readiness.spawn_led(base, own, leadership.subscribe());
-    let (owner, clock) = (base.identity.clone(), state.clone());
-    let own = OwnItems {
-        store: state.weeders.clone(),
-        encode: move |_: &NamespacedName, weeder: &Weeder| {
-            convert::weeder_message(weeder, &owner, clock.now())
-        },
-        key: convert::name_pair,
-        exists: |_: &NamePair| true,
-        is_filled: is_filled(base, &state.weeders),
-    };
-    weeders.spawn_led(base, own, leadership.subscribe());
-    (readiness, weeders)
-}
-
-/// Says of a merged view whether it has all items of a store, and the store those of the whole seed.
-fn is_filled<V: Send + Sync + 'static>(
-    base: &ServiceBuilder,
-    store: &StateStore<NamespacedName, V>,
-) -> impl Fn(&dyn Fn(&NamePair) -> bool) -> bool + Send + Sync + 'static {
-    let (readiness, store) = (base.readiness.clone(), store.clone());
-    move |has| {
-        readiness.blockers().is_empty() && store.keys().iter().map(convert::name_pair).all(|key| has(&key))
-    }
-}
-
-/// Takes up the configuration whenever it changes.
-async fn watch_configuration(
+/// Watches what the configuration names. When that changes, everything begins anew, as after a restart.
+async fn watch_seed(
+    watches: SeedWatches,
+    served: EndpointsApi,
     mut rules: watch::Receiver<Arc<WeederConfig>>,
     state: Arc<SharedState>,
-    stop: CancellationToken,
 ) -> anyhow::Result<()> {
     loop {
-        let current = rules.borrow_and_update().clone();
-        state.update(|state, now| state.reconfigure(&current, now));
+        let config = rules.borrow_and_update().clone();
+        state.restart(config.clone());
+        let watches = SeedWatches {
+            stop: watches.stop.child_token(),
+            ..watches.clone()
+        };
+        let (slices, pods) = (state.clone(), state.clone());
+        let mut watching = pin!(try_join(
+            watches.endpoints(served, &config, move |watched, update| {
+                slices.lock().slices_updated(watched, update, slices.now());
+            }),
+            watches.pods(&config, move |selector, update| {
+                pods.lock().pods_updated(selector, update, pods.now());
+            }),
+        ));
         tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            changed = rules.changed() => if changed.is_err() {
-                // The process is stopping.
-                return Ok(());
-            }
+            ended = &mut watching => return ended.map(drop),
+            Ok(()) = rules.changed() => {}
         }
+        watches.stop.cancel();
+        watching.await?;
+        tracing::info!("configuration changed; watching anew");
     }
+}
+
+/// The items of a store for streams and lists. Only the leader is asked.
+fn view<V, M>(
+    base: &ServiceBuilder,
+    leadership: &Leadership,
+    store: &StateStore<NamespacedName, V>,
+    encode: impl Fn(&NamespacedName, &V) -> M + Send + 'static,
+) -> MergedView<M>
+where
+    V: Send + Sync + 'static,
+    M: FeedItem<Key = NamePair>,
+{
+    let view = MergedView::new(base.identity.clone());
+    let (readiness, all) = (base.readiness.clone(), store.clone());
+    let own = OwnItems {
+        store: store.clone(),
+        encode,
+        key: convert::name_pair,
+        exists: |_: &NamePair| true,
+        // The view has all items of the store, and the store those of the whole seed.
+        is_filled: move |has: &dyn Fn(&NamePair) -> bool| {
+            readiness.blockers().is_empty() && all.keys().iter().map(convert::name_pair).all(|key| has(&key))
+        },
+    };
+    view.spawn_led(base, own, leadership.subscribe());
+    view
 }

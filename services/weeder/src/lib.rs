@@ -20,8 +20,8 @@ pub use self::grpc::service::WeederApi;
 
 // The decoders of the objects of the seed, for the fuzz targets.
 
-/// Labels of a pod, true if it is being deleted, and its containers in a crash loop.
-pub type PodFacts = (BTreeMap<String, String>, bool, Vec<CrashLoop>);
+/// Labels of a pod, true if it is being deleted, and its worst crash loop.
+pub type PodFacts = (BTreeMap<String, String>, bool, Option<CrashLoop>);
 
 /// Reads an `EndpointSlice`; none if it has no name.
 ///
@@ -45,5 +45,5 @@ pub fn read_endpoints(json: &[u8]) -> serde_json::Result<Option<Slice>> {
 /// When it is no JSON object.
 pub fn read_pod(json: &[u8]) -> serde_json::Result<Option<PodFacts>> {
     let pod = serde_json::from_slice(json).map(PodObject::into_pod)?;
-    Ok(pod.map(|pod| (pod.labels, pod.deleting, pod.crashes)))
+    Ok(pod.map(|pod| (pod.labels, pod.deleting, pod.crash)))
 }

@@ -11,6 +11,7 @@ use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels};
 pub(crate) use self::collector::StateCollector;
 use crate::domain::failure::RequestFailure;
 use crate::domain::pods::CrashLoop;
+use crate::domain::rule::KeepReason;
 
 label!(pub(crate) enum ReadinessLabel: "readiness" { Ready = "ready", NotReady = "not_ready" });
 label!(pub(crate) enum WeederPhase: "state" { Queued = "queued", Active = "active" });
@@ -25,13 +26,7 @@ label!(pub(crate) enum DeletionAnswer: "result" {
     KeptBack = "kept_back",
 });
 label!(pub(crate) enum Discovered: "discovered" { AtStart = "at_start", Later = "later" });
-label!(pub(crate) enum KeepLabel: "reason" {
-    YoungerThanRecovery = "younger_than_recovery",
-    NoController = "no_controller",
-    Job = "job",
-    ExcludedKind = "excluded_kind",
-    StaticPod = "static_pod",
-});
+label!("reason": KeepReason = KeepReason::ALL);
 label!(pub(crate) struct ObjectKind: "kind");
 
 /// How the container of a deleted pod ended: service, container, exit code and reason.
@@ -73,7 +68,7 @@ pub(crate) const DELETION_DELAY: Histogram<Discovered> = Histogram::new(
 
 pub(crate) const PENDING: Gauge = Gauge::new(
     "watchdog_weeder_pending_deletions",
-    "Crash-looping pods that wait for a decision or are being deleted; 0 on a standby.",
+    "Crash-looping pods that must be deleted and are still there; 0 on a standby.",
 );
 
 pub(crate) const USELESS: Counter = Counter::new(
@@ -87,7 +82,7 @@ pub(crate) const DELETED_PODS: Counter<DeletedPodLabels> = Counter::new(
      combinations other.",
 );
 
-pub(crate) const LEFT_ALONE: Counter<KeepLabel> = Counter::new(
+pub(crate) const LEFT_ALONE: Counter<KeepReason> = Counter::new(
     "watchdog_weeder_left_alone_total",
     "Crash-looping dependants of a recovered service that are not deleted, by reason: younger_than_recovery (they \
      crash for reasons of their own), no_controller, job, excluded_kind or static_pod.",
@@ -105,7 +100,7 @@ pub(crate) const CRASHING: Gauge = Gauge::new(
 
 pub(crate) const REQUESTS: Gauge = Gauge::new(
     "watchdog_weeder_requests_in_flight",
-    "Deletions of pods under way or waiting for their turn; never more than 32.",
+    "Deletions of pods under way; never more than 32.",
 );
 
 pub(crate) const MALFORMED: Counter<ObjectKind> = Counter::new(
@@ -144,34 +139,26 @@ impl From<&RequestFailure> for DeletionAnswer {
 
 impl Labels for DeletedPodLabels {
     fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
-        for (name, value) in ["service", "container", "exit_code", "reason"]
+        let names = ["service", "container", "exit_code", "reason"];
+        names
             .into_iter()
             .zip(&self.0)
-        {
-            add(name, value);
-        }
+            .for_each(|(name, value)| add(name, value));
     }
 }
 
 /// Counts a deleted pod by how its container ended.
-pub(crate) fn count_deleted_pod(service: &str, crash: &CrashLoop) {
+pub(crate) fn count_deleted_pod(service: &str, crash: Option<&CrashLoop>) {
     static KNOWN: Mutex<BTreeSet<[String; 4]>> = Mutex::new(BTreeSet::new());
-    let exit_code = crash
-        .exit_code
-        .map_or_else(|| "unknown".to_owned(), |code| code.to_string());
-    let mut values = [
-        service.to_owned(),
-        crash.container.clone(),
-        exit_code,
-        crash.reason.clone(),
-    ];
+    let crash = crash.cloned().unwrap_or_default();
+    let exit_code = crash.exit_code.map(|code| code.to_string());
+    let exit_code = exit_code.unwrap_or_else(|| "unknown".to_owned());
+    let mut values = [service.to_owned(), crash.container, exit_code, crash.reason];
     let mut known = KNOWN.lock();
-    if !known.contains(&values) {
-        if known.len() < MAX_DELETED_LABELS {
-            known.insert(values.clone());
-        } else {
-            values = std::array::from_fn(|_| "other".to_owned());
-        }
+    if known.len() < MAX_DELETED_LABELS {
+        known.insert(values.clone());
+    } else if !known.contains(&values) {
+        values = std::array::from_fn(|_| "other".to_owned());
     }
     drop(known);
     DELETED_PODS.inc(DeletedPodLabels(values));

@@ -19,29 +19,6 @@ async fn twelve_weeders(seed: &Seed) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn weeders_are_listed_in_pages() {
-    let seed = Seed::new().await;
-    twelve_weeders(&seed).await;
-    let mut weeder = seed.ready().await;
-    let mut keys = Vec::new();
-    for page in weeder.pages(5).await {
-        assert_eq!(page.total_size, 12);
-        assert!(page.weeders.len() <= 5);
-        let found = page.weeders.into_iter().map(|weeder| weeder.key.unwrap());
-        keys.extend(found.map(|key| (key.namespace, key.service)));
-    }
-    assert_eq!(keys.len(), 12);
-    assert!(keys.is_sorted());
-    let one = pb::ListWeedersRequest {
-        namespace: "shoot--3".to_owned(),
-        ..Default::default()
-    };
-    let page = weeder.client.list_weeders(one).await.unwrap().into_inner();
-    assert_eq!((page.weeders.len(), page.total_size), (2, 2));
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn streams_are_filtered_and_end_with_the_drain() {
     let seed = Seed::new().await;
     twelve_weeders(&seed).await;

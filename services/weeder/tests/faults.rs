@@ -61,15 +61,6 @@ async fn a_pod_that_recovers_before_the_deletion_arrives_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_watch_is_opened_again() {
-    let (seed, weeder) = following(&["kube-apiserver"]).await;
-    seed.api.silence_watches();
-    seed.crash("shoot", "kube-apiserver");
-    seed.gone("shoot", "kube-apiserver").await;
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_of_the_same_name_is_another_pod() {
     let (seed, weeder) = following(&["etcd-0"]).await;
     seed.api
@@ -213,33 +204,6 @@ async fn watches_that_are_dropped_or_compacted_are_opened_again() {
         seed.gone("shoot", "second").await;
         weeder.stop().await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_watch_on_pods_that_cannot_be_opened_is_replaced_by_lists() {
-    let seed = Seed::new().await;
-    seed.api.deny(rule(&["watch"], &["pods"]));
-    seed.service("shoot", "etcd", false);
-    seed.pod("shoot", "kube-apiserver", "apiserver");
-    let weeder = seed.start("weeder-0").await;
-    eventually("the missing permission is named", || {
-        let why = weeder.blocker("permissions").unwrap_or_default();
-        why.contains("watch pods in all namespaces") && !why.contains("list pods")
-    })
-    .await;
-    weeder.wait_service("shoot", "etcd", false).await;
-    seed.service("shoot", "etcd", true);
-    weeder
-        .wait("shoot", "etcd", "it is active", |w| {
-            w.state() == pb::WeederState::Active
-        })
-        .await;
-    seed.crash("shoot", "kube-apiserver");
-    seed.gone("shoot", "kube-apiserver").await;
-    assert_eq!(pod_watches(&seed), 0);
-    seed.api.allow_all();
-    weeder.wait_ready().await;
-    weeder.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -191,33 +191,3 @@ async fn no_more_requests_a_second_than_allowed_and_no_list_for_a_recovery() {
     }
     weeder.stop().await;
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn with_more_than_eight_selectors_all_pods_are_watched() {
-    let seed = Seed::new().await;
-    let selectors: String = (0..9)
-        .map(|i| format!("{{matchLabels: {{role: r{i}}}}},"))
-        .collect();
-    seed.configure(&format!(
-        "servicesAndDependantSelectors: {{etcd: {{podSelectors: [{selectors}]}}}}"
-    ));
-    seed.service("shoot", "etcd", false);
-    seed.crashing("shoot", "pod", "r7");
-    seed.crashing("shoot", "unrelated", "r9");
-    let weeder = seed.ready().await;
-    eventually("the pods are watched", || support::pod_watches(&seed) > 0).await;
-    seed.service("shoot", "etcd", true);
-    seed.gone("shoot", "pod").await;
-    assert!(seed.exists("shoot", "unrelated"));
-    let audit = seed.api.audit();
-    let watches = audit
-        .iter()
-        .filter(|entry| entry.verb == "watch" && entry.path == "/api/v1/pods");
-    assert!(
-        watches.clone().count() > 0
-            && watches
-                .into_iter()
-                .all(|entry| !entry.query.contains("labelSelector"))
-    );
-    weeder.stop().await;
-}

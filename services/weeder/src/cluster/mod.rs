@@ -1,7 +1,5 @@
 //! Kubernetes I/O: watches of the seed, deletions, and the permissions for them.
 
-use k8s_openapi::api::core::v1::ObjectReference;
-
 use crate::metrics::{MALFORMED, ObjectKind};
 
 pub(crate) mod deletion;
@@ -18,22 +16,4 @@ pub(crate) use self::objects::{EndpointsObject, PodObject, SliceObject};
 fn malformed(kind: &'static str, namespace: &str, name: &str, reason: &str) {
     MALFORMED.inc(ObjectKind(kind));
     tracing::warn!(kind, namespace, name, error = reason, "object cannot be read");
-}
-
-/// An object, as an Event names it.
-pub(crate) fn reference(
-    api_version: &str,
-    kind: &str,
-    namespace: &str,
-    name: &str,
-    uid: Option<&str>,
-) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(api_version.to_owned()),
-        kind: Some(kind.to_owned()),
-        namespace: Some(namespace.to_owned()),
-        name: Some(name.to_owned()),
-        uid: uid.map(str::to_owned),
-        ..ObjectReference::default()
-    }
 }

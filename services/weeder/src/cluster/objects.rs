@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, PodStatus};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::{LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
 use watchdog_api::unix_time::UnixTime;
-use watchdog_api::{keep, trimmed};
+use watchdog_api::{keep, text, trimmed};
 
 use super::malformed;
 use super::trimmed::meta;
@@ -64,7 +64,7 @@ struct Subsets(Option<Vec<EndpointSubset>>);
 // === impl PodObject ===
 
 impl PodObject {
-    /// None when the object has no name, namespace or UID.
+    /// None when the object has no name, namespace or UID, or one that no API server would take.
     pub(crate) fn into_pod(self) -> Option<Pod> {
         let meta = self.metadata;
         let key = key_of(&meta)?;
@@ -81,30 +81,24 @@ impl PodObject {
             }
             Lenient::Malformed(reason) => malformed("pod", &key.namespace, &key.name, &reason),
         }
-        let owner = controller(meta.owner_references.as_deref());
+        let mut owners = meta.owner_references.into_iter().flatten();
+        let owner = owners.find(|owner| owner.controller == Some(true));
         Some(Pod {
             uid: meta.uid?,
             resource_version: meta.resource_version.unwrap_or_default(),
             labels: meta.labels.unwrap_or_default(),
             owner: owner.map(|owner| ControllerRef {
-                api_version: owner.api_version.clone(),
-                kind: owner.kind.clone(),
-                name: owner.name.clone(),
-                uid: owner.uid.clone(),
+                api_version: owner.api_version,
+                kind: owner.kind,
+                name: owner.name,
+                uid: owner.uid,
             }),
             created: moment(meta.creation_timestamp.as_ref()),
             deleting: meta.deletion_timestamp.is_some(),
-            crashes: CrashLoop::of(containers),
+            crash: CrashLoop::worst(containers),
             key,
         })
     }
-}
-
-fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
-    owners
-        .unwrap_or_default()
-        .iter()
-        .find(|owner| owner.controller == Some(true))
 }
 
 fn moment(time: Option<&Time>) -> Option<UnixTime> {
@@ -120,14 +114,14 @@ fn crash_loop(init: bool, status: ContainerStatus) -> (Option<String>, CrashLoop
     let message = ended.message.unwrap_or_default();
     let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let crash = CrashLoop {
-        container: status.name,
+        container: text::printable_name(&status.name),
         init,
         restarts: status.restart_count,
         exit_code,
-        reason: ended.reason.unwrap_or_default(),
+        reason: text::printable_name(&ended.reason.unwrap_or_default()),
         message: message
             .chars()
-            .filter(|c| !c.is_control())
+            .filter(|c| text::is_printable(*c))
             .take(MAX_EXIT_MESSAGE)
             .collect(),
         ended_at: moment(ended.finished_at.as_ref()),
@@ -183,7 +177,7 @@ impl SliceObject {
     pub(crate) fn into_slice(self) -> Option<Slice> {
         let labels = self.metadata.labels.as_ref();
         let service = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL));
-        let service = service.map(|service| service.as_str().into());
+        let service = service.and_then(|service| text::name(service).ok());
         let endpoints = self.endpoints.as_result();
         let endpoints = endpoints.map(|SliceEndpoints(all)| all.iter().flatten().map(is_ready).collect());
         slice("endpointslice", &self.metadata, service, endpoints)
@@ -240,10 +234,11 @@ impl Subset for Subsets {
     const KEEP: Keep = keep! { "addresses" => {}, "notReadyAddresses" => {} };
 }
 
+/// None without a name that an API server would take: it is in every message about the object.
 fn key_of(meta: &ObjectMeta) -> Option<NamespacedName> {
     Some(NamespacedName {
-        namespace: meta.namespace.as_deref()?.into(),
-        name: meta.name.as_deref()?.into(),
+        namespace: text::name(meta.namespace.as_deref()?).ok()?,
+        name: text::name(meta.name.as_deref()?).ok()?,
     })
 }
 

@@ -1,46 +1,34 @@
 //! Bounds the requests a second of everything that shares a pace.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Request;
 use kube::client::Body;
-use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 use watchdog_kube::client::REQUEST_DEADLINE;
+use watchdog_runtime::token_bucket::TokenBucket;
 
 /// Requests that need not wait after a pause: those for a hundred services of two pods that recover together.
-const BURST: u32 = 200;
+const BURST: u16 = 200;
 
 /// A burst of [`BURST`] requests, then this many a second, in the order in which they come. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Pace {
-    interval: Duration,
-    /// When the requests so far would have been sent without a burst.
-    even: Arc<Mutex<Instant>>,
-}
-
-// === impl Pace ===
+pub(crate) struct Pace(Arc<tokio::sync::Mutex<TokenBucket>>);
 
 impl Pace {
-    /// `rate` is in requests a second, and not zero.
+    /// `rate` is in requests a second.
     pub(crate) fn new(rate: u16) -> Self {
-        Self {
-            interval: Duration::from_secs(1) / u32::from(rate.max(1)),
-            even: Arc::new(Mutex::new(Instant::now())),
-        }
+        let bucket = TokenBucket::new(rate.into(), BURST.into(), Instant::now());
+        Self(Arc::new(bucket.into()))
     }
 
-    /// Waits for the turn of a request. Safe to cancel.
+    /// Waits for the turn of a request. Safe to cancel; fair, because the lock is.
     pub(crate) async fn turn(&self) {
-        let at = {
-            let mut even = self.even.lock();
-            *even = (*even).max(Instant::now()) + self.interval;
-            even.checked_sub(self.interval * BURST)
-        };
-        if let Some(at) = at {
+        let mut bucket = self.0.lock().await;
+        while let Err(at) = bucket.check(Instant::now()) {
             sleep_until(at).await;
         }
+        bucket.take(1);
     }
 
     /// A client whose requests each wait for their turn. The deadline of a request begins with its turn: to wait for
@@ -65,6 +53,8 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use tokio::runtime;
 

@@ -1,212 +1,154 @@
-//! The watches on the seed that the rule needs: what they bring goes to a [`SeedUpdates`].
+//! The watches on the seed that the rule needs.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
+use anyhow::Result;
 use futures::FutureExt;
-use futures::future::try_join_all;
+use futures::future::{BoxFuture, try_join_all};
 use kube::runtime::watcher::Config;
-use kube::{Api, Resource};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::names::SERVICE_NAME_LABEL;
+use watchdog_api::selector::Selector;
+use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::key::ObjectKey;
 use watchdog_kube::watch::{Change, LIST_PAGE, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use super::discovery::EndpointsApi;
 use super::objects::{EndpointsObject, PodObject, SliceObject};
-use crate::domain::dependants::{MAX_WATCHES, PodQuery};
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::Pod;
 use crate::domain::readiness::Slice;
 
-/// An update of a watch on slices.
+/// An update of what a watch sees.
 #[derive(Debug)]
-pub(crate) enum SliceUpdate {
-    Applied(Slice),
+pub(crate) enum Update<T> {
+    Applied(T),
     Removed(NamespacedName),
-    /// These exist and no others.
-    Listed(Vec<Slice>),
-}
-
-/// An update of a watch on pods.
-#[derive(Debug)]
-pub(crate) enum PodUpdate {
-    Applied(Box<Pod>),
-    Removed(NamespacedName),
-    /// These exist and no others.
-    Synced(BTreeSet<NamespacedName>),
-}
-
-/// Says what must be watched, and receives the changes that the watches bring.
-pub(crate) trait SeedUpdates: Clone + Send + Sync + 'static {
-    /// The services whose endpoints must be watched. Its sender lives as long as this handler.
-    fn watched_services(&self) -> watch::Receiver<BTreeSet<Arc<str>>>;
-
-    /// The pods that must be watched. Its sender lives as long as this handler.
-    fn pod_queries(&self) -> watch::Receiver<BTreeSet<PodQuery>>;
-
-    /// The watch on this service brought an update; none stands for a watch on all services.
-    fn slice_updated(&self, service: Option<&str>, update: SliceUpdate);
-
-    /// The watch on these pods brought an update.
-    fn pod_updated(&self, query: &PodQuery, update: PodUpdate);
+    /// A list is complete: of the objects that this watch sees these exist and no others.
+    Listed(Vec<T>),
 }
 
 #[derive(Clone)]
-pub(crate) struct SeedWatches<H> {
-    pub(crate) client: kube::Client,
-    pub(crate) handler: H,
+pub(crate) struct SeedWatches {
+    pub(crate) client: Client,
     pub(crate) readiness: Readiness,
     pub(crate) stop: CancellationToken,
 }
 
-impl<H: SeedUpdates> SeedWatches<H> {
-    /// Watches the endpoints of the configured services. All of them are listed again when the services change.
+impl SeedWatches {
+    /// Watches the endpoints of the configured services; an update comes with the one service that its watch sees.
     ///
     /// # Errors
     /// When a watch ends.
-    pub(crate) async fn endpoints(self, served: EndpointsApi) -> anyhow::Result<()> {
-        let mut watched = self.handler.watched_services();
-        loop {
-            let services = watched.borrow_and_update().clone();
-            let stop = self.stop.child_token();
-            tokio::select! {
-                result = self.endpoints_of(served, &services, &stop) => return result,
-                // The handler holds the sender.
-                _ = watched.changed() => {}
-            }
-            stop.cancel();
-            tracing::info!("configured services changed; watching the new ones");
-        }
-    }
-
-    async fn endpoints_of(
+    pub(crate) async fn endpoints(
         &self,
         served: EndpointsApi,
-        services: &BTreeSet<Arc<str>>,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<()> {
+        config: &WeederConfig,
+        on_update: impl Fn(Option<&str>, Update<Slice>) + Clone + Send + 'static,
+    ) -> Result<()> {
         let (name, all) = (served.watch_name(), Config::default().page_size(LIST_PAGE));
-        let api = self.client.clone();
-        let watches = match served {
+        match served {
             EndpointsApi::EndpointSlices => {
-                let names: Vec<&str> = services.iter().map(|name| &**name).collect();
+                let names: Vec<&str> = config.services.keys().map(|name| &**name).collect();
                 let config = all.labels(&format!("{SERVICE_NAME_LABEL} in ({})", names.join(",")));
-                let on_change = self.slices(None, SliceObject::into_slice);
-                let api = Api::all(api);
-                let watch = Watch { name, api, config };
-                vec![watch.run(self.readiness.clone(), stop.clone(), on_change).boxed()]
+                let on_update = move |update| on_update(None, update);
+                self.watch(
+                    name,
+                    config,
+                    self.readiness.clone(),
+                    SliceObject::into_slice,
+                    on_update,
+                )
+                .await
             }
             // Selected by name, so that RBAC may limit them by resourceNames.
             EndpointsApi::Endpoints => {
-                let watch = |service: &Arc<str>| {
+                let watches = config.services.keys().map(|service| {
                     let config = all.clone().fields(&format!("metadata.name={service}"));
-                    let on_change = self.slices(Some(service.clone()), EndpointsObject::into_slice);
-                    let api = Api::all(api.clone());
-                    let watch = Watch { name, api, config };
-                    watch
-                        .run(self.readiness.named(service), stop.clone(), on_change)
-                        .boxed()
-                };
-                services.iter().map(watch).collect()
+                    let readiness = self.readiness.named(service);
+                    let (service, on_update) = (service.clone(), on_update.clone());
+                    let on_update = move |update| on_update(Some(&service), update);
+                    self.watch(name, config, readiness, EndpointsObject::into_slice, on_update)
+                });
+                try_join_all(watches).await.map(drop)
             }
-        };
+        }
+    }
+
+    /// Watches the pods in a crash loop that are dependants of a configured service.
+    ///
+    /// One watch for each selector, over all namespaces, so that these pods are known at the moment at which their
+    /// service recovers. A list for each recovery would take 20,000 requests when a seed with 10,000 shoots recovers.
+    ///
+    /// # Errors
+    /// When a watch ends.
+    pub(crate) async fn pods(
+        &self,
+        config: &WeederConfig,
+        on_update: impl Fn(&Selector, Update<Pod>) + Clone + Send + 'static,
+    ) -> Result<()> {
+        let mut seen = BTreeSet::new();
+        let selectors = config.services.values().flatten();
+        let distinct = selectors.filter(|selector| seen.insert(selector.to_string()));
+        let watches = distinct.map(|selector| {
+            let query = selector.to_string();
+            let config = Config::default().page_size(LIST_PAGE).labels(&query);
+            let readiness = self.readiness.part(&query);
+            let (selector, on_update) = (selector.clone(), on_update.clone());
+            let crashing = |object: PodObject| object.into_pod().filter(Pod::is_crashing);
+            self.watch("pods", config, readiness, crashing, move |update| {
+                on_update(&selector, update)
+            })
+        });
         try_join_all(watches).await.map(drop)
     }
 
-    /// Hands over slices: those of a list together, once it is complete, because only then it is known whether a
-    /// service is ready and since when.
-    fn slices<K: Resource>(
+    /// Watches objects of one kind; `convert` gives none for those that count as absent. The objects of a list are
+    /// handed over together, once it is complete, because only then it is known what they mean.
+    fn watch<K, T: Send>(
         &self,
-        service: Option<Arc<str>>,
-        into_slice: impl Fn(K) -> Option<Slice>,
-    ) -> impl FnMut(Change<K>) {
-        let (handler, mut listing) = (self.handler.clone(), Some(Vec::new()));
-        move |change| {
+        name: &'static str,
+        config: Config,
+        readiness: Readiness,
+        convert: impl Fn(K) -> Option<T> + Send + 'static,
+        on_update: impl Fn(Update<T>) + Send + 'static,
+    ) -> BoxFuture<'static, Result<()>>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+        T: 'static,
+    {
+        let api = Api::all(self.client.clone());
+        let mut listing = Some(Vec::new());
+        let on_change = move |change| {
             let update = match change {
                 Change::ListBegins => {
                     listing = Some(Vec::new());
                     return;
                 }
-                Change::Applied(object) => match (into_slice(object), &mut listing) {
-                    (Some(slice), Some(listed)) => return listed.push(slice),
-                    (Some(slice), None) => SliceUpdate::Applied(slice),
-                    (None, _) => return,
-                },
-                Change::Synced(_) => SliceUpdate::Listed(listing.take().unwrap_or_default()),
-                Change::Deleted(object) => SliceUpdate::Removed(name_of(ObjectKey::of(&object))),
+                Change::Applied(object) => {
+                    let key = name_of(&object);
+                    match (convert(object), &mut listing) {
+                        (object, Some(listed)) => return listed.extend(object),
+                        (Some(object), None) => Update::Applied(object),
+                        (None, None) => Update::Removed(key),
+                    }
+                }
+                Change::Deleted(object) => Update::Removed(name_of(&object)),
+                Change::Synced(_) => Update::Listed(listing.take().unwrap_or_default()),
                 // A list follows, or the watch goes on where it was.
                 Change::Failed | Change::Restored => return,
             };
-            handler.slice_updated(service.as_deref(), update);
-        }
-    }
-
-    /// Watches the pods in a crash loop.
-    ///
-    /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are
-    /// known at the moment at which their service recovers. A list for each recovery would take 20,000 requests when a
-    /// seed with 10,000 shoots recovers.
-    ///
-    /// # Errors
-    /// When a watch ends or panics.
-    pub(crate) async fn pods(self) -> anyhow::Result<()> {
-        let mut needed = self.handler.pod_queries();
-        let mut open: BTreeMap<PodQuery, CancellationToken> = BTreeMap::new();
-        let mut tasks = JoinSet::new();
-        loop {
-            let queries = needed.borrow_and_update().clone();
-            let dropped = open.extract_if(.., |query, _| !queries.contains(query));
-            dropped.for_each(|(_, watch)| watch.cancel());
-            if queries.contains(&PodQuery::All) && !open.contains_key(&PodQuery::All) {
-                tracing::warn!(
-                    limit = MAX_WATCHES,
-                    "more selectors than watches on pods; watching all pods of the seed; use fewer selectors"
-                );
-            }
-            for query in queries {
-                open.entry(query).or_insert_with_key(|query| {
-                    let stop = self.stop.child_token();
-                    tasks.spawn(self.clone().pods_of(query.clone(), stop.clone()));
-                    stop
-                });
-            }
-            tokio::select! {
-                () = self.stop.cancelled() => return Ok(()),
-                // The handler holds the sender.
-                _ = needed.changed() => {}
-                Some(ended) = tasks.join_next() => ended??,
-            }
-        }
-    }
-
-    async fn pods_of(self, query: PodQuery, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut config = Config::default().page_size(LIST_PAGE);
-        if let PodQuery::Labels(labels) = &query {
-            config = config.labels(labels);
-        }
-        let (name, api) = ("pods", Api::<PodObject>::all(self.client));
-        let readiness = self.readiness.part(&query.to_string());
-        let handler = self.handler;
-        let on_change = move |change| {
-            let update = match change {
-                Change::Applied(object) => match PodObject::into_pod(object) {
-                    Some(pod) => PodUpdate::Applied(Box::new(pod)),
-                    None => return,
-                },
-                Change::Deleted(object) => PodUpdate::Removed(name_of(ObjectKey::of(&object))),
-                Change::Synced(keys) => PodUpdate::Synced(keys.into_iter().map(name_of).collect()),
-                Change::ListBegins | Change::Failed | Change::Restored => return,
-            };
-            handler.pod_updated(&query, update);
+            on_update(update);
         };
-        Watch { name, api, config }.run(readiness, stop, on_change).await
+        let watch = Watch { name, api, config };
+        watch.run(readiness, self.stop.clone(), on_change).boxed()
     }
 }
 
-fn name_of(key: ObjectKey) -> NamespacedName {
+fn name_of<K: Resource>(object: &K) -> NamespacedName {
+    let key = ObjectKey::of(object);
     NamespacedName::new(key.namespace, key.name)
 }

@@ -1,550 +1,457 @@
-//! The services, recoveries and crash-looping pods of the seed, and the next of these pods that must be deleted.
+//! The services, recoveries and crash-looping pods of the seed.
 //!
 //! All of it follows from the watches and is the same on every replica; only the leader takes deletions from it. What
-//! is not taken waits, so a replica that gains the lead acts on all recoveries that are still young.
+//! is not taken stays, so a replica that gains the lead acts on all recoveries that are still young.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::watch;
+use parking_lot::{Mutex, MutexGuard};
+use tracing::Span;
+use watchdog_api::selector::{Selector, SelectorExt};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
+use watchdog_kube::events::Notice;
+use watchdog_runtime::clock::Clock;
+use watchdog_runtime::work_queue::WorkQueue;
+use watchdog_watch_stream::server::StateStore;
 
-use crate::domain::dependants::{Dependants, PodQuery};
+use super::notices;
+use crate::cluster::watches::Update;
 use crate::domain::failure::RequestFailure;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
-use crate::domain::pods::{CrashLoop, Pod};
-use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceState, Slice};
+use crate::domain::pods::Pod;
+use crate::domain::readiness::{ReceivedBy, Service, ServiceState, Slice};
 use crate::domain::recovery::Recovery;
-use crate::domain::rule::{KeepReason, PodDecision, decide};
-use crate::domain::schedule::Schedule;
-use crate::domain::weeder::{Phase, StopReason, Weeder};
-
-/// How long a weeder is shown after its end. No shorter than the minute in which recoveries of a service are counted
-/// and successors judged.
-const KEPT_AFTER_END: Duration = Duration::from_secs(60);
-
-/// A pod whose deletion was refused because it changed waits this long for the watch to bring the change.
-const WATCH_DELAY: Duration = Duration::from_secs(1);
-
-/// The pause of a pod whose deletion could not be sent, because the lead was lost on the way.
-const LEAD_PAUSE: Duration = Duration::from_millis(100);
+use crate::domain::rule::{PodDecision, decide};
+use crate::domain::weeder::{Phase, Weeder};
+use crate::metrics::{self, WeederEnd};
 
 /// A pod that must be deleted now, and why.
 #[derive(Debug, Clone)]
 pub(crate) struct Deletion {
     pub(crate) service: NamespacedName,
     pub(crate) recovery: Recovery,
-    pub(crate) pod: Pod,
-    pub(crate) crash: CrashLoop,
-    /// Since when it could have been deleted.
-    pub(crate) waiting_since: UnixTime,
-    /// True if it crashed only after the recovery.
-    pub(crate) crashed_later: bool,
+    pub(crate) pod: Arc<Pod>,
+    /// When its crash loop was seen.
+    pub(crate) seen_at: UnixTime,
 }
 
-/// An event besides requests, for logs, metrics and Events.
-#[derive(Debug)]
-pub(crate) enum Finding {
-    HeldBack(NamespacedName),
-    LeftAlone(NamespacedName, Pod, KeepReason),
-    /// The successor of a deleted pod crashed within a minute.
-    Useless(NamespacedName, Pod),
+/// The state behind a lock, which is never held across an await.
+pub(crate) struct SharedState {
+    state: Mutex<WeederState>,
+    clock: Clock,
+    pub(crate) views: Views,
+}
+
+/// What others see of the state.
+#[derive(Clone)]
+pub(crate) struct Views {
+    pub(crate) services: StateStore<NamespacedName, ServiceState>,
+    pub(crate) weeders: StateStore<NamespacedName, Weeder>,
+    /// The namespaces in which something may have to be done.
+    pub(crate) queue: Arc<WorkQueue>,
 }
 
 pub(crate) struct WeederState {
-    config: WeederConfig,
-    dependants: BTreeMap<Arc<str>, Arc<Dependants>>,
-    index: Index,
-    weeders: BTreeMap<NamespacedName, ManagedWeeder>,
+    config: Arc<WeederConfig>,
+    slices: BTreeMap<NamespacedName, Slice>,
     pods: BTreeMap<NamespacedName, KnownPod>,
-    due_pods: Schedule<NamespacedName>,
-    due_weeders: Schedule<NamespacedName>,
+    views: Views,
     /// The API server asked to wait until then.
     throttled_until: UnixTime,
-    changed_services: BTreeSet<NamespacedName>,
-    changed_weeders: BTreeSet<NamespacedName>,
-    findings: Vec<Finding>,
-    pub(crate) watched_services: watch::Sender<BTreeSet<Arc<str>>>,
-    pub(crate) pod_queries: watch::Sender<BTreeSet<PodQuery>>,
-}
-
-struct ManagedWeeder {
-    weeder: Weeder,
-    /// When the last weeders of the service became active.
-    recent: Vec<UnixTime>,
+    /// Kubernetes Events for the leader to publish.
+    notices: Vec<Notice>,
 }
 
 /// A dependant in a crash loop.
 struct KnownPod {
-    pod: Pod,
+    pod: Arc<Pod>,
     seen_at: UnixTime,
-    progress: DeletionProgress,
+    /// A hint that saves requests: it was taken for a recovery, and nothing failed. The preconditions of a deletion keep
+    /// it from being done twice.
+    is_taken: bool,
     /// Failed deletions in a row.
     failures: u32,
     retry_at: UnixTime,
 }
 
-/// A hint that saves requests: the preconditions of a deletion keep it from being done twice.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DeletionProgress {
-    None,
-    InFlight,
-    Deleted,
-    /// In mode observe, for the recoveries so far.
-    KeptBack,
+// === impl SharedState ===
+
+impl SharedState {
+    pub(crate) fn new(config: Arc<WeederConfig>) -> Self {
+        let views = Views {
+            services: StateStore::new(),
+            weeders: StateStore::new(),
+            queue: Arc::default(),
+        };
+        Self {
+            state: Mutex::new(WeederState::new(config, views.clone())),
+            clock: Clock::start(),
+            views,
+        }
+    }
+
+    /// Begins anew with another configuration, as a restart would.
+    pub(crate) fn restart(&self, config: Arc<WeederConfig>) {
+        let mut state = self.lock();
+        let Views {
+            services, weeders, ..
+        } = &self.views;
+        services.keys().iter().for_each(|key| services.remove(key));
+        weeders.keys().iter().for_each(|key| weeders.remove(key));
+        *state = WeederState::new(config, self.views.clone());
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, WeederState> {
+        self.state.lock()
+    }
+
+    pub(crate) fn now(&self) -> UnixTime {
+        UnixTime(self.clock.now_micros())
+    }
+
+    /// Queues all that a new leader must look at.
+    pub(crate) fn queue_all(&self) {
+        let recovered = self.views.weeders.keys();
+        recovered
+            .iter()
+            .for_each(|key| self.views.queue.add(&key.namespace));
+    }
 }
 
-// === impl WeederState: configuration and services ===
+// === impl WeederState: services ===
 
 impl WeederState {
-    pub(crate) fn new(config: &WeederConfig) -> Self {
-        let mut state = Self {
-            config: config.clone(),
-            dependants: BTreeMap::new(),
-            index: Index::default(),
-            weeders: BTreeMap::new(),
+    fn new(config: Arc<WeederConfig>, views: Views) -> Self {
+        Self {
+            config,
+            slices: BTreeMap::new(),
             pods: BTreeMap::new(),
-            due_pods: Schedule::default(),
-            due_weeders: Schedule::default(),
+            views,
             throttled_until: UnixTime::default(),
-            changed_services: BTreeSet::new(),
-            changed_weeders: BTreeSet::new(),
-            findings: Vec::new(),
-            watched_services: watch::Sender::default(),
-            pod_queries: watch::Sender::default(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// Starts, ends and forgets the weeders whose time it is, and queues what is due.
+    pub(crate) fn tick(&mut self, now: UnixTime) {
+        for (key, weeder) in self.views.weeders.snapshot() {
+            if weeder.is_outdated(now) {
+                self.views.weeders.remove(&key);
+            } else if weeder.next_phase(now).is_some() {
+                self.advance(&key, Weeder::clone(&weeder), now);
+            }
+            if self.due(&key.namespace, now).is_some() {
+                self.views.queue.add(&key.namespace);
+            }
+        }
+    }
+
+    /// Takes up what the watch brings that sees the slices of this service, or of all.
+    pub(crate) fn slices_updated(&mut self, watched: Option<&str>, update: Update<Slice>, now: UnixTime) {
+        let mut affected = BTreeSet::new();
+        let mut received = ReceivedBy::Watch;
+        let service_of = |slice: &Slice| {
+            let service = slice.service.clone()?;
+            Some(NamespacedName::new(slice.key.namespace.clone(), service))
         };
-        state.reconfigure(config, UnixTime::default());
-        state
-    }
-
-    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixTime) {
-        self.config = config.clone();
-        let services = config.services.iter();
-        self.dependants = services
-            .map(|(service, selectors)| (service.as_str().into(), Arc::new(Dependants::new(selectors))))
-            .collect();
-        for (key, managed) in &mut self.weeders {
-            if !managed.weeder.is_live() {
-                continue;
+        let applied = match update {
+            Update::Applied(slice) => vec![slice],
+            Update::Removed(key) => {
+                affected.extend(self.slices.remove(&key).as_ref().and_then(service_of));
+                Vec::new()
             }
-            match self.dependants.get(&key.name) {
-                Some(dependants) => managed.weeder.dependants = dependants.clone(),
-                None => {
-                    managed.weeder.cancel(StopReason::NotConfigured, now);
-                    self.due_weeders.insert(key.clone(), now.after(KEPT_AFTER_END));
-                }
+            Update::Listed(listed) => {
+                received = ReceivedBy::List;
+                let live: BTreeSet<_> = listed.iter().map(|slice| slice.key.clone()).collect();
+                let is_gone = |key: &NamespacedName, slice: &mut Slice| {
+                    watched.is_none_or(|service| slice.service.as_deref() == Some(service))
+                        && !live.contains(key)
+                };
+                let gone = self.slices.extract_if(.., is_gone);
+                affected.extend(gone.filter_map(|(_, slice)| service_of(&slice)));
+                listed
             }
-            self.changed_weeders.insert(key.clone());
-        }
-        let dependants = &self.dependants;
-        let changes = self
-            .index
-            .keep_services(|service| dependants.contains_key(service), now);
-        self.changed_services
-            .extend(changes.into_iter().map(|change| change.key));
-        let others = self
-            .pods
-            .extract_if(.., |_, known| !is_dependant(dependants, &known.pod));
-        for (key, _) in others {
-            self.due_pods.remove(&key);
-        }
-        for key in self.pods.keys() {
-            self.due_pods.expedite(key.clone(), now);
-        }
-        let all = self
-            .dependants
-            .values()
-            .flat_map(|dependants| dependants.queries().cloned());
-        let queries = PodQuery::plan(all.collect());
-        let services = self.dependants.keys().cloned().collect();
-        self.pod_queries.send_if_modified(|known| replace(known, queries));
-        self.watched_services
-            .send_if_modified(|known| replace(known, services));
-    }
-
-    pub(crate) fn slice_applied(&mut self, slice: Slice, now: UnixTime) {
-        let changes = self.index.apply(slice, now);
-        self.services_changed(changes, ReceivedBy::Watch, now);
-    }
-
-    pub(crate) fn slice_removed(&mut self, key: &NamespacedName, now: UnixTime) {
-        let changes = self.index.remove(key, now);
-        self.services_changed(changes, ReceivedBy::Watch, now);
-    }
-
-    /// A list of the slices of a service, or of all services, is complete.
-    pub(crate) fn slices_listed(&mut self, service: Option<&str>, slices: Vec<Slice>, now: UnixTime) {
-        let changes = self.index.list(service, slices, now);
-        self.services_changed(changes, ReceivedBy::List, now);
-    }
-
-    fn services_changed(&mut self, changes: Vec<ServiceChange>, received: ReceivedBy, now: UnixTime) {
-        for change in changes {
-            let key = change.key.clone();
-            self.changed_services.insert(key.clone());
-            let recent = self.weeders.get(&key).map_or(&[][..], |managed| &managed.recent);
-            if let Some(recovery) = Recovery::of(&change, received, recent, &self.config, now) {
-                if Recovery::is_held_back(recent, recovery.at) {
-                    self.findings.push(Finding::HeldBack(key.clone()));
-                }
-                self.start(key, recovery, now);
-            } else if !change.is_ready() {
-                self.cancel(&key, now);
-            }
-        }
-    }
-
-    fn start(&mut self, key: NamespacedName, recovery: Recovery, now: UnixTime) {
-        let Some(dependants) = self.dependants.get(&key.name) else {
-            return;
         };
-        let weeder = Weeder::new(key.clone(), recovery, dependants.clone());
-        let recent = self
-            .weeders
-            .remove(&key)
-            .map_or_else(Vec::new, |managed| managed.recent);
-        self.weeders.insert(key.clone(), ManagedWeeder { weeder, recent });
-        self.advance_weeder(&key, now);
+        for slice in applied {
+            affected.extend(service_of(&slice));
+            // It may have moved from one service to another.
+            let before = self.slices.insert(slice.key.clone(), slice);
+            affected.extend(before.as_ref().and_then(service_of));
+        }
+        for service in affected {
+            self.views.queue.add(&service.namespace);
+            self.service_changed(service, received, now);
+        }
     }
 
-    fn cancel(&mut self, key: &NamespacedName, now: UnixTime) {
-        if let Some(managed) = self.weeders.get_mut(key)
-            && managed.weeder.is_live()
+    fn service_changed(&mut self, key: NamespacedName, received: ReceivedBy, now: UnixTime) {
+        let before = self.views.services.get(&key);
+        let was_ready = before.as_ref().map(|before| before.endpoints.is_ready());
+        let slices = in_namespace(&self.slices, &key.namespace).map(|(_, slice)| slice);
+        let service = Service::of(slices.filter(|slice| slice.service.as_ref() == Some(&key.name)));
+        let weeder = self.views.weeders.get(&key).map(|weeder| Weeder::clone(&weeder));
+        if let Some(service) = &service {
+            let endpoints = service.endpoints;
+            let unchanged = before.filter(|_| was_ready == Some(endpoints.is_ready()));
+            let since = unchanged.map_or(now, |before| before.since);
+            let state = ServiceState { endpoints, since };
+            self.views
+                .services
+                .upsert_unless(key.clone(), state, PartialEq::eq);
+            let recent = weeder.as_ref().map_or(&[][..], |weeder| &weeder.recent);
+            if let Some(recovery) = Recovery::of(was_ready, service, received, recent, &self.config, now) {
+                return self.start(&key, Weeder::new(recovery, recent.to_vec()), now);
+            }
+        } else {
+            self.views.services.remove(&key);
+        }
+        if !service.is_some_and(|service| service.endpoints.is_ready())
+            && let Some(mut weeder) = weeder
+            && weeder.cancel(now)
         {
-            managed.weeder.cancel(StopReason::NotReady, now);
-            self.due_weeders.insert(key.clone(), now.after(KEPT_AFTER_END));
-            self.changed_weeders.insert(key.clone());
+            report_end(&key, &weeder);
+            self.views.weeders.upsert(key, weeder);
         }
     }
 
-    /// Starts, ends and forgets the weeders whose time it is.
-    pub(crate) fn advance(&mut self, now: UnixTime) {
-        while let Some(key) = self.due_weeders.pop_due(now) {
-            self.advance_weeder(&key, now);
+    fn start(&mut self, key: &NamespacedName, weeder: Weeder, now: UnixTime) {
+        if weeder.recovery.is_held_back(&weeder.recent) {
+            metrics::HELD_BACK.inc(());
+            let _span = weeder_span(key).entered();
+            tracing::warn!("service became ready four times in a minute; its dependants wait");
+            self.notices.push(notices::held_back(key));
         }
+        self.advance(key, weeder, now);
     }
 
-    fn advance_weeder(&mut self, key: &NamespacedName, now: UnixTime) {
-        let Some(managed) = self.weeders.get_mut(key) else {
-            return;
-        };
-        self.changed_weeders.insert(key.clone());
-        let (recovery, weeder) = (managed.weeder.recovery, &mut managed.weeder);
-        let mut due = recovery.deletes_from;
-        if weeder.phase == Phase::Queued && recovery.deletes_from <= now {
-            weeder.activate();
-            Recovery::note(&mut managed.recent, now);
-            due = recovery.ends_at.after(Duration::from_micros(1));
-            self.schedule_namespace(&key.namespace, now);
-        } else if weeder.phase == Phase::Active && recovery.ends_at < now {
-            weeder.end();
-            due = now.after(KEPT_AFTER_END);
-        } else if weeder.phase != Phase::Queued {
-            self.weeders.remove(key);
-            return;
-        }
-        self.due_weeders.insert(key.clone(), due);
-    }
-
-    fn schedule_namespace(&mut self, namespace: &str, now: UnixTime) {
-        let first = NamespacedName::new(namespace, "");
-        let pods = self.pods.range_mut(first..);
-        for (key, known) in pods.take_while(|(key, _)| *key.namespace == *namespace) {
-            if known.progress == DeletionProgress::KeptBack {
-                known.progress = DeletionProgress::None;
+    /// Lets a weeder begin or end if it is time.
+    fn advance(&mut self, key: &NamespacedName, mut weeder: Weeder, now: UnixTime) {
+        match weeder.next_phase(now) {
+            Some(Phase::Active) => {
+                weeder.phase = Phase::Active;
+                Recovery::note(&mut weeder.recent, now);
+                metrics::STARTED.inc(());
+                let _span = weeder_span(key).entered();
+                let (since, first_sight) = (weeder.recovery.at, weeder.recovery.first_sight);
+                tracing::info!(%since, first_sight, "service recovered; weeder started");
+                let first = NamespacedName::new(key.namespace.clone(), "");
+                let pods = self.pods.range_mut(first..);
+                for (_, known) in pods.take_while(|(pod, _)| pod.namespace == key.namespace) {
+                    known.is_taken = false;
+                }
             }
-            self.due_pods.expedite(key.clone(), now.max(known.retry_at));
+            Some(phase) => {
+                weeder.phase = phase;
+                report_end(key, &weeder);
+            }
+            None => {}
         }
+        self.views.weeders.upsert(key.clone(), weeder);
     }
+}
+
+/// Logs and counts the end of a weeder.
+fn report_end(key: &NamespacedName, weeder: &Weeder) {
+    let how = match weeder.phase {
+        Phase::Cancelled => WeederEnd::Cancelled,
+        _ => WeederEnd::Ended,
+    };
+    metrics::ENDED.inc(how);
+    let _span = weeder_span(key).entered();
+    let (how, deleted) = (how.as_str(), weeder.deleted);
+    tracing::info!(how, deleted, "weeder ended");
 }
 
 // === impl WeederState: pods and deletions ===
 
 impl WeederState {
-    /// A pod is new, changed or seen again.
-    pub(crate) fn pod_applied(&mut self, pod: Pod, now: UnixTime) {
-        let key = pod.key.clone();
-        if pod.crash_loop().is_none() || !is_dependant(&self.dependants, &pod) {
-            return self.forget_pod(&key);
-        }
-        self.judge_by(&pod);
-        let same = self.pods.remove(&key).filter(|known| known.pod.uid == pod.uid);
-        let known = match same {
-            Some(known) => KnownPod { pod, ..known },
-            None => KnownPod {
-                pod,
-                seen_at: now,
-                progress: DeletionProgress::None,
-                failures: 0,
-                retry_at: now,
-            },
-        };
-        self.due_pods.expedite(key.clone(), now.max(known.retry_at));
-        self.pods.insert(key, known);
-    }
-
-    /// A pod is gone from a watch. Another one may still have it, if its labels have changed.
-    pub(crate) fn pod_removed(&mut self, key: &NamespacedName, query: &PodQuery) {
-        if self
-            .pods
-            .get(key)
-            .is_some_and(|known| self.sees(query, &known.pod))
-        {
-            self.forget_pod(key);
-        }
-    }
-
-    /// The list of a watch is complete: of the pods that it sees, these exist and no others.
-    pub(crate) fn pods_synced(&mut self, query: &PodQuery, live: &BTreeSet<NamespacedName>) {
-        let is_gone = |(key, known): &(&NamespacedName, &KnownPod)| {
-            !live.contains(*key) && self.sees(query, &known.pod)
-        };
-        let gone: Vec<_> = self
-            .pods
-            .iter()
-            .filter(is_gone)
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in gone {
-            self.forget_pod(&key);
-        }
-    }
-
-    fn sees(&self, query: &PodQuery, pod: &Pod) -> bool {
-        match query {
-            PodQuery::All => true,
-            PodQuery::Labels(labels) => {
-                let mut all = self.dependants.values();
-                all.any(|dependants| dependants.include_by(labels, &pod.labels))
-            }
-        }
-    }
-
-    fn forget_pod(&mut self, key: &NamespacedName) {
-        self.pods.remove(key);
-        self.due_pods.remove(key);
-    }
-
-    /// Takes the next pod that must be deleted now.
-    pub(crate) fn next(&mut self, now: UnixTime) -> Option<Deletion> {
-        if now < self.throttled_until {
-            return None;
-        }
-        while let Some(key) = self.due_pods.pop_due(now) {
-            let Some(deletion) = self.decide(&key, now) else {
-                continue;
-            };
-            if let Some(known) = self.pods.get_mut(&key) {
-                known.progress = DeletionProgress::InFlight;
-            }
-            return Some(deletion);
-        }
-        None
-    }
-
-    /// When [`WeederState::next`] may have one.
-    pub(crate) fn next_due(&self) -> Option<UnixTime> {
-        let due = self.due_pods.next_due();
-        due.map(|due| due.max(self.throttled_until))
-    }
-
-    /// When [`WeederState::advance`] has something to do.
-    pub(crate) fn next_weeder_due(&self) -> Option<UnixTime> {
-        self.due_weeders.next_due()
-    }
-
-    /// Asks the rule about a pod, for each weeder of its namespace.
-    fn decide(&mut self, key: &NamespacedName, now: UnixTime) -> Option<Deletion> {
-        let known = self
-            .pods
-            .get(key)
-            .filter(|known| known.progress == DeletionProgress::None)?;
-        let (pod, crash) = (known.pod.clone(), known.pod.crash_loop()?.clone());
-        let (seen_at, mut kept) = (known.seen_at, Vec::new());
-        for (service, ManagedWeeder { weeder, .. }) in in_namespace(&self.weeders, &key.namespace) {
-            if weeder.phase != Phase::Active {
-                continue;
-            }
-            match decide(&pod, &weeder.dependants, &weeder.recovery, &self.config, now) {
-                PodDecision::Delete => {
-                    let recovery = weeder.recovery;
-                    return Some(Deletion {
-                        service: service.clone(),
-                        recovery,
-                        pod,
-                        crash,
-                        waiting_since: seen_at.max(recovery.at),
-                        crashed_later: seen_at > recovery.at,
-                    });
+    /// Takes up what the watch with this selector brings.
+    pub(crate) fn pods_updated(&mut self, selector: &Selector, update: Update<Pod>, now: UnixTime) {
+        // Another watch may still see a pod that is gone from this one, if its labels have changed.
+        let is_seen = |known: &KnownPod| selector.matches(&known.pod.labels);
+        let crashing = match update {
+            Update::Applied(pod) => vec![pod],
+            Update::Removed(key) => {
+                if self.pods.get(&key).is_some_and(is_seen) {
+                    self.pods.remove(&key);
                 }
-                PodDecision::Keep(reason) => kept.push((service.clone(), reason)),
-                PodDecision::NotConcerned => {}
+                return;
             }
-        }
-        for (service, reason) in kept {
-            if let Some(managed) = self.weeders.get_mut(&service)
-                && managed.weeder.leave_alone(&pod, &crash, reason, now)
-            {
-                self.findings
-                    .push(Finding::LeftAlone(service.clone(), pod.clone(), reason));
-                self.changed_weeders.insert(service);
+            Update::Listed(pods) => {
+                let live: BTreeSet<_> = pods.iter().map(|pod| pod.key.clone()).collect();
+                self.pods
+                    .retain(|key, known| live.contains(key) || !is_seen(known));
+                pods
             }
-        }
-        None
-    }
-
-    /// True if the rule still says so of this very state of the pod, and the API server does not throttle.
-    pub(crate) fn is_current(&self, deletion: &Deletion, now: UnixTime) -> bool {
-        let pod = self.pods.get(&deletion.pod.key).map(|known| &known.pod);
-        let weeder = self.weeders.get(&deletion.service).map(|managed| &managed.weeder);
-        let weeder = weeder.filter(|weeder| weeder.phase == Phase::Active);
-        now >= self.throttled_until
-            && pod == Some(&deletion.pod)
-            && weeder.is_some_and(|weeder| {
-                weeder.recovery == deletion.recovery
-                    && decide(
-                        &deletion.pod,
-                        &weeder.dependants,
-                        &weeder.recovery,
-                        &self.config,
-                        now,
-                    ) == PodDecision::Delete
-            })
-    }
-
-    /// A deletion was not sent. The pod is looked at again.
-    pub(crate) fn put_back(&mut self, deletion: &Deletion, now: UnixTime) {
-        if let Some(known) = self.known(&deletion.pod) {
-            known.progress = DeletionProgress::None;
-            self.due_pods
-                .insert(deletion.pod.key.clone(), now.after(LEAD_PAUSE));
+        };
+        for pod in crashing.into_iter().map(Arc::new) {
+            self.views.queue.add(&pod.key.namespace);
+            let same = self.pods.remove(&pod.key);
+            let known = same
+                .filter(|known| known.pod.uid == pod.uid)
+                .unwrap_or_else(|| KnownPod {
+                    pod: pod.clone(),
+                    seen_at: now,
+                    is_taken: false,
+                    failures: 0,
+                    retry_at: now,
+                });
+            self.pods.insert(pod.key.clone(), KnownPod { pod, ..known });
         }
     }
 
-    /// A deletion was answered, or kept back in mode observe.
+    /// The weeders of a namespace that are shown.
+    fn weeders(&self, namespace: &str) -> Vec<(NamespacedName, Arc<Weeder>)> {
+        let services = self.config.services.keys();
+        let keys = services.map(|service| NamespacedName::new(namespace, service.as_str()));
+        keys.filter_map(|key| Some((key.clone(), self.views.weeders.get(&key)?)))
+            .collect()
+    }
+
+    /// The next pod of a namespace that must be deleted now.
+    pub(crate) fn due(&self, namespace: &str, now: UnixTime) -> Option<Deletion> {
+        let pods = in_namespace(&self.pods, namespace).map(|(_, known)| known);
+        let mut waiting = pods
+            .filter(|known| !known.is_taken && known.retry_at <= now)
+            .peekable();
+        waiting.peek()?;
+        let weeders = self.weeders(namespace);
+        waiting
+            .find_map(|known| self.deletion(known, &weeders, now))
+            .filter(|_| now >= self.throttled_until)
+    }
+
+    fn deletion(
+        &self,
+        known: &KnownPod,
+        weeders: &[(NamespacedName, Arc<Weeder>)],
+        now: UnixTime,
+    ) -> Option<Deletion> {
+        let (service, weeder) = weeders
+            .iter()
+            .find(|(service, weeder)| self.decide(known, service, weeder, now) == PodDecision::Delete)?;
+        Some(Deletion {
+            service: service.clone(),
+            recovery: weeder.recovery,
+            pod: known.pod.clone(),
+            seen_at: known.seen_at,
+        })
+    }
+
+    fn decide(
+        &self,
+        known: &KnownPod,
+        service: &NamespacedName,
+        weeder: &Weeder,
+        now: UnixTime,
+    ) -> PodDecision {
+        match weeder.phase {
+            Phase::Active => decide(&known.pod, &service.name, &weeder.recovery, &self.config, now),
+            _ => PodDecision::NotConcerned,
+        }
+    }
+
+    /// Takes the next pod of a namespace that must be deleted now.
+    pub(crate) fn take(&mut self, namespace: &str, now: UnixTime) -> Option<Deletion> {
+        let deletion = self.due(namespace, now)?;
+        self.pods.get_mut(&deletion.pod.key)?.is_taken = true;
+        Some(deletion)
+    }
+
+    /// A deletion was answered or, in mode observe, not sent.
     pub(crate) fn answered(
         &mut self,
         deletion: &Deletion,
         answer: Result<(), &RequestFailure>,
-        kept_back: bool,
+        observes: bool,
         now: UnixTime,
     ) {
-        let key = &deletion.pod.key;
+        let known = self.pods.get_mut(&deletion.pod.key);
+        let known = known.filter(|known| known.pod.uid == deletion.pod.uid);
+        // The watch removes a pod that is gone.
+        if let Err(failure) = answer
+            && *failure != RequestFailure::Gone
+            && let Some(known) = known
+        {
+            known.is_taken = false;
+            known.failures = known.failures.saturating_add(1);
+            known.retry_at = now.after(failure.pause(known.failures));
+        }
         if let Err(failure @ RequestFailure::Throttled(_)) = answer {
             // It would refuse the others too.
             self.throttled_until = self.throttled_until.max(now.after(failure.pause(1)));
         }
-        if let Some(known) = self.known(&deletion.pod) {
-            match answer {
-                Ok(()) if kept_back => known.progress = DeletionProgress::KeptBack,
-                Ok(()) => known.progress = DeletionProgress::Deleted,
-                // The watch brings it back if that is not true.
-                Err(RequestFailure::Gone) => self.forget_pod(key),
-                Err(failure) => {
-                    known.progress = DeletionProgress::None;
-                    known.failures = known.failures.saturating_add(1);
-                    known.retry_at = now.after(failure.pause(known.failures));
-                    let unchanged = known.pod.resource_version == deletion.pod.resource_version;
-                    let again = match failure {
-                        RequestFailure::Changed if unchanged => known.retry_at.max(now.after(WATCH_DELAY)),
-                        _ => known.retry_at,
-                    };
-                    self.due_pods.insert(key.clone(), again);
+        if let Some(weeder) = self.views.weeders.get(&deletion.service)
+            && weeder.recovery == deletion.recovery
+        {
+            let mut weeder = Weeder::clone(&weeder);
+            weeder.record(&deletion.pod, answer, observes, now);
+            self.views.weeders.upsert(deletion.service.clone(), weeder);
+        }
+    }
+
+    /// Records which pods of a namespace are left alone, and which deletions did not help.
+    pub(crate) fn review(&mut self, namespace: &str, now: UnixTime) {
+        for (service, weeder) in self.weeders(namespace) {
+            let (mut weeder, mut has_changed) = (Weeder::clone(&weeder), false);
+            let _span = weeder_span(&service).entered();
+            for (_, known) in in_namespace(&self.pods, namespace) {
+                let (pod, name) = (&known.pod, &*known.pod.key.name);
+                if weeder.judge_by(pod) {
+                    has_changed = true;
+                    metrics::USELESS.inc(());
+                    tracing::warn!(
+                        pod = name,
+                        "successor of a deleted pod crashes although its service is ready"
+                    );
+                    self.notices.push(notices::useless(&service, pod));
+                }
+                if let PodDecision::Keep(reason) = self.decide(known, &service, &weeder, now)
+                    && !known.is_taken
+                    && weeder.leave_alone(pod, reason, now)
+                {
+                    has_changed = true;
+                    metrics::LEFT_ALONE.inc(reason);
+                    tracing::info!(
+                        pod = name,
+                        reason = reason.as_str(),
+                        "crash-looping pod left alone"
+                    );
                 }
             }
-        }
-        if let Some(managed) = self.weeders.get_mut(&deletion.service)
-            && managed.weeder.recovery == deletion.recovery
-        {
-            let (pod, crash) = (&deletion.pod, &deletion.crash);
-            managed.weeder.record(pod, crash, answer, kept_back, now);
-            self.changed_weeders.insert(deletion.service.clone());
-        }
-        // The watch may bring a successor that crashes before the answer about its predecessor comes.
-        let successors = in_namespace(&self.pods, &key.namespace);
-        let successors: Vec<_> = successors.map(|(_, known)| known.pod.clone()).collect();
-        for successor in successors {
-            self.judge_by(&successor);
-        }
-    }
-
-    fn known(&mut self, pod: &Pod) -> Option<&mut KnownPod> {
-        let known = self.pods.get_mut(&pod.key);
-        known.filter(|known| known.pod.uid == pod.uid)
-    }
-
-    fn judge_by(&mut self, pod: &Pod) {
-        let first = NamespacedName::new(pod.key.namespace.clone(), "");
-        let weeders = self.weeders.range_mut(first..);
-        for (service, managed) in weeders.take_while(|(key, _)| key.namespace == pod.key.namespace) {
-            if managed.weeder.judge_by(pod) {
-                self.changed_weeders.insert(service.clone());
-                self.findings.push(Finding::Useless(service.clone(), pod.clone()));
+            if has_changed {
+                self.views.weeders.upsert(service, weeder);
             }
         }
     }
-}
 
-// === impl WeederState: what is shown ===
-
-impl WeederState {
-    /// The services that changed since the last call; none stands for a removal.
-    pub(crate) fn take_changed_services(&mut self) -> Vec<(NamespacedName, Option<ServiceState>)> {
-        let changed = std::mem::take(&mut self.changed_services).into_iter();
-        changed
-            .map(|key| {
-                let state = self.index.get(&key).copied();
-                (key, state)
-            })
-            .collect()
-    }
-
-    /// The weeders that changed since the last call; none stands for a removal.
-    pub(crate) fn take_changed_weeders(&mut self) -> Vec<(NamespacedName, Option<Weeder>)> {
-        let changed = std::mem::take(&mut self.changed_weeders).into_iter();
-        changed
-            .map(|key| {
-                let weeder = self.weeders.get(&key).map(|managed| managed.weeder.clone());
-                (key, weeder)
-            })
-            .collect()
-    }
-
-    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
-        std::mem::take(&mut self.findings)
-    }
-
-    #[cfg(test)]
-    fn has_service(&self, key: &NamespacedName) -> bool {
-        self.index.get(key).is_some()
-    }
-
-    pub(crate) fn count(&self, phase: Phase) -> usize {
-        let weeders = self.weeders.values();
-        weeders.filter(|managed| managed.weeder.phase == phase).count()
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
     }
 
     pub(crate) fn crashing_pods(&self) -> usize {
         self.pods.len()
     }
 
-    /// Pods whose deletion is under way, and those that wait for a decision.
-    pub(crate) fn pending_deletions(&self) -> usize {
-        let in_flight = |known: &&KnownPod| known.progress == DeletionProgress::InFlight;
-        self.pods.values().filter(in_flight).count() + self.due_pods.len()
+    /// Pods that must be deleted now, or that were taken for that and are still there.
+    pub(crate) fn pending_deletions(&self, now: UnixTime) -> usize {
+        let is_due = |(key, known): &(&NamespacedName, &KnownPod)| {
+            self.deletion(known, &self.weeders(&key.namespace), now).is_some()
+        };
+        self.pods.iter().filter(is_due).count()
     }
 }
 
-fn is_dependant(dependants: &BTreeMap<Arc<str>, Arc<Dependants>>, pod: &Pod) -> bool {
-    dependants.values().any(|of| of.include(&pod.labels))
-}
-
-fn replace<T: PartialEq>(known: &mut T, new: T) -> bool {
-    let changed = *known != new;
-    *known = new;
-    changed
+/// The span of all that happens to the weeder of a service.
+pub(crate) fn weeder_span(service: &NamespacedName) -> Span {
+    // A span of a lower level would be left out, with its fields, where only warnings are logged.
+    tracing::error_span!(
+        "weeder",
+        namespace = &*service.namespace,
+        service = &*service.name
+    )
 }
 
 #[cfg(test)]

@@ -1,23 +1,17 @@
-//! Why a request did not succeed, and when to try again.
+//! Why a deletion did not succeed, and when to try again.
 
 use std::time::Duration;
 
 use watchdog_api::duration::doubled;
 
-/// A missing permission is not back sooner for asking every second.
-const FORBIDDEN_PAUSE: Duration = Duration::from_secs(10);
-
-/// The pause after the first failure of another kind; it doubles up to [`LONGEST_PAUSE`].
+/// The pause after the first failure; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
-/// See [`FIRST_PAUSE`].
+/// See [`FIRST_PAUSE`]. Also the longest pause that a server can order: a recovery counts for five minutes, and an
+/// absurd Retry-After must not stop all deletions for long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Longest pause that a server can order: a weeder lives for five minutes, and an absurd Retry-After must not stop all
-/// of them for long.
-const LONGEST_THROTTLE: Duration = Duration::from_secs(30);
-
-/// Why a list or a deletion did not succeed.
+/// Why a deletion did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RequestFailure {
     /// 404: there is no such pod.
@@ -28,7 +22,7 @@ pub(crate) enum RequestFailure {
     Forbidden(String),
     /// 429, with the pause that the server asks for.
     Throttled(Option<Duration>),
-    /// No answer, a broken one, or another refusal. Whether a deletion took place is not known.
+    /// No answer, a broken one, or another refusal. Whether the deletion took place is not known.
     Failed(String),
 }
 
@@ -37,16 +31,8 @@ impl RequestFailure {
     /// requests at one time is bounded, and so is a stampede.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         match self {
-            Self::Gone => Duration::ZERO,
-            // The first time its watch may have brought the newer state already. A pod that changes all the time must
-            // not be asked for all the time.
-            Self::Changed => match failures.checked_sub(2) {
-                Some(doublings) => doubled(FIRST_PAUSE, doublings, LONGEST_PAUSE),
-                None => Duration::ZERO,
-            },
-            Self::Forbidden(_) => FORBIDDEN_PAUSE,
-            Self::Throttled(asked) => asked.unwrap_or(FIRST_PAUSE).clamp(FIRST_PAUSE, LONGEST_THROTTLE),
-            Self::Failed(_) => doubled(FIRST_PAUSE, failures.saturating_sub(1), LONGEST_PAUSE),
+            Self::Throttled(asked) => asked.unwrap_or(FIRST_PAUSE).clamp(FIRST_PAUSE, LONGEST_PAUSE),
+            _ => doubled(FIRST_PAUSE, failures.saturating_sub(1), LONGEST_PAUSE),
         }
     }
 }
@@ -73,22 +59,11 @@ mod tests {
 
     #[test]
     fn pauses() {
-        let seconds = |failure: RequestFailure, n| failure.pause(n).as_secs();
-        let failed: Vec<u64> = (1..8)
-            .map(|n| seconds(RequestFailure::Failed(String::new()), n))
-            .collect();
-        assert_eq!(failed, [1, 2, 4, 8, 16, 30, 30]);
-        let changed: Vec<u64> = (1..8).map(|n| seconds(RequestFailure::Changed, n)).collect();
-        assert_eq!(changed, [0, 1, 2, 4, 8, 16, 30]);
-        assert_eq!(
-            seconds(RequestFailure::Throttled(Some(Duration::from_secs(7))), 1),
-            7
-        );
-        assert_eq!(
-            seconds(RequestFailure::Throttled(Some(Duration::from_secs(7000))), 1),
-            30
-        );
-        assert_eq!(seconds(RequestFailure::Throttled(None), 9), 1);
-        assert_eq!(seconds(RequestFailure::Forbidden(String::new()), 1), 10);
+        let failed = |n| RequestFailure::Failed(String::new()).pause(n).as_secs();
+        assert_eq!((1..8).map(failed).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 30, 30]);
+        for (asked, waits) in [(None, 1), (Some(0), 1), (Some(7), 7), (Some(7_000), 30)] {
+            let throttled = RequestFailure::Throttled(asked.map(Duration::from_secs));
+            assert_eq!(throttled.pause(9).as_secs(), waits);
+        }
     }
 }

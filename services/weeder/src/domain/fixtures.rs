@@ -1,14 +1,12 @@
 //! Fixtures for the tests of the rules.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use watchdog_api::config::UnknownFields;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
-use super::dependants::Dependants;
 use super::namespaced_name::NamespacedName;
 use super::pods::{ControllerRef, CrashLoop, Pod};
 use super::readiness::{Endpoints, Slice, SliceWrite};
@@ -29,11 +27,6 @@ servicesAndDependantSelectors:
 ";
     let parsed = watchdog_api::weeder::parse(file, UnknownFields::Refused);
     parsed.unwrap().config
-}
-
-/// The dependants of one of its services.
-pub(crate) fn dependants(service: &str) -> Arc<Dependants> {
-    Arc::new(Dependants::new(&config().services[service]))
 }
 
 /// A recovery at this second, by a write of this revision.
@@ -71,7 +64,7 @@ pub(crate) fn crashing(name: &str, role: &str, created: i64, version: u64) -> Po
         owner: Some(owner("ReplicaSet", name)),
         created: Some(at(created)),
         deleting: false,
-        crashes: vec![CrashLoop {
+        crash: Some(CrashLoop {
             container: "main".to_owned(),
             init: false,
             restarts: 5,
@@ -79,13 +72,13 @@ pub(crate) fn crashing(name: &str, role: &str, created: i64, version: u64) -> Po
             reason: "Error".to_owned(),
             message: "no route to etcd".to_owned(),
             ended_at: Some(at(created + 5)),
-        }],
+        }),
     }
 }
 
 /// The same pod, running.
 pub(crate) fn running(mut pod: Pod) -> Pod {
-    pod.crashes.clear();
+    pod.crash = None;
     pod
 }
 

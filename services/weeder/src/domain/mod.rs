@@ -1,7 +1,6 @@
 //! The rules, pure: when is a service ready, when did it recover, and which pods are deleted for that? Time is an
 //! argument everywhere; nothing here does I/O or reads a clock.
 
-pub(crate) mod dependants;
 pub(crate) mod failure;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -10,5 +9,4 @@ pub mod pods;
 pub mod readiness;
 pub(crate) mod recovery;
 pub(crate) mod rule;
-pub(crate) mod schedule;
 pub(crate) mod weeder;

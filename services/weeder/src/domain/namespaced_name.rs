@@ -26,7 +26,7 @@ impl NamespacedName {
 pub(crate) fn in_namespace<'a, T>(
     objects: &'a BTreeMap<NamespacedName, T>,
     namespace: &'a str,
-) -> impl Iterator<Item = (&'a NamespacedName, &'a T)> {
+) -> impl Iterator<Item = (&'a NamespacedName, &'a T)> + Clone {
     // No name sorts before the empty one.
     let first = NamespacedName::new(namespace, "");
     let objects = objects.range(first..);

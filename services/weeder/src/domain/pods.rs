@@ -1,6 +1,5 @@
 //! Pods, as far as the rule reads them.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use watchdog_api::names::CRASH_LOOP_BACK_OFF;
@@ -21,8 +20,8 @@ pub(crate) struct Pod {
     pub(crate) created: Option<UnixTime>,
     /// True when the pod has a deletionTimestamp.
     pub(crate) deleting: bool,
-    /// The containers that wait in `CrashLoopBackOff`; see [`CrashLoop::of`].
-    pub(crate) crashes: Vec<CrashLoop>,
+    /// See [`CrashLoop::worst`].
+    pub(crate) crash: Option<CrashLoop>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,12 +51,10 @@ pub struct CrashLoop {
     pub ended_at: Option<UnixTime>,
 }
 
-// === impl Pod ===
-
 impl Pod {
-    /// The crash loop for which the pod may be deleted. None for a pod that is being deleted already.
-    pub(crate) fn crash_loop(&self) -> Option<&CrashLoop> {
-        self.crashes.first().filter(|_| !self.deleting)
+    /// True when the pod may be deleted for a crash loop: it has one, and is not being deleted already.
+    pub(crate) const fn is_crashing(&self) -> bool {
+        self.crash.is_some() && !self.deleting
     }
 
     /// The revision of this state; later than all others when it cannot be read.
@@ -66,41 +63,38 @@ impl Pod {
     }
 }
 
-// === impl CrashLoop ===
-
 impl CrashLoop {
-    /// The containers that are in a crash loop. First the one that was restarted most often, because it would wait
-    /// longest. `containers` come with the reason for which they wait.
-    pub fn of(containers: impl IntoIterator<Item = (Option<String>, Self)>) -> Vec<Self> {
+    /// Of the containers in a crash loop the one that was restarted most often, because it would wait longest.
+    /// `containers` come with the reason for which they wait.
+    pub fn worst(containers: impl IntoIterator<Item = (Option<String>, Self)>) -> Option<Self> {
         let crashing = containers
             .into_iter()
             .filter(|(waiting, _)| waiting.as_deref() == Some(CRASH_LOOP_BACK_OFF));
-        let mut crashes: Vec<Self> = crashing.map(|(_, crash)| crash).collect();
-        crashes.sort_by_key(|crash| Reverse(crash.restarts));
-        crashes
-    }
-
-    /// How the last run ended, for people.
-    pub(crate) fn exit(&self) -> String {
-        let reason = Some(self.reason.as_str()).filter(|reason| !reason.is_empty());
-        match (self.exit_code, reason) {
-            (Some(code), Some(reason)) => format!("exit code {code}, {reason}"),
-            (Some(code), None) => format!("exit code {code}"),
-            (None, Some(reason)) => format!("exit code unknown, {reason}"),
-            (None, None) => "exit code unknown".to_owned(),
-        }
+        crashing
+            .map(|(_, crash)| crash)
+            .max_by_key(|crash| crash.restarts)
     }
 }
 
+/// The container and how its last run ended.
 impl std::fmt::Display for CrashLoop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.init { "init container" } else { "container" };
-        let restarts = match self.restarts {
-            1 => "1 restart".to_owned(),
-            n => format!("{n} restarts"),
-        };
-        let Self { container, .. } = self;
-        write!(f, "{kind} {container} ({}, {restarts})", self.exit())
+        let code = self
+            .exit_code
+            .map_or_else(|| "unknown".to_owned(), |code| code.to_string());
+        let comma = if self.reason.is_empty() { "" } else { ", " };
+        let plural = if self.restarts == 1 { "" } else { "s" };
+        let Self {
+            container,
+            reason,
+            restarts,
+            ..
+        } = self;
+        write!(
+            f,
+            "{kind} {container} (exit code {code}{comma}{reason}, {restarts} restart{plural})"
+        )
     }
 }
 
@@ -109,45 +103,30 @@ mod tests {
     use super::*;
     use crate::domain::fixtures::crashing;
 
-    fn container(
-        name: &str,
-        init: bool,
-        restarts: i32,
-        waiting: Option<&str>,
-    ) -> (Option<String>, CrashLoop) {
+    fn container(name: &str, restarts: i32, waiting: Option<&str>) -> (Option<String>, CrashLoop) {
         let crash = CrashLoop {
             container: name.to_owned(),
-            init,
             restarts,
             ..CrashLoop::default()
         };
         (waiting.map(str::to_owned), crash)
     }
 
-    fn found(containers: Vec<(Option<String>, CrashLoop)>) -> Vec<(String, bool)> {
-        let crashes = CrashLoop::of(containers).into_iter();
-        crashes.map(|crash| (crash.container, crash.init)).collect()
-    }
-
     #[test]
-    fn containers_and_init_containers_count() {
-        let running = container("a", false, 7, None);
-        let pulling = container("b", false, 9, Some("ImagePullBackOff"));
-        let crashing = container("c", false, 3, Some("CrashLoopBackOff"));
-        let init = container("d", true, 5, Some("CrashLoopBackOff"));
-        assert_eq!(found(vec![]), []);
-        assert_eq!(found(vec![running.clone(), pulling.clone()]), []);
-        let (main, setup) = (("c".to_owned(), false), ("d".to_owned(), true));
-        assert_eq!(
-            found(vec![running, pulling, crashing.clone()]),
-            std::slice::from_ref(&main)
-        );
-        assert_eq!(found(vec![crashing, init]), [setup, main]);
+    fn the_container_counts_that_waits_longest() {
+        let running = container("a", 7, None);
+        let pulling = container("b", 9, Some("ImagePullBackOff"));
+        let crashing = container("c", 3, Some("CrashLoopBackOff"));
+        let worse = container("d", 5, Some("CrashLoopBackOff"));
+        assert_eq!(CrashLoop::worst([]), None);
+        assert_eq!(CrashLoop::worst([running.clone(), pulling.clone()]), None);
+        let worst = CrashLoop::worst([running, worse, crashing, pulling]);
+        assert_eq!(worst.unwrap().container, "d");
     }
 
     #[test]
     fn a_crash_in_words() {
-        let mut crash = crashing("pod", "kcm", 0, 1).crashes.remove(0);
+        let mut crash = crashing("pod", "kcm", 0, 1).crash.unwrap();
         assert_eq!(
             crash.to_string(),
             "container main (exit code 1, Error, 5 restarts)"

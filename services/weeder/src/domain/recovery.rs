@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
-use super::readiness::{ReceivedBy, ServiceChange, SliceWrite};
+use super::readiness::{ReceivedBy, Service, SliceWrite};
 
 /// A service may recover this often within [`WINDOW`] before its dependants wait.
 const MAX_RECOVERIES: usize = 3;
@@ -29,29 +29,29 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// The recovery that a change is, if it is one that counts now. `recent` are the times of the service's last
-    /// recoveries, oldest first.
+    /// The recovery of a service that is `after` now, if it has one that counts. `was_ready` is none if the service had
+    /// no slice or was not known. `recent` are the times of its last recoveries, oldest first.
     pub(crate) fn of(
-        change: &ServiceChange,
+        was_ready: Option<bool>,
+        after: &Service,
         received: ReceivedBy,
         recent: &[UnixTime],
         config: &WeederConfig,
         now: UnixTime,
     ) -> Option<Self> {
-        if !change.became_ready() {
+        if !after.endpoints.is_ready() || was_ready == Some(true) {
             return None;
         }
-        let (at, write, first_sight) = match (received, change.last_change, change.before) {
-            (ReceivedBy::Watch, _, _) => (now, change.write, false),
-            (ReceivedBy::List, Some((at, write)), before) => (at.min(now), Some(write), before.is_none()),
-            // It was seen not ready, so it has recovered since then.
-            (ReceivedBy::List, None, Some(_)) => (now, change.write, false),
-            (ReceivedBy::List, None, None) => return None,
+        let (at, write) = match (received, after.last_change) {
+            (ReceivedBy::List, Some((at, write))) => (at.min(now), Some(write)),
+            // A list does not say when. If it was seen not ready, it has recovered since then.
+            (ReceivedBy::List, None) if was_ready.is_none() => return None,
+            _ => (now, after.write),
         };
         let ends_at = at.after(config.watch_duration);
         let recovery = Self {
             at,
-            first_sight,
+            first_sight: received == ReceivedBy::List && was_ready.is_none(),
             write,
             deletes_from: at.after(config.ready_for).max(Self::free_from(recent)),
             ends_at,
@@ -59,15 +59,15 @@ impl Recovery {
         (now <= ends_at).then_some(recovery)
     }
 
+    /// True when the service comes and goes.
+    pub(crate) fn is_held_back(&self, recent: &[UnixTime]) -> bool {
+        self.at < Self::free_from(recent)
+    }
+
     /// When one more recovery does not make more than three within a minute.
     fn free_from(recent: &[UnixTime]) -> UnixTime {
         let third_last = recent.iter().rev().nth(MAX_RECOVERIES - 1);
         third_last.map_or(UnixTime(i64::MIN), |at| at.after(WINDOW))
-    }
-
-    /// True when the service comes and goes.
-    pub(crate) fn is_held_back(recent: &[UnixTime], at: UnixTime) -> bool {
-        at < Self::free_from(recent)
     }
 
     /// Adds a moment from which dependants are deleted to the last ones of the service.

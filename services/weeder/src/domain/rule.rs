@@ -4,12 +4,27 @@
 //! So a pod is deleted at most once for a recovery, and its successor never. Nothing has to be remembered for that: the
 //! same data give the same answer after a restart and on every replica.
 
+use std::time::Duration;
+
+use watchdog_api::selector::SelectorExt;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
-use super::dependants::Dependants;
 use super::pods::{ControllerRef, Pod};
 use super::recovery::Recovery;
+
+/// The clocks of two API servers are no further apart. Times that are closer prove nothing. A pod that is younger than
+/// that has no back-off from which a deletion could save it.
+const MAX_SKEW: Duration = Duration::from_secs(1);
+
+/// The answer of [`decide`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PodDecision {
+    Delete,
+    Keep(KeepReason),
+    /// It is no dependant, does not crash or is being deleted already, or this is not the time for it.
+    NotConcerned,
+}
 
 /// Why a dependant in `CrashLoopBackOff` is not deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,25 +36,16 @@ pub(crate) enum KeepReason {
     StaticPod,
 }
 
-/// The answer of [`decide`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PodDecision {
-    Delete,
-    Keep(KeepReason),
-    /// It is no dependant, does not crash or is being deleted already, or this is not the time for it.
-    NotConcerned,
-}
-
-/// Decides about a pod for a recovery.
+/// Decides about a pod for the recovery of a service.
 pub(crate) fn decide(
     pod: &Pod,
-    dependants: &Dependants,
+    service: &str,
     recovery: &Recovery,
     config: &WeederConfig,
     now: UnixTime,
 ) -> PodDecision {
     let is_time = recovery.deletes_from <= now && now <= recovery.ends_at;
-    if !is_time || pod.crash_loop().is_none() || !dependants.include(&pod.labels) {
+    if !is_time || !pod.is_crashing() || !is_dependant(pod, service, config) {
         PodDecision::NotConcerned
     } else if !was_there_before(pod, recovery) {
         PodDecision::Keep(KeepReason::YoungerThanRecovery)
@@ -51,14 +57,20 @@ pub(crate) fn decide(
     }
 }
 
-/// By the API server's own times and revisions, never by a clock of this process. Both times are whole seconds, rounded
-/// down. Within the same second revisions decide: a state of the pod that was written before the slice became ready.
-/// What nobody can tell is left alone.
+fn is_dependant(pod: &Pod, service: &str, config: &WeederConfig) -> bool {
+    let mut selectors = config.services.get(service).into_iter().flatten();
+    selectors.any(|selector| selector.matches(&pod.labels))
+}
+
+/// By the API servers' own times and revisions, never by a clock of this process. Both times are whole seconds, rounded
+/// down. Where they are too close to tell, revisions decide: this state of the pod was written before the slice became
+/// ready. What nobody can tell is left alone.
 fn was_there_before(pod: &Pod, recovery: &Recovery) -> bool {
     let (Some(created), Some(write)) = (pod.created, recovery.write) else {
         return false;
     };
-    created < write.second || (created == write.second && pod.version() < write.version)
+    let (earlier, later) = (write.second.before(MAX_SKEW), write.second.after(MAX_SKEW));
+    created < earlier || (created <= later && pod.version() < write.version)
 }
 
 /// A pod without a controller is gone for good, and deleting the pod of a Job counts as a failure of the Job.
@@ -73,15 +85,21 @@ fn kept_for_owner(owner: Option<&ControllerRef>, config: &WeederConfig) -> Optio
 }
 
 impl KeepReason {
-    pub(crate) const fn sentence(self) -> &'static str {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::YoungerThanRecovery,
+        Self::NoController,
+        Self::Job,
+        Self::ExcludedKind,
+        Self::StaticPod,
+    ];
+
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
-            Self::YoungerThanRecovery => {
-                "it is not older than the recovery, so it crashes for reasons of its own"
-            }
-            Self::NoController => "no controller would replace it",
-            Self::Job => "a Job counts the deletion as a failure",
-            Self::ExcludedKind => "the configuration excludes the kind of its controller",
-            Self::StaticPod => "it mirrors a static pod",
+            Self::YoungerThanRecovery => "younger_than_recovery",
+            Self::NoController => "no_controller",
+            Self::Job => "job",
+            Self::ExcludedKind => "excluded_kind",
+            Self::StaticPod => "static_pod",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A recovery and what was done for it, as the API shows it. Nothing is decided by it.
+//! A recovery and what was done for it, as the API shows it. Nothing is decided by it, except that a service that comes
+//! and goes waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,10 +7,8 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-use super::dependants::Dependants;
 use super::failure::RequestFailure;
-use super::namespaced_name::NamespacedName;
-use super::pods::{ControllerRef, CrashLoop, Pod};
+use super::pods::Pod;
 use super::recovery::Recovery;
 use super::rule::KeepReason;
 
@@ -19,6 +18,24 @@ pub(crate) const KEPT_ENTRIES: usize = 32;
 /// A successor that crashes within this time shows that the deletion did not help.
 const SUCCESSOR_TIME: Duration = Duration::from_secs(60);
 
+/// How long a weeder is shown after its end. No shorter than the minute in which recoveries of a service are counted
+/// and successors judged.
+const KEPT_AFTER_END: Duration = Duration::from_secs(60);
+
+/// For a while after a service recovered, a weeder deletes the crash-looping dependants that were there before.
+#[derive(Debug, Clone)]
+pub(crate) struct Weeder {
+    pub(crate) recovery: Recovery,
+    pub(crate) phase: Phase,
+    /// When the last weeders of the service became active.
+    pub(crate) recent: Vec<UnixTime>,
+    pub(crate) deleted: u64,
+    /// The latest deletions, oldest first.
+    pub(crate) deletions: VecDeque<PodDeletion>,
+    /// The latest pods that were left alone, oldest first.
+    pub(crate) left_alone: VecDeque<LeftAlone>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The service has not been ready for long enough.
@@ -26,15 +43,21 @@ pub(crate) enum Phase {
     Active,
     /// Its time is over.
     Ended,
-    /// It was stopped before its time was over.
+    /// The service is not ready again.
     Cancelled,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StopReason {
-    NotReady,
-    /// The configuration no longer names the service.
-    NotConfigured,
+#[derive(Debug, Clone)]
+pub(crate) struct PodDeletion {
+    /// Counts the deletions of the weeder, from 1.
+    pub(crate) sequence: u64,
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) result: DeletionResult,
+    /// True when a successor crashed within a minute.
+    pub(crate) useless: bool,
+    /// The result in a sentence for people.
+    pub(crate) message: String,
+    pub(crate) at: UnixTime,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,137 +71,89 @@ pub(crate) enum DeletionResult {
     Refused,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodDeletion {
-    /// Counts the deletions of the weeder, from 1.
-    pub(crate) sequence: u64,
-    pub(crate) pod: Arc<str>,
-    pub(crate) uid: String,
-    pub(crate) owner: Option<ControllerRef>,
-    pub(crate) crash: CrashLoop,
-    pub(crate) result: DeletionResult,
-    /// True when a successor crashed within a minute.
-    pub(crate) useless: bool,
-    /// The result in a sentence for people.
-    pub(crate) message: String,
-    pub(crate) at: UnixTime,
-}
-
 /// A dependant that crashes and is not deleted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct LeftAlone {
-    pub(crate) pod: Arc<str>,
-    pub(crate) uid: String,
-    pub(crate) owner: Option<ControllerRef>,
-    pub(crate) crash: CrashLoop,
+    pub(crate) pod: Arc<Pod>,
     pub(crate) reason: KeepReason,
     pub(crate) at: UnixTime,
 }
 
-/// For a while after a service recovered, a weeder deletes the crash-looping dependants that were there before.
-#[derive(Debug, Clone)]
-pub(crate) struct Weeder {
-    pub(crate) key: NamespacedName,
-    pub(crate) recovery: Recovery,
-    pub(crate) phase: Phase,
-    pub(crate) dependants: Arc<Dependants>,
-    pub(crate) deleted: u64,
-    /// The latest deletions, oldest first.
-    pub(crate) deletions: VecDeque<PodDeletion>,
-    /// The latest pods that were left alone, oldest first.
-    pub(crate) left_alone: VecDeque<LeftAlone>,
-    /// A sentence for people: the current activity, or why the weeder ended.
-    pub(crate) message: String,
-}
-
-// === impl StopReason ===
-
-impl StopReason {
-    pub(crate) const fn sentence(self) -> &'static str {
-        match self {
-            Self::NotReady => "The service is not ready again.",
-            Self::NotConfigured => "The configuration no longer names the service.",
-        }
-    }
-}
-
-// === impl Weeder ===
-
 impl Weeder {
-    pub(crate) fn new(key: NamespacedName, recovery: Recovery, dependants: Arc<Dependants>) -> Self {
-        let from = recovery.deletes_from;
-        let message = format!(
-            "Service {} is ready again. Its dependants are deleted from {from} on.",
-            key.name
-        );
+    pub(crate) const fn new(recovery: Recovery, recent: Vec<UnixTime>) -> Self {
         Self {
-            key,
             recovery,
             phase: Phase::Queued,
-            dependants,
+            recent,
             deleted: 0,
             deletions: VecDeque::new(),
             left_alone: VecDeque::new(),
-            message,
         }
     }
 
-    pub(crate) fn activate(&mut self) {
-        self.phase = Phase::Active;
-        let service = &self.key.name;
-        self.message = match self.recovery.write {
-            Some(_) => format!(
-                "Deletes the dependants that crash and were there before service {service} recovered."
-            ),
-            None => format!(
-                "The API server does not say when service {service} was written. Nothing is deleted, because nothing \
-                 shows which pods were there before."
-            ),
-        };
+    /// The phase that it must have now, if that is another one.
+    pub(crate) fn next_phase(&self, now: UnixTime) -> Option<Phase> {
+        match self.phase {
+            Phase::Queued | Phase::Active if self.recovery.ends_at < now => Some(Phase::Ended),
+            Phase::Queued if self.recovery.deletes_from <= now => Some(Phase::Active),
+            _ => None,
+        }
+    }
+
+    /// The service is not ready again. True if it changed.
+    pub(crate) fn cancel(&mut self, now: UnixTime) -> bool {
+        let was_live = self.is_live();
+        if was_live {
+            self.phase = Phase::Cancelled;
+            self.recovery.ends_at = self.recovery.ends_at.min(now);
+        }
+        was_live
     }
 
     pub(crate) const fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Queued | Phase::Active)
     }
 
-    /// The time that is left.
-    pub(crate) fn remaining(&self, now: UnixTime) -> Duration {
-        match self.is_live() {
-            true => self.recovery.ends_at.since(now),
-            false => Duration::ZERO,
+    pub(crate) fn is_outdated(&self, now: UnixTime) -> bool {
+        !self.is_live() && self.recovery.ends_at.after(KEPT_AFTER_END) < now
+    }
+
+    /// A sentence for people: the current activity, or why the weeder ended.
+    pub(crate) fn message(&self, service: &str) -> String {
+        match self.phase {
+            Phase::Queued => format!(
+                "Service {service} is ready again. Its dependants are deleted from {} on.",
+                self.recovery.deletes_from
+            ),
+            Phase::Active if self.recovery.write.is_none() => format!(
+                "The API server does not say when service {service} was written. Nothing is deleted, because nothing \
+                 shows which pods were there before."
+            ),
+            Phase::Active => format!(
+                "Deletes the dependants that crash and were there before service {service} recovered."
+            ),
+            Phase::Ended => {
+                let plural = if self.deleted == 1 { "" } else { "s" };
+                format!("Its time is over; it deleted {} pod{plural}.", self.deleted)
+            }
+            Phase::Cancelled => "The service is not ready again.".to_owned(),
         }
     }
 
-    pub(crate) fn end(&mut self) {
-        self.phase = Phase::Ended;
-        let pods = if self.deleted == 1 { "pod" } else { "pods" };
-        self.message = format!("Its time is over; it deleted {} {pods}.", self.deleted);
-    }
-
-    pub(crate) fn cancel(&mut self, why: StopReason, now: UnixTime) {
-        self.phase = Phase::Cancelled;
-        self.recovery.ends_at = self.recovery.ends_at.min(now);
-        self.message = why.sentence().to_owned();
-    }
-
-    /// Records the answer to a deletion, or that it was kept back.
+    /// Records the answer to a deletion; in mode observe it was not sent, and that counts as a success.
     pub(crate) fn record(
         &mut self,
-        pod: &Pod,
-        crash: &CrashLoop,
+        pod: &Arc<Pod>,
         answer: Result<(), &RequestFailure>,
-        kept_back: bool,
+        observes: bool,
         now: UnixTime,
     ) {
-        let (service, since) = (&self.key.name, self.recovery.at);
-        let why =
-            format!("{crash} was in CrashLoopBackOff, and service {service} is ready again since {since}.");
         let (result, message) = match answer {
-            Ok(()) if kept_back => (
+            Ok(()) if observes => (
                 DeletionResult::KeptBack,
-                format!("Not deleted, because the mode is observe: {why}"),
+                format!("Not deleted, because the mode is observe: {}.", self.why(pod)),
             ),
-            Ok(()) => (DeletionResult::Deleted, format!("Deleted: {why}")),
+            Ok(()) => (DeletionResult::Deleted, format!("Deleted: {}.", self.why(pod))),
             Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
                 (DeletionResult::Obsolete, format!("Left alone: {failure}."))
             }
@@ -188,71 +163,53 @@ impl Weeder {
             ),
         };
         self.deleted += u64::from(answer.is_ok());
-        let sequence = self.deletions.back().map_or(0, |last| last.sequence) + 1;
-        push(
-            &mut self.deletions,
-            PodDeletion {
-                sequence,
-                pod: pod.key.name.clone(),
-                uid: pod.uid.clone(),
-                owner: pod.owner.clone(),
-                crash: crash.clone(),
-                result,
-                useless: false,
-                message,
-                at: now,
-            },
-        );
+        let deletion = PodDeletion {
+            sequence: self.deletions.back().map_or(0, |last| last.sequence) + 1,
+            pod: pod.clone(),
+            result,
+            useless: false,
+            message,
+            at: now,
+        };
+        push(&mut self.deletions, deletion);
+    }
+
+    /// Why a pod is deleted.
+    fn why(&self, pod: &Pod) -> String {
+        let crash = pod.crash.clone().unwrap_or_default();
+        let since = self.recovery.at;
+        format!("{crash} was in CrashLoopBackOff, and its service is ready again since {since}")
     }
 
     /// Records that a pod is left alone. False if that is known.
-    pub(crate) fn leave_alone(
-        &mut self,
-        pod: &Pod,
-        crash: &CrashLoop,
-        reason: KeepReason,
-        now: UnixTime,
-    ) -> bool {
-        if self.left_alone.iter().any(|left| left.uid == pod.uid) {
-            return false;
+    pub(crate) fn leave_alone(&mut self, pod: &Arc<Pod>, reason: KeepReason, now: UnixTime) -> bool {
+        let is_new = self.left_alone.iter().all(|left| left.pod.uid != pod.uid);
+        if is_new {
+            let pod = pod.clone();
+            push(&mut self.left_alone, LeftAlone { pod, reason, at: now });
         }
-        push(
-            &mut self.left_alone,
-            LeftAlone {
-                pod: pod.key.name.clone(),
-                uid: pod.uid.clone(),
-                owner: pod.owner.clone(),
-                crash: crash.clone(),
-                reason,
-                at: now,
-            },
-        );
-        true
+        is_new
     }
 
     /// A deletion was useless if the pod's controller replaced the deleted pod by this one, and it crashed within a
     /// minute of its creation. True the first time.
     pub(crate) fn judge_by(&mut self, pod: &Pod) -> bool {
-        let (Some(crash), Some(owner), Some(created)) = (pod.crash_loop(), &pod.owner, pod.created) else {
+        let (Some(crash), Some(owner), Some(created)) = (&pod.crash, &pod.owner, pod.created) else {
             return false;
         };
-        let crashed_soon = crash
+        if crash
             .ended_at
-            .is_some_and(|ended_at| ended_at.since(created) <= SUCCESSOR_TIME);
-        let replaced = |deletion: &&mut PodDeletion| {
-            let by_same = deletion.owner.as_ref().is_some_and(|of| of.uid == owner.uid);
-            deletion.result == DeletionResult::Deleted
-                && !deletion.useless
-                && by_same
-                && deletion.uid != pod.uid
-        };
-        match self.deletions.iter_mut().find(replaced) {
-            Some(deletion) if crashed_soon => {
-                deletion.useless = true;
-                true
-            }
-            _ => false,
+            .is_none_or(|ended_at| ended_at.since(created) > SUCCESSOR_TIME)
+        {
+            return false;
         }
+        let replaced = |deletion: &&mut PodDeletion| {
+            let by_same = { deletion.pod.owner.as_ref() }.is_some_and(|of| of.uid == owner.uid);
+            let is_younger = deletion.pod.created < Some(created);
+            deletion.result == DeletionResult::Deleted && !deletion.useless && by_same && is_younger
+        };
+        let deletion = self.deletions.iter_mut().find(replaced);
+        deletion.map(|deletion| deletion.useless = true).is_some()
     }
 }
 
@@ -266,28 +223,23 @@ fn push<T>(entries: &mut VecDeque<T>, entry: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fixtures::{at, crashing, dependants, recovery};
-
-    fn weeder() -> Weeder {
-        let service = NamespacedName::new("shoot", "kube-apiserver");
-        Weeder::new(service, recovery(100, 50), dependants("kube-apiserver"))
-    }
+    use crate::domain::fixtures::{at, crashing, recovery};
 
     #[test]
     fn a_successor_that_crashes_within_a_minute_makes_a_deletion_useless_once() {
-        let mut weeder = weeder();
-        let old = crashing("old", "kcm", 50, 1);
-        let crash = old.crash_loop().unwrap().clone();
-        weeder.record(&old, &crash, Ok(()), false, at(101));
+        let mut weeder = Weeder::new(recovery(100, 50), Vec::new());
+        let old = Arc::new(crashing("old", "kcm", 50, 1));
+        weeder.record(&old, Ok(()), false, at(101));
         let successor = |created: i64, ended: i64| {
             let mut pod = crashing("new", "kcm", created, 2);
             pod.owner.clone_from(&old.owner);
-            pod.crashes[0].ended_at = Some(at(ended));
+            pod.crash.as_mut().unwrap().ended_at = Some(at(ended));
             pod
         };
         let mut other = successor(102, 110);
         other.owner.as_mut().unwrap().uid = "other".to_owned();
         assert!(!weeder.judge_by(&old), "it was deleted itself");
+        assert!(!weeder.judge_by(&successor(50, 60)), "it was there before");
         assert!(!weeder.judge_by(&other), "of another controller");
         assert!(!weeder.judge_by(&successor(102, 163)), "it ran for a minute");
         assert!(weeder.judge_by(&successor(102, 110)));
@@ -297,22 +249,16 @@ mod tests {
 
     #[test]
     fn lists_are_bounded_and_a_pod_is_left_alone_once() {
-        let mut weeder = weeder();
+        let mut weeder = Weeder::new(recovery(100, 50), Vec::new());
         for i in 0..100 {
-            let pod = crashing(&format!("pod-{i}"), "kcm", 200, 1);
-            let crash = pod.crash_loop().unwrap().clone();
-            weeder.record(&pod, &crash, Err(&RequestFailure::Gone), false, at(200));
-            let younger = KeepReason::YoungerThanRecovery;
-            assert!(weeder.leave_alone(&pod, &crash, younger, at(200)));
-            assert!(!weeder.leave_alone(&pod, &crash, younger, at(201)));
+            let pod = Arc::new(crashing(&format!("pod-{i}"), "kcm", 200, 1));
+            weeder.record(&pod, Err(&RequestFailure::Gone), false, at(200));
+            assert!(weeder.leave_alone(&pod, KeepReason::YoungerThanRecovery, at(200)));
+            assert!(!weeder.leave_alone(&pod, KeepReason::YoungerThanRecovery, at(201)));
         }
-        assert_eq!(
-            (weeder.deletions.len(), weeder.left_alone.len()),
-            (KEPT_ENTRIES, KEPT_ENTRIES)
-        );
-        assert_eq!(
-            (weeder.deletions.back().unwrap().sequence, weeder.deleted),
-            (100, 0)
-        );
+        let lengths = (weeder.deletions.len(), weeder.left_alone.len());
+        assert_eq!(lengths, (KEPT_ENTRIES, KEPT_ENTRIES));
+        let last = weeder.deletions.back().unwrap().sequence;
+        assert_eq!((last, weeder.deleted), (100, 0));
     }
 }

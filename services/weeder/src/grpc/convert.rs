@@ -1,6 +1,10 @@
 //! Domain -> proto.
 
+use std::time::Duration;
+
 use prost_types::Timestamp;
+use watchdog_api::unix_time::UnixTime;
+use watchdog_api::weeder::WeederConfig;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration};
@@ -8,32 +12,48 @@ use watchdog_watch_stream::wire::{self, duration};
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::ControllerRef;
 use crate::domain::readiness::ServiceState;
+use crate::domain::recovery::Recovery;
 use crate::domain::rule::KeepReason;
 use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
-use watchdog_api::unix_time::UnixTime;
 
 /// A weeder as the API shows it at `now`.
-pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: UnixTime) -> pb::Weeder {
+pub(crate) fn weeder_message(
+    service: &NamespacedName,
+    weeder: &Weeder,
+    config: &WeederConfig,
+    owner: &str,
+    now: UnixTime,
+) -> pb::Weeder {
     let state = match weeder.phase {
         Phase::Queued => pb::WeederState::Queued,
         Phase::Active => pb::WeederState::Active,
         Phase::Ended => pb::WeederState::Ended,
         Phase::Cancelled => pb::WeederState::Cancelled,
     };
+    let selectors = config.services.get(&*service.name).into_iter().flatten();
+    let recovery = &weeder.recovery;
+    let remaining = match weeder.is_live() {
+        true => recovery.ends_at.since(now),
+        false => Duration::ZERO,
+    };
     pb::Weeder {
-        key: Some(key(&weeder.key)),
+        key: Some(key(service)),
         state: state.into(),
-        started_at: Some(timestamp(weeder.recovery.at)),
-        ends_at: Some(timestamp(weeder.recovery.ends_at)),
-        selectors: weeder.dependants.queries().map(ToString::to_string).collect(),
+        started_at: Some(timestamp(recovery.at)),
+        ends_at: Some(timestamp(recovery.ends_at)),
+        selectors: selectors.map(ToString::to_string).collect(),
         deleted: weeder.deleted,
-        deletions: weeder.deletions.iter().map(|one| deletion(one, weeder)).collect(),
-        message: weeder.message.clone(),
+        deletions: weeder
+            .deletions
+            .iter()
+            .map(|one| deletion(one, recovery))
+            .collect(),
+        message: weeder.message(&service.name),
         owner: owner.to_owned(),
-        remaining: Some(duration(weeder.remaining(now))),
+        remaining: Some(duration(remaining)),
         left_alone: weeder.left_alone.iter().map(left_alone).collect(),
-        first_sight: weeder.recovery.first_sight,
-        deletes_from: Some(timestamp(weeder.recovery.deletes_from)),
+        first_sight: recovery.first_sight,
+        deletes_from: Some(timestamp(recovery.deletes_from)),
     }
 }
 
@@ -57,7 +77,9 @@ pub(crate) fn readiness(
     }
 }
 
-fn deletion(deletion: &PodDeletion, weeder: &Weeder) -> pb::PodDeletion {
+fn deletion(deletion: &PodDeletion, recovery: &Recovery) -> pb::PodDeletion {
+    let pod = &deletion.pod;
+    let crash = pod.crash.clone().unwrap_or_default();
     let result = match deletion.result {
         DeletionResult::Deleted => pb::DeletionResult::Deleted,
         DeletionResult::KeptBack => pb::DeletionResult::KeptBack,
@@ -66,23 +88,24 @@ fn deletion(deletion: &PodDeletion, weeder: &Weeder) -> pb::PodDeletion {
     };
     pb::PodDeletion {
         sequence: deletion.sequence,
-        pod: deletion.pod.to_string(),
-        uid: deletion.uid.clone(),
-        container: deletion.crash.container.clone(),
-        init_container: deletion.crash.init,
-        restart_count: deletion.crash.restarts,
+        pod: pod.key.name.to_string(),
+        uid: pod.uid.clone(),
+        container: crash.container,
+        init_container: crash.init,
+        restart_count: crash.restarts,
         result: result.into(),
         message: deletion.message.clone(),
         at: Some(timestamp(deletion.at)),
-        exit_code: deletion.crash.exit_code,
-        exit_reason: deletion.crash.reason.clone(),
-        service_ready_since: Some(timestamp(weeder.recovery.at)),
+        exit_code: crash.exit_code,
+        exit_reason: crash.reason,
+        service_ready_since: Some(timestamp(recovery.at)),
         useless: deletion.useless,
     }
 }
 
 fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
     let controller = |owner: &ControllerRef| format!("{}/{}", owner.kind, owner.name);
+    let crash = left.pod.crash.clone().unwrap_or_default();
     let reason = match left.reason {
         KeepReason::YoungerThanRecovery => pb::KeepReason::YoungerThanRecovery,
         KeepReason::NoController => pb::KeepReason::NoController,
@@ -91,12 +114,12 @@ fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
         KeepReason::StaticPod => pb::KeepReason::StaticPod,
     };
     pb::LeftAlone {
-        pod: left.pod.to_string(),
-        container: left.crash.container.clone(),
-        controller: left.owner.as_ref().map(controller).unwrap_or_default(),
-        exit_code: left.crash.exit_code,
-        exit_reason: left.crash.reason.clone(),
-        exit_message: left.crash.message.clone(),
+        pod: left.pod.key.name.to_string(),
+        container: crash.container,
+        controller: left.pod.owner.as_ref().map(controller).unwrap_or_default(),
+        exit_code: crash.exit_code,
+        exit_reason: crash.reason,
+        exit_message: crash.message,
         at: Some(timestamp(left.at)),
         reason: reason.into(),
     }
@@ -120,65 +143,60 @@ const fn timestamp(moment: UnixTime) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
     use crate::domain::failure::RequestFailure;
-    use crate::domain::fixtures::{at, crashing, dependants, recovery};
+    use crate::domain::fixtures::{at, config, crashing, recovery};
 
     #[test]
     fn a_weeder_is_shown_completely() {
         let service = NamespacedName::new("shoot", "kube-apiserver");
-        let mut weeder = Weeder::new(service, recovery(100, 50), dependants("kube-apiserver"));
-        weeder.activate();
-        let pod = crashing("kcm", "kcm", 50, 7);
-        let crash = pod.crash_loop().unwrap().clone();
+        let mut weeder = Weeder::new(recovery(100, 50), Vec::new());
+        let shown = |weeder: &Weeder| weeder_message(&service, weeder, &config(), "weeder-0", at(110));
+        weeder.phase = weeder.next_phase(at(100)).unwrap();
+        let pod = Arc::new(crashing("kcm", "kcm", 50, 7));
         let refused = RequestFailure::Forbidden("no".to_owned());
-        weeder.record(&pod, &crash, Err(&refused), false, at(101));
-        weeder.record(&pod, &crash, Ok(()), false, at(102));
+        weeder.record(&pod, Err(&refused), false, at(101));
+        weeder.record(&pod, Ok(()), false, at(102));
         let mut successor = crashing("kcm-2", "kcm", 102, 9);
         successor.owner.clone_from(&pod.owner);
         assert!(weeder.judge_by(&successor));
-        weeder.leave_alone(&successor, &crash, KeepReason::YoungerThanRecovery, at(103));
-        let shown = weeder_message(&weeder, "weeder-0", at(110));
-        assert_eq!(shown.state(), pb::WeederState::Active);
-        assert_eq!(shown.key.unwrap().service, "kube-apiserver");
+        weeder.leave_alone(&Arc::new(successor), KeepReason::YoungerThanRecovery, at(103));
+        let active = shown(&weeder);
+        assert_eq!(active.state(), pb::WeederState::Active);
+        assert_eq!(active.key.unwrap().service, "kube-apiserver");
         let time = |seconds| Some(Timestamp { seconds, nanos: 0 });
-        assert_eq!(shown.started_at, time(100));
-        assert_eq!(shown.deletes_from, shown.started_at);
-        assert_eq!(shown.ends_at, time(400));
-        let remaining = prost_types::Duration {
-            seconds: 290,
-            nanos: 0,
+        assert_eq!((active.started_at, active.ends_at), (time(100), time(400)));
+        assert_eq!(active.deletes_from, time(100));
+        assert_eq!(active.remaining.unwrap().seconds, 290);
+        assert_eq!(active.selectors, ["role in (apiserver,kcm)"]);
+        assert!(!active.first_sight);
+        let [refused, deleted] = &active.deletions[..] else {
+            panic!("{:?}", active.deletions)
         };
-        assert_eq!(shown.remaining, Some(remaining));
-        assert_eq!(shown.selectors, ["role in (apiserver,kcm)"]);
-        assert!(!shown.first_sight);
-        let [refused, deleted] = &shown.deletions[..] else {
-            panic!("{:?}", shown.deletions)
-        };
-        assert_eq!(shown.deleted, 1);
+        assert_eq!(active.deleted, 1);
         assert_eq!(refused.result(), pb::DeletionResult::Refused);
         assert_eq!(deleted.result(), pb::DeletionResult::Deleted);
         assert_eq!((deleted.sequence, deleted.restart_count), (2, 5));
-        assert_eq!(
-            (deleted.exit_code, deleted.exit_reason.as_str()),
-            (Some(1), "Error")
-        );
+        assert_eq!((deleted.exit_code, &*deleted.exit_reason), (Some(1), "Error"));
         assert_eq!(deleted.service_ready_since, time(100));
         assert!(deleted.useless && !refused.useless);
-        let [left] = &shown.left_alone[..] else {
-            panic!("{:?}", shown.left_alone)
+        let [left] = &active.left_alone[..] else {
+            panic!("{:?}", active.left_alone)
         };
         assert_eq!(
-            (left.pod.as_str(), left.controller.as_str()),
+            (&*left.pod, &*left.controller),
             ("kcm-2", "ReplicaSet/kcm-controller")
         );
         assert_eq!(left.reason(), pb::KeepReason::YoungerThanRecovery);
         assert_eq!(
-            (left.exit_code, left.exit_message.as_str()),
+            (left.exit_code, &*left.exit_message),
             (Some(1), "no route to etcd")
         );
-        weeder.end();
-        let ended = weeder_message(&weeder, "weeder-0", at(110));
+        weeder.phase = weeder.next_phase(at(401)).unwrap();
+        let ended = shown(&weeder);
         assert_eq!(ended.remaining.unwrap(), prost_types::Duration::default());
         assert_eq!(ended.message, "Its time is over; it deleted 1 pod.");
     }

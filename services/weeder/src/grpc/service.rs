@@ -9,7 +9,7 @@ use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
 use watchdog_watch_stream::item::NamePair;
-use watchdog_watch_stream::merged::{MergedView, scope};
+use watchdog_watch_stream::merged::{self, MergedView};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 /// The gRPC service of a replica.
@@ -42,16 +42,14 @@ impl WeederService for WeederApi {
         request: Request<pb::WatchEndpointReadinessRequest>,
     ) -> Result<Response<Self::WatchEndpointReadinessStream>, Status> {
         let (_, extensions, request) = request.into_parts();
-        let scope = scope(request.scope)?;
-        let filter = ServiceFilter::read(request.namespace, request.service)?;
-        let stream = self.readiness.watch(
-            &self.streams,
-            "WatchEndpointReadiness",
-            &extensions,
-            scope,
-            move |key| filter.matches(key),
-        )?;
-        Ok(Response::new(stream))
+        let (streams, rpc) = (&self.streams, "WatchEndpointReadiness");
+        let filter = ServiceFilter::read(request.scope, request.namespace, request.service)?;
+        let stream = self
+            .readiness
+            .watch(streams, rpc, &extensions, filter.scope, move |key| {
+                filter.matches(key)
+            });
+        Ok(Response::new(stream?))
     }
 
     async fn list_endpoint_readiness(
@@ -59,19 +57,12 @@ impl WeederService for WeederApi {
         request: Request<pb::ListEndpointReadinessRequest>,
     ) -> Result<Response<pb::ListEndpointReadinessResponse>, Status> {
         let request = request.into_inner();
-        let scope = scope(request.scope)?;
-        let filter = ServiceFilter::read(request.namespace, request.service)?;
-        let page = filter.page(
-            "ListEndpointReadiness",
-            scope,
-            request.page_size,
-            &request.page_token,
-        )?;
+        let filter = ServiceFilter::read(request.scope, request.namespace, request.service)?;
+        let page = filter.page("ListEndpointReadiness", request.page_size, &request.page_token)?;
         let page = self
             .readiness
-            .list(scope, &page, |key, _| filter.matches(key))
-            .await?;
-        Ok(Response::new(page.into()))
+            .list(filter.scope, &page, |key, _| filter.matches(key));
+        Ok(Response::new(page.await?.into()))
     }
 
     async fn watch_weeders(
@@ -79,13 +70,14 @@ impl WeederService for WeederApi {
         request: Request<pb::WatchWeedersRequest>,
     ) -> Result<Response<Self::WatchWeedersStream>, Status> {
         let (_, extensions, request) = request.into_parts();
-        let scope = scope(request.scope)?;
-        let filter = ServiceFilter::read(request.namespace, request.service)?;
-        let matches = move |key: &NamePair| filter.matches(key);
+        let (streams, rpc) = (&self.streams, "WatchWeeders");
+        let filter = ServiceFilter::read(request.scope, request.namespace, request.service)?;
         let stream = self
             .weeders
-            .watch(&self.streams, "WatchWeeders", &extensions, scope, matches)?;
-        Ok(Response::new(stream))
+            .watch(streams, rpc, &extensions, filter.scope, move |key| {
+                filter.matches(key)
+            });
+        Ok(Response::new(stream?))
     }
 
     async fn get_weeder(
@@ -117,37 +109,42 @@ impl WeederService for WeederApi {
         request: Request<pb::ListWeedersRequest>,
     ) -> Result<Response<pb::ListWeedersResponse>, Status> {
         let request = request.into_inner();
-        let scope = scope(request.scope)?;
-        let filter = ServiceFilter::read(request.namespace, request.service)?;
-        let page = filter.page("ListWeeders", scope, request.page_size, &request.page_token)?;
+        let filter = ServiceFilter::read(request.scope, request.namespace, request.service)?;
+        let page = filter.page("ListWeeders", request.page_size, &request.page_token)?;
         let page = self
             .weeders
-            .list(scope, &page, |key, _| filter.matches(key))
-            .await?;
-        Ok(Response::new(page.into()))
+            .list(filter.scope, &page, |key, _| filter.matches(key));
+        Ok(Response::new(page.await?.into()))
     }
 }
 
 /// The services that a request asks for; an empty name stands for all.
 #[derive(Debug)]
 struct ServiceFilter {
+    scope: Scope,
     namespace: String,
     service: String,
 }
 
 impl ServiceFilter {
-    fn read(namespace: String, service: String) -> Result<Self, Status> {
-        if !namespace.is_empty() {
-            check("namespace", "namespace", &namespace)?;
+    fn read(scope: i32, namespace: String, service: String) -> Result<Self, Status> {
+        for (field, kind, name) in [
+            ("namespace", "namespace", &namespace),
+            ("service", "Service", &service),
+        ] {
+            if !name.is_empty() {
+                check(field, kind, name)?;
+            }
         }
-        if !service.is_empty() {
-            check("service", "Service", &service)?;
-        }
-        Ok(Self { namespace, service })
+        Ok(Self {
+            scope: merged::scope(scope)?,
+            namespace,
+            service,
+        })
     }
 
-    fn page(&self, rpc: &str, scope: Scope, size: i32, token: &str) -> Result<PageRequest, Status> {
-        let filter = [rpc, scope.as_str_name(), &self.namespace, &self.service];
+    fn page(&self, rpc: &str, size: i32, token: &str) -> Result<PageRequest, Status> {
+        let filter = [rpc, self.scope.as_str_name(), &self.namespace, &self.service];
         PageRequest::read(size, token, &filter)
     }
 
@@ -179,7 +176,7 @@ mod tests {
     #[test]
     fn filters() {
         let filter =
-            |namespace: &str, service: &str| ServiceFilter::read(namespace.to_owned(), service.to_owned());
+            |namespace: &str, service: &str| ServiceFilter::read(0, namespace.to_owned(), service.to_owned());
         let key = NamePair("shoot--a--b".into(), "etcd".into());
         assert!(filter("", "").unwrap().matches(&key));
         assert!(filter("shoot--a--b", "etcd").unwrap().matches(&key));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use watchdog_kube::leadership::Leadership;
 use watchdog_runtime::metrics::{Collector, Exposition};
 
-use crate::controller::shared::SharedState;
+use crate::controller::state::SharedState;
 use crate::domain::weeder::Phase;
 use crate::metrics::{self, ReadinessLabel, WeederPhase};
 
@@ -17,52 +17,61 @@ pub(crate) struct StateCollector {
 
 impl Collector for StateCollector {
     fn collect(&self, out: &mut Exposition) {
-        let services = self.state.services.snapshot();
-        let ready = services.iter().filter(|(_, state)| state.endpoints.is_ready());
-        let ready = ready.count();
+        let services = self.state.views.services.snapshot();
+        let count_services = |is_ready| {
+            let of = services
+                .iter()
+                .filter(|(_, state)| state.endpoints.is_ready() == is_ready);
+            of.count() as f64
+        };
         let services = [
-            (ReadinessLabel::Ready, ready as f64),
-            (
-                ReadinessLabel::NotReady,
-                services.len().saturating_sub(ready) as f64,
-            ),
+            (ReadinessLabel::Ready, count_services(true)),
+            (ReadinessLabel::NotReady, count_services(false)),
         ];
         out.family(&metrics::SERVICES, services);
-        self.state.read(|state| {
-            let weeders = [
-                (WeederPhase::Queued, state.count(Phase::Queued) as f64),
-                (WeederPhase::Active, state.count(Phase::Active) as f64),
-            ];
-            out.family(&metrics::WEEDERS, weeders);
-            // A standby leaves all decisions to the leader.
-            let pending = match self.leadership.is_leader() {
-                true => state.pending_deletions(),
-                false => 0,
-            };
-            out.family(&metrics::PENDING, [((), pending as f64)]);
-            out.family(&metrics::CRASHING, [((), state.crashing_pods() as f64)]);
-        });
+        let weeders = self.state.views.weeders.snapshot();
+        let count_weeders = |phase| weeders.iter().filter(|(_, weeder)| weeder.phase == phase).count() as f64;
+        let weeders = [
+            (WeederPhase::Queued, count_weeders(Phase::Queued)),
+            (WeederPhase::Active, count_weeders(Phase::Active)),
+        ];
+        out.family(&metrics::WEEDERS, weeders);
+        let (state, now) = (self.state.lock(), self.state.now());
+        // A standby leaves all decisions to the leader.
+        let pending = match self.leadership.is_leader() {
+            true => state.pending_deletions(now),
+            false => 0,
+        };
+        out.family(&metrics::PENDING, [((), pending as f64)]);
+        out.family(&metrics::CRASHING, [((), state.crashing_pods() as f64)]);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use watchdog_runtime::clock::Clock;
-
     use super::*;
+    use crate::cluster::watches::Update;
     use crate::domain::fixtures::{config, crashing, slice};
     use crate::domain::namespaced_name::NamespacedName;
 
     #[tokio::test]
     async fn counts_what_there_is() {
-        let state = Arc::new(SharedState::new(&config(), Clock::start()));
-        for (namespace, ready) in [("a", true), ("b", true), ("c", false)] {
-            let mut slice = slice("etcd", ready, 0, 1);
+        let state = Arc::new(SharedState::new(Arc::new(config())));
+        let now = state.now().0 / 1_000_000;
+        for (namespace, ready) in [("shoot", true), ("b", true), ("c", false)] {
+            let mut slice = slice("etcd", ready, now, 2);
             slice.key = NamespacedName::new(namespace, "etcd-1");
-            state.update(|state, now| {
-                state.slice_applied(slice, now);
-                state.pod_applied(crashing("pod", "apiserver", 0, 1), now);
-            });
+            state
+                .lock()
+                .slices_updated(None, Update::Applied(slice), state.now());
+        }
+        let selector = &config().services["etcd"][0];
+        for pod in [
+            crashing("old", "apiserver", 0, 1),
+            crashing("new", "apiserver", now + 5, 3),
+        ] {
+            let crashes = Update::Applied(pod);
+            state.lock().pods_updated(selector, crashes, state.now());
         }
         let text = |leadership: Leadership| {
             let mut out = Exposition::default();
@@ -77,7 +86,7 @@ mod tests {
             "watchdog_weeders{state=\"queued\"} 0",
             "watchdog_weeders{state=\"active\"} 2",
             "watchdog_weeder_pending_deletions 1",
-            "watchdog_weeder_crashing_pods 1",
+            "watchdog_weeder_crashing_pods 2",
         ] {
             assert!(leader.lines().any(|l| l == line), "{line} is not in\n{leader}");
         }

@@ -11,7 +11,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use watchdog_api::names::LAST_CHANGE_ANNOTATION;
-use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::args::LogFormat;
@@ -162,10 +161,11 @@ impl Seed {
         });
     }
 
-    /// Waits until a new object is younger than all that there are, also by times in whole seconds.
+    /// Waits until what is written from now on is younger than all that there is, whatever the revisions say: times are
+    /// whole seconds, and API servers may differ by one.
     pub async fn next_second(&self) {
-        let now = Timestamp::now().as_second();
-        eventually("a second passes", || Timestamp::now().as_second() > now).await;
+        let later = Timestamp::now().as_second() + 1;
+        eventually("two seconds begin", || Timestamp::now().as_second() > later).await;
     }
 
     /// Creates or replaces an Endpoints.
@@ -338,34 +338,9 @@ impl Weeder {
     }
 
     pub async fn list(&self) -> Vec<pb::Weeder> {
-        self.list_in(Scope::Unspecified).await
-    }
-
-    pub async fn list_in(&self, scope: Scope) -> Vec<pb::Weeder> {
-        let request = pb::ListWeedersRequest {
-            scope: scope.into(),
-            ..Default::default()
-        };
+        let request = pb::ListWeedersRequest::default();
         let answer = self.client.clone().list_weeders(request).await.unwrap();
         answer.into_inner().weeders
-    }
-
-    /// All weeders, in pages of this size.
-    pub async fn pages(&self, page_size: i32) -> Vec<pb::ListWeedersResponse> {
-        let mut request = pb::ListWeedersRequest {
-            page_size,
-            ..Default::default()
-        };
-        let mut pages = Vec::new();
-        loop {
-            let page = self.client.clone().list_weeders(request.clone()).await;
-            let page = page.unwrap().into_inner();
-            request.page_token.clone_from(&page.next_page_token);
-            pages.push(page);
-            if request.page_token.is_empty() {
-                return pages;
-            }
-        }
     }
 
     /// The weeder of a service.

@@ -20,3 +20,4 @@ mod drop_in;
 mod fixture;
 mod lease_lists;
 mod scripted_nodes;
+mod weeder;

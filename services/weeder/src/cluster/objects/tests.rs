@@ -1,4 +1,6 @@
 use serde_json::{Value, json};
+use watchdog_api::config::UnknownFields;
+use watchdog_api::selector::SelectorExt;
 
 use super::*;
 
@@ -42,7 +44,7 @@ fn waiting(name: &str, reason: &str) -> Value {
 #[test]
 fn pods() {
     let crashing = pod(json!({"containerStatuses": [waiting("main", "CrashLoopBackOff")]}));
-    let crash = crashing.crash_loop().unwrap();
+    let crash = crashing.crash.unwrap();
     assert_eq!(
         (crash.container.as_str(), crash.init, crash.restarts),
         ("main", false, 4)
@@ -58,7 +60,7 @@ fn pods() {
         "initContainerStatuses": [waiting("setup", "CrashLoopBackOff")],
         "containerStatuses": [waiting("main", "PodInitializing")],
     }));
-    assert!(init.crash_loop().unwrap().init);
+    assert!(init.crash.unwrap().init);
     let running = json!({"name": "main", "restartCount": 4, "state": {"running": {}}, "lastState": {}});
     for well in [
         json!({"containerStatuses": [running]}),
@@ -68,28 +70,26 @@ fn pods() {
         json!({}),
         json!({"containerStatuses": [{"name": "main", "restartCount": "many"}]}),
     ] {
-        assert_eq!(pod(well.clone()).crash_loop(), None, "{well}");
+        assert_eq!(pod(well.clone()).crash, None, "{well}");
     }
 }
 
 #[test]
-fn deletion_is_seen_whatever_else_is_wrong() {
-    let object =
-        json!({"metadata": {"name": "a", "namespace": "b", "uid": "c", "deletionTimestamp": "soon"}});
-    assert!(
-        serde_json::from_value::<PodObject>(object)
-            .unwrap()
-            .into_pod()
-            .unwrap()
-            .deleting
-    );
-    let broken = json!({"metadata": {"name": "a", "namespace": "b", "labels": [1]}, "status": 5});
-    assert!(
-        serde_json::from_value::<PodObject>(broken)
-            .unwrap()
-            .into_pod()
-            .is_none()
-    );
+fn a_pod_that_is_only_half_understood_does_not_exist() {
+    let read = |metadata: Value| {
+        let object = json!({"metadata": metadata, "status": 5});
+        serde_json::from_value::<PodObject>(object).unwrap().into_pod()
+    };
+    let pod =
+        read(json!({"name": "a", "namespace": "b", "uid": "c", "deletionTimestamp": "2026-11-21T07:00:00Z"}));
+    assert!(pod.unwrap().deleting);
+    for broken in [
+        json!({"name": "a", "namespace": "b", "uid": "c", "labels": [1]}),
+        json!({"name": "a", "namespace": "b", "uid": "c", "deletionTimestamp": "soon"}),
+        json!({"name": "a", "namespace": "b"}),
+    ] {
+        assert_eq!(read(broken.clone()), None, "{broken}");
+    }
 }
 
 fn slice(endpoints: Value) -> Slice {
@@ -182,8 +182,98 @@ fn when_a_slice_was_written_and_why() {
     for silent in [
         json!({}),
         json!({"annotations": null, "managedFields": null}),
-        json!({"annotations": {LAST_CHANGE_ANNOTATION: "yesterday"}, "managedFields": [{"time": "yesterday"}]}),
+        json!({"annotations": {LAST_CHANGE_ANNOTATION: "yesterday"}, "managedFields": [{"manager": "m"}]}),
     ] {
         assert_eq!(read(silent.clone()), (None, None), "{silent}");
     }
+}
+
+/// The documents of a file from public reports.
+fn reported<T: serde::de::DeserializeOwned>(file: &str) -> Vec<T> {
+    let documents = file.split("\n---\n");
+    documents
+        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .collect()
+}
+
+#[test]
+fn slices_from_public_reports() {
+    let slices = reported::<SliceObject>(include_str!("reports/slices.yaml"));
+    let slices: Vec<_> = slices.into_iter().filter_map(SliceObject::into_slice).collect();
+    let endpoints = |name: &str| {
+        let slice = slices.iter().find(|slice| *slice.key.name == *name).unwrap();
+        (
+            slice.service.as_deref(),
+            slice.endpoints.ready,
+            slice.endpoints.total,
+        )
+    };
+    let (api_server, etcd) = (Some("kube-apiserver"), Some("etcd-main-client"));
+    assert_eq!(endpoints("kube-apiserver-none"), (api_server, 1, 1));
+    assert_eq!(endpoints("kube-apiserver-null"), (api_server, 2, 2));
+    assert_eq!(
+        endpoints("etcd-main-client-pub"),
+        (etcd, 0, 1),
+        "publishNotReadyAddresses"
+    );
+    assert_eq!(
+        endpoints("kube-apiserver-term"),
+        (api_server, 0, 1),
+        "terminating"
+    );
+    assert_eq!(endpoints("kube-apiserver-v4"), (api_server, 1, 1));
+    assert_eq!(
+        endpoints("kube-apiserver-v6"),
+        (api_server, 0, 1),
+        "the other family is behind"
+    );
+    assert_eq!(endpoints("kube-apiserver-empty"), (api_server, 0, 0));
+    assert_eq!(endpoints("external"), (None, 1, 1), "it belongs to no service");
+    assert_eq!(slices.len(), 8);
+}
+
+#[test]
+fn pods_from_public_reports() {
+    let file = include_str!("reports/pods.yaml").replace("metadata:\n", "metadata:\n  uid: one\n");
+    let pods = reported::<PodObject>(&file);
+    let pods: Vec<_> = pods.into_iter().filter_map(PodObject::into_pod).collect();
+    let [extension, with_sidecar] = &pods[..] else {
+        panic!("{pods:?}")
+    };
+    // As gardenlet writes it.
+    let file = b"
+servicesAndDependantSelectors:
+  kube-apiserver:
+    podSelectors:
+    - matchExpressions:
+      - {key: gardener.cloud/role, operator: In, values: [controlplane]}
+      - {key: role, operator: NotIn, values: [main, apiserver]}
+";
+    let parsed = watchdog_api::weeder::parse(file, UnknownFields::Refused).unwrap();
+    let selector = &parsed.config.services["kube-apiserver"][0];
+    assert!(
+        extension.is_crashing() && !selector.matches(&extension.labels),
+        "it is no dependant"
+    );
+    assert!(with_sidecar.is_crashing() && selector.matches(&with_sidecar.labels));
+    let crash = with_sidecar.crash.as_ref().unwrap();
+    assert_eq!(
+        (&*crash.container, crash.init, crash.restarts),
+        ("proxy", true, 4)
+    );
+    assert_eq!((crash.exit_code, crash.ended_at), (Some(1), None));
+}
+
+#[test]
+fn an_endpoint_that_terminates_is_ready_only_where_the_service_says_so() {
+    // By the API's documents "ready" is never true for one that terminates, unless the Service publishes addresses that
+    // are not ready; then "serving" has the readiness of the pod.
+    let endpoint = |ready: bool, serving: bool| {
+        let conditions = json!({"ready": ready, "serving": serving, "terminating": true});
+        slice(json!([{"addresses": ["::1"], "conditions": conditions}]))
+            .endpoints
+            .is_ready()
+    };
+    assert!(endpoint(true, true));
+    assert!(!endpoint(true, false) && !endpoint(false, true) && !endpoint(false, false));
 }

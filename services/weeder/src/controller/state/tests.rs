@@ -1,6 +1,27 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use watchdog_api::config::UnknownFields;
+
 use super::*;
-use crate::domain::fixtures::{at, config, crashing, running, slice};
+use crate::domain::fixtures::{at, config, crashing, slice};
+use crate::domain::readiness::Endpoints;
+use crate::domain::rule::KeepReason;
 use crate::domain::weeder::DeletionResult;
+
+fn new(config: WeederConfig) -> WeederState {
+    let views = Views {
+        services: StateStore::new(),
+        weeders: StateStore::new(),
+        queue: Arc::default(),
+    };
+    WeederState::new(Arc::new(config), views)
+}
+
+fn etcd() -> NamespacedName {
+    NamespacedName::new("shoot", "etcd")
+}
 
 /// Moves a pod or slice into another namespace.
 macro_rules! in_shoot {
@@ -11,86 +32,117 @@ macro_rules! in_shoot {
     }};
 }
 
-fn etcd() -> NamespacedName {
-    NamespacedName::new("shoot", "etcd")
+impl WeederState {
+    fn slice(&mut self, slice: Slice, now: i64) {
+        self.slices_updated(None, Update::Applied(slice), at(now));
+    }
+
+    fn list(&mut self, slices: Vec<Slice>, now: i64) {
+        self.slices_updated(None, Update::Listed(slices), at(now));
+    }
+
+    /// A pod in the watch with the one selector of kube-apiserver, which sees that of etcd, too.
+    fn pod(&mut self, update: Update<Pod>, now: i64) {
+        let selector = config().services["kube-apiserver"][0].clone();
+        self.pods_updated(&selector, update, at(now));
+    }
+
+    fn crash(&mut self, pod: Pod, now: i64) {
+        self.pod(Update::Applied(pod), now);
+    }
+
+    /// The names of the pods that are deleted.
+    fn delete_all(&mut self, now: i64) -> Vec<String> {
+        let namespaces: BTreeSet<_> = self.pods.keys().map(|key| key.namespace.clone()).collect();
+        let mut deleted = Vec::new();
+        for namespace in namespaces {
+            while let Some(deletion) = self.take(&namespace, at(now)) {
+                self.answered(&deletion, Ok(()), false, at(now));
+                deleted.push(deletion.pod.key.name.to_string());
+            }
+        }
+        deleted
+    }
+
+    /// True if, after the tick at that time, a pod must be deleted.
+    fn is_due(&mut self, now: i64) -> bool {
+        self.tick(at(now));
+        self.due("shoot", at(now)).is_some()
+    }
+
+    fn weeder(&self) -> Arc<Weeder> {
+        self.views.weeders.get(&etcd()).unwrap()
+    }
+
+    fn is_ready(&self, service: &str) -> Option<bool> {
+        let state = self.views.services.get(&NamespacedName::new("shoot", service))?;
+        Some(state.endpoints.is_ready())
+    }
 }
 
 /// A state in which etcd is not ready and this pod crashes, which was created in second 1.
 fn waiting_for_etcd() -> WeederState {
-    let mut state = WeederState::new(&config());
-    state.slices_listed(None, vec![slice("etcd", false, 1, 5)], at(10));
-    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 6), at(10));
+    let mut state = new(config());
+    state.list(vec![slice("etcd", false, 1, 5)], 10);
+    state.crash(crashing("kube-apiserver", "apiserver", 1, 6), 10);
     state
 }
 
-/// The names of the pods that the state gives for deletion, and that are deleted.
-fn delete_all(state: &mut WeederState, now: i64) -> Vec<String> {
-    let mut deleted = Vec::new();
-    while let Some(deletion) = state.next(at(now)) {
-        state.answered(&deletion, Ok(()), false, at(now));
-        deleted.push(deletion.pod.key.name.to_string());
-    }
-    deleted
-}
-
-fn weeder(state: &WeederState) -> &Weeder {
-    &state.weeders[&etcd()].weeder
+/// The same after etcd has recovered in second 100.
+fn recovered() -> WeederState {
+    let mut state = waiting_for_etcd();
+    assert_eq!(state.delete_all(50), [""; 0]);
+    state.slice(slice("etcd", true, 100, 50), 100);
+    assert_eq!(state.weeder().phase, Phase::Active);
+    state
 }
 
 #[test]
 fn a_recovery_deletes_what_crashes_since_before_and_leaves_its_successor_alone() {
-    let mut state = waiting_for_etcd();
-    assert_eq!(delete_all(&mut state, 50), [""; 0]);
-    state.slice_applied(slice("etcd", true, 100, 50), at(100));
-    assert_eq!(weeder(&state).phase, Phase::Active);
-    assert_eq!(delete_all(&mut state, 100), ["kube-apiserver"]);
+    let mut state = recovered();
+    assert_eq!(state.delete_all(100), ["kube-apiserver"]);
     let mut successor = crashing("kube-apiserver-2", "apiserver", 101, 60);
     successor.owner = crashing("kube-apiserver", "apiserver", 1, 6).owner;
-    state.pod_applied(successor, at(120));
-    assert_eq!(delete_all(&mut state, 120), [""; 0]);
-    let findings = state.take_findings();
-    assert!(matches!(
-        &findings[..],
-        [
-            Finding::Useless(..),
-            Finding::LeftAlone(_, _, KeepReason::YoungerThanRecovery)
-        ]
-    ));
-    assert!(weeder(&state).deletions[0].useless);
-    assert_eq!(weeder(&state).left_alone.len(), 1);
+    state.crash(successor, 120);
+    assert_eq!(state.delete_all(120), [""; 0]);
+    state.review("shoot", at(120));
+    let reasons: Vec<_> = state.take_notices().iter().map(|notice| notice.reason).collect();
+    assert_eq!(reasons, ["CrashesAlthoughServiceIsReady"]);
+    assert!(state.weeder().deletions[0].useless);
+    assert_eq!(
+        state.weeder().left_alone[0].reason,
+        KeepReason::YoungerThanRecovery
+    );
     // One that was there before and crashes only now is deleted, too.
-    state.pod_applied(crashing("late", "apiserver", 1, 70), at(130));
-    assert_eq!(delete_all(&mut state, 130), ["late"]);
+    state.crash(crashing("late", "apiserver", 1, 70), 130);
+    assert_eq!(state.delete_all(130), ["late"]);
 }
 
 #[test]
 fn a_recovery_ends_by_time_or_when_its_service_is_not_ready_again() {
-    let mut state = waiting_for_etcd();
-    state.slice_applied(slice("etcd", true, 100, 50), at(100));
-    state.advance(at(400));
-    assert_eq!(weeder(&state).phase, Phase::Active, "its last instant");
-    assert!(state.next_weeder_due().unwrap() > at(400));
-    state.advance(at(401));
-    assert_eq!(weeder(&state).phase, Phase::Ended);
-    assert_eq!(delete_all(&mut state, 401), [""; 0]);
-    state.advance(at(461));
-    assert!(state.weeders.is_empty());
+    let mut state = recovered();
+    assert!(state.is_due(400), "its last instant");
+    assert!(!state.is_due(401));
+    assert_eq!(state.weeder().phase, Phase::Ended);
+    assert_eq!(state.delete_all(401), [""; 0]);
+    state.tick(at(461));
+    assert_eq!(state.views.weeders.keys(), []);
 
-    state.slice_applied(slice("etcd", false, 500, 60), at(500));
-    state.slice_applied(slice("etcd", true, 510, 61), at(510));
-    state.slice_applied(slice("etcd", false, 511, 62), at(511));
-    assert_eq!(weeder(&state).phase, Phase::Cancelled);
-    assert_eq!(delete_all(&mut state, 511), [""; 0]);
+    for (second, ready) in [(500, false), (510, true), (511, false)] {
+        state.slice(slice("etcd", ready, second, 60), second);
+    }
+    assert_eq!(state.weeder().phase, Phase::Cancelled);
+    assert_eq!(state.delete_all(511), [""; 0]);
 }
 
 #[test]
 fn who_gains_the_lead_acts_on_every_recovery_that_is_young() {
-    let mut state = waiting_for_etcd();
     // Nobody leads, so nobody takes anything.
-    state.slice_applied(slice("etcd", true, 100, 50), at(100));
-    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 70), at(110));
-    assert_eq!(delete_all(&mut state, 115), ["kube-apiserver"]);
-    assert_eq!(delete_all(&mut state, 116), [""; 0]);
+    let mut state = recovered();
+    state.crash(crashing("kube-apiserver", "apiserver", 1, 70), 110);
+    assert!(state.is_due(115));
+    assert_eq!(state.delete_all(115), ["kube-apiserver"]);
+    assert!(!state.is_due(116));
 }
 
 /// The slices and pods of 50 shoots, whose etcd recovered in seconds 100 to 149 and whose kube-apiserver crashes.
@@ -108,39 +160,29 @@ fn fifty_shoots() -> (Vec<Slice>, Vec<Pod>) {
 
 /// The pods that a process deletes which starts then and finds this.
 fn started(slices: &[Slice], pods: &[Pod], now: i64) -> Vec<String> {
-    let mut state = WeederState::new(&config());
-    for pod in pods {
-        state.pod_applied(pod.clone(), at(now));
-    }
-    state.slices_listed(None, slices.to_vec(), at(now));
-    delete_all(&mut state, now)
+    let mut state = new(config());
+    state.pod(Update::Listed(pods.to_vec()), now);
+    state.list(slices.to_vec(), now);
+    state.delete_all(now)
 }
 
 #[test]
 fn services_that_recovered_while_no_weeder_ran_are_weeded_at_once_and_once() {
     let (slices, pods) = fifty_shoots();
     assert_eq!(started(&slices, &pods, 150).len(), 50);
-    let successors: Vec<Pod> = pods
-        .iter()
-        .map(|pod| {
-            in_shoot!(
-                pod.key.namespace.clone(),
-                crashing("kube-apiserver-2", "apiserver", 150, 2_000)
-            )
-        })
-        .collect();
+    let successor = |pod: &Pod| {
+        let successor = crashing("kube-apiserver-2", "apiserver", 150, 2_000);
+        in_shoot!(pod.key.namespace.clone(), successor)
+    };
+    let successors: Vec<Pod> = pods.iter().map(successor).collect();
     assert_eq!(started(&slices, &successors, 170), [""; 0], "started again");
-    assert_eq!(
-        started(&slices, &pods, 420).len(),
-        30,
-        "20 recovered too long ago"
-    );
+    let late = started(&slices, &pods, 420);
+    assert_eq!(late.len(), 30, "20 recovered too long ago");
 }
 
 #[test]
 fn a_pod_that_crashes_for_its_own_reasons_is_deleted_once_for_each_change_of_the_slices_over_ten_starts() {
-    let mut created = 1;
-    let mut deleted = 0;
+    let (mut created, mut deleted) = (1, 0);
     for start in 0..10 {
         // The slice changes before every fifth start.
         let changed = 100 + start / 5 * 200;
@@ -155,140 +197,162 @@ fn a_pod_that_crashes_for_its_own_reasons_is_deleted_once_for_each_change_of_the
 }
 
 #[test]
-fn a_service_without_a_date_that_was_found_ready_has_no_recovery() {
-    let undated = Slice {
-        triggered: None,
-        ..slice("etcd", true, 100, 7)
-    };
-    let pod = crashing("kube-apiserver", "apiserver", 1, 1_000);
-    assert_eq!(started(&[undated], &[pod], 110), [""; 0]);
-}
-
-#[test]
 fn ready_for_and_a_fourth_recovery_in_a_minute_wait() {
-    let mut config = config();
-    config.ready_for = Duration::from_secs(5);
     let mut state = waiting_for_etcd();
-    state.reconfigure(&config, at(20));
+    let ready_for = WeederConfig {
+        ready_for: Duration::from_secs(5),
+        ..config()
+    };
+    state.config = Arc::new(ready_for);
     for (i, second) in [100, 110, 120, 130].into_iter().enumerate() {
-        state.slice_applied(slice("etcd", false, second - 5, 50), at(second - 5));
-        state.slice_applied(slice("etcd", true, second, 50), at(second));
-        assert_eq!(weeder(&state).phase, Phase::Queued);
-        state.advance(at(second + 4));
-        assert_eq!(weeder(&state).phase, Phase::Queued);
-        state.advance(at(second + 5));
+        state.slice(slice("etcd", false, second - 5, 50), second - 5);
+        state.slice(slice("etcd", true, second, 50), second);
+        state.tick(at(second + 4));
+        assert_eq!(state.weeder().phase, Phase::Queued);
+        state.tick(at(second + 5));
         let wanted = if i < 3 { Phase::Active } else { Phase::Queued };
-        assert_eq!(weeder(&state).phase, wanted, "recovery {i}");
+        assert_eq!(state.weeder().phase, wanted, "recovery {i}");
     }
-    assert!(
-        state
-            .take_findings()
-            .iter()
-            .any(|finding| matches!(finding, Finding::HeldBack(_)))
-    );
-    assert_eq!(weeder(&state).recovery.deletes_from, at(165));
-    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 70), at(140));
-    assert_eq!(delete_all(&mut state, 164), [""; 0]);
-    state.advance(at(165));
-    assert_eq!(delete_all(&mut state, 165), ["kube-apiserver"]);
+    let reasons: Vec<_> = state.take_notices().iter().map(|notice| notice.reason).collect();
+    assert_eq!(reasons, ["ServiceFlapping"]);
+    assert_eq!(state.weeder().recovery.deletes_from, at(165));
+    assert!(!state.is_due(164) && state.is_due(165));
+    assert_eq!(state.delete_all(165), ["kube-apiserver"]);
 }
 
 #[test]
 fn answers_decide_when_a_pod_is_tried_again() {
-    let begin = || {
-        let mut state = waiting_for_etcd();
-        state.slice_applied(slice("etcd", true, 100, 50), at(100));
-        let deletion = state.next(at(100)).unwrap();
-        assert_eq!(state.pending_deletions(), 1);
-        assert!(state.is_current(&deletion, at(100)));
-        (state, deletion)
-    };
-    let (mut state, deletion) = begin();
-    state.put_back(&deletion, at(100));
-    assert_eq!(state.next_due(), Some(at(100).after(LEAD_PAUSE)));
-    for (failure, again) in [
-        (RequestFailure::Failed("cut".to_owned()), Some(101)),
-        (RequestFailure::Changed, Some(101)),
-        (RequestFailure::Forbidden("no".to_owned()), Some(110)),
-        (RequestFailure::Throttled(Some(Duration::from_secs(7))), Some(107)),
-        (RequestFailure::Gone, None),
-    ] {
-        let (mut state, deletion) = begin();
-        state.answered(&deletion, Err(&failure), false, at(100));
-        assert_eq!(state.next_due(), again.map(at), "{failure}");
-        let wanted = match failure {
-            RequestFailure::Gone | RequestFailure::Changed => DeletionResult::Obsolete,
-            _ => DeletionResult::Refused,
-        };
-        assert_eq!(weeder(&state).deletions[0].result, wanted);
-    }
-    // A refusal for being asked too often is one for all.
-    let (mut state, deletion) = begin();
-    state.pod_applied(crashing("another", "apiserver", 1, 8), at(100));
     let throttled = RequestFailure::Throttled(Some(Duration::from_secs(7)));
-    state.answered(&deletion, Err(&throttled), false, at(100));
-    assert!(state.next(at(106)).is_none());
-    assert_eq!(delete_all(&mut state, 107).len(), 2);
-    // A newer state of the pod is decided anew.
-    let (mut state, deletion) = begin();
-    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 80), at(101));
-    assert!(!state.is_current(&deletion, at(101)));
-    state.put_back(&deletion, at(101));
-    assert_eq!(state.next(at(102)).unwrap().pod.resource_version, "80");
+    for (failure, again, result) in [
+        (
+            RequestFailure::Failed("cut".to_owned()),
+            Some(101),
+            DeletionResult::Refused,
+        ),
+        (
+            RequestFailure::Forbidden("no".to_owned()),
+            Some(101),
+            DeletionResult::Refused,
+        ),
+        (RequestFailure::Changed, Some(101), DeletionResult::Obsolete),
+        (throttled, Some(107), DeletionResult::Refused),
+        (RequestFailure::Gone, None, DeletionResult::Obsolete),
+    ] {
+        let mut state = recovered();
+        let deletion = state.take("shoot", at(100)).unwrap();
+        assert!(state.due("shoot", at(100)).is_none(), "it is under way");
+        // A refusal for being asked too often is one for all.
+        state.crash(crashing("another", "apiserver", 1, 8), 100);
+        state.answered(&deletion, Err(&failure), false, at(100));
+        assert_eq!(state.weeder().deletions[0].result, result);
+        let is_throttled = matches!(failure, RequestFailure::Throttled(_));
+        let names = if is_throttled { &[][..] } else { &["another"] };
+        assert_eq!(state.delete_all(100), *names, "{failure}");
+        let first_due = (100..200).find(|second| {
+            let due = state.due("shoot", at(*second));
+            due.is_some()
+        });
+        assert_eq!(first_due, again, "{failure}");
+    }
 }
 
 #[test]
-fn a_deleted_pod_is_not_asked_for_again_and_one_kept_back_is_for_the_next_recovery() {
-    let mut state = waiting_for_etcd();
-    state.slice_applied(slice("etcd", true, 100, 50), at(100));
-    let deletion = state.next(at(100)).unwrap();
+fn a_pod_kept_back_in_mode_observe_is_looked_at_again_for_the_next_recovery() {
+    let mut state = recovered();
+    let deletion = state.take("shoot", at(100)).unwrap();
     state.answered(&deletion, Ok(()), true, at(100));
-    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 80), at(101));
-    assert!(state.next(at(101)).is_none(), "the mode is observe");
-    state.slice_applied(slice("etcd", false, 110, 90), at(110));
-    state.slice_applied(slice("etcd", true, 120, 91), at(120));
-    let deletion = state.next(at(120)).unwrap();
-    state.answered(&deletion, Ok(()), false, at(120));
-    state.pod_applied(crashing("kube-apiserver", "apiserver", 1, 95), at(121));
-    assert!(state.next(at(130)).is_none());
+    state.crash(crashing("kube-apiserver", "apiserver", 1, 80), 101);
+    assert!(state.due("shoot", at(101)).is_none());
+    state.slice(slice("etcd", false, 110, 90), 110);
+    state.slice(slice("etcd", true, 120, 91), 120);
+    assert_eq!(state.delete_all(120), ["kube-apiserver"]);
 }
 
 #[test]
-fn pods_that_run_or_are_gone_are_forgotten() {
-    let mut state = waiting_for_etcd();
-    let pod = crashing("kube-apiserver", "apiserver", 1, 6);
-    let query = PodQuery::Labels("role in (apiserver)".into());
-    let other = PodQuery::Labels("role in (other)".into());
-    state.pod_removed(&pod.key, &other);
-    state.pods_synced(&other, &BTreeSet::new());
+fn pods_that_are_gone_are_forgotten_by_the_watch_that_sees_them() {
+    let mut state = recovered();
+    let key = crashing("kube-apiserver", "apiserver", 1, 6).key;
+    let file = b"servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {role: other}}]}}";
+    let parsed = watchdog_api::weeder::parse(file, UnknownFields::Refused);
+    let other = parsed.unwrap().config.services["etcd"][0].clone();
+    state.pods_updated(&other, Update::Removed(key.clone()), at(101));
+    state.pods_updated(&other, Update::Listed(Vec::new()), at(101));
     assert_eq!(state.crashing_pods(), 1, "it is gone from another watch");
-    state.pods_synced(&query, &BTreeSet::from([pod.key.clone()]));
+    let pod = crashing("kube-apiserver", "apiserver", 1, 6);
+    state.pod(Update::Listed(vec![pod.clone()]), 102);
     assert_eq!(state.crashing_pods(), 1);
-    state.pods_synced(&query, &BTreeSet::new());
+    state.pod(Update::Listed(Vec::new()), 103);
     assert_eq!(state.crashing_pods(), 0);
-    state.pod_applied(pod.clone(), at(11));
-    state.pod_removed(&pod.key, &query);
+    state.crash(pod, 104);
+    state.pod(Update::Removed(key), 105);
     assert_eq!(state.crashing_pods(), 0);
-    state.pod_applied(pod.clone(), at(12));
-    state.pod_applied(running(pod), at(13));
-    state.pod_applied(crashing("stranger", "other", 1, 7), at(14));
-    assert_eq!((state.crashing_pods(), state.pending_deletions()), (0, 0));
 }
 
 #[test]
-fn a_service_that_the_configuration_drops_is_forgotten() {
-    let mut state = waiting_for_etcd();
-    state.slice_applied(slice("etcd", true, 100, 50), at(100));
-    let mut narrow = config();
-    narrow.services.remove("etcd");
-    state.reconfigure(&narrow, at(101));
-    assert_eq!(weeder(&state).phase, Phase::Cancelled);
-    assert!(!state.has_service(&etcd()));
-    assert_eq!(delete_all(&mut state, 101), [""; 0]);
-    let watched: Vec<_> = state.watched_services.borrow().iter().cloned().collect();
-    assert_eq!(watched, ["kube-apiserver".into()]);
-    state.reconfigure(&config(), at(102));
-    // Named again, it is found ready: its slices say since when.
-    state.slices_listed(None, vec![slice("etcd", true, 100, 50)], at(103));
-    assert_eq!(delete_all(&mut state, 103), ["kube-apiserver"]);
+fn slices_move_are_renamed_and_vanish() {
+    let named = |name: &str, service: &str| Slice {
+        key: NamespacedName::new("shoot", name),
+        ..slice(service, true, 1, 5)
+    };
+    let mut state = new(config());
+    state.slice(named("a", "etcd"), 1);
+    state.slice(named("a", "kube-apiserver"), 2);
+    assert_eq!(
+        (state.is_ready("etcd"), state.is_ready("kube-apiserver")),
+        (None, Some(true))
+    );
+    // The slice of a service gets another name: that is no recovery.
+    state.slice(named("b", "kube-apiserver"), 3);
+    state.list(vec![named("b", "kube-apiserver")], 4);
+    let key = NamespacedName::new("shoot", "kube-apiserver");
+    assert_eq!(state.views.services.get(&key).unwrap().since, at(2));
+    assert_eq!(state.views.weeders.get(&key).unwrap().recovery.at, at(2));
+    // Deletion is no event, and neither is a list of another service.
+    state.slices_updated(Some("etcd"), Update::Listed(Vec::new()), at(5));
+    assert_eq!(state.is_ready("kube-apiserver"), Some(true));
+    let gone = Update::Removed(NamespacedName::new("shoot", "b"));
+    state.slices_updated(None, gone, at(6));
+    assert_eq!(state.is_ready("kube-apiserver"), None);
+    assert_eq!(state.views.weeders.get(&key).unwrap().phase, Phase::Cancelled);
+}
+
+proptest! {
+    /// A service recovers when, by all of its slices, it becomes ready; in whatever order they come and go.
+    #[test]
+    fn every_recovery_is_that_of_the_rule(
+        steps in prop::collection::vec(
+            (0_usize..4, prop::option::weighted(0.8, (0_usize..2, 0_u32..2))),
+            0..40,
+        ),
+    ) {
+        let (mut state, mut slices) = (new(config()), BTreeMap::new());
+        for (second, (name, applied)) in (1_000..).step_by(100).zip(steps) {
+            let ready = |slices: &BTreeMap<_, Slice>, service: &str| {
+                let mut of = slices.values().filter(|slice| slice.service.as_deref() == Some(service));
+                of.any(|slice| slice.endpoints.ready > 0)
+            };
+            let before = slices.clone();
+            let key = NamespacedName::new("shoot", format!("slice-{name}"));
+            match applied {
+                Some((service, ready)) => {
+                    let service = ["etcd", "kube-apiserver"][service];
+                    let endpoints = Endpoints { ready, total: 1 };
+                    let slice = Slice { key: key.clone(), endpoints, ..slice(service, true, second, 1) };
+                    slices.insert(key, slice.clone());
+                    state.slice(slice, second);
+                }
+                None => {
+                    slices.remove(&key);
+                    state.slices_updated(None, Update::Removed(key), at(second));
+                }
+            }
+            for service in ["etcd", "kube-apiserver"] {
+                let is = ready(&slices, service);
+                prop_assert_eq!(state.is_ready(service).unwrap_or(false), is);
+                let weeder = state.views.weeders.get(&NamespacedName::new("shoot", service));
+                let has_recovered = weeder.is_some_and(|weeder| weeder.recovery.at == at(second));
+                prop_assert_eq!(has_recovered, is && !ready(&before, service));
+            }
+        }
+    }
 }

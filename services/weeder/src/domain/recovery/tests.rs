@@ -3,24 +3,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::fixtures::{at, config, slice};
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::readiness::{Index, Slice};
+use crate::domain::readiness::Slice;
 
 /// The recovery that a list or watch brings, where the service was `before`.
-fn seen(before: Option<bool>, received: ReceivedBy, slices: Vec<Slice>, now: i64) -> Option<Recovery> {
-    let mut index = Index::default();
-    if let Some(ready) = before {
-        index.apply(slice("etcd", ready, 0, 1), at(0));
-    }
-    let changes = match received {
-        ReceivedBy::List => index.list(None, slices, at(now)),
-        ReceivedBy::Watch => slices
-            .into_iter()
-            .flat_map(|slice| index.apply(slice, at(now)))
-            .collect(),
-    };
-    changes
-        .iter()
-        .find_map(|change| Recovery::of(change, received, &[], &config(), at(now)))
+fn seen(before: Option<bool>, received: ReceivedBy, slices: &[Slice], now: i64) -> Option<Recovery> {
+    let service = Service::of(slices.iter()).unwrap();
+    Recovery::of(before, &service, received, &[], &config(), at(now))
 }
 
 fn ready(second: i64) -> Slice {
@@ -36,7 +24,7 @@ fn undated(second: i64) -> Slice {
 
 #[test]
 fn at_first_sight_the_slices_say_when_the_service_recovered() {
-    let of = |slice: Slice, now| seen(None, ReceivedBy::List, vec![slice], now);
+    let of = |slice: Slice, now| seen(None, ReceivedBy::List, &[slice], now);
     let recovery = of(ready(100), 400).unwrap();
     assert_eq!((recovery.at, recovery.ends_at), (at(100), at(400)));
     assert!(recovery.first_sight);
@@ -58,7 +46,7 @@ fn a_date_is_never_later_than_the_write_of_the_slice() {
             triggered: Some(UnixTime(triggered)),
             ..ready(written)
         };
-        seen(None, ReceivedBy::List, vec![slice], 200).unwrap()
+        seen(None, ReceivedBy::List, &[slice], 200).unwrap()
     };
     // The clock of the node is ahead.
     let ahead = of(150_000_000, 100);
@@ -70,7 +58,7 @@ fn a_date_is_never_later_than_the_write_of_the_slice() {
     assert_eq!((write.second, write.version), (at(90), 0));
     // Our own clock is behind.
     assert_eq!(
-        seen(None, ReceivedBy::List, vec![ready(500)], 200).unwrap().at,
+        seen(None, ReceivedBy::List, &[ready(500)], 200).unwrap().at,
         at(200)
     );
 }
@@ -81,10 +69,7 @@ fn the_first_of_the_ready_slices_counts_and_one_without_a_date_hides_it() {
         key: NamespacedName::new("shoot", name),
         ..slice
     };
-    let both = |a: Slice, b: Slice| {
-        let slices = vec![named("v4", a), named("v6", b)];
-        seen(None, ReceivedBy::List, slices, 200)
-    };
+    let both = |a: Slice, b: Slice| seen(None, ReceivedBy::List, &[named("v4", a), named("v6", b)], 200);
     assert_eq!(both(ready(150), ready(120)).unwrap().at, at(120));
     assert_eq!(both(ready(150), undated(120)), None);
     let broken = slice("etcd", false, 190, 9);
@@ -93,7 +78,7 @@ fn the_first_of_the_ready_slices_counts_and_one_without_a_date_hides_it() {
 
 #[test]
 fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
-    let watched = |before, slice: Slice| seen(before, ReceivedBy::Watch, vec![slice], 900);
+    let watched = |before, slice: Slice| seen(before, ReceivedBy::Watch, &[slice], 900);
     let recovery = watched(Some(false), undated(100)).unwrap();
     assert_eq!((recovery.at, recovery.ends_at), (at(900), at(1_200)));
     assert_eq!(recovery.write.unwrap().second, at(100));
@@ -112,7 +97,7 @@ fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
 
 #[test]
 fn a_list_in_between_is_dated_by_the_slices_if_they_can() {
-    let listed = |slice: Slice| seen(Some(false), ReceivedBy::List, vec![slice], 900);
+    let listed = |slice: Slice| seen(Some(false), ReceivedBy::List, &[slice], 900);
     assert_eq!(listed(ready(100)), None, "it recovered long ago");
     assert_eq!(listed(ready(800)).unwrap().at, at(800));
     assert_eq!(listed(undated(100)).unwrap().at, at(900), "it was seen not ready");
@@ -125,10 +110,9 @@ proptest! {
         let (mut recent, mut now, mut active) = (Vec::new(), 1_000, Vec::new());
         for gap in gaps {
             now += gap;
-            let mut index = Index::default();
-            let changes = index.apply(ready(now), at(now));
-            let recovery = Recovery::of(&changes[0], ReceivedBy::Watch, &recent, &config(), at(now)).unwrap();
-            prop_assert_eq!(Recovery::is_held_back(&recent, at(now)), recovery.deletes_from > at(now));
+            let service = Service::of([ready(now)].iter()).unwrap();
+            let recovery = Recovery::of(None, &service, ReceivedBy::Watch, &recent, &config(), at(now)).unwrap();
+            prop_assert_eq!(recovery.is_held_back(&recent), recovery.deletes_from > at(now));
             if recovery.deletes_from <= at(now + gap / 2) {
                 Recovery::note(&mut recent, recovery.deletes_from);
                 active.push(recovery.deletes_from);

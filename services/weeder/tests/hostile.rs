@@ -1,0 +1,122 @@
+//! Pods and slices with hostile text in every place that holds text: a container writes its termination message, and
+//! what comes out of the readers is in the log, in Events, in the API and in labels of metrics.
+
+#![cfg(test)]
+
+use serde_json::{Value, json};
+use watchdog_api::text::is_printable;
+
+/// The most bytes of a name, and characters of a termination message.
+const NAME: usize = 253;
+const MESSAGE: usize = 200;
+
+/// Longer than anything real, and short but acted upon by a terminal.
+fn hostile_texts() -> [String; 2] {
+    let clears = "\u{1b}[2J\u{7}\u{9b}31m\u{202e}\u{2066}\r\n";
+    [clears.to_owned() + &"n".repeat(3_000), clears.to_owned()]
+}
+
+/// The document with hostile text in the place of each value, one at a time.
+fn variants(document: &Value) -> Vec<Value> {
+    let mut pointers = Vec::new();
+    collect(document, String::new(), &mut pointers);
+    let variant = |(pointer, text): (&String, String)| {
+        let mut value = document.clone();
+        *value.pointer_mut(pointer).unwrap() = Value::String(text);
+        value
+    };
+    let all = pointers
+        .iter()
+        .flat_map(|pointer| hostile_texts().map(|text| (pointer, text)));
+    all.map(variant).collect()
+}
+
+fn collect(value: &Value, at: String, pointers: &mut Vec<String>) {
+    match value {
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                collect(item, format!("{at}/{index}"), pointers);
+            }
+        }
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                let key = key.replace('~', "~0").replace('/', "~1");
+                collect(field, format!("{at}/{key}"), pointers);
+            }
+        }
+        _ => {}
+    }
+    pointers.push(at);
+}
+
+fn check(text: &str, most: usize) {
+    assert!(
+        text.chars().count() <= most,
+        "{} characters",
+        text.chars().count()
+    );
+    assert!(text.chars().all(is_printable), "{text:?}");
+}
+
+#[test]
+fn pods() {
+    let status = json!({
+        "name": "main", "restartCount": 5, "image": "i", "ready": false,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}},
+        "lastState": {"terminated": {
+            "exitCode": 1, "reason": "Error", "message": "m", "finishedAt": "2020-11-21T08:00:00Z",
+        }},
+    });
+    let pod = json!({
+        "metadata": {
+            "name": "kcm", "namespace": "shoot--a--b", "uid": "1", "resourceVersion": "7",
+            "creationTimestamp": "2020-11-21T08:00:00Z", "labels": {"role": "controller-manager"},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "kcm", "uid": "2",
+                "controller": true}],
+        },
+        "status": {"phase": "Running", "containerStatuses": [status]},
+    });
+    let (mut read, mut skipped) = (0, 0);
+    for document in variants(&pod) {
+        let Ok(Some((_, _, crashes))) = weeder::read_pod(document.to_string().as_bytes()) else {
+            skipped += 1;
+            continue;
+        };
+        if let Some(crash) = crashes {
+            check(&crash.container, NAME);
+            check(&crash.reason, NAME);
+            check(&crash.message, MESSAGE);
+            read += 1;
+        }
+    }
+    assert!(read > 0 && skipped > 0, "{read} {skipped}");
+}
+
+#[test]
+fn slices_and_endpoints() {
+    let slice = json!({
+        "metadata": {
+            "name": "kube-apiserver-1", "namespace": "shoot--a--b", "uid": "1", "resourceVersion": "7",
+            "labels": {"kubernetes.io/service-name": "kube-apiserver"},
+            "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "2020-11-21T08:00:00Z"},
+            "managedFields": [{"manager": "m", "time": "2020-11-21T08:00:00Z"}],
+        },
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true, "serving": true}}],
+        "subsets": [{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "10.0.0.2"}]}],
+    });
+    let mut read = 0;
+    for document in variants(&slice) {
+        let bytes = document.to_string();
+        for found in [
+            weeder::read_slice(bytes.as_bytes()),
+            weeder::read_endpoints(bytes.as_bytes()),
+        ] {
+            if let Ok(Some(slice)) = found {
+                let shown = format!("{slice:?}");
+                check(&shown, 1_000);
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 0);
+}
