@@ -228,6 +228,8 @@ async fn a_small_answer_never_waits_and_a_large_one_waits_for_a_bounded_time() {
         let limits = limits.clone();
         let server = HostileServer::start(Hostility::Stalls, true).await.unwrap();
         hostile.spawn(async move {
+            // All of it: it ends when it is dropped.
+            let server = server;
             let access = access_to(&server.kubeconfig);
             let mut client = client(&limits);
             loop {
@@ -239,9 +241,12 @@ async fn a_small_answer_never_waits_and_a_large_one_waits_for_a_bounded_time() {
     let large = ApiServer::start(ApiOptions::default()).await.unwrap();
     create_leases(&large);
     let small = ApiServer::start(ApiOptions::default()).await.unwrap();
-    while limits.answers.in_use() < BUDGET {
-        tokio::time::sleep(PAUSE).await;
-    }
+    let full = async {
+        while limits.answers.in_use() < BUDGET {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::time::timeout(10 * LIMIT, full).await.unwrap();
     let (small, large) = (small.kubeconfig("probe"), large.kubeconfig("probe"));
     let (mut of_small, mut of_large) = (client(&limits), client(&limits));
     let mut longest = Duration::ZERO;
@@ -267,7 +272,7 @@ async fn a_small_answer_never_waits_and_a_large_one_waits_for_a_bounded_time() {
 /// Waiting for a place says nothing about the API server.
 #[tokio::test]
 async fn a_list_that_waits_for_a_place_until_its_time_is_over_is_no_evidence() {
-    let limits = Arc::new(SharedLimits::new(64, 1));
+    let limits = Arc::new(SharedLimits::new(64, 2 << 20));
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     create_leases(&server);
     let access = access_to(&server.kubeconfig("probe"));

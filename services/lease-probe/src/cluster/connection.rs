@@ -72,6 +72,17 @@ impl Suspicion {
     }
 }
 
+/// What a request waits for that is not the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OwnWait {
+    /// The addresses of the server.
+    Lookup,
+    /// A permit to open a connection.
+    Permit,
+    /// A place for a large answer.
+    Place,
+}
+
 /// Sends requests to one API server over one connection, which is opened when it is needed and kept.
 pub struct CachedConnection<C: Connector> {
     connector: C,
@@ -89,13 +100,8 @@ pub struct CachedConnection<C: Connector> {
     // The last connection ended right after its only response.
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
-    /// True if the last request is waiting for a permit to open a connection, or was cancelled while it waited. The
-    /// server never received such a request.
-    pub(super) queueing: bool,
-    /// The same, for the addresses of the server.
-    pub(super) resolving: bool,
-    /// True if the last answer is waiting for a place, or was given up while it waited.
-    pub(super) waits_for_place: bool,
+    /// What the last request waits for, or waited for when it was cancelled.
+    pub(super) waits_for: Option<OwnWait>,
     /// How long the answers of the last list waited for places.
     pub(super) waited: Duration,
 }
@@ -114,9 +120,7 @@ impl<C: Connector> CachedConnection<C> {
             answers: 0,
             ended_after_answer: false,
             suspicion: None,
-            queueing: false,
-            resolving: false,
-            waits_for_place: false,
+            waits_for: None,
             waited: Duration::ZERO,
         }
     }
@@ -146,13 +150,13 @@ impl<C: Connector> CachedConnection<C> {
     /// Sends a request and reads the whole answer over the cached connection. If that connection is dead, or brings no
     /// first byte within 2.5 s or twice the latency of the last answer, whichever is longer, the request is also sent
     /// over a new connection and the first answer wins. Therefore the request must not change anything on the server.
-    /// The caller must bound the call with a timeout; `queueing` is then true if the request was never sent. Cancelling
-    /// drops the connection.
+    /// The caller must bound the call with a timeout; `waits_for` then names what else it waited for. Cancelling drops
+    /// the connection.
     ///
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
     pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
-        (self.queueing, self.resolving, self.waits_for_place) = (false, false, false);
+        self.waits_for = None;
         let limits = self.limits.clone();
         if let Some(mut link) = self.take_open() {
             let sent = Instant::now();
@@ -191,13 +195,11 @@ impl<C: Connector> CachedConnection<C> {
             let _ = tokio::time::timeout(END_NOTED_WITHIN, link.ended()).await;
             self.note_end(&link);
         }
-        self.resolving = true;
-        let resolved = self.resolve().await;
-        self.resolving = false;
-        resolved?;
-        self.queueing = true;
+        self.waits_for = Some(OwnWait::Lookup);
+        self.resolve().await?;
+        self.waits_for = Some(OwnWait::Permit);
         let permit = limits.connect.acquire().await;
-        self.queueing = false;
+        self.waits_for = None;
         Box::pin(self.request_fresh(permit, request)).await
     }
 
@@ -210,7 +212,7 @@ impl<C: Connector> CachedConnection<C> {
     /// no permit was free for as long.
     pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
         let request = ApiRequest::get(path, AnswerKind::Small);
-        (self.queueing, self.resolving) = (false, false);
+        self.waits_for = None;
         if let Some(mut link) = self.take_open() {
             let sent = Instant::now();
             let exchange = async {
@@ -345,7 +347,7 @@ impl<C: Connector> CachedConnection<C> {
         kind: AnswerKind,
     ) -> Result<ApiResponse, ProbeFailure> {
         self.latency = sent.elapsed();
-        self.waits_for_place = false;
+        self.waits_for = None;
         let (head, mut parts) = response.into_parts();
         let mut body = AnswerBuffer::new(self.limits.clone(), kind, self.expected);
         while let Some(part) = body.next(parts.frame()).await? {
@@ -356,9 +358,9 @@ impl<C: Connector> CachedConnection<C> {
                 link.consumed(data.len());
                 if body.needs_place(data.len()) {
                     let asked = Instant::now();
-                    self.waits_for_place = true;
+                    self.waits_for = Some(OwnWait::Place);
                     body.take_place().await;
-                    self.waits_for_place = false;
+                    self.waits_for = None;
                     self.waited += asked.elapsed();
                 }
                 body.append(&data)?;

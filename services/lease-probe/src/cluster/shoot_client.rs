@@ -19,7 +19,7 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
 
 use super::answer_budget::{KeptLists, SharedLimits};
-use super::connection::{CachedConnection, Suspicion};
+use super::connection::{CachedConnection, OwnWait, Suspicion};
 use super::kubeconfig::Access;
 use super::machines;
 use super::pages::{Listable, Listed, PageSize, pages};
@@ -169,13 +169,17 @@ impl<C: Connector> HttpShootClient<C> {
                 Err(failure) => failure,
             },
             Ok(Err(failure)) => failure,
-            // Or the server did not have its time, because the answer waited for most of it.
-            Err(_) if connection.waits_for_place || connection.waited > budget.limit / 2 => {
-                ProbeFailure::NoAnswerMemory(connection.limits.answers.capacity())
-            }
-            Err(_) if connection.resolving => ProbeFailure::slow_lookup(budget.limit),
-            Err(_) if connection.queueing => ProbeFailure::QueueTimeout(budget.limit),
-            Err(_) => check_after_timeout(connection, budget.limit).await,
+            Err(_) => match connection.waits_for {
+                Some(OwnWait::Lookup) => ProbeFailure::slow_lookup(budget.limit),
+                Some(OwnWait::Permit) => ProbeFailure::QueueTimeout(budget.limit),
+                // The server did not have its time if its answer waited for most of it.
+                None if connection.waited <= budget.limit / 2 => {
+                    check_after_timeout(connection, budget.limit).await
+                }
+                Some(OwnWait::Place) | None => {
+                    ProbeFailure::NoAnswerMemory(connection.limits.answers.capacity())
+                }
+            },
         };
         Err(failure)
     }
