@@ -198,8 +198,8 @@ pub(crate) enum CtlCommand {
     Verdicts(VerdictsArgs),
     /// Scaling states of shoots.
     Scaling(ScalingArgs),
-    /// Restore everything that the watchdog holds down, level by level, with the rights of your kubeconfig. Without --yes
-    /// it only shows what it would do.
+    /// Restore everything that the watchdog holds down, level by level, with the rights of your kubeconfig. Without
+    /// --yes it only shows what it would do.
     Release(ReleaseArgs),
     /// Write ca.crt, tls.crt and tls.key, for grpcurl: a certificate of the programs' authority, valid for a day.
     Certificate {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -17,13 +16,12 @@ use watchdog_api::policy::Mode;
 use watchdog_kube::events::{EventSink, Notice};
 use watchdog_watch_stream::server::StateStore;
 
+use super::events;
 use super::history::HistoryStore;
 use super::inputs::DecisionInputs;
 use super::limiter::{RequestLimiter, Turn};
 use super::shoot::{ShootMemory, under_way};
-use super::traces::Traces;
 use super::write_counts::WriteCounts;
-use super::{events, traces};
 use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_failed, refused};
 use crate::domain::attempts::{RequestOutcome, WriteAttempt};
 use crate::domain::next_step::{Alert, NextStep, Request, RequestKind, earliest, next_step};
@@ -36,8 +34,8 @@ use crate::metrics::FAILURES;
 /// After a write that met a newer version or got no answer the resource is read within this time.
 const READ_AFTER_WRITE: Duration = Duration::from_secs(5);
 
-/// What follows at once is done in the same turn, on what that has read, this many times: the next level, or removing
-/// meltdown-protection-active and the next level. Then it is another shoot's turn.
+/// Most rounds of one turn. The next level often follows at once, or the removal of meltdown-protection-active and the
+/// next level. After these rounds it is another shoot's turn.
 const ROUNDS_OF_A_TURN: u32 = 4;
 
 pub(crate) struct Reconciler {
@@ -47,7 +45,6 @@ pub(crate) struct Reconciler {
     pub(super) states: StateStore<String, ShootScaling>,
     pub(super) write_counts: Arc<WriteCounts>,
     pub(super) events: EventSink,
-    pub(super) traces: Mutex<Traces>,
     pub(super) history: Option<Arc<HistoryStore>>,
     /// Kubernetes Events also about shoots in mode observe.
     pub(super) observe_events: bool,
@@ -298,11 +295,9 @@ impl Reconciler {
                         .under_way
                         .insert(attempt.reference.clone(), under_way(&attempt.write));
                     let span = events::span(shoot, &attempt);
-                    let traced = self.traces.lock().request(shoot, &attempt);
                     let write = async move {
                         turn.count_request();
                         let outcome = self.write(shoot, &attempt, mode, &against, within, turn).await;
-                        traces::ended(traced, &outcome);
                         events::ended(&outcome);
                         (request.reference, Some(attempt), outcome, now)
                     };
@@ -472,7 +467,6 @@ impl Reconciler {
     }
 
     fn publish(&self, shoot: &Arc<str>, scaling: ShootScaling) {
-        self.traces.lock().reconciled(shoot, &scaling);
         let key = shoot.to_string();
         if let Some(history) = &self.history
             && self.states.get(&key).is_none_or(|old| *old != scaling)
@@ -491,7 +485,6 @@ impl Reconciler {
         if let Some(history) = &self.history {
             history.forget(shoot);
         }
-        self.traces.lock().forget(shoot);
         self.states.remove(&shoot.to_string());
     }
 }

@@ -10,7 +10,7 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::server::StateStore;
 
-use super::verdicts::{TracedVerdict, VerdictTable};
+use super::verdicts::VerdictTable;
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
 use crate::cluster::watched_resources::LAST_WRITES;
@@ -32,7 +32,7 @@ const OBSERVER: &str = "--release-all";
 /// Resources that are held down, by shoot.
 type HeldDown = BTreeMap<Arc<str>, Vec<ResourceRef>>;
 
-/// What is or would be done to a resource, or to a shoot.
+/// An action on a resource or a shoot, done or planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseLine {
     /// The shoot's namespace in the seed.
@@ -41,13 +41,13 @@ pub struct ReleaseLine {
     pub resource: Option<String>,
     /// The level in which it is scaled up, where that is planned.
     pub level: Option<i32>,
-    /// What is done.
+    /// The action in words.
     pub action: String,
     /// Why; may be empty.
     pub reason: String,
 }
 
-/// What a release has done, or would do.
+/// The result of a release, or its plan.
 #[derive(Debug)]
 pub struct ReleaseReport {
     /// In the order of the shoots and of their levels.
@@ -116,7 +116,7 @@ impl Releaser {
         held
     }
 
-    /// What would be done.
+    /// Plans the release.
     pub(crate) fn plan(&self) -> ReleaseReport {
         let held = self.held();
         let mut lines = Vec::new();
@@ -161,11 +161,7 @@ impl Releaser {
             message: "".into(),
         };
         verdicts.joined(&observer);
-        let healthy = |shoot: Arc<str>| {
-            let verdict = healthy.clone();
-            let traceparent = None;
-            (shoot.to_string(), TracedVerdict { verdict, traceparent })
-        };
+        let healthy = |shoot: Arc<str>| (shoot.to_string(), healthy.clone());
         verdicts.snapshot(&observer, self.clusters.names().into_iter().map(healthy));
         verdicts
     }

@@ -65,8 +65,8 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
     coordinator.stop().await;
 }
 
-/// A scale-down and a restore of three dependants in two and three levels. A conflict with the controllers, which report
-/// on what was written, costs another write and a read.
+/// A scale-down of three dependants in two levels, and a restore in three. A conflict with the controllers, which
+/// report on each write, costs another write and a read.
 #[tokio::test]
 async fn few_requests_scale_down_and_few_restore() {
     let (seed, probe, coordinator) = one_shoot(2, true).await;

@@ -466,7 +466,12 @@ async fn the_annotation_of_the_cluster_is_the_brake_and_takes_precedence() {
     });
     until_mode(&coordinator, Mode::Off).await;
     seed.thaw(SHOOT, MCM);
-    eventually("mcm is unready", || seed.ready(SHOOT, MCM) == 0).await;
+    coordinator
+        .until(SHOOT, "mcm is down, so that kcm would be next", |s| {
+            resource(s, MCM).ready_replicas == Some(0)
+        })
+        .await;
+    assert_eq!(seed.replicas(SHOOT, KCM), 2, "the brake holds");
     seed.modify(&keys::CLUSTERS, "", SHOOT, |cluster| {
         cluster["metadata"]["annotations"] = json!({});
     });

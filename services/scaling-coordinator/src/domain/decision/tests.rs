@@ -369,7 +369,8 @@ proptest! {
         ),
     ) {
         let now = start();
-        let of = |(i, (outcome, observed, since, (revision, grown), valid)): (usize, &(usize, i64, i64, (u64, u64), i64))| {
+        let of = |(i, given): (usize, &(usize, i64, i64, (u64, u64), i64))| {
+            let (outcome, observed, since, (revision, grown), valid) = given;
             let verdict = verdict(now, &format!("o{i}"), ALL[*outcome], *observed, *valid);
             ReceivedVerdict {
                 outcome_since: verdict.observed - Duration::from_secs(since.unsigned_abs()),
