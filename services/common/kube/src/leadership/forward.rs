@@ -35,7 +35,7 @@ const FORWARDED: HeaderName = HeaderName::from_static("watchdog-forwarded");
 /// another one to end.
 const MAX_CALLS: usize = 100;
 
-/// While none leads, a call waits this long for the next leader: longer than an election takes (6 s), and shorter than
+/// While none leads, a call waits this long for the next leader: longer than an election takes (5.2 s), and shorter than
 /// followers wait for the beginning of a stream (10 s).
 const WAIT_FOR_LEADER: Duration = Duration::from_secs(8);
 
