@@ -101,9 +101,23 @@ impl SandboxFixture {
         prober: &str,
         weeder: &str,
     ) -> anyhow::Result<Self> {
+        Self::start_at(name, timing(), shoots, prober, weeder).await
+    }
+
+    /// The same with these times of the simulation.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start_at(
+        name: &str,
+        timing: SimTiming,
+        shoots: Vec<SimulatedShootSpec>,
+        prober: &str,
+        weeder: &str,
+    ) -> anyhow::Result<Self> {
         let scratch = Scratch::new(name)?;
         let config = SandboxConfig {
-            timing: timing(),
+            timing,
             shoots,
             ..SandboxConfig::default()
         };
@@ -138,6 +152,24 @@ impl SandboxFixture {
     pub fn bare_command(&self, binary: &str, name: &str) -> anyhow::Result<Command> {
         let kubeconfig = self.sandbox.seed().kubeconfig(name);
         self.setup.bare_command(binary, name, &kubeconfig)
+    }
+
+    /// The command line of the drop-in program as a prober; it is the user of its name.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be written.
+    pub fn drop_in_command(&self, name: &str) -> anyhow::Result<Command> {
+        let kubeconfig = self.sandbox.seed().kubeconfig(name);
+        let kubeconfig = self.scratch.write(&format!("{name}.kubeconfig"), kubeconfig)?;
+        let config = self.setup.prober_file().display();
+        Ok(Command::new(name, binaries::path(binaries::DEPENDENCY_WATCHDOG)?)
+            .args(["prober", "--allow-local-addresses", "--grpc-addr=127.0.0.1:0"])
+            .args([
+                "--metrics-bind-addr=127.0.0.1:0",
+                "--health-bind-addr=127.0.0.1:0",
+            ])
+            .arg(format!("--config-file={config}"))
+            .arg(format!("--kubeconfig={}", kubeconfig.display())))
     }
 
     /// Starts lease-probe and waits until it is ready.

@@ -1,6 +1,5 @@
 //! The three services, started as their users start them.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +9,6 @@ use watchdog_client::grpc_client::Dialer;
 use watchdog_client::tls::{ClientTls, PemFiles};
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::{GetVerdictRequest, Verdict};
-use watchdog_runtime::tls::Tls;
 
 use crate::binaries;
 use crate::certs::{Authority, TlsFiles};
@@ -48,7 +46,6 @@ pub struct Setup {
     client_files: TlsFiles,
     prober: PathBuf,
     weeder: PathBuf,
-    collectors: HashMap<&'static str, String>,
 }
 
 /// A running service. Killed when dropped.
@@ -132,7 +129,6 @@ impl Setup {
             authority,
             prober: scratch.write("prober.yaml", prober)?,
             weeder: scratch.write("weeder.yaml", weeder)?,
-            collectors: HashMap::new(),
             scratch: scratch.clone(),
         })
     }
@@ -141,25 +137,6 @@ impl Setup {
     #[must_use]
     pub fn client_files(&self) -> &TlsFiles {
         &self.client_files
-    }
-
-    /// Has a service, by the name of its binary, send its traces to a collector at that URL from its next start on.
-    pub fn trace(&mut self, binary: &'static str, collector: &str) {
-        self.collectors.insert(binary, collector.to_owned());
-    }
-
-    /// A certificate for a server of the test, of the authority that the services trust.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn server_tls(&self, name: &str) -> anyhow::Result<Tls> {
-        let files = self.authority.issue(name, &["localhost"])?;
-        let paths = PemFiles {
-            cert: files.cert,
-            key: files.key,
-            ca: files.ca,
-        };
-        Tls::load(&paths).map_err(anyhow::Error::msg)
     }
 
     /// The prober configuration file, for tests that change it.
@@ -248,13 +225,29 @@ impl Setup {
     /// # Errors
     /// When it does not come up.
     pub async fn again_without_log(&self, service: &Service) -> anyhow::Result<Service> {
+        self.again_unread(service, Command::onto_full_disk).await
+    }
+
+    /// The same, with its log in a pipe that nobody reads.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn again_onto_unread_pipe(&self, service: &Service) -> anyhow::Result<Service> {
+        self.again_unread(service, Command::onto_unread_pipe).await
+    }
+
+    async fn again_unread(
+        &self,
+        service: &Service,
+        redirect: impl FnOnce(Command) -> Command,
+    ) -> anyhow::Result<Service> {
         let [grpc, admin] = [free_port()?, free_port()?].map(|port| format!("127.0.0.1:{port}"));
         let command = service
             .command
             .clone()
             .option("--grpc-addr", &grpc)
-            .option("--admin-addr", &admin)
-            .onto_full_disk();
+            .option("--admin-addr", &admin);
+        let command = redirect(command);
         let service = Service {
             process: command.spawn(&self.scratch)?,
             grpc,
@@ -291,14 +284,10 @@ impl Setup {
 
     fn command(&self, binary: &str, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
         let tls = self.authority.issue(identity, &SERVER_NAMES)?;
-        let mut command = self
+        Ok(self
             .bare_command(binary, identity, kubeconfig)?
             .args(tls_options(&tls))
-            .args(["--tls-allowed-client", CLIENT_NAME]);
-        if let Some(collector) = self.collectors.get(binary) {
-            command = command.args(["--otlp-endpoint", collector]);
-        }
-        Ok(command)
+            .args(["--tls-allowed-client", CLIENT_NAME]))
     }
 }
 

@@ -9,5 +9,6 @@ mod cpu;
 mod disk;
 mod fleet;
 mod frozen;
+mod hostile;
 mod seed_outage;
 mod sockets;

@@ -7,7 +7,6 @@ mod admin;
 mod args;
 mod certs;
 mod connections;
-mod memory;
 mod process;
 mod tls;
 
