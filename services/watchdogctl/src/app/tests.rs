@@ -2,8 +2,11 @@
 
 use std::process::ExitCode;
 
+use prost::{Message, Name};
+use prost_reflect::{DescriptorPool, DynamicMessage, Value};
 use tokio::net::TcpSocket;
 use tonic::Status;
+use watchdog_api::text::is_printable;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::{
     Direction, FlowState, Mode, PlanScalingResponse, ShootEvent, ShootScaling,
@@ -490,4 +493,77 @@ async fn shells_and_man_read_what_is_printed() {
         assert_parts(&script, &[part, "scaling-coordinator"]);
     }
     assert_parts(&shown("man").await, &[".TH watchdogctl 1", "Exit codes:"]);
+}
+
+/// A terminal clears its screen, sets its title, or reverses the text.
+const CONTROLS: &str = "\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}31m\u{202e}\u{2066}\r\n";
+
+/// The message with control sequences in each text that no command looks for.
+fn hostile<M: Message + Name + Default>(message: &M) -> M {
+    let pool = DescriptorPool::decode(watchdog_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let descriptor = pool.get_message_by_name(&M::full_name()).unwrap();
+    let mut dynamic = DynamicMessage::new(descriptor);
+    dynamic.transcode_from(message).unwrap();
+    add_controls(&mut dynamic);
+    dynamic.transcode_to().unwrap()
+}
+
+fn add_controls(message: &mut DynamicMessage) {
+    for (field, value) in message.fields_mut() {
+        if !["shoot", "namespace", "service"].contains(&field.name()) {
+            add_controls_to(value);
+        }
+    }
+}
+
+fn add_controls_to(value: &mut Value) {
+    match value {
+        Value::String(text) => text.push_str(CONTROLS),
+        Value::Message(message) => add_controls(message),
+        Value::List(list) => list.iter_mut().for_each(add_controls_to),
+        Value::Map(map) => map.values_mut().for_each(add_controls_to),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn no_command_shows_what_a_terminal_acts_upon() {
+    let honest = incident();
+    let (services, _server, options) = start(Answers {
+        verdicts: honest.verdicts.iter().map(hostile).collect(),
+        scalings: honest.scalings.iter().map(hostile).collect(),
+        events: honest.events.iter().map(hostile).collect(),
+        plan: hostile(&honest.plan),
+        weeders: honest.weeders.iter().map(hostile).collect(),
+        services: honest.services.iter().map(hostile).collect(),
+        missing: vec![format!("replica-1{CONTROLS}")],
+        ..honest
+    })
+    .await;
+    let commands = [
+        "status",
+        "shoot a/cut-off",
+        "verdicts",
+        "verdicts -o wide",
+        "verdicts -o json",
+        "verdicts -o yaml",
+        "scaling",
+        "scaling -o wide",
+        "scaling -o json",
+        "scaling -o yaml",
+        "history a/cut-off",
+        "plan a/cut-off --direction up",
+        "weeders",
+        "services",
+        "replicas",
+        "check",
+    ];
+    for refusal in [None, Some(Status::unavailable(CONTROLS))] {
+        services.answers().refusal = refusal;
+        for command in commands {
+            let text = run(&format!("{options} {command}")).await.text;
+            let acted_upon = text.chars().find(|c| *c != '\n' && !is_printable(*c));
+            assert!(!text.is_empty() && acted_upon.is_none(), "{command}: {text:?}");
+        }
+    }
 }
