@@ -210,8 +210,8 @@ mod tests {
         let start = Instant::now() + Duration::from_secs(1_000);
         let after = |seconds| start + Duration::from_secs(seconds);
         let upsert = |outcome, since: u64, first_revision| {
-            let mut new = traced(outcome, after(since), "");
-            (new.verdict.outcome_since, new.verdict.first_revision) = (after(since), first_revision);
+            let mut new = received(outcome, after(since));
+            (new.outcome_since, new.first_revision) = (after(since), first_revision);
             verdicts.upsert(&stream, "s", new);
             verdicts.on("s")[0].first_revision
         };
