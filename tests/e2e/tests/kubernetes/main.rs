@@ -20,4 +20,3 @@ mod drop_in;
 mod fixture;
 mod lease_lists;
 mod scripted_nodes;
-mod weeder;
