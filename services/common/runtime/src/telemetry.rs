@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tracing::{Level, Metadata, Subscriber};
@@ -21,10 +23,29 @@ use crate::self_check::{count_dropped_log_lines, log_line_lost};
 /// counted.
 const MAX_WAITING_LINES: usize = 8 * 1024;
 
-/// Writes the log of the process. When it is dropped, it writes the lines that wait; this takes about 1 s at most.
+/// Longer than [`WorkerGuard`] waits for the lines to be written.
+const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Writes the log of the process. When it is dropped, it writes the lines that wait; this takes 2 s at most.
 #[must_use = "the log ends when it is dropped"]
 #[derive(Debug)]
-pub struct LogGuard(#[allow(dead_code, reason = "its drop writes the last lines")] WorkerGuard);
+pub struct LogGuard(Option<WorkerGuard>);
+
+impl Drop for LogGuard {
+    /// On a thread of its own, which the process does not wait for: with lines left, the guard prints to standard
+    /// output, and that may be the same pipe that nobody reads.
+    fn drop(&mut self) {
+        let guard = self.0.take();
+        let (written, wait) = mpsc::channel();
+        let write = move || {
+            drop(guard);
+            let _ = written.send(());
+        };
+        if std::thread::Builder::new().spawn(write).is_ok() {
+            let _ = wait.recv_timeout(LAST_LINES_TIMEOUT);
+        }
+    }
+}
 
 /// Changes the log filter of the running process.
 #[derive(Debug, Clone)]
@@ -66,7 +87,7 @@ pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<(LogLevel, LogGua
     subscriber.try_init()?;
     count_dropped_log_lines(dropped);
     std::panic::set_hook(Box::new(log_panic));
-    Ok((log_level, LogGuard(guard)))
+    Ok((log_level, LogGuard(Some(guard))))
 }
 
 /// The standard hook writes to standard error from the thread that panics, which would wait for a reader there.

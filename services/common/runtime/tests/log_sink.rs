@@ -3,9 +3,9 @@
 
 #![cfg(test)]
 
-use std::io::{Read as _, Write as _};
+use std::io::{PipeReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -61,15 +61,17 @@ where
     ));
 }
 
-/// The test of this name as a process.
-fn start(test: &str, address_file: &std::path::Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+/// The test of this name as a process, with its output in one pipe.
+fn start(test: &str, address_file: &std::path::Path) -> (Child, PipeReader) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(ADDRESS_FILE, address_file)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
+        .stdout(writer.try_clone().unwrap())
+        .stderr(writer)
         .spawn()
-        .unwrap()
+        .unwrap();
+    (child, reader)
 }
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -103,7 +105,9 @@ fn log_without_a_pause() {
     serve(async {
         loop {
             for _ in 0..100 {
-                tracing::info!(padding = "x".repeat(1_000), "a line that nobody reads");
+                // Larger than what a pipe takes as a whole or not at all, so that it is full to the last byte.
+                let padding = "x".repeat(2_000);
+                tracing::info!(a = padding, b = padding, c = padding, "a line that nobody reads");
             }
             tokio::task::yield_now().await;
         }
@@ -119,7 +123,7 @@ fn panic_after_the_start() {
 fn a_pipe_that_nobody_reads_stops_nothing_but_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("address");
-    let mut child = start("log_without_a_pause", &file);
+    let (mut child, _unread) = start("log_without_a_pause", &file);
     let admin = until("it listens", || std::fs::read_to_string(&file).ok()?.parse().ok());
     until("lines are dropped and counted", || {
         let metrics = get(admin, "/metrics")?;
@@ -146,9 +150,9 @@ fn a_pipe_that_nobody_reads_stops_nothing_but_the_log() {
 #[test]
 fn the_last_lines_are_written_before_the_process_ends() {
     let dir = tempfile::tempdir().unwrap();
-    let mut child = start("panic_after_the_start", &dir.path().join("address"));
+    let (mut child, mut output) = start("panic_after_the_start", &dir.path().join("address"));
     let mut log = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    output.read_to_string(&mut log).unwrap();
     let ended = until_ended(&mut child);
     assert_eq!(ended.code(), Some(1), "{log}");
     for line in [
