@@ -90,7 +90,7 @@ fn client_hello(name: &[u8]) -> Vec<u8> {
     [&[22, 3, 1][..], &length(message.len()), &message].concat()
 }
 
-/// What a stranger sends before it has proved who it is must not be in the log, once for each connection.
+/// A stranger chooses what it sends, and how often.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_does_not_repeat_what_strangers_send() {
     let fixture = SandboxFixture::start("strangers-log", &["one"]).await.unwrap();
