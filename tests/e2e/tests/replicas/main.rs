@@ -6,6 +6,7 @@ mod coordinator;
 mod frozen;
 mod interrupted;
 mod kubernetes;
+mod late;
 mod rolling;
 mod support;
 mod whole_seed;
