@@ -21,9 +21,6 @@ const STANDS_STILL: Duration = Duration::from_millis(10_500);
 /// When it is known more, where no more than a write is missing.
 const SOON: Duration = Duration::from_secs(1);
 
-/// After a pause between two lists that was longer than this, writes may have ended long before, unseen.
-const LONG_PAUSE: Duration = Duration::from_secs(12);
-
 /// An outage that may have lasted this many renew intervals may have been a restart, after which the first writes may
 /// fail: a kubelet then comes back one interval later.
 const LONG_INTERVALS: f64 = 1.5;
@@ -70,8 +67,8 @@ impl ListTimes {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AnsweredTime {
     total: Duration,
-    // The last span, if it was so long that the revision may have stood still in it: it counts when the revision grows
-    // again before that is too long ago.
+    // The last span. Writes may have ended at its beginning, so it counts when the revision grows again before that is
+    // too long ago.
     unconfirmed: Duration,
     // The list from which on nothing is counted yet.
     from: Option<ListTimes>,
@@ -152,14 +149,11 @@ impl AnsweredTime {
         };
         let mut away_for = away.map_or(Duration::ZERO, |since| list.received.since(since));
         if no_writes {
-            // Nobody knows when in that span it began.
-            away_for += std::mem::take(&mut self.unconfirmed);
+            // Since the revision grew; nobody knows when in the span before that it stopped.
+            away_for = list.received.since(grown.sent) + self.unconfirmed;
+            self.unconfirmed = Duration::ZERO;
         } else if grew {
-            self.total += std::mem::take(&mut self.unconfirmed);
-        }
-        match list.sent.since(last.sent) > LONG_PAUSE {
-            true => self.unconfirmed = counted,
-            false => self.total += counted,
+            self.total += std::mem::replace(&mut self.unconfirmed, counted);
         }
         self.from = Some(list);
         let span = AnsweredSpan {
@@ -278,20 +272,20 @@ mod tests {
 
     #[test]
     fn a_span_counts_when_the_revision_grew() {
-        assert_eq!(total(&[(0.0, 1), (10.0, 2), (20.0, 3)]), 20.0);
+        assert_eq!(total(&[(0.0, 1), (10.0, 2), (20.0, 3)]), 10.0);
         assert_eq!(total(&[(0.0, 1), (10.0, 1)]), 0.0, "not while it stands still");
         assert_eq!(
-            total(&[(0.0, 1), (5.0, 1), (9.0, 2)]),
+            total(&[(0.0, 1), (5.0, 1), (9.0, 2), (10.0, 3)]),
             9.0,
             "but that is not held against it"
         );
         assert_eq!(
             total(&[(0.0, 1), (24.0, 2), (25.0, 3)]),
-            17.0,
+            16.0,
             "an outage may fit in between"
         );
         assert_eq!(
-            total(&[(0.0, 5), (10.0, 4), (12.0, 6)]),
+            total(&[(0.0, 5), (10.0, 4), (12.0, 6), (13.0, 7)]),
             2.0,
             "data that go back prove nothing"
         );
@@ -301,19 +295,35 @@ mod tests {
     #[test]
     fn lists_that_show_that_nobody_can_write_show_an_outage() {
         let mut lists: Vec<_> = (0..30).map(|second| (f64::from(second), 1)).collect();
-        lists.extend([(30.0, 2), (31.0, 3)]);
+        lists.extend([(30.0, 2), (31.0, 3), (32.0, 4)]);
         assert_eq!(total(&lists), 1.0);
     }
 
-    /// Writes may have ended right after the list before the long span.
+    /// Writes may have ended right after the list before the span.
     #[test]
-    fn a_long_span_counts_when_somebody_has_written_since() {
-        assert_eq!(total(&[(0.0, 1), (15.0, 2)]), 0.0);
-        assert_eq!(total(&[(0.0, 1), (15.0, 2), (16.0, 2), (17.0, 3)]), 17.0);
-        let mut lists = vec![(0.0, 1), (15.0, 2)];
-        lists.extend((16..30).map(|second| (f64::from(second), 2)));
-        lists.extend([(30.0, 3), (31.0, 4)]);
+    fn a_span_counts_when_somebody_has_written_since() {
+        assert_eq!(total(&[(0.0, 1), (11.0, 2)]), 0.0);
+        assert_eq!(total(&[(0.0, 1), (11.0, 2), (12.0, 2), (13.0, 3)]), 11.0);
+        let mut lists = vec![(0.0, 1), (11.0, 2)];
+        lists.extend((12..30).map(|second| (f64::from(second), 2)));
+        lists.extend([(30.0, 3), (31.0, 4), (32.0, 5)]);
         assert_eq!(total(&lists), 1.0);
+    }
+
+    /// An API server that has taken no writes for so long is one that was away: kubelets come back an interval later.
+    #[test]
+    fn a_stand_still_that_may_have_lasted_long_is_severe() {
+        let mut answered = AnsweredTime::default();
+        answered.record(list(0.0, 0.02, 1), R, LONGEST);
+        let mark = answered.now();
+        answered.record(list(11.0, 0.02, 2), R, LONGEST);
+        for second in 12..25 {
+            answered.record(list(f64::from(second), 0.02, 2), R, LONGEST);
+        }
+        for second in 25..27 {
+            answered.record(list(f64::from(second), 0.02, second as u64), R, LONGEST);
+        }
+        assert_eq!(answered.proven_at(mark, R), at(25.0 + 32.5));
     }
 
     #[test]
@@ -324,7 +334,7 @@ mod tests {
         answered.note_outage(at(7.0), false);
         answered.note_outage(at(8.0), false);
         answered.record(list(10.0, 0.02, 2), R, LONGEST);
-        assert_eq!(answered.total.as_secs_f64(), 7.0);
+        assert_eq!(answered.now().total.as_secs_f64(), 7.0);
         assert!(answered.outage_since(mark));
         assert_eq!(answered.proven_at(mark, R), at(25.5));
         answered.note_outage(at(10.0), true);
@@ -341,9 +351,9 @@ mod tests {
         let mut answered = AnsweredTime::default();
         answered.record(list(0.0, 0.02, 1), R, LONGEST);
         answered.record(list(12.0, 3.0, 2), R, LONGEST);
-        assert_eq!(answered.total.as_secs_f64(), 2.0);
+        assert_eq!(answered.now().total.as_secs_f64(), 2.0);
         answered.record(list(22.0, 3.0, 3), R, LONGEST);
-        assert_eq!(answered.total.as_secs_f64(), 12.0);
+        assert_eq!(answered.now().total.as_secs_f64(), 12.0);
     }
 
     #[test]
@@ -351,13 +361,13 @@ mod tests {
         let mut answered = AnsweredTime::default();
         answered.record(list(0.0, 0.02, 1), R, LONGEST);
         let (mark, first) = (answered.now(), answered.first_sight());
-        for second in [10, 20, 22, 23] {
+        for second in [10, 20, 22, 23, 24] {
             answered.record(list(f64::from(second), 0.02, second as u64), R, LONGEST);
         }
         assert_eq!(answered.proven_at(mark, R), at(22.5));
         assert_eq!(answered.proven_at(first, R), at(32.5));
         for second in [30, 33] {
-            answered.record(list(f64::from(second), 0.02, 23), R, LONGEST);
+            answered.record(list(f64::from(second), 0.02, 24), R, LONGEST);
         }
         assert!(answered.proven_at(first, R) > at(33.0), "nobody has written");
     }

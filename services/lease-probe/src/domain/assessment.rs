@@ -278,9 +278,11 @@ fn count_leases(
     for (name, has_no_time, is_missing) in present.chain(missing) {
         let age = renewals.age(name, rule.expiry_age).filter(|_| !has_no_time);
         let exclusion = excluded(name);
-        let doubtful_from = age.map(|age| match loss_may_stand {
-            true => age.doubtful_from,
-            false => age.old_from,
+        // Of a renewal that this replica did not observe another one may have reported a loss since a connected kubelet
+        // would have renewed again.
+        let doubtful_from = age.map(|age| match age.unseen && loss_may_stand {
+            true => age.shown_old_from.min(age.silent_from),
+            false => age.shown_old_from,
         });
         evidence.renewing += u32::from(doubtful_from.is_some_and(|from| now < from) && !is_missing);
         let (None, Some(age)) = (exclusion, age) else {

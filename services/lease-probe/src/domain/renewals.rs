@@ -45,6 +45,8 @@ struct Renewal {
     // The newest.
     renew_time: UnixTime,
     revision: u64,
+    // The one that the last list shows.
+    shown: UnixTime,
     // When it arrived at the API server, by the prober's clock.
     arrived: UnixTime,
     // The answered time since then is the silence of the kubelet.
@@ -66,10 +68,11 @@ pub struct LeaseAge {
     pub silent_from: UnixTime,
     /// From then on it is older than the expiry age.
     pub old_from: UnixTime,
-    /// From then on it no longer proves that its node is connected: [`Self::old_from`] if this replica observed the
-    /// renewal. Otherwise earlier, when a connected kubelet would have renewed it, because another replica that did
-    /// observe it may have reported a loss already.
-    pub doubtful_from: UnixTime,
+    /// From then on the renewal that the last list shows is older than the expiry age: earlier than
+    /// [`Self::old_from`] if that list is older than one before, or shows what came long after it was made.
+    pub shown_old_from: UnixTime,
+    /// True if this replica did not observe the renewal.
+    pub unseen: bool,
     /// When its kubelet's silence is proven, if the API server takes writes until then.
     pub silence_proven_at: UnixTime,
     /// From then on it is expired: old, and its kubelet's silence is proven. An instant in the future holds only if the
@@ -99,9 +102,9 @@ impl Renewals {
         self.renew_interval = median(leases.iter().map(interval)).or(self.renew_interval);
         let span = self.answered.record(times, self.renew_interval(), longest);
         let previous = std::mem::replace(&mut self.previous, times.sent);
-        let (mut listed, mut went_back) = (0, 0);
-        // By revision: the time of a renewal by its own clock, and its lease.
-        let mut renewed: Vec<(u64, UnixTime, &ListedLease)> = Vec::new();
+        let mut listed = 0;
+        // By revision.
+        let mut renewed: Vec<(u64, SentTime, &ListedLease)> = Vec::new();
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
                 if let Some(known) = self.nodes.get_mut(&lease.name) {
@@ -121,12 +124,14 @@ impl Renewals {
             let last_listed = std::mem::replace(&mut known.listed, times.sent);
             listed += usize::from(last_listed != times.sent || previous == times.sent);
             known.renew_interval = interval;
+            let shown = std::mem::replace(&mut known.shown, renew_time);
             let is_written = lease.revision > known.revision && renew_time != known.renew_time;
             if renew_time > known.renew_time || is_written {
                 known.revision = lease.revision;
                 renewed.push((lease.revision, known.note(renew_time, last_listed, times), lease));
-            } else if renew_time < known.renew_time {
-                went_back += 1;
+            } else if renew_time < known.renew_time && renew_time != shown {
+                // A stale list, or data that were restored: silence begins anew.
+                known.mark = self.answered.now();
             }
             if last_listed < previous {
                 // It was missing: silence begins anew.
@@ -137,16 +142,11 @@ impl Renewals {
         renewed.sort_unstable_by_key(|(revision, ..)| *revision);
         let mut newest = UnixTime(i64::MIN);
         for (_, sent, lease) in renewed {
-            newest = newest.max(sent);
+            newest = newest.max(sent.earliest);
             if let Some(known) = self.nodes.get_mut(&lease.name) {
-                known.arrived = newest.min(times.received);
+                known.arrived = newest.max(sent.estimate).min(times.received);
                 known.mark = self.answered.renewed(span, known.arrived);
             }
-        }
-        if 2 * went_back > listed {
-            // The data are older than those of the list before: restored, or a stale list. It proves nothing.
-            let now = self.answered.now();
-            self.nodes.values_mut().for_each(|known| known.mark = now);
         }
         self.missing = self.nodes.len() - listed;
         if self.missing > MOST_MISSING {
@@ -178,15 +178,15 @@ impl Renewals {
         let old_from = node.arrived.after(expiry_age);
         let silence_proven_at = self.answered.proven_at(node.mark, node.renew_interval);
         let silent_from = node.arrived.after(node.renew_interval.mul_f64(SILENT_INTERVALS));
+        // Not later by when it was seen: health rests on when a kubelet was alive.
+        let skew = node.arrivals.skew(node.renew_interval);
+        let shown = node.shown.shifted(skew.saturating_neg());
         Some(LeaseAge {
             renewed: node.arrived,
             silent_from,
             old_from,
-            doubtful_from: if node.unseen {
-                old_from.min(silent_from)
-            } else {
-                old_from
-            },
+            shown_old_from: old_from.min(shown.after(expiry_age)),
+            unseen: node.unseen,
             silence_proven_at,
             expired_from: old_from.max(silence_proven_at),
             renewed_before_outage: self.answered.outage_since(node.mark),
@@ -238,6 +238,14 @@ fn renew_interval(duration_seconds: Option<i32>) -> Duration {
     Duration::from_secs(u64::from(seconds.unsigned_abs())) / 4
 }
 
+/// When a renewal was sent, by the prober's clock.
+#[derive(Debug, Clone, Copy)]
+struct SentTime {
+    estimate: UnixTime,
+    // A clock that is ahead may make the estimate too late. For the leases of other nodes only this counts.
+    earliest: UnixTime,
+}
+
 impl Renewal {
     fn first_seen(lease: &ListedLease, renew_time: UnixTime, times: ListTimes, mark: AnsweredMark) -> Self {
         let mut arrivals = Arrivals::default();
@@ -249,6 +257,7 @@ impl Renewal {
         Self {
             renew_time,
             revision: lease.revision,
+            shown: renew_time,
             arrived: renew_time.min(times.received),
             mark,
             renew_interval: renew_interval(lease.duration_seconds),
@@ -261,7 +270,7 @@ impl Renewal {
     /// Takes in a new renewal and returns when it was sent, by the prober's clock. It was made after the answer to the
     /// last list that had the lease and before the answer to this one. That is certain whatever clock the node has, so
     /// an estimate that contradicts it is wrong.
-    fn note(&mut self, renew_time: UnixTime, last_listed: UnixTime, times: ListTimes) -> UnixTime {
+    fn note(&mut self, renew_time: UnixTime, last_listed: UnixTime, times: ListTimes) -> SentTime {
         self.renew_time = renew_time;
         self.unseen = false;
         self.arrivals.note(arrival(times, renew_time));
@@ -274,7 +283,11 @@ impl Renewal {
         }
         let skew = self.arrivals.skew(self.renew_interval);
         let sent = renew_time.shifted(skew.saturating_neg());
-        sent.max(last_listed).min(times.received)
+        let estimate = sent.max(last_listed).min(times.received);
+        SentTime {
+            estimate,
+            earliest: if skew > 0 { last_listed } else { estimate },
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::kubelet::{KubeletModel, NodeClock};
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 use crate::script::{FactSpan, History, NodeFact, NodeScript, ProberRun, RUN_UP, ShootScript};
 use crate::timeline::{Behaviour, FOREVER, PacketLoss, Segment, ServerTimeline};
+use crate::witnesses::SecondWitness;
 
 /// Time needed after the last event of a history, until kube-controller-manager marks the nodes and the prober sees it.
 pub(crate) const AFTERMATH: Micros = 130 * SECOND;
@@ -17,6 +18,7 @@ pub(crate) struct Builder {
     /// `probeInterval`.
     pub(crate) interval: Micros,
     probers: Vec<ProberRun>,
+    pub(crate) second: Option<SecondWitness>,
     ends: Micros,
 }
 
@@ -40,6 +42,7 @@ impl Builder {
             shoots: Vec::new(),
             interval,
             probers: vec![ProberRun { from: 0, to: FOREVER }],
+            second: None,
             ends: 0,
         };
         builder.add_shoot(nodes);
@@ -76,7 +79,8 @@ impl Builder {
                 to: FOREVER,
             });
         }
-        let other_writers = random.chance(0.7);
+        // Those of a whole control plane, that of kube-controller-manager alone, or none.
+        let elections = random.pick(&[3, 3, 3, 3, 1, 0]);
         let latency = random.pick(&[2, 5, 20, 60]) * MILLISECOND;
         self.shoots.push(ShootScript {
             server: ServerTimeline {
@@ -84,7 +88,7 @@ impl Builder {
                 latency,
                 segments: vec![],
                 speaks_http2: true,
-                other_writers,
+                elections,
             },
             nodes,
             prober_cuts: vec![],
@@ -171,13 +175,19 @@ impl Builder {
         self.ends = self.ends.max(at + after);
     }
 
+    /// The prober ends, and no other begins.
+    pub(crate) fn end_prober(&mut self, at: Micros) {
+        self.probers.last_mut().unwrap().to = at;
+    }
+
     pub(crate) fn until(&mut self, at: Micros) {
         self.ends = self.ends.max(at);
     }
 
     pub(crate) fn build(mut self) -> History {
         let length = self.ends + AFTERMATH;
-        for run in &mut self.probers {
+        let second = self.second.iter_mut().flat_map(|second| &mut second.probers);
+        for run in self.probers.iter_mut().chain(second) {
             run.to = run.to.min(length);
         }
         History {
@@ -186,6 +196,7 @@ impl Builder {
             length,
             interval: self.interval,
             probers: self.probers,
+            second: self.second,
             shoots: self.shoots,
         }
     }

@@ -5,6 +5,7 @@ use crate::classes_of_absence as absence;
 use crate::classes_of_faults as faults;
 use crate::classes_of_nodes as nodes;
 use crate::classes_of_outages as outages;
+use crate::classes_of_witnesses as witnesses;
 use crate::classes_of_writes as writes;
 use crate::random::{Micros, SECOND};
 use crate::script::History;
@@ -91,6 +92,8 @@ const FAILED_RENEWALS: &str = "kube-controller-manager marks living nodes whose 
 const IDLE: &str = "an API server that nobody else uses shows only every 10 s that it takes writes";
 const SHORT_GRACE: &str = "the grace period is shorter than the silence that proves a loss takes";
 const ABSENT: &str = "what cannot be listed cannot be judged";
+const CAUGHT_UP: &str =
+    "an API server that has caught up shows old renewals late, so its witness confirms some seconds later";
 const JUST_STARTED: &str = "a prober that has just started has seen no silence yet";
 
 /// All of them.
@@ -248,9 +251,9 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("etcd restored in a loss", &[writes::etcd_restored_in_a_loss]),
         class("grace 20 s, outage", &[writes::grace_20, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
         class("grace 20 s, loss", &[writes::grace_20, nodes::loss]).may_be_late(SHORT_GRACE),
-        class("grace 26 s, outage", &[writes::grace_26, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class("grace 26 s, outage", &[writes::grace_26, outages::survived_up_to_60_s]).may_be_late(FAILED_RENEWALS),
         class("grace 26 s, loss", &[writes::grace_26, nodes::loss]).may_be_late(SHORT_GRACE),
-        class("grace 30 s, outage", &[writes::grace_30, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class("grace 30 s, outage", &[writes::grace_30, outages::survived_up_to_60_s]).may_be_late(FAILED_RENEWALS),
         class("grace 30 s, loss", &[writes::grace_30, nodes::loss]).may_be_late(IDLE),
         class("grace 50, 120 and 600 s, outage", &[writes::grace_50_to_600, outages::up_to_60_s]),
         class("grace 50, 120 and 600 s, gateway fails over", &[writes::grace_50_to_600, writes::gateway_fails_over]),
@@ -263,6 +266,28 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("Machines without the label node", &[absence::machines_without_labels, nodes::quiet]),
         class("Machines without the label node, loss", &[absence::machines_without_labels, nodes::loss]),
         class("conditions that appear and stick in a loss", &[absence::conditions_stick_in_a_loss]),
+        class("two witnesses, outage", &[witnesses::two_witnesses, outages::up_to_60_s]),
+        class("two witnesses, gateway fails over", &[witnesses::two_witnesses, writes::gateway_fails_over]),
+        class("two witnesses, loss", &[witnesses::two_witnesses, nodes::loss]),
+        class("two witnesses, one on a stale API server", &[witnesses::two_witnesses, witnesses::one_stale]),
+        class(
+            "two witnesses, one on a stale API server, loss",
+            &[witnesses::two_witnesses, witnesses::one_stale_in_a_loss],
+        ).may_be_late(CAUGHT_UP),
+        class(
+            "two witnesses, one on a stale API server, loss that heals",
+            &[witnesses::two_witnesses, witnesses::one_stale_in_a_loss_that_heals],
+        ).may_be_late(CAUGHT_UP),
+        class(
+            "two witnesses, one on a partitioned API server",
+            &[witnesses::two_witnesses, witnesses::one_partitioned],
+        ),
+        class(
+            "two witnesses, one on a partitioned API server, loss",
+            &[witnesses::two_witnesses, witnesses::one_partitioned_in_a_loss],
+        ).may_be_late(CAUGHT_UP),
+        class("two witnesses, one killed", &[witnesses::two_witnesses, witnesses::one_killed, outages::up_to_60_s]),
+        class("two witnesses, one killed around a loss", &[witnesses::two_witnesses, witnesses::one_killed_around_a_loss]),
         class("anything", &[faults::anything]).may_be_late("any of the above"),
     ]
 }

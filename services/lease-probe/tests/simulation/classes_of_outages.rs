@@ -76,6 +76,18 @@ pub(crate) fn up_to_60_s(history: &mut Builder) {
     any_outage(history, 0.5, 60.0);
 }
 
+/// The same, of a kind after which nothing has forgotten about connections.
+pub(crate) fn survived_up_to_60_s(history: &mut Builder) {
+    let (at, lasts) = (history.some_time(), history.random.seconds(0.5, 60.0));
+    let kinds = [
+        Behaviour::Refuses,
+        Behaviour::Hangs,
+        Behaviour::BlackHole { forgets: 0.0 },
+    ];
+    let kind = history.random.pick(&kinds);
+    history.outage(at, lasts, kind);
+}
+
 /// One soon after the other.
 pub(crate) fn two_outages(history: &mut Builder) {
     let (_, end) = any_outage(history, 0.5, 30.0);

@@ -46,12 +46,12 @@ impl Account<'_> {
         } = self.history;
         let _ = writeln!(
             text,
-            "=== CLASS='{class}' SEED={seed}: interval {} s, {} nodes, {} s, grace {} s, other writers {}, HTTP/{}",
+            "=== CLASS='{class}' SEED={seed}: interval {} s, {} nodes, {} s, grace {} s, {} elections, HTTP/{}",
             interval / SECOND,
             self.script.nodes.len(),
             length / SECOND,
             self.script.grace / SECOND,
-            self.script.server.other_writers,
+            self.script.server.elections,
             if self.script.server.speaks_http2 {
                 "2"
             } else {
@@ -60,6 +60,9 @@ impl Account<'_> {
         );
         for ProberRun { from, to } in &self.history.probers {
             let _ = writeln!(text, "prober {}", span(*from, *to));
+        }
+        if let Some(second) = &self.history.second {
+            let _ = writeln!(text, "second witness B: {second:?}");
         }
         for Segment { from, to, behaviour } in &self.script.server.segments {
             let _ = writeln!(text, "server {}: {behaviour:?}", span(*from, *to));
@@ -94,12 +97,8 @@ impl Account<'_> {
                 late.verdict.map_or("never".to_owned(), seconds)
             );
         }
-        if self.judgement.unfounded > 0 {
-            let _ = writeln!(
-                text,
-                "CONNECTED WITHOUT EVIDENCE {} times",
-                self.judgement.unfounded
-            );
+        for at in &self.judgement.unfounded {
+            let _ = writeln!(text, "CONNECTED WITHOUT EVIDENCE at {}", seconds(*at));
         }
         for absence in &self.script.absences {
             let _ = writeln!(
@@ -122,7 +121,8 @@ impl Account<'_> {
         let losses = self.judgement.losses.iter();
         let falses = losses.filter(|loss| loss.judgement == LossJudgement::False);
         let late = self.judgement.late.iter().map(|late| late.marked);
-        let mut instants: Vec<_> = falses.map(|loss| loss.at).chain(late).collect();
+        let unfounded = self.judgement.unfounded.iter().copied();
+        let mut instants: Vec<_> = falses.map(|loss| loss.at).chain(late).chain(unfounded).collect();
         if self.judgement.stuck || instants.is_empty() {
             instants.push(self.history.length);
         }

@@ -81,8 +81,8 @@ pub(crate) struct Judgement {
     pub(crate) late: Vec<LateLoss>,
     /// The dependants are still down at the end although all nodes are connected.
     pub(crate) stuck: bool,
-    /// How often the nodes were called connected while too many of them were silent, or no list showed a lease.
-    pub(crate) unfounded: usize,
+    /// When the nodes were called connected while too many of them were silent, or no list showed a lease.
+    pub(crate) unfounded: Vec<Micros>,
 }
 
 impl Judgement {
@@ -109,8 +109,9 @@ pub(crate) fn judge(
         .into_iter()
         .map(|verdict| judge_loss(script, history, &marks, verdict))
         .collect();
-    let late = marks
-        .iter()
+    // Where nobody takes part in an election, no kube-controller-manager leads.
+    let late = { marks.iter() }
+        .filter(|_| script.server.elections > 0)
         .filter_map(|marked| late(verdicts, *marked))
         .collect();
     Judgement {
@@ -119,7 +120,8 @@ pub(crate) fn judge(
         stuck: is_down(verdicts, length) && is_connected(script, history, length),
         unfounded: { verdicts.iter() }
             .filter(|verdict| verdict.direction == Direction::Up && is_unfounded(script, history, verdict))
-            .count(),
+            .map(|verdict| verdict.at)
+            .collect(),
     }
 }
 
@@ -234,13 +236,17 @@ const NO_EVIDENCE: Micros = 5 * SECOND;
 /// answer also shows what was written meanwhile.
 fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerdict) -> bool {
     let &SeenVerdict { listed, asked, .. } = verdict;
-    let candidates = script.candidates(history, asked);
+    let sets = script.candidates_between(history, asked - NODES_KNOWN_FOR, asked);
     let written = |node: &&usize| last_write(&history.nodes[**node].kubelet.writes, listed);
-    let silent = { candidates.iter() }
-        .filter(|node| written(node).is_none_or(|w| w.at < asked - script.grace - NO_EVIDENCE));
+    let is_silent = |node: &&usize| written(node).is_none_or(|w| w.at < asked - script.grace - NO_EVIDENCE);
+    let too_silent = |candidates: &Vec<usize>| {
+        let silent = candidates.iter().filter(is_silent).count();
+        candidates.len() > 1 && silent >= required(candidates.len())
+    };
     let gone = absence(&script.absences, Absent::Leases, listed);
     let none_shown = gone.is_some_and(|absence| !matches!(absence.form, Form::Partial(_)));
-    candidates.len() > 1 && (none_shown || silent.count() >= required(candidates.len()))
+    let shown_none = |candidates: &Vec<usize>| candidates.len() > 1 && none_shown;
+    { sets.iter() }.all(|candidates| too_silent(candidates) || shown_none(candidates))
 }
 
 fn late(verdicts: &[SeenVerdict], marked: Micros) -> Option<LateLoss> {

@@ -13,6 +13,7 @@ mod classes_of_absence;
 mod classes_of_faults;
 mod classes_of_nodes;
 mod classes_of_outages;
+mod classes_of_witnesses;
 mod classes_of_writes;
 mod describe;
 mod http_client;
@@ -34,6 +35,7 @@ mod table;
 mod timeline;
 mod transport;
 mod virtual_time;
+mod witnesses;
 
 use std::time::Instant;
 
@@ -44,6 +46,10 @@ const FIXED_SEED: u64 = 14;
 
 fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn histories() -> u64 {
+    setting("HISTORIES").map_or(2_000, |n| n.parse().unwrap())
 }
 
 /// The classes that `CLASS` names, which may be one of those with possible false verdicts, or else `classes`.
@@ -62,7 +68,7 @@ fn chosen(classes: Vec<HistoryClass>) -> Vec<HistoryClass> {
 /// No loss verdict that kube-controller-manager would not have confirmed, none after it marked the nodes.
 #[test]
 fn kube_controller_manager_confirms_every_loss_verdict() {
-    let histories = setting("HISTORIES").map_or(2_000, |n| n.parse().unwrap());
+    let histories = histories();
     let fresh = rand::random::<u64>() >> 16;
     let seeds = match setting("SEED") {
         Some(seed) => vec![seed.parse().unwrap()],
@@ -82,11 +88,7 @@ fn kube_controller_manager_confirms_every_loss_verdict() {
         began.elapsed().as_secs_f64()
     );
     if let Some(page) = setting("SAFETY_PAGE") {
-        write_table(
-            &page,
-            "the table",
-            &format!("{text}\n{}", table::reasons(&classes)),
-        );
+        write_table(&page, "the table", &table::page(&table, &classes));
     }
     let accounts: Vec<_> = results.iter().flat_map(|result| &result.accounts).collect();
     for account in &accounts {
@@ -104,7 +106,8 @@ fn kube_controller_manager_confirms_every_loss_verdict() {
 #[test]
 fn false_verdicts_that_nobody_can_prevent_are_rare() {
     let page = setting("SAFETY_PAGE");
-    let (classes, each) = (classes::limits(), if page.is_some() { 4_000 } else { 30 });
+    let classes = classes::limits();
+    let each = if page.is_some() { histories() / 25 } else { 30 };
     let table = run::run(each * classes.len() as u64, FIXED_SEED, &classes).table;
     let text = table::limits(&table, &classes);
     println!("{text}");

@@ -6,15 +6,13 @@ use crate::random::{Micros, Random, SECOND};
 use crate::script::{RUN_UP, ShootHistory, ShootScript};
 use crate::timeline::{Behaviour, Client, ServerTimeline};
 
-/// An API server renews its identity Lease this often. Measured: docs/explanation/safety.md.
+/// An API server renews its identity Lease this often, and writes once more soon after. Measured: safety.md.
 const IDENTITY_PERIOD: Micros = 10 * SECOND;
+const SECOND_WRITE: Micros = 2 * SECOND;
 
 /// `--leader-elect-retry-period`, and the time-out of its client.
 const ELECTION_PERIOD: Micros = 2 * SECOND;
 const ELECTION_TIME_OUT: Micros = 5 * SECOND;
-
-/// Elections of a control plane: kube-controller-manager, kube-scheduler, and one more.
-const ELECTIONS: u64 = 3;
 
 /// The revision of a new API server.
 const FIRST_REVISION: u64 = 1_000;
@@ -32,9 +30,10 @@ impl Writes {
         let mut at = RUN_UP + random.between(0, IDENTITY_PERIOD);
         while at < until {
             writes.extend(own_write(server, at));
+            writes.extend(own_write(server, at + SECOND_WRITE));
             at += IDENTITY_PERIOD;
         }
-        for _ in 0..if server.other_writers { ELECTIONS } else { 0 } {
+        for _ in 0..server.elections {
             let path = NetworkPath {
                 server,
                 cuts: &[],

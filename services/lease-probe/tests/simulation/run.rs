@@ -27,7 +27,7 @@ fn is_defect(class: &HistoryClass, history: &History, judgement: &Judgement) -> 
     (judgement.is_false() && class.may_be_false.is_none())
         || (!judgement.late.is_empty() && !class.excuses_late(history))
         || judgement.stuck
-        || judgement.unfounded > 0
+        || !judgement.unfounded.is_empty()
 }
 
 /// False verdicts are worse than late ones.
@@ -57,7 +57,7 @@ pub(crate) fn play(history: &History, wants: impl Fn(&Judgement) -> bool) -> (Ve
         })
     });
     let shoots: Vec<_> = played.collect();
-    let probed = probe(history, shoots.clone());
+    let probed = probe(history, &shoots);
     let (mut judgements, mut accounts) = (Vec::new(), Vec::new());
     for (shoot, probed) in shoots.iter().zip(&probed) {
         let judgement = judge(&shoot.script, &shoot.history, &probed.verdicts, history.length);

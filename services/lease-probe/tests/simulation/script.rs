@@ -8,6 +8,7 @@ use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, Read
 use crate::node_lifecycle_input::LeadershipTerm;
 use crate::random::{Micros, SECOND};
 use crate::timeline::{Client, FOREVER, PacketLoss, ServerTimeline, frozen_cuts};
+use crate::witnesses::SecondWitness;
 
 /// Kubelets and kube-controller-manager run for this long before the first prober starts.
 pub(crate) const RUN_UP: Micros = -150 * SECOND;
@@ -78,7 +79,7 @@ pub(crate) struct ProberRun {
     pub(crate) to: Micros,
 }
 
-/// One history: shoots that are probed by the same process, one process after the other.
+/// One history: shoots that are probed by the same process, one process after the other, or by two at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     pub(crate) class: &'static str,
@@ -87,6 +88,7 @@ pub(crate) struct History {
     /// `probeInterval`.
     pub(crate) interval: Micros,
     pub(crate) probers: Vec<ProberRun>,
+    pub(crate) second: Option<SecondWitness>,
     pub(crate) shoots: Vec<ShootScript>,
 }
 

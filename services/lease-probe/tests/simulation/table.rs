@@ -20,13 +20,13 @@ pub(crate) fn merge(tables: impl IntoIterator<Item = Table>) -> Table {
     all
 }
 
+const HEAD: &str = "| class | histories | loss verdicts | false | late (of them never) | healed in time | healed unseen \
+                    | not restored | unfounded | detection p50 | p99 | max |\n\
+                    | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n";
+
 /// As Markdown.
 pub(crate) fn markdown(table: &Table) -> String {
-    let mut text =
-        "| class | histories | loss verdicts | false | late (of them never) | healed in time | healed \
-                    unseen | not restored | unfounded | detection p50 | p99 | max |\n\
-                    | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
-            .to_owned();
+    let mut text = HEAD.to_owned();
     for ((_, name), judgements) in table {
         let _ = writeln!(text, "{}", row(name, judgements.iter()));
     }
@@ -34,13 +34,32 @@ pub(crate) fn markdown(table: &Table) -> String {
     text
 }
 
-/// Why kube-controller-manager may be first, by class.
-pub(crate) fn reasons(classes: &[HistoryClass]) -> String {
-    let reason = |class: &HistoryClass| Some(format!("| {} | {} |", class.name, class.may_be_late?));
-    let rows: Vec<String> = classes.iter().filter_map(reason).collect();
+/// The same for docs/explanation/safety.md: classes in which everything went well share a row, and their names follow.
+/// Where kube-controller-manager may be first, the reason stands with the class.
+pub(crate) fn page(table: &Table, classes: &[HistoryClass]) -> String {
+    let is_notable = |judgement: &Judgement| {
+        judgement.is_false()
+            || judgement.stuck
+            || !judgement.late.is_empty()
+            || !judgement.unfounded.is_empty()
+    };
+    let (notable, well): (Vec<_>, Vec<_>) =
+        { table.iter() }.partition(|(_, judgements)| judgements.iter().any(is_notable));
+    let mut text = HEAD
+        .replace(" max |\n", " max | why late |\n")
+        .replace("--: |\n", "--: | --- |\n");
+    for ((place, name), judgements) in notable {
+        let why = classes[*place].may_be_late.unwrap_or_default();
+        let _ = writeln!(text, "{} {why} |", row(name, judgements.iter()));
+    }
+    let names: Vec<&str> = well.iter().map(|((_, name), _)| *name).collect();
+    let together = format!("{} more classes, below", names.len());
+    let judgements = well.iter().flat_map(|(_, judgements)| *judgements);
+    let _ = writeln!(text, "{} |", row(&together, judgements));
+    let _ = writeln!(text, "{} |", row("**all**", table.values().flatten()));
     format!(
-        "| class | why kube-controller-manager may be first |\n| --- | --- |\n{}\n",
-        rows.join("\n")
+        "{text}\nNothing false, late, unrestored or unfounded: {}.\n",
+        names.join("; ")
     )
 }
 
@@ -95,7 +114,7 @@ fn row<'a>(name: &str, judgements: impl Iterator<Item = &'a Judgement> + Clone) 
         sum(|judgement| judgement.count(LossJudgement::HealedInTime)),
         sum(|judgement| judgement.count(LossJudgement::HealedUnseen)),
         sum(|judgement| usize::from(judgement.stuck)),
-        sum(|judgement| judgement.unfounded),
+        sum(|judgement| judgement.unfounded.len()),
         detection(0.5),
         detection(0.99),
         detection(1.0),

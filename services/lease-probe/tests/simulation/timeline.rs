@@ -38,6 +38,8 @@ pub(crate) enum Behaviour {
     Fails { share: f64, status: u16, of: FailsFor },
     /// Lists show the state of this long ago: an API server whose watch cache lags.
     ListsStale { by: Micros },
+    /// Lists show the state at the start of the segment: an API server whose watch cache has stopped.
+    ListsFrozen,
     /// Reads are answered, writes are not: an API server that has just started.
     RefusesWrites,
     /// Every answer is the last on its connection.
@@ -74,8 +76,9 @@ pub(crate) struct ServerTimeline {
     /// May overlap.
     pub(crate) segments: Vec<Segment>,
     pub(crate) speaks_http2: bool,
-    /// Leaders of elections write every 2 s. Without them, only kubelets and the API server itself do, every 10 s.
-    pub(crate) other_writers: bool,
+    /// Leaders of elections, which write every 2 s, kube-controller-manager among them. Where there is none, only
+    /// kubelets and the API server itself write, and no kube-controller-manager can mark a node.
+    pub(crate) elections: u64,
 }
 
 /// A time in which packets between a client and the server are dropped.
@@ -197,6 +200,7 @@ impl ServerTimeline {
     pub(crate) fn staleness(&self, at: Micros) -> Micros {
         let stale = self.during(at).map(|segment| match segment.behaviour {
             Behaviour::ListsStale { by } => by,
+            Behaviour::ListsFrozen => at - segment.from,
             _ => 0,
         });
         stale.max().unwrap_or(0)
@@ -241,6 +245,7 @@ impl ServerTimeline {
             | Behaviour::SlowConnects { .. }
             | Behaviour::Restored { .. }
             | Behaviour::ListsStale { .. }
+            | Behaviour::ListsFrozen
             | Behaviour::ClosesAfterAnswers
             | Behaviour::ClosesIdle { .. }
             | Behaviour::OneReplicaAway { .. } => false,
@@ -278,7 +283,7 @@ pub(crate) fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
         latency: 5 * MILLISECOND,
         segments: segments.iter().map(segment).collect(),
         speaks_http2: true,
-        other_writers: true,
+        elections: 3,
     }
 }
 

@@ -13,11 +13,13 @@ use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
+use scaling_coordinator::domain::decision::ReceivedVerdict;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober::{self, ProberConfig};
+use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 
 use crate::judge::{Direction, SeenVerdict};
@@ -25,7 +27,9 @@ use crate::objects;
 use crate::other_writers::Writes;
 use crate::random::{Micros, Random, SECOND};
 use crate::script::{History, ProberRun, ShootHistory, ShootScript};
+use crate::timeline::Segment;
 use crate::transport::{SimConnector, TrafficLog};
+use crate::witnesses::{decided, outcome};
 
 /// Virtual time 0, in microseconds since the Unix epoch.
 pub(crate) const EPOCH: i64 = 1_790_000_000 * SECOND;
@@ -39,8 +43,11 @@ const ANSWER_MEMORY: usize = 64 << 20;
 /// The streams of random numbers of the probers: the history has stream 0.
 const PROBERS: u64 = 1;
 
+/// The number of the second witness's first prober.
+const SECOND_WITNESS: usize = 100;
+
 /// A shoot with its history.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PlayedShoot {
     pub(crate) name: Arc<str>,
     pub(crate) script: ShootScript,
@@ -56,6 +63,8 @@ pub(crate) struct ProbedShoot {
     pub(crate) listed: Micros,
     /// When it was asked for.
     pub(crate) asked: Micros,
+    /// The verdicts as the coordinator receives them.
+    pub(crate) received: Vec<ReceivedVerdict>,
     pub(crate) traffic: TrafficLog,
 }
 
@@ -82,8 +91,8 @@ impl VirtualClock {
     }
 }
 
-/// Probes all shoots of a history; what was seen, by shoot.
-pub(crate) fn probe(history: &History, shoots: Vec<Arc<PlayedShoot>>) -> Vec<ProbedShoot> {
+/// Probes all shoots of a history, by one process after the other or by two witnesses; what was seen, by shoot.
+pub(crate) fn probe(history: &History, shoots: &[Arc<PlayedShoot>]) -> Vec<ProbedShoot> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -91,30 +100,59 @@ pub(crate) fn probe(history: &History, shoots: Vec<Arc<PlayedShoot>>) -> Vec<Pro
         .unwrap();
     runtime.block_on(async {
         let clock = VirtualClock::start();
-        let probed: Vec<_> = shoots
-            .iter()
-            .map(|_| Arc::new(Mutex::new(ProbedShoot::default())))
-            .collect();
-        for (number, run) in history.probers.iter().enumerate() {
-            clock.sleep_until(run.from).await;
-            let process = ProberProcess {
-                clock,
-                seed: history.seed,
-                config: config(
-                    history.interval,
-                    shoots.iter().any(|shoot| shoot.script.external_cuts.is_some()),
-                ),
-                shoots: &shoots,
-                probed: &probed,
-            };
-            process.run(number, *run).await;
-        }
-        clock.sleep_until(history.length).await;
-        probed
-            .iter()
-            .map(|probed| std::mem::take(&mut *probed.lock()))
+        let Some(second) = &history.second else {
+            return witness(clock, history, (0, &history.probers), shoots).await;
+        };
+        let others = through_another_server(shoots, &second.segments);
+        let (first, other) = tokio::join!(
+            witness(clock, history, (0, &history.probers), shoots),
+            witness(clock, history, (SECOND_WITNESS, &second.probers), &others),
+        );
+        let runs = [&*history.probers, &*second.probers];
+        let both = first.iter().zip(&other);
+        both.map(|(first, other)| decided([first, other], runs, second.freezes, history.length))
             .collect()
     })
+}
+
+/// The same shoots, with more faults of the API server that a prober talks to.
+fn through_another_server(shoots: &[Arc<PlayedShoot>], segments: &[Segment]) -> Vec<Arc<PlayedShoot>> {
+    let through = |shoot: &Arc<PlayedShoot>| {
+        let mut other = PlayedShoot::clone(shoot);
+        other.script.server.segments.extend(segments);
+        Arc::new(other)
+    };
+    shoots.iter().map(through).collect()
+}
+
+/// Runs one prober after the other, the first with this number.
+async fn witness(
+    clock: VirtualClock,
+    history: &History,
+    (first, probers): (usize, &[ProberRun]),
+    shoots: &[Arc<PlayedShoot>],
+) -> Vec<ProbedShoot> {
+    let probed: Vec<_> = shoots
+        .iter()
+        .map(|_| Arc::new(Mutex::new(ProbedShoot::default())))
+        .collect();
+    for (number, run) in (first..).zip(probers) {
+        clock.sleep_until(run.from).await;
+        let process = ProberProcess {
+            clock,
+            seed: history.seed,
+            config: config(
+                history.interval,
+                shoots.iter().any(|shoot| shoot.script.external_cuts.is_some()),
+            ),
+            shoots,
+            probed: &probed,
+        };
+        process.run(number, *run).await;
+    }
+    clock.sleep_until(history.length).await;
+    let take = |probed: &Arc<Mutex<ProbedShoot>>| std::mem::take(&mut *probed.lock());
+    probed.iter().map(take).collect()
 }
 
 /// Gardener's configuration with this interval.
@@ -234,6 +272,31 @@ impl ProbeReporter for Recorder {
             )
         });
         let (listed, asked) = (probed.listed, probed.asked);
+        let (micros, sent) = (self.clock.0.now_micros(), tokio::time::Instant::now());
+        let instant = |at: UnixTime| match at.0 >= micros {
+            true => sent + duration(at.0 - micros),
+            false => sent - duration(micros - at.0),
+        };
+        // As the coordinator knows it: from the first verdict with an outcome.
+        let before = probed
+            .received
+            .last()
+            .filter(|before| before.outcome == outcome(&verdict.outcome));
+        let first_revision = match verdict.outcome_since == verdict.observed_at {
+            true => verdict.list_revision,
+            false => before.map_or(0, |before| before.first_revision),
+        };
+        probed.received.push(ReceivedVerdict {
+            outcome: outcome(&verdict.outcome),
+            observer: verdict.observer.clone(),
+            observed: instant(verdict.observed_at),
+            outcome_since: instant(verdict.outcome_since),
+            list_revision: verdict.list_revision,
+            first_revision,
+            sent,
+            valid_until: instant(verdict.valid_until),
+            message: "".into(),
+        });
         probed.verdicts.push(SeenVerdict {
             at: self.clock.now(),
             listed,

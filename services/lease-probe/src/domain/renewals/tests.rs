@@ -134,7 +134,7 @@ fn a_lease_that_vanishes_is_remembered_until_it_is_gone_for_good() {
     let mut renewals = Renewals::default();
     renewals.observe(list(-8), &[lease(-9)], EXPIRY / 2);
     renewals.observe(list(1), &[lease(0)], EXPIRY / 2);
-    for second in [10, 20, 30] {
+    for second in [10, 20, 24, 30] {
         renewals.observe(list(second), &[], EXPIRY / 2);
     }
     assert_eq!(renewals.missing().count(), 1);
@@ -172,7 +172,7 @@ fn a_renewal_arrived_after_those_that_were_written_before() {
 fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() {
     let mut renewals = Renewals::default();
     renewals.observe(list(-8), &[lease(-9)], EXPIRY / 2);
-    for second in [0, 10, 20, 30] {
+    for second in [0, 10, 20, 24, 30] {
         renewals.observe(list(second), &[lease(0)], EXPIRY / 2);
     }
     assert_eq!(expired_from(&renewals), at(30));
@@ -182,6 +182,37 @@ fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() 
         (age.renewed, age.silence_proven_at),
         (at(0), at(62).shifted(S / 2))
     );
+}
+
+/// A server that was behind shows renewals long after they were made. They came late for a loss, and prove no health.
+#[test]
+fn a_renewal_that_is_seen_late_is_dated_twice() {
+    let mut renewals = Renewals::default();
+    renewals.observe(list(0), &[lease(-1)], EXPIRY / 2);
+    renewals.observe(list(40), &[lease(-1)], EXPIRY / 2);
+    renewals.observe(list(41), &[lease(9)], EXPIRY / 2);
+    let age = renewals.age("n", EXPIRY).unwrap();
+    assert_eq!((age.old_from, age.shown_old_from), (at(70), at(39)));
+}
+
+/// One clock that is ahead must not make the leases of all other nodes younger.
+#[test]
+fn a_clock_that_is_ahead_dates_no_other_lease() {
+    let mut renewals = Renewals::default();
+    let leases = |ahead: i64, revision: i64, other: i64| {
+        let named = |name: &str, lease: ListedLease| ListedLease {
+            name: name.into(),
+            ..lease
+        };
+        let fast = ListedLease {
+            revision: at(revision).0.unsigned_abs(),
+            ..lease(ahead)
+        };
+        [named("fast", fast), named("other", lease(other))]
+    };
+    renewals.observe(list(0), &leases(59, -9, -8), EXPIRY / 2);
+    renewals.observe(list(15), &leases(70, 1, 2), EXPIRY / 2);
+    assert_eq!(renewals.age("other", EXPIRY).unwrap().renewed, at(2));
 }
 
 #[test]

@@ -1,0 +1,107 @@
+//! Steps of histories with two witnesses.
+
+use crate::builder::Builder;
+use crate::random::{Micros, SECOND};
+use crate::script::ProberRun;
+use crate::timeline::{Behaviour, FOREVER, FailsFor, Segment};
+use crate::witnesses::SecondWitness;
+
+/// Another prober starts some time after the first one and goes on.
+pub(crate) fn two_witnesses(history: &mut Builder) {
+    let from = history.random.seconds(0.0, 30.0);
+    history.second = Some(SecondWitness {
+        probers: vec![ProberRun { from, to: FOREVER }],
+        segments: vec![],
+        freezes: false,
+    });
+}
+
+/// Of three API servers, the one of a witness does that for a while.
+fn server_of_one(history: &mut Builder, behaviour: Behaviour) -> (Micros, Micros) {
+    let (from, lasts) = (history.some_time(), history.random.seconds(20.0, 150.0));
+    let to = from + lasts;
+    history.until(to);
+    if let Some(second) = &mut history.second {
+        second.segments.push(Segment { from, to, behaviour });
+    }
+    (from, to)
+}
+
+fn stale_for_one(history: &mut Builder) -> (Micros, Micros) {
+    let by = history.random.seconds(2.0, 90.0);
+    server_of_one(history, Behaviour::ListsStale { by })
+}
+
+/// It has lost etcd: it serves what it knew, or nothing, or errors.
+fn partitioned_for_one(history: &mut Builder) -> (Micros, Micros) {
+    let fails = Behaviour::Fails {
+        share: 1.0,
+        status: 500,
+        of: FailsFor::LeaseProbe,
+    };
+    let behaviour = history.random.pick(&[
+        Behaviour::ListsFrozen,
+        Behaviour::ListsFrozen,
+        Behaviour::EtcdHangs,
+        fails,
+    ]);
+    server_of_one(history, behaviour)
+}
+
+fn lose_around(history: &mut Builder, (from, to): (Micros, Micros)) {
+    let at = history.random.between(from - 40 * SECOND, to);
+    history.lose(at.max(60 * SECOND));
+}
+
+pub(crate) fn one_stale(history: &mut Builder) {
+    stale_for_one(history);
+}
+
+pub(crate) fn one_stale_in_a_loss(history: &mut Builder) {
+    let span = stale_for_one(history);
+    lose_around(history, span);
+}
+
+pub(crate) fn one_stale_in_a_loss_that_heals(history: &mut Builder) {
+    let (from, to) = stale_for_one(history);
+    let at = history.random.between(from - 40 * SECOND, to).max(60 * SECOND);
+    let lasts = history.random.seconds(20.0, 100.0);
+    history.cut(1.0, at, at + lasts);
+}
+
+pub(crate) fn one_partitioned(history: &mut Builder) {
+    partitioned_for_one(history);
+}
+
+pub(crate) fn one_partitioned_in_a_loss(history: &mut Builder) {
+    let span = partitioned_for_one(history);
+    lose_around(history, span);
+}
+
+/// Either one is killed, or frozen, and does not come back.
+fn kill_one(history: &mut Builder, at: Micros) {
+    let freezes = history.random.chance(0.5);
+    let first = history.random.chance(0.5);
+    if let Some(second) = &mut history.second {
+        second.freezes = freezes;
+        if !first {
+            second.probers[0].to = at;
+        }
+    }
+    if first {
+        history.end_prober(at);
+    }
+    history.until(at);
+}
+
+pub(crate) fn one_killed_around_a_loss(history: &mut Builder) {
+    let at = history.some_time();
+    history.lose(at);
+    let killed = at + history.random.seconds(-20.0, 60.0);
+    kill_one(history, killed);
+}
+
+pub(crate) fn one_killed(history: &mut Builder) {
+    let at = history.random.between(40 * SECOND, 160 * SECOND);
+    kill_one(history, at);
+}
