@@ -76,7 +76,7 @@ fn each_way_of_letting_go_is_told_apart() {
         created,
         record(1, "a", "mcm", "3"),
         scale(1, "a", "mcm", 0),
-        // Dead from here on; b takes the Lease when it has seen no renewal for 6 s.
+        // Dead from here on; b takes the Lease when it has seen no renewal for 4 s.
         lease(7, "b", 1),
         scale(8, "b", "kcm", 0),
         emptied(9, "b"),
@@ -141,7 +141,7 @@ fn a_lease_that_was_taken_too_early_is_no_handover() {
     for between in [None, Some(emptied(3, "stranger"))] {
         let mut writes = vec![lease(0, "a", 1), scale(1, "a", "mcm", 0), lease(2, "a", 1)];
         writes.extend(between);
-        writes.extend([lease(7, "b", 1), scale(8, "b", "kcm", 0)]);
+        writes.extend([lease(5, "b", 1), scale(6, "b", "kcm", 0)]);
         let report = checked(writes);
         assert_eq!(rules(&report), [Invariant::NotHandedOver], "{report}");
     }
