@@ -436,6 +436,7 @@ mod tests {
         for second in [12, 20] {
             state.leases(listing(second), &listed(&[0, 11, 12]), RULE);
         }
+        state.leases(listing(28), &listed(&[0, 21, 22]), RULE);
         let almost = ListTimes::at(at(29).shifted(1));
         let leases = listed(&[0, 21, 22]);
         assert_eq!(state.leases(almost, &leases, RULE), ProbeStep::ListNodes);
@@ -519,6 +520,7 @@ mod tests {
             panic!("asked again")
         };
         assert_eq!(known.crossing, Some(at(31)));
+        assert_eq!(done(state.leases(listing(30), &leases, RULE)), Outcome::Healthy);
         assert_eq!(
             done(state.leases(listing(31), &leases, RULE)),
             Outcome::LeasesExpired

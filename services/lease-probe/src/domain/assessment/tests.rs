@@ -237,6 +237,9 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
             }
             renewals.observe(ListTimes::at(at(second)), &listed.leases, LONGEST);
         }
+        // A write since then confirms the last second.
+        let confirms = ListTimes::at(at(1000 + lasts).shifted(1));
+        renewals.observe(confirms, &listed.leases, LONGEST);
         let context = AssessmentContext {
             external: Some(outage),
             ..CONTEXT
@@ -378,7 +381,7 @@ impl NodeTraits {
 /// The leases, renewed at second 0 and some at second 35, as they are listed up to second 40.
 fn listed_up_to_40(lists: impl Fn(i64) -> Vec<ListedLease>) -> (Vec<ListedLease>, Renewals) {
     let mut renewals = Renewals::default();
-    for second in [0, 10, 20, 30, 40] {
+    for second in [0, 10, 20, 30, 39, 40] {
         renewals.observe(ListTimes::at(at(second)), &lists(second), LONGEST);
     }
     (lists(40), renewals)
