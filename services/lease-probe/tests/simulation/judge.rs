@@ -236,7 +236,8 @@ const NO_EVIDENCE: Micros = 5 * SECOND;
 /// answer also shows what was written meanwhile.
 fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerdict) -> bool {
     let &SeenVerdict { listed, asked, .. } = verdict;
-    let sets = script.candidates_between(history, asked - NODES_KNOWN_FOR, asked);
+    // Nodes and Machines are asked for after the leases.
+    let sets = script.candidates_between(history, asked - NODES_KNOWN_FOR, verdict.at);
     let written = |node: &&usize| last_write(&history.nodes[**node].kubelet.writes, listed);
     let is_silent = |node: &&usize| written(node).is_none_or(|w| w.at < asked - script.grace - NO_EVIDENCE);
     let too_silent = |candidates: &Vec<usize>| {
