@@ -201,8 +201,9 @@ impl ProbeFailure {
             Self::LocalLimit(_) => ("local_limit", Inconclusive, FailureEvidence::None),
             Self::NoAnswerMemory(_) => ("no_answer_memory", Inconclusive, FailureEvidence::None),
             Self::TooManyLeases(_) => ("too_many_leases", Inconclusive, FailureEvidence::None),
-            Self::Unauthorized => ("unauthorized", Inconclusive, FailureEvidence::None),
-            Self::Forbidden(_) => ("forbidden", Inconclusive, FailureEvidence::None),
+            // Kubelets may be refused as well.
+            Self::Unauthorized => ("unauthorized", Inconclusive, FailureEvidence::Away),
+            Self::Forbidden(_) => ("forbidden", Inconclusive, FailureEvidence::Away),
             Self::Machines(_) => ("machines", Inconclusive, FailureEvidence::None),
             Self::MachinesThrottled(_) => ("machines_throttled", Inconclusive, FailureEvidence::None),
         }

@@ -105,7 +105,9 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("loss of a share around the threshold", &[nodes::loss_around_threshold]),
         class("loss one node after the other", &[nodes::creeping_loss]),
         class("loss that heals", &[nodes::healed_loss]),
-        class("share that swings around the threshold", &[nodes::swinging_share]),
+        class("share that swings around the threshold", &[nodes::swinging_share]).may_be_late(
+            "a node that renews again stays Unknown until its kubelet has posted its status, and counts until then",
+        ),
         class("loss in a shoot of 2 or 3 nodes", &[nodes::two_or_three_nodes, nodes::loss]),
         class("loss in a shoot of 50 nodes", &[nodes::fifty_nodes, nodes::loss]),
         class("clocks off by up to 120 s", &[nodes::skewed_clocks, nodes::quiet]),
