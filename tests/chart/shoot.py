@@ -101,6 +101,12 @@ class Shoot:
             status = {"replicas": count, "readyReplicas": count, "availableReplicas": count}
             self._seed.merge(f"{_deployments()}/{name}/status", {"status": status})
 
+    def release(self) -> None:
+        """What an operator would do by hand: nothing is held down any more."""
+        for name in DEPENDANTS:
+            released = {"metadata": {"annotations": {PROTECTION: None}}, "spec": {"replicas": 1}}
+            self._seed.merge(f"{_deployments()}/{name}", released)
+
     def replicas(self) -> dict[str, int]:
         """What is asked for of each dependant, after it was brought about."""
         self.settle()

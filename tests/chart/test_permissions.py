@@ -43,7 +43,10 @@ SLICES = "/apis/discovery.k8s.io/v1"
 def shoot(seed, kinds, tmp_path_factory):
     server = Kubernetes(assets(), tmp_path_factory.mktemp("shoot"))
     try:
-        yield Shoot(server, seed)
+        planted = Shoot(server, seed)
+        yield planted
+        # Other tests look at the same seed.
+        planted.release()
     finally:
         # It cannot be reached any more, so nothing follows for what is left of it on the seed.
         server.close()

@@ -195,9 +195,19 @@ impl<C: Connector> CachedConnection<C> {
             let _ = tokio::time::timeout(END_NOTED_WITHIN, link.ended()).await;
             self.note_end(&link);
         }
+        match self.request_anew(request).await {
+            // It may go away right after its answer, which is lost then. Once more is enough: it is alive.
+            Err(ProbeFailure::WentAway) => self.request_anew(request).await,
+            answer => answer,
+        }
+    }
+
+    /// Looks the name up, waits for a permit, and sends a request over a new connection.
+    async fn request_anew(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
         self.waits_for = Some(OwnWait::Lookup);
         self.resolve().await?;
         self.waits_for = Some(OwnWait::Permit);
+        let limits = self.limits.clone();
         let permit = limits.connect.acquire().await;
         self.waits_for = None;
         Box::pin(self.request_fresh(permit, request)).await

@@ -1,5 +1,6 @@
 //! Sockets to the API servers of shoots: HTTP/2 or HTTP/1.1 over TLS.
 
+use std::error::Error as _;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -440,7 +441,11 @@ fn tls_error(error: &io::Error) -> Option<String> {
 }
 
 fn broken(error: hyper::Error) -> ProbeFailure {
-    ProbeFailure::Connect(quote(&chain(&error)))
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
+    match cause {
+        Some(h2) if h2.is_go_away() && h2.reason() == Some(h2::Reason::NO_ERROR) => ProbeFailure::WentAway,
+        _ => ProbeFailure::Connect(quote(&chain(&error))),
+    }
 }
 
 #[cfg(test)]

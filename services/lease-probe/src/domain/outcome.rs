@@ -105,6 +105,9 @@ pub enum ProbeFailure {
     /// The port is closed, or the connection broke.
     #[error("The API server cannot be reached: {0}.")]
     Connect(String),
+    /// It ended the connection in the regular way, with a GOAWAY, while it had a request.
+    #[error("The API server went away while it was asked (GOAWAY).")]
+    WentAway,
     /// Wrong authority, wrong name, or expired certificate.
     #[error("The TLS handshake with the API server failed: {0}.")]
     Tls(String),
@@ -183,7 +186,7 @@ impl ProbeFailure {
     const fn class(&self) -> (&'static str, Outcome, FailureEvidence) {
         use Outcome::{ApiServerUnreachable, Inconclusive};
         match self {
-            Self::Connect(_) => ("connect", ApiServerUnreachable, FailureEvidence::Away),
+            Self::Connect(_) | Self::WentAway => ("connect", ApiServerUnreachable, FailureEvidence::Away),
             Self::Tls(_) => ("tls", ApiServerUnreachable, FailureEvidence::Away),
             Self::Timeout(_) => ("timeout", ApiServerUnreachable, FailureEvidence::Silent),
             Self::ListTimeout(_) => ("list_timeout", Inconclusive, FailureEvidence::Silent),
@@ -317,7 +320,7 @@ mod tests {
         let failure = ProbeFailure::Unauthorized;
         assert_eq!(
             (failure.as_str(), failure.outcome(), failure.evidence()),
-            ("unauthorized", Outcome::Inconclusive, FailureEvidence::None)
+            ("unauthorized", Outcome::Inconclusive, FailureEvidence::Away)
         );
     }
 

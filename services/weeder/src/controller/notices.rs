@@ -11,22 +11,18 @@ pub(super) fn deletion(deletion: &Deletion, observes: bool) -> Notice {
     let Deletion { pod, recovery, .. } = deletion;
     let (name, service, since) = (&pod.key.name, &deletion.service.name, recovery.at);
     let crash = pod.crash.clone().unwrap_or_default();
-    let (reason, action, what) = match observes {
-        true => (
-            "DeletionKeptBack",
-            "KeptBack",
-            format!("Would delete pod {name}, but the mode is observe: {crash} is"),
-        ),
-        false => (
-            "WeededCrashLoopingPod",
-            "Deleted",
-            format!("Deleted pod {name}: {crash} was"),
-        ),
+    let (event, action) = match observes {
+        true => ("DeletionKeptBack", "KeptBack"),
+        false => ("WeededCrashLoopingPod", "Deleted"),
+    };
+    let what = match observes {
+        true => format!("Would delete pod {name}, but the mode is observe: {crash} is"),
+        false => format!("Deleted pod {name}: {crash} was"),
     };
     Notice {
         about: controller_of(pod),
         warning: false,
-        reason,
+        reason: event,
         action,
         note: format!("{what} in CrashLoopBackOff, and service {service} is ready since {since}."),
     }

@@ -4,18 +4,12 @@
 //! So a pod is deleted at most once for a recovery, and its successor never. Nothing has to be remembered for that: the
 //! same data give the same answer after a restart and on every replica.
 
-use std::time::Duration;
-
 use watchdog_api::selector::SelectorExt;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
 use super::pods::{ControllerRef, Pod};
 use super::recovery::Recovery;
-
-/// The clocks of two API servers are no further apart. Times that are closer prove nothing. A pod that is younger than
-/// that has no back-off from which a deletion could save it.
-const MAX_SKEW: Duration = Duration::from_secs(1);
 
 /// The answer of [`decide`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,14 +57,13 @@ fn is_dependant(pod: &Pod, service: &str, config: &WeederConfig) -> bool {
 }
 
 /// By the API servers' own times and revisions, never by a clock of this process. Both times are whole seconds, rounded
-/// down. Where they are too close to tell, revisions decide: this state of the pod was written before the slice became
-/// ready. What nobody can tell is left alone.
+/// down. Within the same second revisions decide: this state of the pod was written before the slice became ready. What
+/// nobody can tell is left alone.
 fn was_there_before(pod: &Pod, recovery: &Recovery) -> bool {
     let (Some(created), Some(write)) = (pod.created, recovery.write) else {
         return false;
     };
-    let (earlier, later) = (write.second.before(MAX_SKEW), write.second.after(MAX_SKEW));
-    created < earlier || (created <= later && pod.version() < write.version)
+    created < write.second || (created == write.second && pod.version() < write.version)
 }
 
 /// A pod without a controller is gone for good, and deleting the pod of a Job counts as a failure of the Job.

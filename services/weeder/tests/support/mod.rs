@@ -162,10 +162,10 @@ impl Seed {
     }
 
     /// Waits until what is written from now on is younger than all that there is, whatever the revisions say: times are
-    /// whole seconds, and API servers may differ by one.
+    /// whole seconds.
     pub async fn next_second(&self) {
-        let later = Timestamp::now().as_second() + 1;
-        eventually("two seconds begin", || Timestamp::now().as_second() > later).await;
+        let now = Timestamp::now().as_second();
+        eventually("the next second", || Timestamp::now().as_second() > now).await;
     }
 
     /// Creates or replaces an Endpoints.

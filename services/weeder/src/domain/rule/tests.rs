@@ -14,14 +14,11 @@ const YOUNGER: PodDecision = PodDecision::Keep(KeepReason::YoungerThanRecovery);
 fn what_was_there_before_the_recovery_is_deleted_and_a_successor_never() {
     let recovery = recovery(100, 50);
     let at_100 = |created, version| of(&crashing("pod", "kcm", created, version), &recovery, 100);
-    assert_eq!(at_100(98, 60), PodDecision::Delete);
-    assert_eq!(at_100(102, 49), YOUNGER);
-    // Clocks of API servers differ, and times are whole seconds. Within a second the revisions decide, and what is not
-    // earlier is left alone.
-    for created in 99..=101 {
-        assert_eq!(at_100(created, 49), PodDecision::Delete, "{created}");
-        assert_eq!(at_100(created, 51), YOUNGER, "{created}");
-    }
+    assert_eq!(at_100(99, 60), PodDecision::Delete);
+    assert_eq!(at_100(101, 49), YOUNGER);
+    // Times are whole seconds. Within a second the revisions decide, and what is not earlier is left alone.
+    assert_eq!(at_100(100, 49), PodDecision::Delete);
+    assert_eq!(at_100(100, 51), YOUNGER);
     let mut unreadable = crashing("c", "kcm", 100, 49);
     unreadable.resource_version = "opaque".to_owned();
     assert_eq!(of(&unreadable, &recovery, 100), YOUNGER);
@@ -125,8 +122,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct World {
     /// In milliseconds.
     now: i64,
-    /// By so many milliseconds the clock of its second API server is ahead of that of the first.
-    skew: i64,
     version: u64,
     writes: Vec<Slice>,
     /// Each with the revision of its creation.
@@ -143,10 +138,9 @@ struct Weeder {
 }
 
 impl World {
-    fn new(skew: i64) -> Self {
+    fn new() -> Self {
         let mut world = Self {
             now: 1_000_000,
-            skew,
             version: 0,
             writes: Vec::new(),
             pods: Vec::new(),
@@ -158,14 +152,9 @@ impl World {
         world
     }
 
-    /// The time of the latest write. The API servers take turns.
-    fn second(&self) -> i64 {
-        let skew = if self.version.is_multiple_of(2) {
-            self.skew
-        } else {
-            0
-        };
-        (self.now + skew) / 1_000
+    /// The time of the latest write.
+    const fn second(&self) -> i64 {
+        self.now / 1_000
     }
 
     fn create(&mut self, lineage: usize) {
@@ -269,16 +258,14 @@ impl Weeder {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// For any history, with clocks of weeders that are minutes off and of API servers that differ by a second: a pod
-    /// is deleted only after a change by which its service was ready, and only if it was there before that change. A
-    /// deleted pod is gone, so each is deleted once.
+    /// For any history, with clocks of weeders that are minutes off: a pod is deleted only after a change by which its
+    /// service was ready, and only if it was there before that change. A deleted pod is gone, so each is deleted once.
     #[test]
     fn nothing_younger_than_the_recovery_is_deleted(
         steps in steps(),
         clocks in [-600_i64..600, -600_i64..600],
-        skew in -1_000_i64..=1_000,
     ) {
-        let mut world = World::new(skew);
+        let mut world = World::new();
         let mut weeders = clocks.map(|seconds| Weeder { clock: seconds * 1_000_000, ..Weeder::default() });
         for step in steps {
             world.play(&mut weeders, step);
@@ -291,9 +278,8 @@ proptest! {
     fn at_most_once_for_a_recovery(
         steps in steps(),
         clocks in [-600_i64..600, -600_i64..600],
-        skew in -1_000_i64..=1_000,
     ) {
-        let mut world = World::new(skew);
+        let mut world = World::new();
         let mut weeders = clocks.map(|seconds| Weeder { clock: seconds * 1_000_000, ..Weeder::default() });
         let mut deletions = std::collections::BTreeMap::<_, u32>::new();
         for step in steps {
