@@ -3,6 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM, PROBE_SECRET};
 use watchdog_test_support::history::History;
 use watchdog_test_support::history::invariants::{Expectation, NodeTimes};
@@ -35,6 +42,7 @@ pub(crate) struct Fixture {
     pub(crate) timeline: Arc<Timeline>,
     _recorder: Recorder,
     _workloads: WorkloadController,
+    _election: AbortOnDropHandle<()>,
     // Last, so that its processes outlive what talks to them.
     pub(crate) plane: RealControlPlane,
 }
@@ -56,6 +64,7 @@ impl Fixture {
             // Kubelets renew at different times: the first node of a loss is silent for almost an interval longer.
             tokio::time::sleep(GRACE / 20).await;
         }
+        let election = AbortOnDropHandle::new(tokio::spawn(elect(shoot.client())));
         let nodes = NodeRecorder::start(&shoot.client()).await?;
         let (timeline, recorder) = Timeline::start(&seed.client()).await?;
         let options = ControllerManagerOptions {
@@ -88,6 +97,7 @@ impl Fixture {
             timeline,
             _recorder: recorder,
             _workloads: workloads,
+            _election: election,
             plane,
         };
         fixture.wait_restored().await?;
@@ -147,5 +157,30 @@ impl Fixture {
         // The Go program's Lease says who acts here.
         let history = History::new(Vec::new());
         history.check_with(&self.timeline, [SHOOT], &expected).check()
+    }
+}
+
+/// Renews the Lease of an election, as every component of a control plane does. kube-controller-manager has none here:
+/// only one runs, and waiting for a dead one would only slow the tests down.
+async fn elect(shoot: Client) {
+    let leases: Api<Lease> = Api::namespaced(shoot, "kube-system");
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        ticks.tick().await;
+        let renewed = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "kube-scheduler"},
+            "spec": {"holderIdentity": "one", "renewTime": MicroTime(Timestamp::now())},
+        });
+        let (parameters, renewed) = (
+            PatchParams::apply("kube-scheduler").force(),
+            Patch::Apply(renewed),
+        );
+        let renewed = leases.patch("kube-scheduler", &parameters, &renewed);
+        // The API server makes the namespace by itself, soon.
+        if let Err(error) = renewed.await {
+            eprintln!("a renewal of an election failed: {error}");
+        }
     }
 }
