@@ -29,7 +29,7 @@ use watchdog_api::workload::RecordedReplicas;
 use watchdog_test_support::fixtures;
 use weeder::domain::namespaced_name::NamespacedName;
 use weeder::domain::pods::CrashLoop;
-use weeder::domain::readiness::{Endpoints, Service, Slice};
+use weeder::domain::readiness::{Endpoints, ObservedService, Slice};
 
 use crate::fleet::{Fleet, ItemKind};
 
@@ -275,7 +275,7 @@ fn weed() -> Work {
             write: None,
             triggered: None,
         };
-        black_box(Service::of([&slice].into_iter()));
+        black_box(ObservedService::of([&slice].into_iter()));
         let container = |name: &str, waiting: Option<&str>| {
             let crash = CrashLoop {
                 container: name.into(),

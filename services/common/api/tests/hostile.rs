@@ -162,11 +162,12 @@ fn clusters() {
             continue;
         };
         check(read.name(), NAME);
-        for reason in [may_start(&read).err(), may_continue(&read).err()] {
-            if let Some(reason) = reason {
-                check(&reason.to_string(), SENTENCE);
-                refused += 1;
-            }
+        for reason in [may_start(&read).err(), may_continue(&read).err()]
+            .into_iter()
+            .flatten()
+        {
+            check(&reason.to_string(), SENTENCE);
+            refused += 1;
         }
         if let Lenient::Ok(shoot) = &read.spec.shoot {
             let annotations = &shoot.metadata.annotations;
@@ -175,11 +176,10 @@ fn clusters() {
                 .failure_fraction
                 .as_deref()
                 .map(parse_failure_fraction);
-            for error in [of_mode.and_then(Result::err), of_fraction.and_then(Result::err)] {
-                if let Some(error) = error {
-                    check(&error.to_string(), SENTENCE);
-                    quoted += 1;
-                }
+            let errors = [of_mode.and_then(Result::err), of_fraction.and_then(Result::err)];
+            for error in errors.into_iter().flatten() {
+                check(&error.to_string(), SENTENCE);
+                quoted += 1;
             }
         }
     }

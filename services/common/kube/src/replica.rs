@@ -103,8 +103,8 @@ impl Replica<watch::Receiver<Members>> {
 }
 
 impl Replica<watch::Receiver<Members>> {
-    /// Connects to the seed, and gets a certificate where `--tls-authority` asks for it. Has no Lease: nobody finds this
-    /// replica, and it is the only member that it knows.
+    /// Connects to the seed, and gets a certificate where `--tls-authority` asks for it. Has no Lease: nobody finds
+    /// this replica, and it is the only member that it knows.
     ///
     /// # Errors
     /// When there is no way to the seed.

@@ -88,7 +88,7 @@ struct AnswerPlace {
     until: Instant,
 }
 
-/// What is kept of the lists of one shoot. Gives the memory back when it is dropped.
+/// The part that is kept of the lists of one shoot. Gives the memory back when it is dropped.
 #[derive(Debug)]
 pub struct KeptLists {
     limits: Arc<SharedLimits>,
@@ -312,7 +312,7 @@ mod tests {
         Arc::new(SharedLimits::new(1, places * LARGEST_ANSWER))
     }
 
-    /// An answer of so many bytes.
+    /// An answer of this many bytes.
     async fn answer(limits: &Arc<SharedLimits>, bytes: usize) -> AnswerBuffer {
         let mut buffer = AnswerBuffer::new(limits.clone(), AnswerKind::Leases, 0);
         if buffer.needs_place(bytes) {

@@ -72,7 +72,7 @@ impl Suspicion {
     }
 }
 
-/// What a request waits for that is not the API server.
+/// The reason why a request waits that is not the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OwnWait {
     /// The addresses of the server.
@@ -100,7 +100,7 @@ pub struct CachedConnection<C: Connector> {
     // The last connection ended right after its only response.
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
-    /// What the last request waits for, or waited for when it was cancelled.
+    /// The reason why the last request waits, or waited when it was cancelled.
     pub(super) waits_for: Option<OwnWait>,
     /// How long the answers of the last list waited for places.
     pub(super) waited: Duration,
@@ -190,8 +190,8 @@ impl<C: Connector> CachedConnection<C> {
             if let Some(response) = response {
                 return self.read(link, sent, response, request.answer).await;
             }
-            // The server may have closed it while it was idle, or go away in the middle (GOAWAY): a new one shows whether
-            // it lives. That the connection has ended, and how, is noted right after the request has failed.
+            // The server may have closed it while it was idle, or go away in the middle (GOAWAY): a new one shows
+            // whether it lives. That the connection has ended, and how, is noted right after the request has failed.
             let _ = tokio::time::timeout(END_NOTED_WITHIN, link.ended()).await;
             self.note_end(&link);
         }

@@ -204,7 +204,7 @@ impl ProbeFailure {
             Self::LocalLimit(_) => ("local_limit", Inconclusive, FailureEvidence::None),
             Self::NoAnswerMemory(_) => ("no_answer_memory", Inconclusive, FailureEvidence::None),
             Self::TooManyLeases(_) => ("too_many_leases", Inconclusive, FailureEvidence::None),
-            // Kubelets may be refused as well.
+            // Kubelets may also be refused.
             Self::Unauthorized => ("unauthorized", Inconclusive, FailureEvidence::Away),
             Self::Forbidden(_) => ("forbidden", Inconclusive, FailureEvidence::Away),
             Self::Machines(_) => ("machines", Inconclusive, FailureEvidence::None),

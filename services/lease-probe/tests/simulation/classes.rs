@@ -289,7 +289,10 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             &[witnesses::two_witnesses, witnesses::one_partitioned_in_a_loss],
         ).may_be_late(CAUGHT_UP),
         class("two witnesses, one killed", &[witnesses::two_witnesses, witnesses::one_killed, outages::up_to_60_s]),
-        class("two witnesses, one killed around a loss", &[witnesses::two_witnesses, witnesses::one_killed_around_a_loss]),
+        class(
+            "two witnesses, one killed around a loss",
+            &[witnesses::two_witnesses, witnesses::one_killed_around_a_loss],
+        ),
         class("anything", &[faults::anything]).may_be_late("any of the above"),
     ]
 }

@@ -20,8 +20,8 @@ pub(crate) fn merge(tables: impl IntoIterator<Item = Table>) -> Table {
     all
 }
 
-const HEAD: &str = "| class | histories | loss verdicts | false | late (of them never) | healed in time | healed unseen \
-                    | not restored | unfounded | detection p50 | p99 | max |\n\
+const HEAD: &str = "| class | histories | loss verdicts | false | late (of them never) | healed in time \
+                    | healed unseen | not restored | unfounded | detection p50 | p99 | max |\n\
                     | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n";
 
 /// As Markdown.

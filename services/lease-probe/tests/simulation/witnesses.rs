@@ -35,7 +35,7 @@ pub(crate) fn outcome(of: &lease_probe::domain::outcome::Outcome) -> Outcome {
     }
 }
 
-/// What a witness has brought at an instant: its verdict of that number, or none when its stream ends.
+/// The news of a witness at an instant: its verdict of that number, or none when its stream ends.
 #[derive(Debug, Clone, Copy)]
 struct Brought {
     at: Micros,

@@ -24,7 +24,7 @@ use crate::domain::readiness::Slice;
 
 /// An update of what a watch sees.
 #[derive(Debug)]
-pub(crate) enum Update<T> {
+pub(crate) enum WatchUpdate<T> {
     Applied(T),
     Removed(NamespacedName),
     /// A list is complete: of the objects that this watch sees these exist and no others.
@@ -47,7 +47,7 @@ impl SeedWatches {
         &self,
         served: EndpointsApi,
         config: &WeederConfig,
-        on_update: impl Fn(Option<&str>, Update<Slice>) + Clone + Send + 'static,
+        on_update: impl Fn(Option<&str>, WatchUpdate<Slice>) + Clone + Send + 'static,
     ) -> Result<()> {
         let (name, all) = (served.watch_name(), Config::default().page_size(LIST_PAGE));
         match served {
@@ -88,7 +88,7 @@ impl SeedWatches {
     pub(crate) async fn pods(
         &self,
         config: &WeederConfig,
-        on_update: impl Fn(&Selector, Update<Pod>) + Clone + Send + 'static,
+        on_update: impl Fn(&Selector, WatchUpdate<Pod>) + Clone + Send + 'static,
     ) -> Result<()> {
         let mut seen = BTreeSet::new();
         let selectors = config.services.values().flatten();
@@ -108,17 +108,17 @@ impl SeedWatches {
 
     /// Watches objects of one kind; `convert` gives none for those that count as absent. The objects of a list are
     /// handed over together, once it is complete, because only then it is known what they mean.
-    fn watch<K, T: Send>(
+    fn watch<K, T>(
         &self,
         name: &'static str,
         config: Config,
         readiness: Readiness,
         convert: impl Fn(K) -> Option<T> + Send + 'static,
-        on_update: impl Fn(Update<T>) + Send + 'static,
+        on_update: impl Fn(WatchUpdate<T>) + Send + 'static,
     ) -> BoxFuture<'static, Result<()>>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
-        T: 'static,
+        T: Send + 'static,
     {
         let api = Api::all(self.client.clone());
         let mut listing = Some(Vec::new());
@@ -132,12 +132,12 @@ impl SeedWatches {
                     let key = name_of(&object);
                     match (convert(object), &mut listing) {
                         (object, Some(listed)) => return listed.extend(object),
-                        (Some(object), None) => Update::Applied(object),
-                        (None, None) => Update::Removed(key),
+                        (Some(object), None) => WatchUpdate::Applied(object),
+                        (None, None) => WatchUpdate::Removed(key),
                     }
                 }
-                Change::Deleted(object) => Update::Removed(name_of(&object)),
-                Change::Synced(_) => Update::Listed(listing.take().unwrap_or_default()),
+                Change::Deleted(object) => WatchUpdate::Removed(name_of(&object)),
+                Change::Synced(_) => WatchUpdate::Listed(listing.take().unwrap_or_default()),
                 // A list follows, or the watch goes on where it was.
                 Change::Failed | Change::Restored => return,
             };

@@ -17,11 +17,11 @@ use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::server::StateStore;
 
 use super::notices;
-use crate::cluster::watches::Update;
+use crate::cluster::watches::WatchUpdate;
 use crate::domain::failure::RequestFailure;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 use crate::domain::pods::Pod;
-use crate::domain::readiness::{ReceivedBy, Service, ServiceState, Slice};
+use crate::domain::readiness::{ObservedService, ReceivedBy, ServiceState, Slice};
 use crate::domain::recovery::Recovery;
 use crate::domain::rule::{PodDecision, decide};
 use crate::domain::weeder::{Phase, Weeder};
@@ -44,7 +44,7 @@ pub(crate) struct SharedState {
     pub(crate) views: Views,
 }
 
-/// What others see of the state.
+/// The part of the state that others see.
 #[derive(Clone)]
 pub(crate) struct Views {
     pub(crate) services: StateStore<NamespacedName, ServiceState>,
@@ -68,8 +68,8 @@ pub(crate) struct WeederState {
 struct KnownPod {
     pod: Arc<Pod>,
     seen_at: UnixTime,
-    /// A hint that saves requests: it was taken for a recovery, and nothing failed. The preconditions of a deletion keep
-    /// it from being done twice.
+    /// A hint that saves requests: it was taken for a recovery, and nothing failed. The preconditions of a deletion
+    /// keep it from being done twice.
     is_taken: bool,
     /// Failed deletions in a row.
     failures: u32,
@@ -149,7 +149,12 @@ impl WeederState {
     }
 
     /// Takes up what the watch brings that sees the slices of this service, or of all.
-    pub(crate) fn slices_updated(&mut self, watched: Option<&str>, update: Update<Slice>, now: UnixTime) {
+    pub(crate) fn slices_updated(
+        &mut self,
+        watched: Option<&str>,
+        update: WatchUpdate<Slice>,
+        now: UnixTime,
+    ) {
         let mut affected = BTreeSet::new();
         let mut received = ReceivedBy::Watch;
         let service_of = |slice: &Slice| {
@@ -157,12 +162,12 @@ impl WeederState {
             Some(NamespacedName::new(slice.key.namespace.clone(), service))
         };
         let applied = match update {
-            Update::Applied(slice) => vec![slice],
-            Update::Removed(key) => {
+            WatchUpdate::Applied(slice) => vec![slice],
+            WatchUpdate::Removed(key) => {
                 affected.extend(self.slices.remove(&key).as_ref().and_then(service_of));
                 Vec::new()
             }
-            Update::Listed(listed) => {
+            WatchUpdate::Listed(listed) => {
                 received = ReceivedBy::List;
                 let live: BTreeSet<_> = listed.iter().map(|slice| slice.key.clone()).collect();
                 let is_gone = |key: &NamespacedName, slice: &mut Slice| {
@@ -190,7 +195,7 @@ impl WeederState {
         let before = self.views.services.get(&key);
         let was_ready = before.as_ref().map(|before| before.endpoints.is_ready());
         let slices = in_namespace(&self.slices, &key.namespace).map(|(_, slice)| slice);
-        let service = Service::of(slices.filter(|slice| slice.service.as_ref() == Some(&key.name)));
+        let service = ObservedService::of(slices.filter(|slice| slice.service.as_ref() == Some(&key.name)));
         let weeder = self.views.weeders.get(&key).map(|weeder| Weeder::clone(&weeder));
         if let Some(service) = &service {
             let endpoints = service.endpoints;
@@ -268,18 +273,18 @@ fn report_end(key: &NamespacedName, weeder: &Weeder) {
 
 impl WeederState {
     /// Takes up what the watch with this selector brings.
-    pub(crate) fn pods_updated(&mut self, selector: &Selector, update: Update<Pod>, now: UnixTime) {
+    pub(crate) fn pods_updated(&mut self, selector: &Selector, update: WatchUpdate<Pod>, now: UnixTime) {
         // Another watch may still see a pod that is gone from this one, if its labels have changed.
         let is_seen = |known: &KnownPod| selector.matches(&known.pod.labels);
         let crashing = match update {
-            Update::Applied(pod) => vec![pod],
-            Update::Removed(key) => {
+            WatchUpdate::Applied(pod) => vec![pod],
+            WatchUpdate::Removed(key) => {
                 if self.pods.get(&key).is_some_and(is_seen) {
                     self.pods.remove(&key);
                 }
                 return;
             }
-            Update::Listed(pods) => {
+            WatchUpdate::Listed(pods) => {
                 let live: BTreeSet<_> = pods.iter().map(|pod| pod.key.clone()).collect();
                 self.pods
                     .retain(|key, known| live.contains(key) || !is_seen(known));

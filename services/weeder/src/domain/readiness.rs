@@ -52,7 +52,7 @@ pub enum ReceivedBy {
 
 /// A service, as its slices describe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Service {
+pub struct ObservedService {
     /// Its endpoints over all slices.
     pub endpoints: Endpoints,
     /// The first of the last writes of its ready slices: the service has been ready since then at least.
@@ -106,7 +106,7 @@ impl Slice {
     }
 }
 
-impl Service {
+impl ObservedService {
     /// None without a slice.
     pub fn of<'a>(slices: impl Iterator<Item = &'a Slice> + Clone) -> Option<Self> {
         let ready = || slices.clone().filter(|slice| slice.endpoints.is_ready());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
-use super::readiness::{ReceivedBy, Service, SliceWrite};
+use super::readiness::{ObservedService, ReceivedBy, SliceWrite};
 
 /// A service may recover this often within [`WINDOW`] before its dependants wait.
 const MAX_RECOVERIES: usize = 3;
@@ -33,7 +33,7 @@ impl Recovery {
     /// no slice or was not known. `recent` are the times of its last recoveries, oldest first.
     pub(crate) fn of(
         was_ready: Option<bool>,
-        after: &Service,
+        after: &ObservedService,
         received: ReceivedBy,
         recent: &[UnixTime],
         config: &WeederConfig,

@@ -50,7 +50,7 @@ impl Collector for StateCollector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::watches::Update;
+    use crate::cluster::watches::WatchUpdate;
     use crate::domain::fixtures::{config, crashing, slice};
     use crate::domain::namespaced_name::NamespacedName;
 
@@ -63,14 +63,14 @@ mod tests {
             slice.key = NamespacedName::new(namespace, "etcd-1");
             state
                 .lock()
-                .slices_updated(None, Update::Applied(slice), state.now());
+                .slices_updated(None, WatchUpdate::Applied(slice), state.now());
         }
         let selector = &config().services["etcd"][0];
         for pod in [
             crashing("old", "apiserver", 0, 1),
             crashing("new", "apiserver", now + 5, 3),
         ] {
-            let crashes = Update::Applied(pod);
+            let crashes = WatchUpdate::Applied(pod);
             state.lock().pods_updated(selector, crashes, state.now());
         }
         let text = |leadership: Leadership| {

@@ -35,8 +35,8 @@ const FORWARDED: HeaderName = HeaderName::from_static("watchdog-forwarded");
 /// another one to end.
 const MAX_CALLS: usize = 100;
 
-/// While none leads, a call waits this long for the next leader: longer than an election takes (5.2 s), and shorter than
-/// followers wait for the beginning of a stream (10 s).
+/// While none leads, a call waits this long for the next leader: longer than an election takes (5.2 s), and shorter
+/// than followers wait for the beginning of a stream (10 s).
 const WAIT_FOR_LEADER: Duration = Duration::from_secs(8);
 
 /// The leader begins to answer within this time. It waits for what it does not know yet, for 10 s at most.

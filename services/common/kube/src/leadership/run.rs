@@ -15,8 +15,8 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::election::{Candidate, ElectionStep, ElectionTiming, Moment, next_renew_time};
 use super::{Leadership, LeadershipSetter};
-use crate::client::{RequestError, request_within};
 use crate::Identity;
+use crate::client::{RequestError, request_within};
 use crate::metrics::{LEADER, LEASE_VALID, RENEWALS, RenewalResult, ServiceName};
 use crate::stored_lease;
 

@@ -25,8 +25,8 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use self::table::MemberTable;
 pub use self::table::{LEASE_DURATION, MAX_MEMBERS};
-use crate::client::{RequestError, request_within};
 use crate::Identity;
+use crate::client::{RequestError, request_within};
 use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 
 /// The live members: identity to gRPC address.

@@ -378,7 +378,7 @@ async fn a_handler_in_the_process_is_told_of_the_own_items() {
         view.own.update(shoot.to_owned(), Instant::now(), changed);
     };
     set("one");
-    // What others report is not told.
+    // Reports of others do not reach it.
     peers.on_join(&"other".into());
     peers.on_update(&"other".into(), snapshot(&["theirs"], "other", COMPLETE));
     let (told, stop) = (Arc::new(Told::default()), CancellationToken::new());

@@ -448,7 +448,7 @@ proptest! {
         let absent = absent.count();
         let renewing = fleet.iter().any(|t| t.renew_time && t.fresh);
         let protected = |t: &NodeTraits| lacks_machine(t) || t.machine == Some(MachinePhase::Other);
-        let nothing_left = leaseless == 0 && !fleet.iter().any(|t| protected(t));
+        let nothing_left = leaseless == 0 && !fleet.iter().any(protected);
         let outcome = match (counting.len(), expired) {
             (0, _) if !renewing && nothing_left => Outcome::Healthy,
             (0, _) if !renewing => Outcome::Pending,

@@ -107,7 +107,12 @@ fn a_verdict_that_holds_does_not_vote() {
 fn the_newer_list_decides_after_the_older_one_had_its_time() {
     let (s, start) = (Duration::from_secs(1), start());
     // By the revision, which a wall clock or a slow stream does not distort; without one by the time.
-    for (revisions, observed_before) in [((7, 9), 0 * s), ((7, 9), 5 * s), ((0, 9), 5 * s), ((7, 0), 5 * s)] {
+    for (revisions, observed_before) in [
+        ((7, 9), Duration::ZERO),
+        ((7, 9), 5 * s),
+        ((0, 9), 5 * s),
+        ((7, 0), 5 * s),
+    ] {
         let healthy = vote(
             Outcome::Healthy,
             "a",
@@ -360,6 +365,10 @@ fn a_sentence_that_a_verdict_has_brought_is_not_repeated() {
     assert_eq!(decision.reason, "Because. It is malformed. So is that.");
 }
 
+/// Its outcome by index, when it was observed and for how long before, its list and by how much that has grown since
+/// the first one, and how long it is valid.
+type GivenVerdict = (usize, i64, i64, (u64, u64), i64);
+
 proptest! {
     #[test]
     fn a_direction_always_has_a_valid_verdict_and_no_newer_or_unheard_contradiction(
@@ -369,7 +378,7 @@ proptest! {
         ),
     ) {
         let now = start();
-        let of = |(i, given): (usize, &(usize, i64, i64, (u64, u64), i64))| {
+        let of = |(i, given): (usize, &GivenVerdict)| {
             let (outcome, observed, since, (revision, grown), valid) = given;
             let verdict = verdict(now, &format!("o{i}"), ALL[*outcome], *observed, *valid);
             ReceivedVerdict {

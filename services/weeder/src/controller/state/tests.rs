@@ -34,21 +34,21 @@ macro_rules! in_shoot {
 
 impl WeederState {
     fn slice(&mut self, slice: Slice, now: i64) {
-        self.slices_updated(None, Update::Applied(slice), at(now));
+        self.slices_updated(None, WatchUpdate::Applied(slice), at(now));
     }
 
     fn list(&mut self, slices: Vec<Slice>, now: i64) {
-        self.slices_updated(None, Update::Listed(slices), at(now));
+        self.slices_updated(None, WatchUpdate::Listed(slices), at(now));
     }
 
     /// A pod in the watch with the one selector of kube-apiserver, which sees that of etcd, too.
-    fn pod(&mut self, update: Update<Pod>, now: i64) {
+    fn pod(&mut self, update: WatchUpdate<Pod>, now: i64) {
         let selector = config().services["kube-apiserver"][0].clone();
         self.pods_updated(&selector, update, at(now));
     }
 
     fn crash(&mut self, pod: Pod, now: i64) {
-        self.pod(Update::Applied(pod), now);
+        self.pod(WatchUpdate::Applied(pod), now);
     }
 
     /// The names of the pods that are deleted.
@@ -161,7 +161,7 @@ fn fifty_shoots() -> (Vec<Slice>, Vec<Pod>) {
 /// The pods that a process deletes which starts then and finds this.
 fn started(slices: &[Slice], pods: &[Pod], now: i64) -> Vec<String> {
     let mut state = new(config());
-    state.pod(Update::Listed(pods.to_vec()), now);
+    state.pod(WatchUpdate::Listed(pods.to_vec()), now);
     state.list(slices.to_vec(), now);
     state.delete_all(now)
 }
@@ -275,16 +275,16 @@ fn pods_that_are_gone_are_forgotten_by_the_watch_that_sees_them() {
     let file = b"servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {role: other}}]}}";
     let parsed = watchdog_api::weeder::parse(file, UnknownFields::Refused);
     let other = parsed.unwrap().config.services["etcd"][0].clone();
-    state.pods_updated(&other, Update::Removed(key.clone()), at(101));
-    state.pods_updated(&other, Update::Listed(Vec::new()), at(101));
+    state.pods_updated(&other, WatchUpdate::Removed(key.clone()), at(101));
+    state.pods_updated(&other, WatchUpdate::Listed(Vec::new()), at(101));
     assert_eq!(state.crashing_pods(), 1, "it is gone from another watch");
     let pod = crashing("kube-apiserver", "apiserver", 1, 6);
-    state.pod(Update::Listed(vec![pod.clone()]), 102);
+    state.pod(WatchUpdate::Listed(vec![pod.clone()]), 102);
     assert_eq!(state.crashing_pods(), 1);
-    state.pod(Update::Listed(Vec::new()), 103);
+    state.pod(WatchUpdate::Listed(Vec::new()), 103);
     assert_eq!(state.crashing_pods(), 0);
     state.crash(pod, 104);
-    state.pod(Update::Removed(key), 105);
+    state.pod(WatchUpdate::Removed(key), 105);
     assert_eq!(state.crashing_pods(), 0);
 }
 
@@ -308,9 +308,9 @@ fn slices_move_are_renamed_and_vanish() {
     assert_eq!(state.views.services.get(&key).unwrap().since, at(2));
     assert_eq!(state.views.weeders.get(&key).unwrap().recovery.at, at(2));
     // Deletion is no event, and neither is a list of another service.
-    state.slices_updated(Some("etcd"), Update::Listed(Vec::new()), at(5));
+    state.slices_updated(Some("etcd"), WatchUpdate::Listed(Vec::new()), at(5));
     assert_eq!(state.is_ready("kube-apiserver"), Some(true));
-    let gone = Update::Removed(NamespacedName::new("shoot", "b"));
+    let gone = WatchUpdate::Removed(NamespacedName::new("shoot", "b"));
     state.slices_updated(None, gone, at(6));
     assert_eq!(state.is_ready("kube-apiserver"), None);
     assert_eq!(state.views.weeders.get(&key).unwrap().phase, Phase::Cancelled);
@@ -343,7 +343,7 @@ proptest! {
                 }
                 None => {
                     slices.remove(&key);
-                    state.slices_updated(None, Update::Removed(key), at(second));
+                    state.slices_updated(None, WatchUpdate::Removed(key), at(second));
                 }
             }
             for service in ["etcd", "kube-apiserver"] {

@@ -16,8 +16,8 @@ fn slice(conditions: &[bool], written: i64) -> Slice {
     }
 }
 
-fn of(slices: &[Slice]) -> Option<Service> {
-    Service::of(slices.iter())
+fn of(slices: &[Slice]) -> Option<ObservedService> {
+    ObservedService::of(slices.iter())
 }
 
 #[test]

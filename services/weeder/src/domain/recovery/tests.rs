@@ -7,7 +7,7 @@ use crate::domain::readiness::Slice;
 
 /// The recovery that a list or watch brings, where the service was `before`.
 fn seen(before: Option<bool>, received: ReceivedBy, slices: &[Slice], now: i64) -> Option<Recovery> {
-    let service = Service::of(slices.iter()).unwrap();
+    let service = ObservedService::of(slices.iter()).unwrap();
     Recovery::of(before, &service, received, &[], &config(), at(now))
 }
 
@@ -110,7 +110,7 @@ proptest! {
         let (mut recent, mut now, mut active) = (Vec::new(), 1_000, Vec::new());
         for gap in gaps {
             now += gap;
-            let service = Service::of([ready(now)].iter()).unwrap();
+            let service = ObservedService::of([ready(now)].iter()).unwrap();
             let recovery = Recovery::of(None, &service, ReceivedBy::Watch, &recent, &config(), at(now)).unwrap();
             prop_assert_eq!(recovery.is_held_back(&recent), recovery.deletes_from > at(now));
             if recovery.deletes_from <= at(now + gap / 2) {

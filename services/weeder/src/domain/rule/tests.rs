@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::fixtures::{at, config, crashing, owner, recovery, running, slice};
-use crate::domain::readiness::{ReceivedBy, Service, Slice, SliceWrite};
+use crate::domain::readiness::{ObservedService, ReceivedBy, Slice, SliceWrite};
 
 fn of(pod: &Pod, recovery: &Recovery, now: i64) -> PodDecision {
     decide(pod, "kube-apiserver", recovery, &config(), at(now))
@@ -224,7 +224,7 @@ impl Weeder {
     }
 
     fn changed(&mut self, slice: &Slice, received: ReceivedBy, world: &World) {
-        let service = Service::of([slice].into_iter()).unwrap();
+        let service = ObservedService::of([slice].into_iter()).unwrap();
         let recovery = Recovery::of(self.is_ready, &service, received, &[], &config(), self.now(world));
         self.is_ready = Some(service.endpoints.is_ready());
         if recovery.is_some() || self.is_ready == Some(false) {
