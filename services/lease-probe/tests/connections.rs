@@ -274,12 +274,17 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
     );
 }
 
+/// An answer that takes longer makes the API server suspicious.
+const HEDGED_AFTER: Duration = Duration::from_millis(2_500);
+
 /// Asks such a server 100 times, one request right after the other, as for the pages of a list.
 async fn ask_often(server: &HostileServer) {
     let mut connection = from_kubeconfig(limits(1), &server.kubeconfig);
     let before = Instant::now();
     for request in 0..100 {
+        let asked = Instant::now();
         let answer = get(&mut connection, "/version").await;
+        let took = asked.elapsed();
         assert_eq!(
             answer.map(|answer| answer.status.as_u16()),
             Ok(200),
@@ -293,6 +298,8 @@ async fn ask_often(server: &HostileServer) {
                 silent: false,
                 noticed: false,
             }) if request < 3 => assert!(since >= before, "{suspicion:?}"),
+            // This machine has stalled.
+            Some(Suspicion { silent: true, .. }) if took > HEDGED_AFTER => {}
             _ => assert_eq!(suspicion, None, "request {request}"),
         }
     }
