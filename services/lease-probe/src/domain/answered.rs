@@ -18,6 +18,9 @@ pub const SLOW: Duration = Duration::from_millis(2_500);
 /// that nobody can.
 const STANDS_STILL: Duration = Duration::from_millis(10_500);
 
+/// If writes may have paused for longer than this, none of that time counts: kubelets that could not renew look lost.
+const LONGEST_PAUSE_OF_WRITES: Duration = Duration::from_secs(20);
+
 /// When it is known more, where no more than a write is missing.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -134,7 +137,10 @@ impl AnsweredTime {
         // But not twice in a row: an API server that fails so often also fails renewals.
         let before = std::mem::replace(&mut self.blipped, away.is_some());
         let away = away.filter(|since| before || !is_blip(since));
-        let stood_still = last.sent.since(grown.sent) > STANDS_STILL;
+        let still = last.sent.since(grown.sent);
+        let stood_still = still > STANDS_STILL;
+        // The last write may have come right after the list before the span in which the revision grew.
+        let is_doubtful = still > 2 * SOON && still + self.unconfirmed > LONGEST_PAUSE_OF_WRITES;
         let no_writes = list.revision < last.revision || stood_still;
         let away = if no_writes { Some(from.sent) } else { away };
         let grew = list.revision > from.revision;
@@ -142,7 +148,10 @@ impl AnsweredTime {
             return AnsweredSpan::default();
         }
         let until = away.unwrap_or(list.sent);
-        let counted = if grew {
+        if is_doubtful {
+            self.unconfirmed = Duration::ZERO;
+        }
+        let counted = if grew && !is_doubtful {
             until.since(from.sent).min(longest)
         } else {
             Duration::ZERO
