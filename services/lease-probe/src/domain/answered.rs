@@ -148,9 +148,6 @@ impl AnsweredTime {
             return AnsweredSpan::default();
         }
         let until = away.unwrap_or(list.sent);
-        if is_doubtful {
-            self.unconfirmed = Duration::ZERO;
-        }
         let counted = if grew && !is_doubtful {
             until.since(from.sent).min(longest)
         } else {
@@ -162,7 +159,8 @@ impl AnsweredTime {
             away_for = list.received.since(grown.sent) + self.unconfirmed;
             self.unconfirmed = Duration::ZERO;
         } else if grew {
-            self.total += std::mem::replace(&mut self.unconfirmed, counted);
+            let before = std::mem::replace(&mut self.unconfirmed, counted);
+            self.total += if is_doubtful { Duration::ZERO } else { before };
         }
         self.from = Some(list);
         let span = AnsweredSpan {
