@@ -19,7 +19,7 @@ pub const SLOW: Duration = Duration::from_millis(2_500);
 const STANDS_STILL: Duration = Duration::from_millis(10_500);
 
 /// If writes may have paused for longer than this, none of that time counts: kubelets that could not renew look lost.
-const LONGEST_PAUSE_OF_WRITES: Duration = Duration::from_secs(20);
+const LONGEST_PAUSE_OF_WRITES: Duration = Duration::from_millis(21_500);
 
 /// When it is known more, where no more than a write is missing.
 const SOON: Duration = Duration::from_secs(1);

@@ -70,9 +70,11 @@ fn chosen(classes: Vec<HistoryClass>) -> Vec<HistoryClass> {
 fn kube_controller_manager_confirms_every_loss_verdict() {
     let histories = histories();
     let fresh = rand::random::<u64>() >> 16;
-    let seeds = match setting("SEED") {
-        Some(seed) => vec![seed.parse().unwrap()],
-        None => vec![FIXED_SEED, fresh],
+    let seeds = match (setting("SEED"), setting("HISTORIES")) {
+        (Some(seed), _) => vec![seed.parse().unwrap()],
+        (None, Some(_)) => vec![FIXED_SEED, fresh],
+        // The same with every change: a campaign finds what is rare (make safety).
+        (None, None) => vec![FIXED_SEED],
     };
     println!("seeds {seeds:?}");
     let (began, classes) = (Instant::now(), chosen(classes::all()));
