@@ -57,10 +57,28 @@ pub(crate) fn page(table: &Table, classes: &[HistoryClass]) -> String {
     let judgements = well.iter().flat_map(|(_, judgements)| *judgements);
     let _ = writeln!(text, "{} |", row(&together, judgements));
     let _ = writeln!(text, "{} |", row("**all**", table.values().flatten()));
-    format!(
-        "{text}\nNothing false, late, unrestored or unfounded: {}.\n",
+    let names = format!(
+        "Nothing false, late, unrestored or unfounded: {}.",
         names.join("; ")
-    )
+    );
+    format!("{text}\n{}\n", wrapped(&names))
+}
+
+/// In lines of at most 120 characters.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && line.len() + 1 + word.len() > 120 {
+            lines.push_str(&line);
+            lines.push('\n');
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines + &line
 }
 
 /// How often a verdict was false, and why nobody can know, as Markdown.
