@@ -1,5 +1,5 @@
-//! Pods and slices with hostile text in every place that holds text: a container writes its termination message, and
-//! what comes out of the readers is in the log, in Events, in the API and in labels of metrics.
+//! Pods and slices with hostile text in every place that holds text. A container writes its own termination message,
+//! and the readers hand such texts on to the log, to Events, to the API and to labels of metrics.
 
 #![cfg(test)]
 

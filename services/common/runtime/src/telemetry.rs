@@ -141,8 +141,8 @@ where
     Ok((subscriber, LogLevel(Some(handle))))
 }
 
-/// Whatever the filter says, some warnings of libraries are left out. The errors themselves come back to the caller,
-/// which logs or counts them.
+/// Leaves out some warnings of libraries, whatever the filter says. Nothing is lost: the library also returns each
+/// error, and the caller logs or counts it.
 ///
 /// - kube's client logs the whole text of an answer that it cannot decode, and that may be a list of Secrets.
 /// - rustls and h2 log what a peer sends, before it has proved who it is: a line, or several, for each connection.

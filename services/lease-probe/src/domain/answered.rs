@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(total(&lists), 1.0);
     }
 
-    /// An API server that has taken no writes for so long is one that was away: kubelets come back an interval later.
+    /// An API server that may have taken no writes for 1.5 intervals was away: kubelets come back an interval later.
     #[test]
     fn a_stand_still_that_may_have_lasted_long_is_severe() {
         let mut answered = AnsweredTime::default();

@@ -1,8 +1,9 @@
 //! `--release-all` and `watchdogctl release`: restore everything that the watchdog holds down, then end (ADR 0018).
 //!
-//! The controller is that of the service. Two things differ. Every resource counts as dropped from the configuration,
-//! which restores what is held down and nothing else. And this process itself reports every shoot as healthy, once it
-//! leads: no replica of the coordinator acts then.
+//! The controller is that of the service, with two differences:
+//! - Every resource counts as dropped from the configuration. Such a resource is restored if it is held down, and left
+//!   alone otherwise.
+//! - This process reports every shoot as healthy. It begins when it leads, because no coordinator acts then.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -231,9 +231,9 @@ impl ReceivedVerdict {
 ///
 /// Verdicts that are valid and want a direction vote; those that hold do not. The vote with the newest list decides. A
 /// contrary one whose list is older is waited for, [`CONFIRMATION_WAIT`] at most: its observer looks again and confirms
-/// or refutes. It refutes if it still wants the contrary after a look at a list that is not older than the one with
-/// which the newest vote first wanted its direction, or if nothing shows that its list is older. Then the shoot is held
-/// while both are valid. An observer on an API server that lags behind that list refutes nothing.
+/// or refutes. Call the list with which the newest vote first wanted its direction the *first list*. The contrary vote
+/// refutes if its observer has looked since then and its own list is not known to be older than the first list. Then
+/// the shoot is held while both are valid. An observer whose API server lags behind the first list refutes nothing.
 pub fn decide<'a>(
     now: Instant,
     verdicts: impl IntoIterator<Item = &'a ReceivedVerdict>,

@@ -50,8 +50,9 @@ use self::timeline::{Fact, Timeline, TimelineEntry};
 /// The Lease by which coordinators elect a leader (`scaling_coordinator::app::LEADER_LEASE`).
 pub const LEADER_LEASE: &str = "scaling-coordinator-leader";
 
-/// For so long, at the least, nobody takes a Lease that is not renewed: 4 s (`ElectionTiming::default`) by a clock that
-/// runs 10 % fast. A leader whose clock runs 10 % slow stops after 3.3 s.
+/// The shortest time without a renewal after which another replica takes the Lease: the 4 s of
+/// `ElectionTiming::default` by a clock that runs 10 % fast. A leader whose clock runs 10 % slow stops before, after
+/// 3.3 s.
 pub const LEASE_DURATION: Duration = Duration::from_millis(3_630);
 
 /// A request that would change something, as the API server recorded it.
