@@ -164,8 +164,8 @@ fn keep_history(
     clock: Clock,
 ) -> Arc<HistoryStore> {
     let leadership = replica.leadership().clone();
-    let owns = move |_: &str| leadership.holds_lease();
-    Arc::new(HistoryStore::new(limits, clock, base.identity.clone(), owns))
+    let leads = move || leadership.holds_lease();
+    Arc::new(HistoryStore::new(limits, clock, base.identity.clone(), leads))
 }
 
 /// Watches the seed, and checks the permissions for that. Returns the configuration in force.

@@ -97,14 +97,14 @@ pub(crate) const INCIDENT_STAGES: Histogram<IncidentStage> = Histogram::new(
 
 pub(crate) const SHOOTS: Gauge<ShootLabels> = Gauge::new(
     "watchdog_scaling_shoots",
-    "Shoots that this replica owns, by direction (down, up or hold), state of the flow (holding, settled, running, \
+    "Shoots of the seed, on the leader, by direction (down, up or hold), state of the flow (holding, settled, running, \
      failed, kept_back) and why they are held (no; cluster, ownership, unreported, expired, verdict, mode; \
      disagreement and outdated: lease-probe is not as it should be).",
 );
 
 pub(crate) const SHOOTS_BY_MODE: Gauge<ModeLabels> = Gauge::new(
     "watchdog_scaling_shoots_by_mode",
-    "Shoots that this replica owns, by mode (protect, observe or off), source (shoot: its annotation, or seed: the \
+    "Shoots of the seed, on the leader, by mode (protect, observe or off), source (shoot: its annotation, or seed: the \
      default) and end (set: within 31 days, or never). Only those in mode protect are protected.",
 );
 
@@ -115,7 +115,7 @@ pub(crate) const HELD_DOWN_OF: Gauge<ShootLabel<'_>> = Gauge::new(
 
 pub(crate) const HELD_DOWN: Gauge = Gauge::new(
     "watchdog_scaling_held_down_resources",
-    "Resources that carry meltdown-protection-active, over the shoots that this replica owns.",
+    "Resources that carry meltdown-protection-active, on the leader.",
 );
 
 pub(crate) const TO_RESTORE: Gauge = Gauge::new(
@@ -131,7 +131,7 @@ pub(crate) const TO_RESTORE_OF: Gauge<ShootLabel<'_>> = Gauge::new(
 
 pub(crate) const FAILED_LEVELS: Gauge = Gauge::new(
     "watchdog_scaling_failed_levels",
-    "Shoots that this replica owns and whose current level has failed; it is tried again while the verdict stands.",
+    "Shoots whose current level has failed, on the leader; it is tried again while the verdict stands.",
 );
 
 pub(crate) const WAITING: Gauge = Gauge::new(

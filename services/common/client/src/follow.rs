@@ -34,7 +34,7 @@ pub struct Received<V> {
     pub value: V,
     /// When it was sent.
     pub sent_at: Instant,
-    /// When its owner set it.
+    /// When its replica set it.
     pub set_at: Instant,
 }
 

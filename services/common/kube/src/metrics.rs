@@ -77,8 +77,8 @@ pub(crate) const RENEWALS: Counter<(ServiceName, RenewalResult)> = Counter::new(
 
 pub(crate) const CHANGES: Counter<ServiceName> = Counter::new(
     "watchdog_membership_changes_total",
-    "How often the ownership of some key may have changed: members came or went, or this replica began or ceased to \
-     act, by service.",
+    "How often the share of this replica may have changed: members came or went, or it began or ceased to lead, by \
+     service.",
 );
 
 /// Registers the help texts.

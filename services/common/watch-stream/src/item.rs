@@ -57,7 +57,7 @@ pub trait FeedItem: Keyed<Key: Display + FromStr + Hash> + prost::Message + Clon
         Duration::ZERO
     }
 
-    /// Opens the stream of the items that a replica owns.
+    /// Opens the stream of a replica's own items.
     fn watch(channel: ReplicaChannel) -> impl Future<Output = Result<ItemStream<Self>, Status>> + Send;
 }
 
@@ -183,10 +183,10 @@ impl FeedItem for scaling::ShootEvent {
 
 impl FeedItem for weeder::Weeder {
     const FEED: &'static str = "weeders";
-    /// A replica that loses a namespace cancels its weeders and shows them for another minute.
+    /// A replica that leads no more cancels its weeders and shows them for another minute.
     const MOVES: bool = false;
 
-    /// The new owner of its namespace may have started another one before.
+    /// The next leader may have started another one before.
     fn is_provisional(&self) -> bool {
         self.state() == weeder::WeederState::Cancelled
     }

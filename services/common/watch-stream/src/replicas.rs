@@ -1,4 +1,4 @@
-//! Follows the replicas of a service, all at the same time, each over a stream of what it owns.
+//! Follows the replicas of a service, all at the same time, each over a stream of its own items.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use watchdog_runtime::rpc_metrics::RpcMetrics;
 use crate::client::{Update, follow};
 use crate::item::FeedItem;
 
-/// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
+/// Replicas that are followed at most. Each probes a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
 
 /// Where the replicas of a program are, and the channels to them: one for each address, which all feeds of the program

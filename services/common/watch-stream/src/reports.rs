@@ -1,5 +1,5 @@
-//! The reports of the replicas on one key. A change of owner does not withdraw what the previous owner reported: it
-//! stands until another replica has a report, or for a while.
+//! The reports of the replicas on one key. A replica that stops to report the key does not withdraw its last
+//! report: that stands until another replica has one, or for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::item::FeedItem;
 
-/// The report of a replica that does not report the key any more stands at least this long: a new owner is found after
-/// 18 s at most, and reports at once. A verdict stands for as long as it is valid, if that is longer.
+/// The report of a replica that does not report the key any more stands at least this long: another witness is found
+/// after 18 s at most, and reports at once. A verdict stands for as long as it is valid, if that is longer.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// The report of one replica on a key.
@@ -18,7 +18,7 @@ pub(crate) struct ReplicaReport<M> {
     /// The item as it was at `as_of`.
     pub(crate) item: Arc<M>,
     pub(crate) as_of: Instant,
-    /// When its owner set it.
+    /// When its replica set it.
     pub(crate) set_at: Instant,
 }
 

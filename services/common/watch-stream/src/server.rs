@@ -66,7 +66,7 @@ pub(crate) enum KeyUpdate<V> {
 pub(crate) struct LatestChange<V> {
     pub(crate) revision: u64,
     pub(crate) published: Instant,
-    // When the owner of the item set the value: earlier than it was published here if the owner is another replica.
+    // When the replica of the item set the value: earlier than it was published here if that is another one.
     pub(crate) set_at: Instant,
     // None: the key was removed.
     pub(crate) value: Option<Arc<V>>,
@@ -125,7 +125,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         })
     }
 
-    /// Updates the value of a key, as its owner did at `set_at`, by what it is now. Returns whether the subscribers
+    /// Updates the value of a key, as its replica did at `set_at`, by what it is now. Returns whether the subscribers
     /// were notified. The map is searched once: with thousands of keys every step of a search waits for the memory.
     pub(crate) fn update(
         &self,

@@ -113,7 +113,7 @@ mod tests {
             per_shoot: 1,
             total: 1,
         };
-        let history = HistoryStore::new(limits, Clock::start(), "me".into(), |_: &str| true);
+        let history = HistoryStore::new(limits, Clock::start(), "me".into(), || true);
         let verdicts = Arc::new(VerdictTable::new(Arc::default()));
         let observers = Observers::new(verdicts, Arc::new(history), readiness.clone());
         let why = || readiness.blockers().get(BLOCKER).cloned().unwrap_or_default();

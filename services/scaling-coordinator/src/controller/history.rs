@@ -1,4 +1,4 @@
-//! Keeps the history of the shoots that this replica has owned since it started, bounded for each shoot and in all.
+//! Keeps the history of the shoots since this replica began to lead, bounded for each shoot and in all.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::metrics::{INCIDENT_STAGES, INCIDENTS, IncidentStage};
 pub(crate) struct HistoryStore {
     limits: HistoryLimits,
     clock: Clock,
-    /// Returns true if this replica owns a shoot.
-    owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    /// Returns true if this replica leads.
+    leads: Box<dyn Fn() -> bool + Send + Sync>,
     identity: Arc<str>,
     /// By shoot and id.
     events: StateStore<NamePair, ShootEvent>,
@@ -47,12 +47,12 @@ impl HistoryStore {
         limits: HistoryLimits,
         clock: Clock,
         identity: Arc<str>,
-        owns: impl Fn(&str) -> bool + Send + Sync + 'static,
+        leads: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         Self {
             limits,
             clock,
-            owns: Box::new(owns),
+            leads: Box::new(leads),
             identity,
             events: StateStore::new(),
             state: Mutex::default(),
@@ -64,9 +64,9 @@ impl HistoryStore {
         self.events.clone()
     }
 
-    /// A verdict was received. Every replica receives all verdicts; the owner of the shoot records them.
+    /// A verdict was received. Every replica receives all verdicts; the leader records them.
     pub(crate) fn verdict(&self, shoot: &str, verdict: &ReceivedVerdict, evidence: Option<EvidenceCounts>) {
-        if (self.owns)(shoot) {
+        if (self.leads)() {
             let now = Instant::now();
             self.record(shoot, |history| history.verdict(now, verdict, evidence));
         }
@@ -217,6 +217,7 @@ fn log_incident(shoot: &str, incident: &Incident) {
 #[cfg(test)]
 mod tests {
     use std::io::Seek as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use watchdog_runtime::args::LogFormat;
     use watchdog_runtime::telemetry;
@@ -259,7 +260,7 @@ mod tests {
             per_shoot: 100,
             total: 100,
         };
-        let history = HistoryStore::new(limits, Clock::start(), "me".into(), |_| true);
+        let history = HistoryStore::new(limits, Clock::start(), "me".into(), || true);
         let publish = |direction, state, step, protected| {
             history.published("a", &scaling(Some(direction), state, step, protected));
         };
@@ -310,8 +311,12 @@ mod tests {
             per_shoot: 3,
             total: 5,
         };
-        let owns = |shoot: &str| shoot != "foreign";
-        let history = HistoryStore::new(limits, Clock::start(), "me".into(), owns);
+        let leads = Arc::new(AtomicBool::new(false));
+        let now_leads = {
+            let leads = leads.clone();
+            move || leads.load(Ordering::Relaxed)
+        };
+        let history = HistoryStore::new(limits, Clock::start(), "me".into(), now_leads);
         let change = |shoot: &str, times: usize| {
             for i in 0..times {
                 let outcome = if i % 2 == 0 {
@@ -322,7 +327,9 @@ mod tests {
                 history.verdict(shoot, &verdict(outcome), None);
             }
         };
-        change("foreign", 4);
+        change("a", 4);
+        assert!(shoots(&history).is_empty(), "another replica leads");
+        leads.store(true, Ordering::Relaxed);
         change("a", 6);
         assert_eq!(shoots(&history), ["a", "a", "a"]);
         change("b", 2);

@@ -214,7 +214,7 @@ impl ShootHistory {
 
     fn direction_changed(&mut self, now: Instant, scaling: &ShootScaling) -> Option<ShootEvent> {
         let direction = scaling.direction;
-        // Every shoot is held for a moment while it changes its owner or its prober, and goes up after a start.
+        // Every shoot is held for a moment while the leader or a witness changes, and goes up after a start.
         let passing = matches!(
             scaling.held,
             Some(HoldReason::Ownership | HoldReason::Unreported | HoldReason::Cluster)

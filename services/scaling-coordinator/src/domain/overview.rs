@@ -24,7 +24,7 @@ pub(crate) struct ShootScaling {
     /// The mode that is in force.
     pub(crate) mode: ModeInForce,
     pub(crate) status: FlowStatus,
-    /// The replica that owns the shoot; empty while nobody does.
+    /// The leader, which reports this.
     pub(crate) owner: Arc<str>,
 }
 

@@ -14,7 +14,7 @@ use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
 use crate::metrics::{self, ModeLabels, ReplicaState, ShootLabels};
 
-/// Reads the state of the shoots that this replica owns.
+/// Reads the state of the shoots while this replica leads.
 pub(crate) struct Scrape {
     pub(crate) shoots: StateStore<String, ShootScaling>,
     pub(crate) write_counts: Arc<WriteCounts>,
