@@ -317,6 +317,20 @@ mod tests {
         assert_eq!(total(&lists), 1.0);
     }
 
+    /// Two lists 16 s apart, and then 9 s in which nobody writes, may be one pause of 24 s: living kubelets look lost.
+    #[test]
+    fn two_short_gaps_may_be_one_long_pause() {
+        let lists = |still: i32| {
+            let mut lists = vec![(0.0, 1), (16.0, 2)];
+            lists.extend((17..16 + still).map(|second| (f64::from(second), 2)));
+            let next = f64::from(16 + still);
+            lists.extend([(next, 3), (next + 1.0, 4), (next + 2.0, 5)]);
+            lists
+        };
+        assert_eq!(total(&lists(9)), 1.0);
+        assert_eq!(total(&lists(2)), 16.0 + 3.0, "an election renews every 2 s");
+    }
+
     /// An API server that may have taken no writes for 1.5 intervals was away: kubelets come back an interval later.
     #[test]
     fn a_stand_still_that_may_have_lasted_long_is_severe() {
