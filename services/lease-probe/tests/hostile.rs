@@ -308,18 +308,16 @@ async fn a_page_of_almost_the_limit_is_read_over_http_1() {
         let padding = (LIMIT_OF_PAGE - 1 - page(0).len()) / 500;
         let mut page = page(padding);
         page.push_str(&" ".repeat(LIMIT_OF_PAGE - 1 - page.len()));
+        let mut answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        for chunk in page.as_bytes().chunks(512) {
+            answer.extend(format!("{:x}\r\n", chunk.len()).as_bytes());
+            answer.extend([chunk, b"\r\n"].concat());
+        }
+        answer.extend(b"0\r\n\r\n");
         let mut request = [0; 4096];
         while stream.read(&mut request).await? > 0 {
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                .await?;
-            for chunk in page.as_bytes().chunks(512) {
-                stream
-                    .write_all(format!("{:x}\r\n", chunk.len()).as_bytes())
-                    .await?;
-                stream.write_all(&[chunk, b"\r\n"].concat()).await?;
-            }
-            stream.write_all(b"0\r\n\r\n").await?;
+            // At once, so that as much waits as each read takes.
+            stream.write_all(&answer).await?;
             stream.flush().await?;
         }
         Ok(())

@@ -8,6 +8,7 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use watchdog_kube::client::retry_after;
+use watchdog_runtime::failure::chain;
 
 use super::answer_budget::{AnswerBuffer, SharedLimits};
 use super::kubeconfig::Access;
@@ -361,9 +362,8 @@ impl<C: Connector> CachedConnection<C> {
         let (head, mut parts) = response.into_parts();
         let mut body = AnswerBuffer::new(self.limits.clone(), kind, self.expected);
         while let Some(part) = body.next(parts.frame()).await? {
-            let part = part.map_err(|e| {
-                ProbeFailure::Connect(format!("the answer broke off: {}", quote(&e.to_string())))
-            })?;
+            let part = part
+                .map_err(|e| ProbeFailure::Connect(format!("the answer broke off: {}", quote(&chain(&e)))))?;
             if let Ok(data) = part.into_data() {
                 link.consumed(data.len());
                 if body.needs_place(data.len()) {

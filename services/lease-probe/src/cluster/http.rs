@@ -19,7 +19,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustls::{CertificateError, OtherError};
 use secrecy::{ExposeSecret, SecretString};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -61,6 +61,10 @@ const MOST_ADDRESSES: usize = 8;
 /// The bytes that a server may send from one request to the next beside what was taken of its answer: headers, frames,
 /// pings, and what fills [`RECEIVE_WINDOW`]. One that sends more keeps this process busy with what nobody asked for.
 const OVERHEAD: usize = 512 * 1024;
+
+/// The most bytes of one read. hyper doubles its buffer beyond its own limit, so that one read could use up
+/// [`OVERHEAD`].
+const READ_AT_ONCE: u64 = 64 * 1024;
 
 /// Connects to the servers of kubeconfigs.
 #[derive(Debug, Clone, Copy)]
@@ -152,7 +156,7 @@ impl Connector for HttpConnector {
         let last_read = Arc::new(Mutex::new(LastRead::now()));
         let (reader, writer) = tokio::io::split(tls);
         let reader = ReadClock {
-            reader,
+            reader: reader.take(READ_AT_ONCE),
             last_read: last_read.clone(),
         };
         let io = TokioIo::new(tokio::io::join(reader, writer));
@@ -315,7 +319,7 @@ impl LastRead {
 
 /// Notes when something was read last, and ends a connection on which more comes than was asked for.
 struct ReadClock<R> {
-    reader: R,
+    reader: Take<R>,
     last_read: Arc<Mutex<LastRead>>,
 }
 
@@ -326,6 +330,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for ReadClock<R> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
+        self.reader.set_limit(READ_AT_ONCE);
         let read = Pin::new(&mut self.reader).poll_read(cx, buf);
         if read.is_ready() {
             let mut last_read = self.last_read.lock();

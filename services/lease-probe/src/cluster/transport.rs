@@ -101,7 +101,7 @@ pub trait Connector: Clone + Send + Sync + 'static {
 /// An open connection.
 pub trait Link: Send + Sync + 'static {
     /// The body of a response.
-    type Body: Body<Data = Bytes, Error: std::fmt::Display + Send> + Send + Unpin;
+    type Body: Body<Data = Bytes, Error: std::error::Error + Send + 'static> + Send + Unpin;
 
     /// Sends a request and waits for the head of the response. Cancelling gives up the request; over HTTP/2 the
     /// connection can still be used, over HTTP/1.1 it ends.
