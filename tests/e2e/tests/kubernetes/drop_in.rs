@@ -36,17 +36,17 @@ const GO: &str = "dependency-watchdog-prober-0_go";
 const LEASE_SECONDS: i32 = 15;
 
 /// The users that share gardenlet's rights: one for each process.
-const USERS: [&str; 2] = ["dropin-0", "dropin-1"];
+pub(crate) const USERS: [&str; 2] = ["dropin-0", "dropin-1"];
 
 /// A process of the drop-in image, with the command line of gardenlet. Killed when dropped.
-struct DropIn {
+pub(crate) struct DropIn {
     process: ChildProcess,
     grpc: String,
     health: String,
 }
 
 impl DropIn {
-    async fn start(
+    pub(crate) async fn start(
         plane: &RealControlPlane,
         seed: &KubeApiserver,
         role: &str,
@@ -93,7 +93,7 @@ impl DropIn {
         http_exchange::get(&self.health, "/readyz").await
     }
 
-    async fn wait_ready(&self) {
+    pub(crate) async fn wait_ready(&self) {
         wait::until("the drop-in is ready", BOUND, || async {
             let (code, answer) = self.readyz().await?;
             anyhow::ensure!(code == 200, "{answer}");
@@ -103,14 +103,18 @@ impl DropIn {
         .unwrap();
     }
 
-    async fn wait_healthy(&self) {
+    pub(crate) async fn wait_healthy(&self) {
         wait::until_true("the shoot is healthy", BOUND, || async {
-            let channel = tonic::transport::Channel::from_shared(format!("http://{}", self.grpc))?;
-            let verdict = watchdog::verdict(channel.connect().await?, SHOOT).await?;
-            Ok(verdict.outcome() == Outcome::Healthy)
+            Ok(self.outcome().await? == Outcome::Healthy)
         })
         .await
         .unwrap();
+    }
+
+    pub(crate) async fn outcome(&self) -> anyhow::Result<Outcome> {
+        let channel = tonic::transport::Channel::from_shared(format!("http://{}", self.grpc))?;
+        let verdict = watchdog::verdict(channel.connect().await?, SHOOT).await?;
+        Ok(verdict.outcome())
     }
 
     /// Stops it in the 5 s that gardenlet's Deployment gives it.
@@ -121,7 +125,7 @@ impl DropIn {
     }
 }
 
-async fn fixture(name: &str, prober: &str) -> (Fixture, std::path::PathBuf) {
+pub(crate) async fn fixture(name: &str, prober: &str) -> (Fixture, std::path::PathBuf) {
     let group = ["dependency-watchdog"];
     let seed = USERS.iter().fold(ApiServerOptions::new("seed"), |seed, user| {
         seed.user(user, &group)
@@ -134,7 +138,7 @@ async fn fixture(name: &str, prober: &str) -> (Fixture, std::path::PathBuf) {
     (fixture, config)
 }
 
-fn config() -> String {
+pub(crate) fn config() -> String {
     fixtures::prober("probeInterval: 10s\ninitialDelay: 1s", "2s")
 }
 

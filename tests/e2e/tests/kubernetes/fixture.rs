@@ -1,4 +1,4 @@
-//! One API server as the seed, another as the shoot, and a real kube-controller-manager that judges the shoot's nodes.
+//! One API server as the seed, another as the shoot, each with its etcd, and a real kube-controller-manager that judges the shoot's nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,15 +43,18 @@ pub(crate) struct Fixture {
     _recorder: Recorder,
     _workloads: WorkloadController,
     _election: AbortOnDropHandle<()>,
-    // Last, so that its processes outlive what talks to them.
+    // Last, so that their processes outlive what talks to them.
+    pub(crate) shoot_plane: RealControlPlane,
     pub(crate) plane: RealControlPlane,
 }
 
 impl Fixture {
     pub(crate) async fn start(name: &str, seed: ApiServerOptions) -> anyhow::Result<Self> {
         let plane = RealControlPlane::start(name).await?;
+        let shoot_plane = RealControlPlane::start_with_small_etcd(name).await?;
         let shoot = ApiServerOptions::new("shoot").user(PROBE, &[]);
-        let (seed, shoot) = tokio::try_join!(plane.api_server_with(seed), plane.api_server_with(shoot))?;
+        let (seed, shoot) =
+            tokio::try_join!(plane.api_server_with(seed), shoot_plane.api_server_with(shoot))?;
         install_seed_crds(&seed.client()).await?;
         for namespace in ["garden", SHOOT] {
             create_namespace(&seed.client(), namespace).await?;
@@ -72,7 +75,7 @@ impl Fixture {
             node_monitor_grace_period: GRACE,
             ..ControllerManagerOptions::default()
         };
-        let program = Arc::new(plane.controller_manager(&shoot, &options)?);
+        let program = Arc::new(shoot_plane.controller_manager(&shoot, &options)?);
         let options = WorkloadOptions::new(Duration::from_millis(300))
             .namespace(SHOOT)
             .before_ready(move |change| {
@@ -98,6 +101,7 @@ impl Fixture {
             _recorder: recorder,
             _workloads: workloads,
             _election: election,
+            shoot_plane,
             plane,
         };
         fixture.wait_restored().await?;

@@ -18,5 +18,6 @@ mod controller_manager;
 mod coordinator;
 mod drop_in;
 mod fixture;
+mod full_etcd;
 mod lease_lists;
 mod scripted_nodes;

@@ -19,6 +19,9 @@ use crate::wait::{self, BOUND};
 /// Tries with other ports each, should somebody take one between the choice and the start.
 const ATTEMPTS: usize = 3;
 
+/// The keys of [`Etcd::fill`] begin with this, which stands for three other characters in base64.
+const FILLER: &str = "ZmlsbGVy";
+
 #[derive(Debug)]
 pub struct Etcd {
     /// Of all members, separated by commas.
@@ -39,15 +42,16 @@ struct EtcdMember {
 // === impl Etcd ===
 
 impl Etcd {
-    /// Starts this many members.
+    /// Starts this many members with these flags.
     pub(super) async fn start(
         assets: &Assets,
         scratch: &Arc<Scratch>,
         members: usize,
+        flags: &[&str],
     ) -> anyhow::Result<Self> {
         let mut attempt = 1;
         loop {
-            let etcd = Self::spawn(assets, scratch, members, attempt)?;
+            let etcd = Self::spawn(assets, scratch, members, flags, attempt)?;
             match etcd.wait_listening().await {
                 Ok(()) => return Ok(etcd),
                 Err(_) if attempt < ATTEMPTS => attempt += 1,
@@ -60,6 +64,7 @@ impl Etcd {
         assets: &Assets,
         scratch: &Arc<Scratch>,
         members: usize,
+        flags: &[&str],
         attempt: usize,
     ) -> anyhow::Result<Self> {
         let address = || anyhow::Ok(format!("http://127.0.0.1:{}", free_port()?));
@@ -80,7 +85,8 @@ impl Etcd {
                 .arg(format!("--listen-peer-urls={peer}"))
                 .arg(format!("--initial-advertise-peer-urls={peer}"))
                 .arg(format!("--initial-cluster={}", cluster.join(",")))
-                .args(["--unsafe-no-fsync", "--log-level=warn"]);
+                .args(["--unsafe-no-fsync", "--log-level=warn"])
+                .args(flags);
             let process = Mutex::new(Arc::new(command.spawn(scratch)?));
             anyhow::Ok(EtcdMember {
                 url: url.clone(),
@@ -132,6 +138,41 @@ impl Etcd {
             &json!({"revision": revision, "physical": true}),
         )
         .await?;
+        Ok(())
+    }
+
+    /// Writes until etcd refuses every write for want of space, whoever asks. Reads are answered as before.
+    pub async fn fill(&self) -> anyhow::Result<()> {
+        let member = self.members.first().context("etcd without members")?;
+        // In base64, like the keys.
+        let value = "AAAA".repeat(1 << 18);
+        for number in 0..1_000 {
+            let put = json!({"key": format!("{FILLER}{number:04}"), "value": value});
+            match call(&member.url, "/v3/kv/put", &put).await {
+                Ok(_) => {}
+                Err(error) if error.to_string().contains("database space exceeded") => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        bail!("etcd takes a gigabyte")
+    }
+
+    /// Undoes [`fill`](Self::fill), as an operator does.
+    pub async fn make_room(&self) -> anyhow::Result<()> {
+        let member = self.members.first().context("etcd without members")?;
+        let (url, begin, end) = (&member.url, format!("{FILLER}0000"), format!("{FILLER}9999"));
+        call(
+            url,
+            "/v3/kv/deleterange",
+            &json!({"key": begin, "range_end": end}),
+        )
+        .await?;
+        self.compact().await?;
+        call(url, "/v3/maintenance/defragment", &json!({})).await?;
+        let status = call(url, "/v3/maintenance/status", &json!({})).await?;
+        let member = status.pointer("/header/member_id").context("etcd without an id")?;
+        let disarm = json!({"action": "DEACTIVATE", "memberID": member, "alarm": "NOSPACE"});
+        call(url, "/v3/maintenance/alarm", &disarm).await?;
         Ok(())
     }
 

@@ -72,7 +72,7 @@ impl RealControlPlane {
     /// # Errors
     /// When the binaries are not there (names the command that brings them) or etcd does not start.
     pub async fn start(name: &str) -> anyhow::Result<Self> {
-        Self::start_with(name, 1).await
+        Self::start_with(name, 1, &[]).await
     }
 
     /// The same with three members of etcd, so that one can be lost.
@@ -80,14 +80,22 @@ impl RealControlPlane {
     /// # Errors
     /// As [`RealControlPlane::start`].
     pub async fn start_with_etcd_of_three(name: &str) -> anyhow::Result<Self> {
-        Self::start_with(name, 3).await
+        Self::start_with(name, 3, &[]).await
     }
 
-    async fn start_with(name: &str, members: usize) -> anyhow::Result<Self> {
+    /// The same with an etcd that [`Etcd::fill`] fills at once.
+    ///
+    /// # Errors
+    /// As [`RealControlPlane::start`].
+    pub async fn start_with_small_etcd(name: &str) -> anyhow::Result<Self> {
+        Self::start_with(name, 1, &["--quota-backend-bytes=16777216"]).await
+    }
+
+    async fn start_with(name: &str, members: usize, flags: &[&str]) -> anyhow::Result<Self> {
         let assets = Assets::find()?;
         let scratch = Scratch::new(name)?;
         let pki = Pki::new(&scratch)?;
-        let etcd = Etcd::start(&assets, &scratch, members).await?;
+        let etcd = Etcd::start(&assets, &scratch, members, flags).await?;
         Ok(Self {
             scratch,
             assets,
