@@ -14,13 +14,16 @@ use super::answer_budget::{AnswerBuffer, SharedLimits};
 use super::kubeconfig::Access;
 use super::start_limiter::StartPermit;
 use super::transport::{AnswerKind, ApiRequest, Connector, End, Link};
-use crate::domain::answered::SLOW;
 use crate::domain::outcome::{FailureEvidence, ProbeFailure, code_label, quote};
 use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
 /// other limit by which it is judged start when the connection attempt does.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An answer that takes longer to begin, and longer than twice the last one took, is held up: the API server, or the way
+/// to it, may be away. An API server that is always slow is also slow for kubelets, but it answers.
+const SLOW: Duration = Duration::from_millis(2_500);
 
 /// When two connections in a row end this soon after their only answer, the server, or a proxy before it, closes every
 /// connection, and its end is no evidence.

@@ -18,7 +18,7 @@ use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use crate::domain::probe_state::ProbeState;
 use crate::domain::renewals::{longest_pause, shortest_grace};
-use crate::domain::schedule::{self, RecentStarts, ScheduleInputs};
+use crate::domain::schedule::{self, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
@@ -41,7 +41,8 @@ pub struct Prober<R, S, E> {
     state: ProbeState,
     streak: Streak,
     verdicts: VerdictBuilder,
-    recent: RecentStarts,
+    // When the last probe began.
+    started: UnixTime,
     failures: u32,
     // Why the last probe failed, if it did.
     failing: Option<&'static str>,
@@ -74,7 +75,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             state,
             streak: Streak::default(),
             verdicts,
-            recent: RecentStarts::default(),
+            started: UnixTime::default(),
             failures: 0,
             failing: None,
             close: None,
@@ -100,7 +101,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 changed = self.inputs.changed() => match changed {
                     // Somebody may just have mended what was broken: look soon, but not in a storm of changes.
                     Ok(()) => {
-                        self.state.forget_exclusions();
+                        self.state.forget_nodes();
                         let soon = self.shared.now().after(schedule::MIN_SPACING);
                         due = due.min(soon.max(self.throttled_until));
                         continue;
@@ -112,7 +113,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 () = self.client.disconnected(), if due > self.no_wake_before => {
                     let now = self.shared.now();
                     let soon = now.after(schedule::MIN_SPACING.mul_f64((self.shared.random)()));
-                    let wake = self.recent.spaced(soon).max(self.no_wake_before).max(self.throttled_until);
+                    let wake = soon.max(self.started.after(schedule::MIN_SPACING)).max(self.no_wake_before).max(self.throttled_until);
                     due = due.min(wake);
                     // A server that closes its connections all the time, or idle ones, must not make the probes many.
                     let interval = self.inputs.borrow().config.probe_interval;
@@ -135,7 +136,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     /// Probes once and reports; returns when the next probe is due.
     async fn probe(&mut self, inputs: &ProbeInputs) -> UnixTime {
         let started = Instant::now();
-        self.recent.note(self.shared.now());
+        self.started = self.shared.now();
         let found = self.ask(inputs).await;
         PROBE_DURATION.record((), started.elapsed());
         let now = self.shared.now();
@@ -195,6 +196,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             outcome: &result.outcome,
             counting: result.counting.is_some(),
             tense: found.tense,
+            started: self.started,
             judged: found.judged,
             crossing: found.crossing,
             renew_interval,
@@ -207,7 +209,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             _ => {}
         }
         let pace = self.shared.pace(config);
-        let mut next_due = schedule::after_assessment(now, pace, seen, &self.recent, (self.shared.random)());
+        let mut next_due = schedule::after_assessment(now, pace, seen, (self.shared.random)());
         if let Some(failure) = throttled {
             THROTTLED.inc(());
             let random = (self.shared.random)();

@@ -10,10 +10,6 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::{UnixTime, micros};
 
-/// A list that took longer than this, and twice as long as the one before, was held up: the API server may have been
-/// away while it waited. An API server that is always slow is also slow for kubelets, but it answers.
-pub const SLOW: Duration = Duration::from_millis(2_500);
-
 /// An API server writes its own Lease every 10 s. Lists that show for longer than this that nobody has written show
 /// that nobody can.
 const STANDS_STILL: Duration = Duration::from_millis(10_500);
@@ -51,10 +47,6 @@ pub struct ListTimes {
 }
 
 impl ListTimes {
-    fn latency(self) -> Duration {
-        self.received.since(self.sent)
-    }
-
     /// A list that takes no time, of an API server that writes all the time.
     #[cfg(test)]
     pub(super) const fn at(time: UnixTime) -> Self {
@@ -124,13 +116,7 @@ impl AnsweredTime {
         if list.revision != last.revision {
             self.grown = Some(list);
         }
-        let held_up = list.latency() > SLOW && list.latency() > 2 * last.latency();
-        let held_up = held_up.then(|| list.sent.before(renew_interval));
-        let away = away
-            .into_iter()
-            .chain(held_up)
-            .min()
-            .map(|since| since.max(last.sent));
+        let away = away.map(|since| since.max(last.sent));
         // So little is no reason not to count.
         let is_blip =
             |since: &UnixTime| list.received.since(*since) <= renew_interval.mul_f64(BLIP_INTERVALS);
@@ -365,16 +351,6 @@ mod tests {
             at(36.5),
             "connections of kubelets may be dead"
         );
-    }
-
-    #[test]
-    fn a_list_that_is_held_up_is_an_outage_and_one_that_is_always_slow_is_not() {
-        let mut answered = AnsweredTime::default();
-        answered.record(list(0.0, 0.02, 1), R, LONGEST);
-        answered.record(list(12.0, 3.0, 2), R, LONGEST);
-        assert_eq!(answered.now().total.as_secs_f64(), 2.0);
-        answered.record(list(22.0, 3.0, 3), R, LONGEST);
-        assert_eq!(answered.now().total.as_secs_f64(), 12.0);
     }
 
     #[test]

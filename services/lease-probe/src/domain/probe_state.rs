@@ -1,6 +1,6 @@
 //! The state kept between two probes of a shoot, and the rule for when the nodes must be listed.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +12,6 @@ use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::{Renewals, longest_pause};
 use super::schedule::{self, MIN_SPACING, ProbePace};
-
-/// For this long an expired lease stays excluded without another list of the nodes, unless it is renewed: one orphaned
-/// lease must not make every probe list all nodes.
-const REMEMBER: Duration = Duration::from_secs(120);
 
 /// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
 /// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before
@@ -45,10 +41,12 @@ const THROTTLING_ENDS: Duration = Duration::from_secs(60);
 /// and for most of the pause after a 429.
 const SPREAD: f64 = 0.45;
 
-/// Why expired leases were excluded when the nodes were last listed, and when each had been renewed.
+/// The last list of the nodes and machines.
 #[derive(Debug, Clone)]
-struct LastExclusions {
-    excluded: HashMap<Arc<str>, (Exclusion, UnixTime)>,
+struct ListedNodes {
+    index: NodeIndex,
+    // The leases without a node.
+    orphans: HashSet<Arc<str>>,
     as_of: UnixTime,
 }
 
@@ -66,9 +64,8 @@ enum LastSettledOutcome {
 #[derive(Debug, Clone, Default)]
 pub struct ProbeState {
     renewals: Renewals,
-    remembered: Option<LastExclusions>,
-    // As of `remembered`; only while something is suspicious.
-    nodes: Option<NodeIndex>,
+    // Only while something is suspicious.
+    nodes: Option<ListedNodes>,
     settled: LastSettledOutcome,
     external: Option<ExternalOutage>,
     // Until then the seed's API server wants to be left alone.
@@ -113,7 +110,7 @@ impl ProbeState {
         self.renewals.observe(times, &listed.leases, longest);
         let now = times.sent;
         let context = self.context(rule);
-        let mut assessment = self.by_memory(listed, context, now);
+        let mut assessment = assess(listed, &self.renewals, |_| None, None, context, now);
         // A lease about to expire also counts: probing exactly at the crossing requires knowing when the crossing is.
         let soon = now.after(MIN_SPACING);
         let imminent = assessment.next_expiry.is_some_and(|expiry| expiry < soon);
@@ -143,35 +140,6 @@ impl ProbeState {
         }
     }
 
-    /// Assesses the leases without the nodes, with the remembered exclusions of expired leases. Exclusions older than
-    /// `GOOD_ENOUGH` apply only if the shoot is healthy without them.
-    fn by_memory(&self, listed: &ListedLeases, context: AssessmentContext, now: UnixTime) -> Assessment {
-        let age = |lease: &str| self.renewals.age(lease, context.rule.expiry_age);
-        let remembered = self
-            .remembered
-            .as_ref()
-            .filter(|remembered| now.since(remembered.as_of) < REMEMBER);
-        let excluded = |lease: &str| {
-            let (exclusion, renewed) = remembered?.excluded.get(lease)?;
-            age(lease)
-                .is_none_or(|age| age.renewed == *renewed)
-                .then_some(*exclusion)
-        };
-        let assessment = assess(listed, &self.renewals, excluded, None, context, now);
-        let all = || assess(listed, &self.renewals, |_| None, None, context, now);
-        match remembered {
-            Some(remembered) if !self.is_within(GOOD_ENOUGH, remembered.as_of, now) => {
-                let all = all();
-                if all.outcome == Outcome::Healthy {
-                    assessment
-                } else {
-                    all
-                }
-            }
-            _ => assessment,
-        }
-    }
-
     /// Assesses the leases with the last list of the nodes and machines. Returns none if that list is too old, or if
     /// there are leases that it does not cover, because their nodes joined later.
     fn by_nodes(
@@ -180,9 +148,13 @@ impl ProbeState {
         context: AssessmentContext,
         now: UnixTime,
     ) -> Option<Assessment> {
-        let (nodes, remembered) = (self.nodes.as_ref()?, self.remembered.as_ref()?);
-        let covered = |lease: &str| nodes.knows(lease) || remembered.excluded.contains_key(lease);
-        if !self.is_within(GOOD_ENOUGH, remembered.as_of, now)
+        let ListedNodes {
+            index: nodes,
+            orphans,
+            as_of,
+        } = self.nodes.as_ref()?;
+        let covered = |lease: &str| nodes.knows(lease) || orphans.contains(lease);
+        if !self.is_within(GOOD_ENOUGH, *as_of, now)
             || !listed.leases.iter().all(|lease| covered(&lease.name))
         {
             return None;
@@ -190,7 +162,7 @@ impl ProbeState {
         let excluded = |lease: &str| nodes.exclusion(lease);
         let judged = assess(listed, &self.renewals, excluded, Some(nodes), context, now);
         let turns = judged.outcome.is_loss() && self.settled != LastSettledOutcome::Lost;
-        (!turns || self.is_within(FRESH, remembered.as_of, now)).then_some(judged)
+        (!turns || self.is_within(FRESH, *as_of, now)).then_some(judged)
     }
 
     fn is_within(&self, intervals: f64, as_of: UnixTime, now: UnixTime) -> bool {
@@ -241,7 +213,7 @@ impl ProbeState {
             return None;
         }
         let nodes = self.nodes.take()?;
-        Some(self.judge_by(listed, nodes, rule, as_of, now))
+        Some(self.judge_by(listed, nodes.index, rule, as_of, now))
     }
 
     fn judge_by(
@@ -255,21 +227,16 @@ impl ProbeState {
         // A node that is gone with its Machine is gone on purpose.
         let renewals = &mut self.renewals;
         renewals.forget_missing(|lease| nodes.exclusion(lease) == Some(Exclusion::NoNode));
-        let names = listed.leases.iter().map(|lease| &lease.name);
-        let excluded = names.chain(renewals.missing()).filter_map(|lease| {
-            let exclusion = nodes.exclusion(lease)?;
-            let age = renewals.age(lease, rule.expiry_age);
-            let renewed = age.map(|age| age.renewed).unwrap_or_default();
-            Some((lease.clone(), (exclusion, renewed)))
-        });
-        self.remembered = Some(LastExclusions {
-            excluded: excluded.collect(),
-            as_of,
-        });
         let exclusion = |lease: &str| nodes.exclusion(lease);
         let context = self.context(rule);
         let assessment = assess(listed, &self.renewals, exclusion, Some(&nodes), context, now);
-        self.nodes = Some(nodes);
+        let names = listed.leases.iter().map(|lease| &lease.name);
+        let orphans = names.filter(|lease| !nodes.knows(lease)).cloned().collect();
+        self.nodes = Some(ListedNodes {
+            index: nodes,
+            orphans,
+            as_of,
+        });
         assessment
     }
 
@@ -334,9 +301,8 @@ impl ProbeState {
         }
     }
 
-    /// The rule for candidates has changed, so earlier exclusions are void.
-    pub fn forget_exclusions(&mut self) {
-        self.remembered = None;
+    /// The rule for candidates has changed: the nodes must be listed again.
+    pub fn forget_nodes(&mut self) {
         self.nodes = None;
     }
 
@@ -446,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphaned_lease_makes_one_probe_expensive_not_all() {
+    fn an_orphaned_lease_does_not_make_every_probe_list_the_nodes() {
         let mut state = watching(0.0);
         state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
         let later = listed(&[0, 31, 32]);
@@ -458,9 +424,9 @@ mod tests {
             panic!("forgot what it had found out")
         };
         assert_eq!(next.evidence.excluded, [(Exclusion::NoNode, 1)].into());
-        // But only for `REMEMBER`.
+        // But only for `GOOD_ENOUGH`.
         assert_eq!(
-            state.leases(listing(160), &listed(&[0, 151, 152]), RULE),
+            state.leases(listing(66), &listed(&[0, 61, 62]), RULE),
             ProbeStep::ListNodes
         );
     }

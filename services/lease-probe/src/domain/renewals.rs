@@ -22,10 +22,6 @@ const SILENT_INTERVALS: f64 = 1.5;
 /// thousands of nodes.
 const MOST_MISSING: usize = 10_000;
 
-/// A renewal may be dated this long before the list that does not have it yet, without refuting the estimated skew: the
-/// clocks of one site differ by milliseconds, and so do their rates.
-const SKEW_TOLERANCE: Duration = Duration::from_secs(1);
-
 /// A lease as listed.
 #[derive(Debug, Clone)]
 pub struct ListedLease {
@@ -274,13 +270,6 @@ impl Renewal {
         self.renew_time = renew_time;
         self.unseen = false;
         self.arrivals.note(arrival(times, renew_time));
-        let earliest = last_listed.before(SKEW_TOLERANCE);
-        // The estimate says that the clock is ahead, but this renewal shows that it no longer is. An estimate that the
-        // clock is behind is not refuted like this: it is too small on purpose.
-        let skew = self.arrivals.skew(self.renew_interval);
-        if skew > 0 && renew_time.shifted(skew.saturating_neg()) < earliest {
-            self.arrivals.keep_newest();
-        }
         let skew = self.arrivals.skew(self.renew_interval);
         let sent = renew_time.shifted(skew.saturating_neg());
         let estimate = sent.max(last_listed).min(times.received);

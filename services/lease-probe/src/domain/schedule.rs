@@ -8,7 +8,7 @@ use watchdog_api::unix_time::UnixTime;
 
 use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
 
-/// Two probes of one shoot are never closer than this, except for those due at a crossing and [`TENSE_RETRY`].
+/// Two probes of one shoot are never closer than this, except for those due at a crossing ([`CROSSING_SPACING`]) and [`TENSE_RETRY`].
 pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);
 
 /// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
@@ -26,10 +26,10 @@ const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 /// docs/explanation/performance.md), and a crossing may have to wait for that.
 const MEET: u128 = 150;
 
-/// This many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that
-/// finds out at which instant exactly, and one at that instant. More follow each other only where most leases are about
-/// to expire and are renewed one by one at the last moment; that must not become a storm.
-const CLOSE_PROBES: usize = 4;
+/// Nor are probes at a crossing closer than this. A loss takes two of them: one that finds out at which instant exactly,
+/// and one at that instant. More follow each other only where most leases are about to expire and are renewed one by one
+/// at the last moment; that must not become a storm.
+const CROSSING_SPACING: Duration = Duration::from_millis(100);
 
 /// While seconds decide, probes of one shoot follow each other at this pace.
 const TENSE: Duration = Duration::from_secs(1);
@@ -99,39 +99,6 @@ impl ProbePace {
     }
 }
 
-/// When the last few probes of a shoot started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct RecentStarts {
-    // Newest first.
-    starts: [Option<UnixTime>; CLOSE_PROBES],
-}
-
-impl RecentStarts {
-    /// A probe starts now.
-    pub(crate) fn note(&mut self, start: UnixTime) {
-        self.starts.rotate_right(1);
-        if let Some(newest) = self.starts.first_mut() {
-            *newest = Some(start);
-        }
-    }
-
-    /// The first moment from `wanted` on that keeps the distance from the last probe.
-    pub(crate) fn spaced(&self, wanted: UnixTime) -> UnixTime {
-        match self.starts.first() {
-            Some(Some(newest)) => wanted.max(newest.after(MIN_SPACING)),
-            _ => wanted,
-        }
-    }
-
-    /// The first moment from `wanted` on at which a probe at a crossing may start: at once, unless many just did.
-    fn allow(&self, wanted: UnixTime) -> UnixTime {
-        match self.starts.last() {
-            Some(Some(oldest)) => wanted.max(oldest.after(MIN_SPACING)),
-            _ => wanted,
-        }
-    }
-}
-
 /// The parts of an assessment that decide when to list the leases again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScheduleInputs<'a> {
@@ -141,6 +108,8 @@ pub(crate) struct ScheduleInputs<'a> {
     pub(crate) counting: bool,
     /// True if seconds decide; see [`Assessment::tense`](super::assessment::Assessment::tense).
     pub(crate) tense: bool,
+    /// When the probe began.
+    pub(crate) started: UnixTime,
     /// The moment at which the leases were judged.
     pub(crate) judged: UnixTime,
     /// When the threshold was crossed or would be if no lease were renewed; while `look_ahead` is set, not before that.
@@ -163,7 +132,6 @@ pub(crate) fn after_assessment(
     now: UnixTime,
     pace: ProbePace,
     seen: ScheduleInputs<'_>,
-    recent: &RecentStarts,
     random: f64,
 ) -> UnixTime {
     let mut due = now.after(jittered(pace.interval, pace.jitter, random));
@@ -182,16 +150,17 @@ pub(crate) fn after_assessment(
         due = due.min(now.after(MIN_SPACING));
     }
     let soon = now.after(MIN_SPACING);
+    let at_once = |at: UnixTime| at.max(seen.started.after(CROSSING_SPACING)).max(now);
     let with_others = |at: UnixTime| at.at_multiple_of(pace.tick()).max(soon);
     due = with_others(due);
     if let Some(at) = seen.look_ahead {
         // Together with other shoots while it is far, because most kubelets renew before it comes. When it has come,
         // apart from them: a list of nodes costs as much as dozens of probes.
-        due = due.min(with_others(at).min(recent.allow(at.max(now))));
+        due = due.min(with_others(at).min(at_once(at)));
     }
     // One that came before the leases were judged was judged. One that came since was not: probe now.
     if let Some(crossing) = seen.crossing.filter(|crossing| *crossing > seen.judged) {
-        let wanted = recent.allow(crossing.max(now));
+        let wanted = at_once(crossing);
         // While the nodes need not be known, it is only the first lease that would expire: no instant to be met.
         due = due.min(if seen.look_ahead.is_some() {
             wanted.min(with_others(wanted))
@@ -326,6 +295,7 @@ mod tests {
             outcome,
             counting,
             tense: false,
+            started: at(0),
             judged: at(0),
             crossing,
             renew_interval: RENEW,
@@ -336,7 +306,7 @@ mod tests {
 
     fn next(outcome: &Outcome, counting: bool, crossing: Option<i64>) -> UnixTime {
         let seen = seen(outcome, counting, crossing.map(at));
-        after_assessment(at(0), PACE, seen, &RecentStarts::default(), 0.0)
+        after_assessment(at(0), PACE, seen, 0.0)
     }
 
     #[test]
@@ -359,13 +329,7 @@ mod tests {
         );
         assert_eq!(next(&Outcome::Pending, false, None), at(10), "the kubelets' pace");
         assert_eq!(next(&Outcome::Healthy, true, None), at(1), "probes in a row");
-        let jittered = after_assessment(
-            at(0),
-            PACE,
-            seen(&Outcome::Healthy, false, None),
-            &RecentStarts::default(),
-            0.5,
-        );
+        let jittered = after_assessment(at(0), PACE, seen(&Outcome::Healthy, false, None), 0.5);
         assert_eq!(jittered, at(33), "jitter only adds");
     }
 
@@ -377,7 +341,7 @@ mod tests {
                 longest_pause: Duration::from_secs(by),
                 ..seen(&Outcome::Healthy, false, Some(at(25)))
             };
-            after_assessment(now, PACE, seen, &RecentStarts::default(), 0.0)
+            after_assessment(now, PACE, seen, 0.0)
         };
         let list_nodes_at = UnixTime(16_123_456);
         assert_eq!(ahead(at(0), list_nodes_at, 20), at(16), "with other shoots");
@@ -424,7 +388,7 @@ mod tests {
     fn probes_of_different_shoots_meet() {
         let due = |now: i64, crossing| {
             let seen = seen(&Outcome::Healthy, false, crossing);
-            after_assessment(UnixTime(now), PACE, seen, &RecentStarts::default(), 0.0)
+            after_assessment(UnixTime(now), PACE, seen, 0.0)
         };
         assert_eq!(due(120_000, None), at(30), "120 ms before the interval is over");
         assert_eq!(due(249_999, None), at(30));
@@ -440,7 +404,7 @@ mod tests {
             longest_pause: Duration::from_secs(24),
             ..seen(&Outcome::Healthy, false, Some(first_expiry))
         };
-        let due = |now| after_assessment(now, PACE, healthy, &RecentStarts::default(), 0.0);
+        let due = |now| after_assessment(now, PACE, healthy, 0.0);
         assert_eq!(
             due(at(1)),
             at(20),
@@ -452,22 +416,22 @@ mod tests {
 
     #[test]
     fn a_crossing_waits_for_nobody_but_a_storm_is_bounded() {
-        let mut recent = RecentStarts::default();
-        let soon = UnixTime(5);
-        let due = |recent: &RecentStarts, now: UnixTime| {
-            after_assessment(now, PACE, seen(&Outcome::Healthy, false, Some(soon)), recent, 0.0)
+        let crossing = Some(UnixTime(150_000));
+        let inputs = seen(&Outcome::Healthy, false, crossing);
+        let due = |started: i64, now: i64| {
+            let started = UnixTime(started);
+            after_assessment(UnixTime(now), PACE, ScheduleInputs { started, ..inputs }, 0.0)
         };
-        for start in [-300_000, -200_000, -100_000].map(UnixTime) {
-            recent.note(start);
-            assert_eq!(due(&recent, at(0)), soon);
-        }
-        // It came since the leases were judged.
-        assert_eq!(due(&recent, UnixTime(9)), UnixTime(9));
-        recent.note(at(0));
+        assert_eq!(due(0, 20_000), UnixTime(150_000));
         assert_eq!(
-            due(&recent, at(0)),
-            UnixTime(700_000),
-            "a second after the fourth last"
+            due(0, 160_000),
+            UnixTime(160_000),
+            "it came since the leases were judged"
+        );
+        assert_eq!(
+            due(100_000, 120_000),
+            UnixTime(200_000),
+            "the probe began just before"
         );
     }
 
@@ -568,16 +532,16 @@ mod tests {
             crossings in prop::collection::vec(prop::option::of(-100_i64..40_000), 1..60), random in 0.0_f64..1.0,
             counting: bool, known: bool,
         ) {
-            let (mut now, mut recent, mut starts) = (at(0), RecentStarts::default(), vec![]);
+            let (mut now, mut starts) = (at(0), vec![]);
             for millis in crossings {
-                recent.note(now);
                 starts.push(now);
                 let crossing = millis.map(|millis| now.shifted(millis * 1_000));
                 let list_nodes_at = crossing.map(|crossing| crossing.before(RENEW / 2));
                 let look_ahead = list_nodes_at
                     .filter(|at| !known && *at > now);
-                let seen = ScheduleInputs { judged: now, look_ahead, ..seen(&Outcome::Healthy, counting, crossing) };
-                let due = after_assessment(now, PACE, seen, &recent, random);
+                let seen = seen(&Outcome::Healthy, counting, crossing);
+                let seen = ScheduleInputs { started: now, judged: now, look_ahead, ..seen };
+                let due = after_assessment(now, PACE, seen, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));
                 if !counting && crossing.is_none() {
                     prop_assert!(due > now.after(Duration::from_secs(30)).before(PACE.tick()));
@@ -588,8 +552,8 @@ mod tests {
                 }
                 now = due;
             }
-            for window in starts.windows(CLOSE_PROBES + 1) {
-                prop_assert!(window[CLOSE_PROBES].since(window[0]) >= MIN_SPACING);
+            for pair in starts.windows(2) {
+                prop_assert!(pair[1].since(pair[0]) >= CROSSING_SPACING);
             }
         }
     }

@@ -48,11 +48,6 @@ impl Arrivals {
         self.seen = self.seen.saturating_add(1).min(WINDOW as u8);
     }
 
-    /// Forgets all but the newest: the estimate was refuted, so the clock was set.
-    pub(crate) fn keep_newest(&mut self) {
-        self.seen = self.seen.min(1);
-    }
-
     /// The proven skew of the node's clock in microseconds, negative when it runs behind. Zero while its renewals look
     /// as renewals should.
     pub(crate) fn skew(&self, renew_interval: Duration) -> i64 {

@@ -170,7 +170,9 @@ impl Etcd {
         self.compact().await?;
         call(url, "/v3/maintenance/defragment", &json!({})).await?;
         let status = call(url, "/v3/maintenance/status", &json!({})).await?;
-        let member = status.pointer("/header/member_id").context("etcd without an id")?;
+        let member = status
+            .pointer("/header/member_id")
+            .context("etcd without an id")?;
         let disarm = json!({"action": "DEACTIVATE", "memberID": member, "alarm": "NOSPACE"});
         call(url, "/v3/maintenance/alarm", &disarm).await?;
         Ok(())
