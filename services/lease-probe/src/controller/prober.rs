@@ -113,8 +113,8 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 () = self.client.disconnected(), if due > self.no_wake_before => {
                     let now = self.shared.now();
                     let soon = now.after(schedule::MIN_SPACING.mul_f64((self.shared.random)()));
-                    let wake = soon.max(self.started.after(schedule::MIN_SPACING)).max(self.no_wake_before).max(self.throttled_until);
-                    due = due.min(wake);
+                    let spaced = soon.max(self.started.after(schedule::MIN_SPACING));
+                    due = due.min(spaced.max(self.no_wake_before).max(self.throttled_until));
                     // A server that closes its connections all the time, or idle ones, must not make the probes many.
                     let interval = self.inputs.borrow().config.probe_interval;
                     self.no_wake_before = due.after((self.state.renew_interval() / 2).max(interval / MOST_WAKES));

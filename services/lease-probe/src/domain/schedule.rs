@@ -8,7 +8,8 @@ use watchdog_api::unix_time::UnixTime;
 
 use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
 
-/// Two probes of one shoot are never closer than this, except for those due at a crossing ([`CROSSING_SPACING`]) and [`TENSE_RETRY`].
+/// Two probes of one shoot are never closer than this, except for those due at a crossing ([`CROSSING_SPACING`]) and
+/// [`TENSE_RETRY`].
 pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);
 
 /// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
@@ -26,9 +27,9 @@ const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 /// docs/explanation/performance.md), and a crossing may have to wait for that.
 const MEET: u128 = 150;
 
-/// Nor are probes at a crossing closer than this. A loss takes two of them: one that finds out at which instant exactly,
-/// and one at that instant. More follow each other only where most leases are about to expire and are renewed one by one
-/// at the last moment; that must not become a storm.
+/// Probes at a crossing are never closer than this. A loss takes two of them: one that finds out at which instant
+/// exactly, and one at that instant. More follow each other only where most leases are about to expire and are renewed
+/// one by one at the last moment; that must not become a storm.
 const CROSSING_SPACING: Duration = Duration::from_millis(100);
 
 /// While seconds decide, probes of one shoot follow each other at this pace.

@@ -1,4 +1,5 @@
-//! One API server as the seed, another as the shoot, each with its etcd, and a real kube-controller-manager that judges the shoot's nodes.
+//! One API server as the seed, another as the shoot, each with its etcd, and a real kube-controller-manager that judges
+//! the shoot's nodes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -141,7 +141,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Writes until etcd refuses every write for want of space, whoever asks. Reads are answered as before.
+    /// Writes until etcd refuses the writes of every client for want of space. Reads are answered as before.
     pub async fn fill(&self) -> anyhow::Result<()> {
         let member = self.members.first().context("etcd without members")?;
         // In base64, like the keys.
