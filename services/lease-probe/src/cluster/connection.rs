@@ -21,8 +21,8 @@ use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
 /// other limit by which it is judged start when the connection attempt does.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// If an answer does not begin within this time, and twice the time of the last one, the API server or the way to it may
-/// be away. An API server that is always slow is also slow for kubelets, but it answers.
+/// If an answer does not begin within this time, and twice the time of the last one, the API server or the way to it
+/// may be away. An API server that is always slow is also slow for kubelets, but it answers.
 const SLOW: Duration = Duration::from_millis(2_500);
 
 /// When two connections in a row end this soon after their only answer, the server, or a proxy before it, closes every
