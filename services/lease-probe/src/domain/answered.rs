@@ -12,17 +12,13 @@ use watchdog_api::unix_time::{UnixTime, micros};
 
 /// An API server writes its own Lease every 10 s. Lists that show for longer than this that nobody has written show
 /// that nobody can.
-const STANDS_STILL: Duration = Duration::from_millis(10_500);
+pub(super) const STANDS_STILL: Duration = Duration::from_millis(10_500);
 
 /// If writes may have paused for longer than this, none of that time counts: kubelets that could not renew look lost.
 const LONGEST_PAUSE_OF_WRITES: Duration = Duration::from_millis(21_500);
 
 /// When it is known more, where no more than a write is missing.
 const SOON: Duration = Duration::from_secs(1);
-
-/// An outage that may have lasted this many renew intervals may have been a restart, after which the first writes may
-/// fail: a kubelet then comes back one interval later.
-const LONG_INTERVALS: f64 = 1.5;
 
 /// An outage that can have lasted no longer than this costs a kubelet at most as long again: its pauses double.
 const BLIP_INTERVALS: f64 = 0.25;
@@ -75,8 +71,8 @@ pub struct AnsweredTime {
     // The last span had an outage, however short.
     blipped: bool,
     outages: u32,
-    // Those after which a kubelet takes longer to come back.
-    severe: u32,
+    // Those in which a connection fell silent.
+    silences: u32,
 }
 
 /// The answered time at a renewal, or when a lease was first observed.
@@ -84,7 +80,7 @@ pub struct AnsweredTime {
 pub struct AnsweredMark {
     total: Duration,
     outages: u32,
-    severe: u32,
+    silences: u32,
     first_sight: bool,
 }
 
@@ -94,7 +90,7 @@ pub struct AnsweredSpan {
     counted: Duration,
     until: UnixTime,
     outage: bool,
-    severe: bool,
+    silent: bool,
 }
 
 impl AnsweredTime {
@@ -139,10 +135,7 @@ impl AnsweredTime {
         } else {
             Duration::ZERO
         };
-        let mut away_for = away.map_or(Duration::ZERO, |since| list.received.since(since));
         if no_writes {
-            // Since the revision grew; nobody knows when in the span before that it stopped.
-            away_for = list.received.since(grown.sent) + self.unconfirmed;
             self.unconfirmed = Duration::ZERO;
         } else if grew {
             let before = std::mem::replace(&mut self.unconfirmed, counted);
@@ -153,10 +146,10 @@ impl AnsweredTime {
             counted,
             until,
             outage: away.is_some(),
-            severe: silent || away_for >= renew_interval.mul_f64(LONG_INTERVALS),
+            silent,
         };
         self.outages = self.outages.saturating_add(span.outage.into());
-        self.severe = self.severe.saturating_add(span.severe.into());
+        self.silences = self.silences.saturating_add(span.silent.into());
         span
     }
 
@@ -166,7 +159,7 @@ impl AnsweredTime {
         AnsweredMark {
             total: self.total.saturating_add(self.unconfirmed),
             outages: self.outages,
-            severe: self.severe,
+            silences: self.silences,
             first_sight: false,
         }
     }
@@ -188,7 +181,7 @@ impl AnsweredTime {
         AnsweredMark {
             total: (self.total + self.unconfirmed).saturating_sub(span.until.since(made).min(span.counted)),
             outages: self.outages - u32::from(span.outage),
-            severe: self.severe - u32::from(span.severe),
+            silences: self.silences - u32::from(span.silent),
             first_sight: false,
         }
     }
@@ -203,8 +196,12 @@ impl AnsweredTime {
     /// is.
     #[must_use]
     pub fn proven_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
-        let severe = mark.first_sight || self.severe != mark.severe;
-        let extra = if severe { renew_interval } else { Duration::ZERO };
+        let may_reconnect = mark.first_sight || self.silences != mark.silences;
+        let extra = if may_reconnect {
+            renew_interval
+        } else {
+            Duration::ZERO
+        };
         self.reached_at(mark, proof(renew_interval) + extra)
     }
 
@@ -315,22 +312,6 @@ mod tests {
         };
         assert_eq!(total(&lists(9)), 1.0);
         assert_eq!(total(&lists(2)), 16.0 + 3.0, "an election renews every 2 s");
-    }
-
-    /// An API server that may have taken no writes for 1.5 intervals was away: kubelets come back an interval later.
-    #[test]
-    fn a_stand_still_that_may_have_lasted_long_is_severe() {
-        let mut answered = AnsweredTime::default();
-        answered.record(list(0.0, 0.02, 1), R, LONGEST);
-        let mark = answered.now();
-        answered.record(list(11.0, 0.02, 2), R, LONGEST);
-        for second in 12..25 {
-            answered.record(list(f64::from(second), 0.02, 2), R, LONGEST);
-        }
-        for second in 25..27 {
-            answered.record(list(f64::from(second), 0.02, second as u64), R, LONGEST);
-        }
-        assert_eq!(answered.proven_at(mark, R), at(25.0 + 32.5));
     }
 
     #[test]

@@ -476,6 +476,7 @@ mod tests {
         state.reported(&healthy.outcome);
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
         assert_eq!(healthy.look_ahead, Some(at(21)));
+        state.leases(listing(14), &leases, RULE);
         let ProbeStep::Ahead(near) = state.leases(listing(23), &leases, RULE) else {
             panic!("did not look ahead")
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::{UnixTime, micros};
 
-use super::answered::{AnsweredMark, AnsweredTime, ListTimes, proof};
+use super::answered::{AnsweredMark, AnsweredTime, ListTimes, STANDS_STILL, proof};
 use super::skew::{Arrival, Arrivals};
 
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
@@ -334,10 +334,10 @@ pub fn shortest_grace(renew_interval: Duration) -> Duration {
 }
 
 /// The longest pause between two lists of the leases, and the most of it that counts as answered: at least two lists
-/// fall into the time in which a lease expires.
+/// fall into the time in which a lease expires, and writes that pause for long show as a revision that stands still.
 #[must_use]
 pub fn longest_pause(expiry_age: Duration) -> Duration {
-    expiry_age / 2
+    STANDS_STILL.min(expiry_age / 2)
 }
 
 #[cfg(test)]
