@@ -180,6 +180,17 @@ impl WeederState {
                 affected.extend(gone.filter_map(|(_, slice)| service_of(&slice)));
                 listed
             }
+            WatchUpdate::Restored => {
+                // New pods have revisions that are below those of the recoveries.
+                for (key, weeder) in self.views.weeders.snapshot() {
+                    let mut weeder = Weeder::clone(&weeder);
+                    if let Some(write) = &mut weeder.recovery.write {
+                        write.version = 0;
+                    }
+                    self.views.weeders.upsert(key, weeder);
+                }
+                Vec::new()
+            }
         };
         for slice in applied {
             affected.extend(service_of(&slice));
@@ -292,6 +303,7 @@ impl WeederState {
                     .retain(|key, known| live.contains(key) || !is_seen(known));
                 pods
             }
+            WatchUpdate::Restored => return,
         };
         for pod in crashing.into_iter().map(Arc::new) {
             self.views.queue.add(&pod.key.namespace);

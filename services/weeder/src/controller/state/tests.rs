@@ -293,6 +293,17 @@ fn pods_that_are_gone_are_forgotten_by_the_watch_that_sees_them() {
 }
 
 #[test]
+fn after_etcd_was_restored_a_successor_with_a_low_revision_is_left_alone() {
+    let mut state = recovered();
+    assert_eq!(state.delete_all(100), ["kube-apiserver"]);
+    state.slices_updated(None, WatchUpdate::Restored, at(110));
+    state.crash(crashing("successor", "apiserver", 112, 6), 130);
+    assert_eq!(state.delete_all(130), [""; 0]);
+    state.crash(crashing("late", "apiserver", 1, 7), 131);
+    assert_eq!(state.delete_all(131), ["late"]);
+}
+
+#[test]
 fn slices_move_are_renamed_and_vanish() {
     let named = |name: &str, service: &str| Slice {
         key: NamespacedName::new("shoot", name),
