@@ -160,7 +160,7 @@ fn slice(
     })
 }
 
-/// The last write of an object. The API server puts its own time into managedFields with a write that changes something.
+/// The last write of an object. API servers put their own time into managedFields.
 fn write(meta: &ObjectMeta) -> Option<SliceWrite> {
     let times = meta.managed_fields.iter().flatten();
     let second = times.filter_map(|entry| moment(entry.time.as_ref())).max()?;

@@ -414,8 +414,8 @@ impl WeederState {
         }
     }
 
-    /// Records which pods of a namespace are left alone, and which deletions did not help. Returns the Events that are
-    /// to be published.
+    /// Records which pods of a namespace are left alone, and which deletions did not help. Returns the Events to
+    /// publish.
     pub(crate) fn review(&mut self, namespace: &str, now: UnixTime) -> Vec<Notice> {
         let mut left_alone = BTreeSet::new();
         for (service, weeder) in self.weeders(namespace) {

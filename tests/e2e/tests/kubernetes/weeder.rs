@@ -76,7 +76,7 @@ fn shoot(i: usize) -> String {
     format!("shoot--weeder--{i}")
 }
 
-/// What is written from now on is younger than all that there is: times of objects are whole seconds.
+/// Waits until an object that is written is younger than all that there are: times of objects are whole seconds.
 async fn next_second() {
     let now = Timestamp::now().as_second();
     let next = wait::until_true("the next second", BOUND, || async {

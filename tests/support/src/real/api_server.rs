@@ -190,7 +190,7 @@ impl KubeApiserver {
             match server.start_again().await {
                 Ok(()) => {
                     if lacks_slices {
-                        install_endpoint_slices(&server.client).await?;
+                        Box::pin(install_endpoint_slices(&server.client)).await?;
                     }
                     return Ok(server);
                 }
