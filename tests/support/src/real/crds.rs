@@ -35,7 +35,7 @@ pub fn machine_resource() -> ApiResource {
 /// # Errors
 /// When the API server refuses them or does not serve them in time.
 pub async fn install_seed_crds(client: &Client) -> anyhow::Result<()> {
-    install(client, [cluster_definition()?, machine_definition()?]).await
+    install(client, vec![cluster_definition()?, machine_definition()?]).await
 }
 
 /// The same with EndpointSlices of the version that the server lacks.
@@ -47,13 +47,10 @@ pub(super) async fn install_endpoint_slices(client: &Client) -> anyhow::Result<(
     let approval = ("api-approved.kubernetes.io", "unapproved, for tests");
     let annotations = definition.annotations_mut();
     annotations.insert(approval.0.to_owned(), approval.1.to_owned());
-    install(client, [definition]).await
+    install(client, vec![definition]).await
 }
 
-async fn install(
-    client: &Client,
-    definitions: impl IntoIterator<Item = CustomResourceDefinition>,
-) -> anyhow::Result<()> {
+async fn install(client: &Client, definitions: Vec<CustomResourceDefinition>) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in definitions {
         let name = definition.name_any();
