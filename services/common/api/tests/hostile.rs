@@ -6,7 +6,7 @@
 #[path = "fixtures/hostile_documents.rs"]
 mod hostile_documents;
 
-use hostile_documents::variants;
+use hostile_documents::{hostile_texts, variants};
 use serde_json::{Value, json};
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{may_continue, may_start};
