@@ -75,7 +75,7 @@ pub fn start(
     let pace = Pace::new(config.request_rate);
     let seed = pace.client(replica.seed.clone());
     let events = events::start(
-        seed.clone(),
+        pace.for_events().client(replica.seed.clone()),
         SERVICE,
         &base.identity,
         &base.readiness,

@@ -1,69 +1,16 @@
-//! Harm that the weeder must avoid: deleting pods that crash for reasons of their own, or overloading the API server.
+//! Harm that the weeder must avoid: deletions that nobody can explain, and overloading the API server.
 
 mod support;
 
 use serde_json::{Value, json};
 use support::{JsonLog, Seed, eventually};
-use watchdog_proto::weeder::v1 as pb;
 use watchdog_sandbox::{ApiOptions, AuditEntry};
-
-fn control_plane(role: &str) -> Value {
-    json!({"gardener.cloud/role": "controlplane", "role": role})
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_crashes_for_its_own_reasons_is_deleted_once_and_its_successor_left_alone() {
-    let seed = Seed::new().await;
-    seed.service("shoot", "etcd", false);
-    let labels = control_plane("apiserver");
-    seed.pod_of("shoot", "own", &labels, Some(("ReplicaSet", "own-rs")));
-    seed.crash("shoot", "own");
-    seed.pod_of("shoot", "job", &labels, Some(("Job", "job")));
-    seed.crash("shoot", "job");
-    seed.pod_of("shoot", "bare", &labels, None);
-    seed.crash("shoot", "bare");
-    let weeder = seed.ready().await;
-    seed.service("shoot", "etcd", true);
-    seed.gone("shoot", "own").await;
-    seed.next_second().await;
-    seed.pod_of("shoot", "own", &labels, Some(("ReplicaSet", "own-rs")));
-    seed.crash("shoot", "own");
-    let left = |w: &pb::Weeder| w.left_alone.len() == 3;
-    let shown = weeder.wait("shoot", "etcd", "three are left alone", left).await;
-    let reasons: Vec<_> = shown
-        .left_alone
-        .iter()
-        .map(|left| (&*left.pod, left.reason()))
-        .collect();
-    for expected in [
-        ("own", pb::KeepReason::YoungerThanRecovery),
-        ("job", pb::KeepReason::Job),
-        ("bare", pb::KeepReason::NoController),
-    ] {
-        assert!(reasons.contains(&expected), "{reasons:?}");
-    }
-    let own = shown.left_alone.iter().find(|left| left.pod == "own").unwrap();
-    assert_eq!(own.controller, "ReplicaSet/own-rs");
-    assert_eq!((own.exit_code, own.exit_reason.as_str()), (Some(1), "Error"));
-    assert_eq!(own.exit_message, "cannot reach its service");
-    assert!(shown.deletions[0].useless, "{shown:#?}");
-    eventually("an Event warns", || {
-        seed.events().iter().any(|event| {
-            event.text("/type") == "Warning"
-                && event.text("/reason") == "CrashesAlthoughServiceIsReady"
-                && event.text("/regarding/name") == "own-rs"
-        })
-    })
-    .await;
-    assert_eq!(seed.deletions().len(), 1);
-    weeder.stop().await;
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
     let log = JsonLog::start();
     let seed = Seed::new().await;
-    let labels = control_plane("apiserver");
+    let labels = json!({"gardener.cloud/role": "controlplane", "role": "apiserver"});
     seed.pod_of("shoot", "evidence", &labels, Some(("ReplicaSet", "evidence-rs")));
     seed.crash("shoot", "evidence");
     seed.recover("shoot", "etcd");
@@ -115,32 +62,6 @@ async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
     assert_eq!(shown.key.unwrap().service, "etcd");
     let since = since.parse::<jiff::Timestamp>().unwrap();
     assert_eq!(deletion.service_ready_since.unwrap().seconds, since.as_second());
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_comes_and_goes_is_weeded_three_times_a_minute() {
-    let seed = Seed::new().await;
-    seed.service("shoot", "etcd", false);
-    let weeder = seed.ready().await;
-    for flap in 1..=6 {
-        let before = weeder.find("shoot", "etcd").await.and_then(|w| w.started_at);
-        seed.service("shoot", "etcd", true);
-        let fresh = |w: &pb::Weeder| w.started_at != before;
-        let shown = weeder.wait("shoot", "etcd", "it is new", fresh).await;
-        let waits = shown.state() == pb::WeederState::Queued;
-        assert_eq!(waits, flap > 3, "{flap}: {shown:#?}");
-        if flap < 6 {
-            seed.service("shoot", "etcd", false);
-        }
-    }
-    let note = "at most three times a minute";
-    let flapping = || {
-        seed.events()
-            .iter()
-            .any(|event| event.text("/reason") == "ServiceFlapping" && event.text("/note").contains(note))
-    };
-    eventually("an Event says so", flapping).await;
     weeder.stop().await;
 }
 

@@ -3,51 +3,16 @@
 
 #![cfg(test)]
 
-use serde_json::{Value, json};
+#[path = "../../common/api/tests/fixtures/hostile_documents.rs"]
+mod hostile_documents;
+
+use hostile_documents::variants;
+use serde_json::json;
 use watchdog_api::text::is_printable;
 
 /// The most bytes of a name, and characters of a termination message.
 const NAME: usize = 253;
 const MESSAGE: usize = 200;
-
-/// Longer than anything real, and short but acted upon by a terminal.
-fn hostile_texts() -> [String; 2] {
-    let clears = "\u{1b}[2J\u{7}\u{9b}31m\u{202e}\u{2066}\r\n";
-    [clears.to_owned() + &"n".repeat(3_000), clears.to_owned()]
-}
-
-/// The document with hostile text in the place of each value, one at a time.
-fn variants(document: &Value) -> Vec<Value> {
-    let mut pointers = Vec::new();
-    collect(document, String::new(), &mut pointers);
-    let variant = |(pointer, text): (&String, String)| {
-        let mut value = document.clone();
-        *value.pointer_mut(pointer).unwrap() = Value::String(text);
-        value
-    };
-    let all = pointers
-        .iter()
-        .flat_map(|pointer| hostile_texts().map(|text| (pointer, text)));
-    all.map(variant).collect()
-}
-
-fn collect(value: &Value, at: String, pointers: &mut Vec<String>) {
-    match value {
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                collect(item, format!("{at}/{index}"), pointers);
-            }
-        }
-        Value::Object(fields) => {
-            for (key, field) in fields {
-                let key = key.replace('~', "~0").replace('/', "~1");
-                collect(field, format!("{at}/{key}"), pointers);
-            }
-        }
-        _ => {}
-    }
-    pointers.push(at);
-}
 
 fn check(text: &str, most: usize) {
     assert!(

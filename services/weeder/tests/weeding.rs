@@ -75,25 +75,6 @@ async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_chain_from_etcd_to_the_control_plane() {
-    let seed = Seed::new().await;
-    seed.service("shoot", "etcd", false);
-    seed.service("shoot", "kube-apiserver", false);
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
-    seed.crashing("shoot", "kcm", "controller-manager");
-    let weeder = seed.ready().await;
-    seed.service("shoot", "etcd", true);
-    seed.gone("shoot", "kube-apiserver").await;
-    assert!(seed.exists("shoot", "kcm"), "its service is not ready yet");
-    seed.pod("shoot", "kube-apiserver", "apiserver");
-    seed.service("shoot", "kube-apiserver", true);
-    seed.gone("shoot", "kcm").await;
-    assert!(seed.exists("shoot", "kube-apiserver"));
-    weeder.wait_deleted("shoot", "kube-apiserver", 1).await;
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn endpoints_where_there_are_no_slices() {
     let seed = Seed::with_slices(false).await;
     seed.endpoints("shoot", "etcd", 0, 3);
@@ -147,45 +128,6 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
     .await
     .unwrap();
     weeder.wait_ready().await;
-    weeder.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_start_in_the_middle_of_a_recovery_helps_at_once_and_a_second_one_repeats_nothing() {
-    let seed = Seed::new().await;
-    for i in 0..5 {
-        let namespace = format!("shoot--{i}");
-        seed.namespace(&namespace);
-        seed.crashing(&namespace, "kube-apiserver", "apiserver");
-        seed.recover(&namespace, "etcd");
-    }
-    seed.namespace("undated");
-    seed.crashing("undated", "kube-apiserver", "apiserver");
-    seed.service("undated", "etcd", true);
-    let weeder = seed.ready().await;
-    for i in 0..5 {
-        let namespace = format!("shoot--{i}");
-        seed.gone(&namespace, "kube-apiserver").await;
-        let shown = weeder.wait_deleted(&namespace, "etcd", 1).await;
-        assert!(shown.first_sight);
-    }
-    weeder.stop().await;
-    seed.next_second().await;
-    for i in 0..5 {
-        seed.crashing(&format!("shoot--{i}"), "successor", "apiserver");
-    }
-    let weeder = seed.ready().await;
-    for i in 0..5 {
-        let left = |w: &pb::Weeder| w.left_alone.iter().any(|left| left.pod == "successor");
-        let shown = weeder
-            .wait(&format!("shoot--{i}"), "etcd", "it is left alone", left)
-            .await;
-        let [left] = &shown.left_alone[..] else {
-            panic!("{shown:#?}")
-        };
-        assert_eq!(left.reason(), pb::KeepReason::YoungerThanRecovery);
-    }
-    assert_eq!(seed.deletions().len(), 5, "no other, and none without a date");
     weeder.stop().await;
 }
 

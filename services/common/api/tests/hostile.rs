@@ -3,6 +3,10 @@
 
 #![cfg(test)]
 
+#[path = "fixtures/hostile_documents.rs"]
+mod hostile_documents;
+
+use hostile_documents::{hostile_texts, variants};
 use serde_json::{Value, json};
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{may_continue, may_start};
@@ -27,54 +31,6 @@ const PROVIDER_ID: usize = 512;
 
 /// The most characters of a sentence, with the mark where it was cut and the path of its field.
 const SENTENCE: usize = 600;
-
-/// Longer than anything real, and short but acted upon by a terminal.
-fn hostile_texts() -> [String; 3] {
-    let clears = "\u{1b}[2J\u{7}\u{9b}31m\u{202e}\u{2066}\r\n";
-    [
-        "n".repeat(3_000),
-        clears.to_owned() + &"n".repeat(3_000),
-        clears.to_owned(),
-    ]
-}
-
-/// The document with hostile text in the place of each value, and of each key, one at a time.
-fn variants(document: &Value) -> Vec<Value> {
-    let mut pointers = Vec::new();
-    collect(document, String::new(), &mut pointers);
-    let mut all = Vec::new();
-    for text in hostile_texts() {
-        for pointer in &pointers {
-            let mut value = document.clone();
-            *value.pointer_mut(pointer).unwrap() = Value::String(text.clone());
-            all.push(value);
-            let mut keyed = document.clone();
-            if let Some(Value::Object(fields)) = keyed.pointer_mut(pointer) {
-                fields.insert(text.clone(), json!({ text.clone(): text.clone() }));
-                all.push(keyed);
-            }
-        }
-    }
-    all
-}
-
-fn collect(value: &Value, at: String, pointers: &mut Vec<String>) {
-    match value {
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                collect(item, format!("{at}/{index}"), pointers);
-            }
-        }
-        Value::Object(fields) => {
-            for (key, field) in fields {
-                let key = key.replace('~', "~0").replace('/', "~1");
-                collect(field, format!("{at}/{key}"), pointers);
-            }
-        }
-        _ => {}
-    }
-    pointers.push(at);
-}
 
 fn check(text: &str, most: usize) {
     assert!(text.len() <= most, "{} bytes", text.len());

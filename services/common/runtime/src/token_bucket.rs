@@ -31,14 +31,23 @@ impl TokenBucket {
     /// # Errors
     /// When there is none: the instant from which there is one.
     pub fn check(&mut self, now: Instant) -> Result<(), Instant> {
+        self.check_for(1, now)
+    }
+
+    /// Succeeds while at least this many tokens are left, which must not be more than the burst; takes none.
+    ///
+    /// # Errors
+    /// When there are fewer: the instant from which there are as many.
+    pub fn check_for(&mut self, tokens: u16, now: Instant) -> Result<(), Instant> {
         let passed = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens = passed.mul_add(self.rate, self.tokens).min(self.burst);
         self.filled = now;
-        if self.tokens >= 1.0 {
+        let missing = f64::from(tokens) - self.tokens;
+        if missing <= 0.0 {
             return Ok(());
         }
         // A timer fires a millisecond late rather than early; a little more is waited so that the token is there.
-        let wait = (1.0 - self.tokens) / self.rate + 1e-6;
+        let wait = missing / self.rate + 1e-6;
         Err(now + Duration::from_secs_f64(wait))
     }
 

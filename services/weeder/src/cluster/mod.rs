@@ -7,7 +7,6 @@ pub(crate) mod discovery;
 mod objects;
 pub(crate) mod pace;
 pub(crate) mod permissions;
-mod trimmed;
 pub(crate) mod watches;
 
 pub(crate) use self::objects::{EndpointsObject, PodObject, SliceObject};

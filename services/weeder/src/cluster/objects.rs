@@ -5,14 +5,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, PodStatus};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::{LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::{keep, text, trimmed};
 
 use super::malformed;
-use super::trimmed::meta;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{ControllerRef, CrashLoop, Pod};
 use crate::domain::readiness::{Endpoints, Slice, SliceWrite};
@@ -161,8 +160,7 @@ fn slice(
     })
 }
 
-/// The last write of an object. The API server puts its own time into managedFields with every write that changes
-/// something.
+/// The last write of an object. API servers put their own time into managedFields.
 fn write(meta: &ObjectMeta) -> Option<SliceWrite> {
     let times = meta.managed_fields.iter().flatten();
     let second = times.filter_map(|entry| moment(entry.time.as_ref())).max()?;
@@ -208,6 +206,30 @@ trimmed!(SliceObject, EndpointSlice);
 trimmed!(EndpointsObject, v1::Endpoints);
 
 // === reading ===
+
+/// The metadata that the weeder needs; of managedFields, which are often half of the object, only the times.
+#[derive(Default, Deserialize)]
+#[serde(transparent)]
+struct Meta(ObjectMeta);
+
+impl Subset for Meta {
+    const KEEP: Keep = keep! {
+        "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels",
+        "ownerReferences", "annotations" => { LAST_CHANGE_ANNOTATION }, "managedFields" => { "time" },
+    };
+}
+
+/// Reads metadata. Other than for `watchdog_api`, an object with broken metadata has no name: the weeder deletes by
+/// labels and owners, and must not act on what it only half understands.
+fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    Ok(match Lenient::<Meta>::deserialize(deserializer)? {
+        Lenient::Ok(Meta(meta)) => meta,
+        Lenient::Malformed(reason) => {
+            malformed("metadata", "", "", &reason);
+            ObjectMeta::default()
+        }
+    })
+}
 
 impl Subset for TrimmedPodStatus {
     const KEEP: Keep = Keep::Fields(&[

@@ -11,22 +11,46 @@ use watchdog_runtime::token_bucket::TokenBucket;
 /// Requests that need not wait after a pause: those for a hundred services of two pods that recover together.
 const BURST: u16 = 200;
 
+/// As many of them are kept for deletions and watches: Events never delay those by more than the rest.
+const KEPT_FROM_EVENTS: u16 = 180;
+
 /// A burst of [`BURST`] requests, then this many a second, in the order in which they come. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Pace(Arc<tokio::sync::Mutex<TokenBucket>>);
+pub(crate) struct Pace {
+    bucket: Arc<tokio::sync::Mutex<TokenBucket>>,
+    /// Requests that must be free before this one.
+    needs: u16,
+}
 
 impl Pace {
     /// `rate` is in requests a second.
     pub(crate) fn new(rate: u16) -> Self {
         let bucket = TokenBucket::new(rate.into(), BURST.into(), Instant::now());
-        Self(Arc::new(bucket.into()))
+        Self {
+            bucket: Arc::new(bucket.into()),
+            needs: 1,
+        }
+    }
+
+    /// The same pace for Events, which come after all other requests.
+    pub(crate) fn for_events(&self) -> Self {
+        Self {
+            needs: KEPT_FROM_EVENTS + 1,
+            ..self.clone()
+        }
     }
 
     /// Waits for the turn of a request. Safe to cancel; fair, because the lock is.
     pub(crate) async fn turn(&self) {
-        let mut bucket = self.0.lock().await;
-        while let Err(at) = bucket.check(Instant::now()) {
-            sleep_until(at).await;
+        let mut bucket = self.bucket.lock().await;
+        while let Err(at) = bucket.check_for(self.needs, Instant::now()) {
+            if self.needs == 1 {
+                sleep_until(at).await;
+            } else {
+                drop(bucket);
+                sleep_until(at).await;
+                bucket = self.bucket.lock().await;
+            }
         }
         bucket.take(1);
     }
@@ -91,6 +115,29 @@ mod tests {
         let after = |request: usize| (sent[request] - begun).as_millis();
         assert!(after(199) <= 2, "{}", after(199));
         assert!((990..=1_010).contains(&after(299)), "{}", after(299));
+    }
+
+    #[test]
+    fn events_delay_no_deletion() {
+        let waited = run(async {
+            let pace = Pace::new(100);
+            let begun = Instant::now();
+            let events = (0..400).map(|_| {
+                let pace = pace.for_events();
+                tokio::spawn(async move { pace.turn().await })
+            });
+            let events: Vec<_> = events.collect();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            for _ in 0..usize::from(BURST) {
+                pace.turn().await;
+            }
+            let waited = begun.elapsed();
+            for event in events {
+                event.await.unwrap();
+            }
+            waited
+        });
+        assert!(waited <= Duration::from_millis(250), "{waited:?}");
     }
 
     proptest! {

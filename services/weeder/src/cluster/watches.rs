@@ -29,6 +29,8 @@ pub(crate) enum WatchUpdate<T> {
     Removed(NamespacedName),
     /// A list is complete: of the objects that this watch sees these exist and no others.
     Listed(Vec<T>),
+    /// Revisions have begun anew, because etcd was restored. A list follows.
+    Restored,
 }
 
 #[derive(Clone)]
@@ -138,8 +140,9 @@ impl SeedWatches {
                 }
                 Change::Deleted(object) => WatchUpdate::Removed(name_of(&object)),
                 Change::Synced(_) => WatchUpdate::Listed(listing.take().unwrap_or_default()),
+                Change::Restored => WatchUpdate::Restored,
                 // A list follows, or the watch goes on where it was.
-                Change::Failed | Change::Restored => return,
+                Change::Failed => return,
             };
             on_update(update);
         };

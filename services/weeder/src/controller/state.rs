@@ -71,6 +71,8 @@ struct KnownPod {
     /// A hint that saves requests: it was taken for a recovery, and nothing failed. The preconditions of a deletion
     /// keep it from being done twice.
     is_taken: bool,
+    /// It is recorded that it is left alone.
+    is_left_alone: bool,
     /// Failed deletions in a row.
     failures: u32,
     retry_at: UnixTime,
@@ -178,6 +180,17 @@ impl WeederState {
                 affected.extend(gone.filter_map(|(_, slice)| service_of(&slice)));
                 listed
             }
+            WatchUpdate::Restored => {
+                // New pods have revisions that are below those of the recoveries.
+                for (key, weeder) in self.views.weeders.snapshot() {
+                    let mut weeder = Weeder::clone(&weeder);
+                    if let Some(write) = &mut weeder.recovery.write {
+                        write.version = 0;
+                    }
+                    self.views.weeders.upsert(key, weeder);
+                }
+                Vec::new()
+            }
         };
         for slice in applied {
             affected.extend(service_of(&slice));
@@ -244,7 +257,7 @@ impl WeederState {
                 let first = NamespacedName::new(key.namespace.clone(), "");
                 let pods = self.pods.range_mut(first..);
                 for (_, known) in pods.take_while(|(pod, _)| pod.namespace == key.namespace) {
-                    known.is_taken = false;
+                    (known.is_taken, known.is_left_alone) = (false, false);
                 }
             }
             Some(phase) => {
@@ -290,6 +303,7 @@ impl WeederState {
                     .retain(|key, known| live.contains(key) || !is_seen(known));
                 pods
             }
+            WatchUpdate::Restored => return,
         };
         for pod in crashing.into_iter().map(Arc::new) {
             self.views.queue.add(&pod.key.namespace);
@@ -300,6 +314,7 @@ impl WeederState {
                     pod: pod.clone(),
                     seen_at: now,
                     is_taken: false,
+                    is_left_alone: false,
                     failures: 0,
                     retry_at: now,
                 });
@@ -358,10 +373,12 @@ impl WeederState {
         }
     }
 
-    /// Takes the next pod of a namespace that must be deleted now.
+    /// Takes the next pod of a namespace that must be deleted now. The namespace is queued again: its other pods wait
+    /// until each namespace before it had its turn.
     pub(crate) fn take(&mut self, namespace: &str, now: UnixTime) -> Option<Deletion> {
         let deletion = self.due(namespace, now)?;
         self.pods.get_mut(&deletion.pod.key)?.is_taken = true;
+        self.views.queue.add(namespace);
         Some(deletion)
     }
 
@@ -397,13 +414,15 @@ impl WeederState {
         }
     }
 
-    /// Records which pods of a namespace are left alone, and which deletions did not help.
-    pub(crate) fn review(&mut self, namespace: &str, now: UnixTime) {
+    /// Records which pods of a namespace are left alone, and which deletions did not help. Returns the Events to
+    /// publish.
+    pub(crate) fn review(&mut self, namespace: &str, now: UnixTime) -> Vec<Notice> {
+        let mut left_alone = BTreeSet::new();
         for (service, weeder) in self.weeders(namespace) {
             let (mut weeder, mut has_changed) = (Weeder::clone(&weeder), false);
             let _span = weeder_span(&service).entered();
-            for (_, known) in in_namespace(&self.pods, namespace) {
-                let (pod, name) = (&known.pod, &*known.pod.key.name);
+            for (key, known) in in_namespace(&self.pods, namespace) {
+                let (pod, name) = (&known.pod, &*key.name);
                 if weeder.judge_by(pod) {
                     has_changed = true;
                     metrics::USELESS.inc(());
@@ -413,23 +432,29 @@ impl WeederState {
                     );
                     self.notices.push(notices::useless(&service, pod));
                 }
-                if let PodDecision::Keep(reason) = self.decide(known, &service, &weeder, now)
-                    && !known.is_taken
-                    && weeder.leave_alone(pod, reason, now)
+                if !known.is_taken
+                    && !known.is_left_alone
+                    && let PodDecision::Keep(reason) = self.decide(known, &service, &weeder, now)
                 {
-                    has_changed = true;
-                    metrics::LEFT_ALONE.inc(reason);
-                    tracing::info!(
-                        pod = name,
-                        reason = reason.as_str(),
-                        "crash-looping pod left alone"
-                    );
+                    left_alone.insert(key.clone());
+                    if weeder.leave_alone(pod, reason, now) {
+                        has_changed = true;
+                        metrics::LEFT_ALONE.inc(reason);
+                        let reason = reason.as_str();
+                        tracing::info!(pod = name, reason, "crash-looping pod left alone");
+                    }
                 }
             }
             if has_changed {
                 self.views.weeders.upsert(service, weeder);
             }
         }
+        for key in left_alone {
+            if let Some(known) = self.pods.get_mut(&key) {
+                known.is_left_alone = true;
+            }
+        }
+        self.take_notices()
     }
 
     pub(crate) fn take_notices(&mut self) -> Vec<Notice> {

@@ -73,8 +73,8 @@ impl DeletionWorker {
         Ok(())
     }
 
-    /// Deletes what must be deleted in a namespace. What this replica may not or cannot do now stays due, and is found
-    /// by the next tick.
+    /// Deletes one pod of a namespace that must be deleted; its other pods come after those of the namespaces that are
+    /// queued by then. What this replica may not or cannot do now stays due, and is found by the next tick.
     async fn reconcile(
         &self,
         namespace: &str,
@@ -82,40 +82,31 @@ impl DeletionWorker {
         stop: &CancellationToken,
     ) -> anyhow::Result<()> {
         let take = || self.state.lock().take(namespace, self.state.now());
-        let is_due = || self.state.lock().due(namespace, self.state.now()).is_some();
-        let leads = self.leadership.is_leader();
-        while leads && is_due() {
-            if self.mode != Mode::Protect {
-                take().iter().for_each(|deletion| self.keep_back(deletion));
-                continue;
-            }
-            if requests.len() >= MAX_REQUESTS {
+        let is_due = self.state.lock().due(namespace, self.state.now()).is_some();
+        if !self.leadership.is_leader() {
+            self.state.lock().take_notices();
+        } else if !is_due {
+            let notices = self.state.lock().review(namespace, self.state.now());
+            notices.into_iter().for_each(|notice| self.events.publish(notice));
+        } else if self.mode != Mode::Protect {
+            take().iter().for_each(|deletion| self.keep_back(deletion));
+        } else {
+            while requests.len() >= MAX_REQUESTS {
                 requests.join_next().await.transpose()?;
-                continue;
             }
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = self.pace.turn() => {}
             }
-            let Some((permit, within)) = self.permit() else {
-                return Ok(());
-            };
             // What is decided now is sent now.
-            if let Some(deletion) = take() {
+            if let Some((permit, within)) = self.permit()
+                && let Some(deletion) = take()
+            {
                 let span = weeder_span(&deletion.service);
                 let request = self.clone().delete(deletion, permit, within);
                 requests.spawn(request.instrument(span));
             }
         }
-        let notices = {
-            let mut state = self.state.lock();
-            if leads {
-                state.review(namespace, self.state.now());
-            }
-            state.take_notices()
-        };
-        let notices = notices.into_iter().filter(|_| leads);
-        notices.for_each(|notice| self.events.publish(notice));
         Ok(())
     }
 

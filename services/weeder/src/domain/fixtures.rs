@@ -1,6 +1,7 @@
 //! Fixtures for the tests of the rules.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use watchdog_api::config::UnknownFields;
@@ -19,14 +20,18 @@ pub(crate) fn at(second: i64) -> UnixTime {
 
 /// etcd, needed by kube-apiserver, which is needed by the control plane.
 pub(crate) fn config() -> WeederConfig {
-    let file = b"
+    // Property tests ask for it a million times.
+    static PARSED: LazyLock<WeederConfig> = LazyLock::new(|| {
+        let file = b"
 watchDuration: 5m
 servicesAndDependantSelectors:
   etcd: {podSelectors: [{matchLabels: {role: apiserver}}]}
   kube-apiserver: {podSelectors: [{matchExpressions: [{key: role, operator: In, values: [kcm, apiserver]}]}]}
 ";
-    let parsed = watchdog_api::weeder::parse(file, UnknownFields::Refused);
-    parsed.unwrap().config
+        let parsed = watchdog_api::weeder::parse(file, UnknownFields::Refused);
+        parsed.unwrap().config
+    });
+    PARSED.clone()
 }
 
 /// A recovery at this second, by a write of this revision.

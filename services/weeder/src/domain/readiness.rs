@@ -19,9 +19,10 @@ pub struct Endpoints {
 /// A write of a slice, as the API server tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SliceWrite {
-    /// When, by the API server's clock, in whole seconds.
+    /// When, by the API server's clock, in whole seconds; before Kubernetes 1.25, which updates it when only values
+    /// change, it may be the time of an earlier write.
     pub second: UnixTime,
-    /// Its revision.
+    /// Its revision; 0 when revisions tell nothing.
     pub version: u64,
 }
 
@@ -57,7 +58,7 @@ pub struct ObservedService {
     pub endpoints: Endpoints,
     /// The first of the last writes of its ready slices: the service has been ready since then at least.
     pub write: Option<SliceWrite>,
-    /// When the first of its ready slices last changed: by its own date, but never later than it was written.
+    /// When the first of its ready slices last changed, by its own date, and the write of that change.
     pub last_change: Option<(UnixTime, SliceWrite)>,
 }
 
@@ -93,16 +94,16 @@ impl Endpoints {
 }
 
 impl Slice {
-    /// When it last changed by its own date, but never later than it was written: that date may come from a clock that
-    /// is ahead.
+    /// When it last changed by its own date, and the write of that change. The date may come from a clock that is
+    /// ahead, so the write has the time of the API server if that is earlier.
     fn last_change(&self) -> Option<(UnixTime, SliceWrite)> {
-        let (triggered, write) = (self.triggered?, self.write?);
-        if write.second <= triggered {
-            return Some((write.second, write));
+        let (triggered, mut write) = (self.triggered?, self.write?);
+        if triggered < write.second {
+            // It was written later, maybe for another reason, so its revision says nothing about that second.
+            let second = triggered.at_multiple_of(Duration::from_secs(1));
+            write = SliceWrite { second, version: 0 };
         }
-        // It was written later, maybe for another reason, so its revision says nothing about that second.
-        let second = triggered.at_multiple_of(Duration::from_secs(1));
-        Some((triggered, SliceWrite { second, version: 0 }))
+        Some((triggered, write))
     }
 }
 

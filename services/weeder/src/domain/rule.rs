@@ -56,14 +56,12 @@ fn is_dependant(pod: &Pod, service: &str, config: &WeederConfig) -> bool {
     selectors.any(|selector| selector.matches(&pod.labels))
 }
 
-/// By the API servers' own times and revisions, never by a clock of this process. Both times are whole seconds, rounded
-/// down. Within the same second revisions decide: this state of the pod was written before the slice became ready. What
-/// nobody can tell is left alone.
+/// By the API servers' own times and revisions, never by a clock of this process: the pod was created in an earlier
+/// second, or this state of it was written before the slice became ready. What nobody can tell is left alone.
 fn was_there_before(pod: &Pod, recovery: &Recovery) -> bool {
-    let (Some(created), Some(write)) = (pod.created, recovery.write) else {
-        return false;
-    };
-    created < write.second || (created == write.second && pod.version() < write.version)
+    recovery.write.is_some_and(|write| {
+        pod.created.is_some_and(|created| created < write.second) || pod.version() < write.version
+    })
 }
 
 /// A pod without a controller is gone for good, and deleting the pod of a Job counts as a failure of the Job.

@@ -53,8 +53,8 @@ pub(crate) struct PodDeletion {
     pub(crate) sequence: u64,
     pub(crate) pod: Arc<Pod>,
     pub(crate) result: DeletionResult,
-    /// True when a successor crashed within a minute.
-    pub(crate) useless: bool,
+    /// UID of the successor that crashed within a minute, so that the deletion did not help.
+    pub(crate) useless_by: Option<String>,
     /// The result in a sentence for people.
     pub(crate) message: String,
     pub(crate) at: UnixTime,
@@ -167,7 +167,7 @@ impl Weeder {
             sequence: self.deletions.back().map_or(0, |last| last.sequence) + 1,
             pod: pod.clone(),
             result,
-            useless: false,
+            useless_by: None,
             message,
             at: now,
         };
@@ -197,19 +197,22 @@ impl Weeder {
         let (Some(crash), Some(owner), Some(created)) = (&pod.crash, &pod.owner, pod.created) else {
             return false;
         };
-        if crash
-            .ended_at
-            .is_none_or(|ended_at| ended_at.since(created) > SUCCESSOR_TIME)
-        {
+        let crashed_soon =
+            { crash.ended_at }.is_some_and(|ended_at| ended_at.since(created) <= SUCCESSOR_TIME);
+        let is_counted = |deletion: &PodDeletion| deletion.useless_by.as_ref() == Some(&pod.uid);
+        if !crashed_soon || self.deletions.iter().any(is_counted) {
             return false;
         }
         let replaced = |deletion: &&mut PodDeletion| {
             let by_same = { deletion.pod.owner.as_ref() }.is_some_and(|of| of.uid == owner.uid);
             let is_younger = deletion.pod.created < Some(created);
-            deletion.result == DeletionResult::Deleted && !deletion.useless && by_same && is_younger
+            let is_open = deletion.result == DeletionResult::Deleted && deletion.useless_by.is_none();
+            is_open && by_same && is_younger
         };
         let deletion = self.deletions.iter_mut().find(replaced);
-        deletion.map(|deletion| deletion.useless = true).is_some()
+        deletion
+            .map(|deletion| deletion.useless_by = Some(pod.uid.clone()))
+            .is_some()
     }
 }
 
@@ -243,8 +246,15 @@ mod tests {
         assert!(!weeder.judge_by(&other), "of another controller");
         assert!(!weeder.judge_by(&successor(102, 163)), "it ran for a minute");
         assert!(weeder.judge_by(&successor(102, 110)));
+        // Another replica of the same controller runs well.
+        weeder.record(&Arc::new(crashing("old-2", "kcm", 50, 3)), Ok(()), false, at(103));
+        weeder.deletions[1].pod = Arc::new(Pod {
+            owner: old.owner.clone(),
+            ..crashing("old-2", "kcm", 50, 3)
+        });
         assert!(!weeder.judge_by(&successor(102, 110)), "counted once");
-        assert!(weeder.deletions[0].useless);
+        assert_eq!(weeder.deletions[0].useless_by.as_deref(), Some("new-102"));
+        assert_eq!(weeder.deletions[1].useless_by, None);
     }
 
     #[test]

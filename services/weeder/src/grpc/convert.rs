@@ -99,7 +99,7 @@ fn deletion(deletion: &PodDeletion, recovery: &Recovery) -> pb::PodDeletion {
         exit_code: crash.exit_code,
         exit_reason: crash.reason,
         service_ready_since: Some(timestamp(recovery.at)),
-        useless: deletion.useless,
+        useless: deletion.useless_by.is_some(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Real Kubernetes: what the sandbox and the simulation rest on, the drop-in image with the rights of gardenlet, and
-//! what only a real API server shows of the coordinator.
+//! what only a real API server shows of the coordinator and the weeder.
 
 #![cfg(test)]
 
@@ -21,3 +21,4 @@ mod fixture;
 mod full_etcd;
 mod lease_lists;
 mod scripted_nodes;
+mod weeder;

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use kube::Client;
 use parking_lot::Mutex;
 
+use super::crds::install_endpoint_slices;
 use super::etcd::Etcd;
 use super::pki::Pki;
 use super::{Assets, bounded, kubeconfig};
@@ -56,6 +57,7 @@ pub struct ApiServerOptions {
     flags: Vec<String>,
     audited: Vec<String>,
     lean: bool,
+    endpoint_slices: bool,
 }
 
 impl ApiServerOptions {
@@ -68,6 +70,7 @@ impl ApiServerOptions {
             flags: Vec::new(),
             audited: Vec::new(),
             lean: false,
+            endpoint_slices: false,
         }
     }
 
@@ -76,6 +79,13 @@ impl ApiServerOptions {
     #[must_use]
     pub const fn lean(mut self) -> Self {
         self.lean = true;
+        self
+    }
+
+    /// Serves `discovery.k8s.io/v1` also where the server itself has only v1beta1: as a custom resource.
+    #[must_use]
+    pub const fn endpoint_slices(mut self) -> Self {
+        self.endpoint_slices = true;
         self
     }
 
@@ -133,6 +143,11 @@ impl KubeApiserver {
         if options.lean {
             options.flags.extend(lean_flags(assets.api_server_minor()?));
         }
+        let lacks_slices = options.endpoint_slices && assets.api_server_minor()? < WITH_SELF_HOSTED_GROUPS;
+        if lacks_slices {
+            let off = "--runtime-config=discovery.k8s.io/v1beta1=false";
+            options.flags.push(off.to_owned());
+        }
         if !options.audited.is_empty() {
             let name = &options.name;
             let policy = audit_policy(&options.audited);
@@ -173,7 +188,12 @@ impl KubeApiserver {
                 process: Mutex::new(None),
             };
             match server.start_again().await {
-                Ok(()) => return Ok(server),
+                Ok(()) => {
+                    if lacks_slices {
+                        Box::pin(install_endpoint_slices(&server.client)).await?;
+                    }
+                    return Ok(server);
+                }
                 Err(error)
                     if attempt < ATTEMPTS && format!("{error:#}").contains("address already in use") =>
                 {

@@ -1,5 +1,6 @@
 //! The custom resources of a seed that the watchdog reads.
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::ApiResource;
 use kube::core::GroupVersionKind;
@@ -34,8 +35,24 @@ pub fn machine_resource() -> ApiResource {
 /// # Errors
 /// When the API server refuses them or does not serve them in time.
 pub async fn install_seed_crds(client: &Client) -> anyhow::Result<()> {
+    install(client, vec![cluster_definition()?, machine_definition()?]).await
+}
+
+/// The same with EndpointSlices of the version that the server lacks.
+pub(super) async fn install_endpoint_slices(client: &Client) -> anyhow::Result<()> {
+    let any = || json!({"x-kubernetes-preserve-unknown-fields": true});
+    let properties = json!({"addressType": any(), "endpoints": any(), "ports": any()});
+    let resource = ApiResource::erase::<EndpointSlice>(&());
+    let mut definition = definition(&resource, "Namespaced", properties, json!({}))?;
+    let approval = ("api-approved.kubernetes.io", "unapproved, for tests");
+    let annotations = definition.annotations_mut();
+    annotations.insert(approval.0.to_owned(), approval.1.to_owned());
+    install(client, vec![definition]).await
+}
+
+async fn install(client: &Client, definitions: Vec<CustomResourceDefinition>) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for definition in [cluster_definition()?, machine_definition()?] {
+    for definition in definitions {
         let name = definition.name_any();
         create_unless_there(&api, &definition).await?;
         wait::until_true(&format!("{name} is established"), BOUND, || async {

@@ -263,17 +263,3 @@ servicesAndDependantSelectors:
     );
     assert_eq!((crash.exit_code, crash.ended_at), (Some(1), None));
 }
-
-#[test]
-fn an_endpoint_that_terminates_is_ready_only_where_the_service_says_so() {
-    // By the API's documents "ready" is never true for one that terminates, unless the Service publishes addresses that
-    // are not ready; then "serving" has the readiness of the pod.
-    let endpoint = |ready: bool, serving: bool| {
-        let conditions = json!({"ready": ready, "serving": serving, "terminating": true});
-        slice(json!([{"addresses": ["::1"], "conditions": conditions}]))
-            .endpoints
-            .is_ready()
-    };
-    assert!(endpoint(true, true));
-    assert!(!endpoint(true, false) && !endpoint(false, true) && !endpoint(false, false));
-}

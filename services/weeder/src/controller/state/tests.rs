@@ -1,8 +1,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::FutureExt;
 use proptest::prelude::*;
 use watchdog_api::config::UnknownFields;
+use watchdog_runtime::work_queue::WorkItem;
 
 use super::*;
 use crate::domain::fixtures::{at, config, crashing, slice};
@@ -105,10 +107,12 @@ fn a_recovery_deletes_what_crashes_since_before_and_leaves_its_successor_alone()
     successor.owner = crashing("kube-apiserver", "apiserver", 1, 6).owner;
     state.crash(successor, 120);
     assert_eq!(state.delete_all(120), [""; 0]);
-    state.review("shoot", at(120));
-    let reasons: Vec<_> = state.take_notices().iter().map(|notice| notice.reason).collect();
+    let reasons: Vec<_> = { state.review("shoot", at(120)) }
+        .iter()
+        .map(|notice| notice.reason)
+        .collect();
     assert_eq!(reasons, ["CrashesAlthoughServiceIsReady"]);
-    assert!(state.weeder().deletions[0].useless);
+    assert!(state.weeder().deletions[0].useless_by.is_some());
     assert_eq!(
         state.weeder().left_alone[0].reason,
         KeepReason::YoungerThanRecovery
@@ -289,6 +293,17 @@ fn pods_that_are_gone_are_forgotten_by_the_watch_that_sees_them() {
 }
 
 #[test]
+fn after_etcd_was_restored_a_successor_with_a_low_revision_is_left_alone() {
+    let mut state = recovered();
+    assert_eq!(state.delete_all(100), ["kube-apiserver"]);
+    state.slices_updated(None, WatchUpdate::Restored, at(110));
+    state.crash(crashing("successor", "apiserver", 112, 6), 130);
+    assert_eq!(state.delete_all(130), [""; 0]);
+    state.crash(crashing("late", "apiserver", 1, 7), 131);
+    assert_eq!(state.delete_all(131), ["late"]);
+}
+
+#[test]
 fn slices_move_are_renamed_and_vanish() {
     let named = |name: &str, service: &str| Slice {
         key: NamespacedName::new("shoot", name),
@@ -316,7 +331,51 @@ fn slices_move_are_renamed_and_vanish() {
     assert_eq!(state.views.weeders.get(&key).unwrap().phase, Phase::Cancelled);
 }
 
+#[test]
+fn a_pod_that_is_left_alone_is_reported_once_however_many_there_are() {
+    let mut state = recovered();
+    assert_eq!(state.delete_all(100), ["kube-apiserver"]);
+    for i in 0..100 {
+        state.crash(crashing(&format!("young-{i}"), "apiserver", 101, 60), 120);
+    }
+    let revision = |state: &WeederState| state.views.weeders.position().revision;
+    let before = revision(&state);
+    state.review("shoot", at(120));
+    let after = revision(&state);
+    assert!(before < after);
+    state.review("shoot", at(121));
+    assert_eq!(revision(&state), after);
+}
+
 proptest! {
+    /// However many pods crash in a namespace, it has one turn for each turn of every other.
+    #[test]
+    fn namespaces_have_their_turns_in_a_circle(crashing_pods in prop::collection::vec(1_usize..30, 1..12)) {
+        let mut state = new(config());
+        let mut left = BTreeMap::new();
+        for (i, count) in crashing_pods.into_iter().enumerate() {
+            let name = format!("shoot--{i}");
+            state.slice(in_shoot!(name.clone(), slice("etcd", false, 1, 5)), 10);
+            for pod in 0..count {
+                state.crash(in_shoot!(name.clone(), crashing(&format!("pod-{pod}"), "apiserver", 1, 6)), 10);
+            }
+            state.slice(in_shoot!(name.clone(), slice("etcd", true, 100, 50)), 100);
+            left.insert(name, count);
+        }
+        let queue = state.views.queue.clone();
+        let mut last_turns = BTreeMap::new();
+        for turn in 0.. {
+            let Some(WorkItem::One(namespace)) = queue.next().now_or_never() else { break };
+            let Some(deletion) = state.take(&namespace, at(100)) else { continue };
+            state.answered(&deletion, Ok(()), false, at(100));
+            let before = last_turns.insert(namespace.to_string(), turn);
+            *left.get_mut(&*namespace).unwrap() -= 1;
+            let waiting = left.iter().filter(|(_, count)| **count > 0);
+            prop_assert!(waiting.into_iter().all(|(name, _)| last_turns.get(name) >= before.as_ref()));
+        }
+        prop_assert!(left.values().all(|count| *count == 0));
+    }
+
     /// A service recovers when, by all of its slices, it becomes ready; in whatever order they come and go.
     #[test]
     fn every_recovery_is_that_of_the_rule(

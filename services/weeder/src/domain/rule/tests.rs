@@ -15,14 +15,16 @@ fn what_was_there_before_the_recovery_is_deleted_and_a_successor_never() {
     let recovery = recovery(100, 50);
     let at_100 = |created, version| of(&crashing("pod", "kcm", created, version), &recovery, 100);
     assert_eq!(at_100(99, 60), PodDecision::Delete);
-    assert_eq!(at_100(101, 49), YOUNGER);
-    // Times are whole seconds. Within a second the revisions decide, and what is not earlier is left alone.
-    assert_eq!(at_100(100, 49), PodDecision::Delete);
+    assert_eq!(at_100(101, 60), YOUNGER);
+    // Times are whole seconds, so it is left alone.
     assert_eq!(at_100(100, 51), YOUNGER);
+    // Revisions are exact, whatever the times say.
+    assert_eq!(at_100(100, 49), PodDecision::Delete);
+    assert_eq!(at_100(101, 49), PodDecision::Delete);
     let mut unreadable = crashing("c", "kcm", 100, 49);
     unreadable.resource_version = "opaque".to_owned();
     assert_eq!(of(&unreadable, &recovery, 100), YOUNGER);
-    let mut undated = crashing("d", "kcm", 1, 1);
+    let mut undated = crashing("d", "kcm", 1, 60);
     undated.created = None;
     assert_eq!(of(&undated, &recovery, 100), YOUNGER);
     let unwritten = Recovery {
