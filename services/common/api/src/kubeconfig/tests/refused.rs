@@ -185,6 +185,18 @@ fn malformed_fields_are_refused_by_name() {
         (
             CLUSTER,
             "server",
+            json!("https://h:hunter2"),
+            "must have a port between 1 and 65535, or none",
+        ),
+        (
+            CLUSTER,
+            "server",
+            json!("https://h:65536"),
+            "must have a port between 1 and 65535, or none",
+        ),
+        (
+            CLUSTER,
+            "server",
             json!("https://h/?x=1"),
             "must not have a query",
         ),
@@ -201,23 +213,26 @@ fn malformed_fields_are_refused_by_name() {
             json!(encoded("hunter2")),
             "holds no certificate in PEM",
         ),
-        (CLUSTER, authority, json!(encoded(bad_pem)), "is not PEM"),
+        (
+            CLUSTER,
+            authority,
+            json!(encoded(bad_pem)),
+            "holds no certificate in PEM",
+        ),
         (
             USER,
             "token",
             json!("hunter2 with space"),
             "has characters that no HTTP header can carry",
         ),
-        (
-            USER,
-            "client-key-data",
-            json!(encoded(&PKI.cert)),
-            "holds no private key in PEM",
-        ),
     ] {
         let expected = format!("{path}.{field}: {reason}");
         assert_eq!(error(&with(&format!("{pointer}/{field}"), value)), expected);
     }
+    let mut no_key = with("/users/0/user/client-key-data", json!(encoded(&PKI.cert)));
+    no_key["users"][0]["user"]["client-certificate-data"] = json!(encoded(&PKI.cert));
+    let expected = "users[0].user.client-key-data: holds no private key in PEM";
+    assert_eq!(error(&no_key), expected);
     for (given, value, missing) in [
         ("client-certificate-data", &PKI.cert, "client-key-data"),
         ("client-key-data", &PKI.key, "client-certificate-data"),

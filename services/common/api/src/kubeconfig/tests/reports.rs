@@ -21,9 +21,8 @@ fn filled(text: &str) -> String {
 /// The cluster and the user that kube gets for the seed.
 fn seed(text: &str) -> Result<(kube::config::Cluster, kube::config::AuthInfo), KubeconfigError> {
     let file = filled(text).into_bytes();
-    let mut read = of_seed(&["/home/me/seed.yaml".into()], None, &|_| Ok(file.clone()))?;
-    let cluster = read.clusters.remove(0).cluster.unwrap();
-    Ok((cluster, read.auth_infos.remove(0).auth_info.unwrap()))
+    let read = of_seed(&["/home/me/seed.yaml".into()], None, &|_| Ok(file.clone()))?;
+    Ok((read.cluster, read.user))
 }
 
 fn shoot(text: &str) -> Result<ShootAccess, KubeconfigError> {
@@ -38,7 +37,7 @@ fn only_the_current_context_counts() {
         assert_eq!(access.authorities, Some(vec![PKI.der.clone()]));
         assert_eq!(access.credentials.token.unwrap().expose_secret(), TOKEN);
         let (cluster, user) = seed(text).unwrap();
-        assert_eq!(cluster.server.unwrap(), "https://api.test/");
+        assert_eq!(cluster.server.unwrap(), "https://api.test");
         assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
     }
     let broken = r#"
