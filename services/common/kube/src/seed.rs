@@ -2,6 +2,7 @@
 //! and controller-runtime have it; the TLS is that of `watchdog_certificates`, by Go's rules.
 
 mod exec_plugin;
+mod oidc;
 mod renewal;
 mod transport;
 mod trust;
@@ -15,13 +16,14 @@ use anyhow::{Context as _, anyhow};
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use kube::client::AuthError;
-use kube::client::oidc_errors::{Error as OidcError, RefreshError};
-use kube::config::{AuthInfo, Config};
+use kube::config::Config;
 use watchdog_api::kubeconfig::{self, Proxy, SeedAccess, Variable};
-use watchdog_certificates::ServerTrust;
+use watchdog_api::text::printable_name;
+use watchdog_certificates::{Refusal, ServerTrust};
 use watchdog_runtime::failure::chain;
 
 use exec_plugin::ExecPlugin;
+use oidc::OidcProvider;
 use renewal::CredentialSource;
 use transport::SeedEndpoint;
 pub use trust::{host_authorities, readable_authorities};
@@ -67,7 +69,7 @@ pub async fn connect_by_file(
         Some(origin) => anyhow!("the kubeconfig of {origin} cannot be used: {}: {}", error.field, error.reason),
     })?;
     let proxy = proxy(&access.server, access.cluster.proxy_url.as_deref(), variable)?;
-    let (endpoint, source) = of_access(access, proxy, user_agent)?;
+    let (endpoint, source) = of_access(access, proxy, user_agent, variable)?;
     renewal::client(endpoint, source).await
 }
 
@@ -108,6 +110,7 @@ fn of_access(
     access: SeedAccess,
     proxy: Option<Proxy>,
     user_agent: &str,
+    variable: Variable<'_>,
 ) -> anyhow::Result<(SeedEndpoint, CredentialSource)> {
     let SeedAccess {
         server,
@@ -125,18 +128,27 @@ fn of_access(
         },
     };
     // The order of client-go: what is written down is before what a plugin says.
-    let is_static = user.token.is_some() || user.username.is_some() || user.auth_provider.is_some();
+    let is_static = user.token.is_some() || user.username.is_some();
     let (exec, token_file) = (user.exec.take(), user.token_file.take());
-    let source = match (token_file, exec) {
-        (Some(path), _) => CredentialSource::TokenFile {
+    let source = match (token_file, exec, user.auth_provider.take()) {
+        (Some(path), ..) => CredentialSource::TokenFile {
             path: path.into(),
             instead: user.token.take(),
             client_certificate,
         },
-        (None, Some(exec)) if !is_static => CredentialSource::Plugin(ExecPlugin::new(exec, &cluster)?),
-        (None, _) => CredentialSource::Kept(client_certificate),
+        (None, Some(exec), _) if !is_static => CredentialSource::Plugin(ExecPlugin::new(exec, &cluster)?),
+        (None, None, Some(provider)) if !is_static => match &*provider.name {
+            "oidc" => CredentialSource::Oidc {
+                provider: OidcProvider::new(&provider.config, variable)?,
+                client_certificate,
+            },
+            name => {
+                let name = printable_name(name);
+                return Err(anyhow!("auth-provider {name} is not supported; use an exec plugin for it"));
+            }
+        },
+        _ => CredentialSource::Kept(client_certificate),
     };
-    without_gaps(&mut user);
     let mut config = Config::new(server);
     config.tls_server_name = cluster.tls_server_name;
     config.auth_info = user;
@@ -153,61 +165,24 @@ fn finish(config: &mut Config, user_agent: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fills in what client-go does without: a client without a secret, and a first id-token.
-fn without_gaps(user: &mut AuthInfo) {
-    /// `{}` and `{"exp":0}`: one that has ended.
-    const ENDED: &str = "e30.eyJleHAiOjB9.";
-    let Some(provider) = &mut user.auth_provider else {
-        return;
-    };
-    if provider.name == "oidc" {
-        let config = &mut provider.config;
-        config.entry("client-secret".to_owned()).or_default();
-        let id_token = config.entry("id-token".to_owned()).or_default();
-        if id_token.is_empty() {
-            ENDED.clone_into(id_token);
-        }
-    }
-}
-
-/// The text of an error of kube, which shows nothing of the kubeconfig.
+/// The text of an error of kube, which shows nothing of the kubeconfig. Of a server's certificate that is refused, it
+/// shows only the refusal: that names the remedy.
 #[must_use]
 pub fn shown(error: &(dyn Error + 'static)) -> String {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<AuthError>() {
-            return failure_of_credentials(error);
+            return match error {
+                AuthError::ReadTokenFile(error, _) => format!("the token file cannot be read: {error}"),
+                _ => "the token has characters that no HTTP header can carry".to_owned(),
+            };
+        }
+        if let Some(refusal) = Refusal::within(error) {
+            return refusal.to_string();
         }
         next = error.source();
     }
     chain(error)
-}
-
-fn failure_of_credentials(error: &AuthError) -> String {
-    match error {
-        AuthError::ReadTokenFile(error, _) => format!("the token file cannot be read: {error}"),
-        AuthError::InvalidBearerToken(_) => {
-            "the token has characters that no HTTP header can carry".to_owned()
-        }
-        AuthError::Oidc(error) => {
-            let why = match error {
-                OidcError::Refresh(RefreshError::InvalidMetadata(_)) => {
-                    "the issuer's metadata cannot be read".to_owned()
-                }
-                OidcError::Refresh(RefreshError::InvalidTokenResponse(_)) => {
-                    "the answer of the issuer cannot be read".to_owned()
-                }
-                OidcError::Refresh(RefreshError::AuthorizationFailure) => {
-                    "the issuer refuses the refresh-token".to_owned()
-                }
-                OidcError::Refresh(error) => chain(error),
-                OidcError::RefreshInit(error) => error.to_string(),
-                OidcError::IdToken(_) | OidcError::IdTokenMissing => "the id-token is no JWT".to_owned(),
-            };
-            format!("the auth-provider oidc has no valid id-token ({why}); log in again")
-        }
-        _ => "the auth-provider of the kubeconfig cannot be used; log in again, or use an exec plugin".to_owned(),
-    }
 }
 
 #[cfg(test)]

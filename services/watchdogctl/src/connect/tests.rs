@@ -274,7 +274,7 @@ async fn an_error_of_the_seed_says_what_to_do() {
         (
             format!("--kubeconfig {} verdicts", seed.kubeconfig.display()),
             2,
-            "no usable kubeconfig",
+            "no way to the seed: the kubeconfig of --kubeconfig cannot be used",
         ),
     ] {
         fails(&line, code, part).await;

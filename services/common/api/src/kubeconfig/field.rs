@@ -30,6 +30,9 @@ pub(super) fn server(cluster: &FilePart<Cluster>, allow_http: bool) -> Result<Ur
         (Some("https" | "http"), Some(authority)) if authority.as_str().contains('@') => {
             refuse(field, "must not hold credentials; put them into the user")
         }
+        (Some("https" | "http"), Some(authority)) if authority.host().contains('%') => {
+            refuse(field, "must not have the zone of an IPv6 address; use an address or a name without one")
+        }
         (Some("https" | "http"), Some(authority)) if !has_valid_port(authority) => {
             refuse(field, "must have a port between 1 and 65535, or none")
         }

@@ -12,6 +12,7 @@ use tokio::task::spawn_blocking;
 use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, token_of_file};
 
 use super::exec_plugin::ExecPlugin;
+use super::oidc::OidcProvider;
 use super::transport::SeedEndpoint;
 
 /// Credentials are fetched again this long before they end, or half of their life if that is shorter.
@@ -31,6 +32,10 @@ pub(super) enum CredentialSource {
         client_certificate: Option<ClientCertificate>,
     },
     Plugin(ExecPlugin),
+    Oidc {
+        provider: OidcProvider,
+        client_certificate: Option<ClientCertificate>,
+    },
 }
 
 /// A client with what makes it again.
@@ -134,10 +139,11 @@ impl Renewal {
         Ok(())
     }
 
-    /// Blocks while a plugin runs.
+    /// Blocks while a plugin runs or an issuer is asked.
     fn fetch(&self) -> anyhow::Result<PluginCredentials> {
         match &self.source {
             CredentialSource::Plugin(plugin) => plugin.run(),
+            CredentialSource::Oidc { provider, .. } => provider.fetch(),
             CredentialSource::TokenFile { path, instead, .. } => {
                 let token = match (read_token(path), instead) {
                     (Ok(token), _) => token,
@@ -169,7 +175,8 @@ impl Renewal {
 
     fn client(&self, fetched: &PluginCredentials) -> anyhow::Result<kube::Client> {
         let certificate = match &self.source {
-            CredentialSource::TokenFile { client_certificate, .. } => client_certificate.as_ref(),
+            CredentialSource::TokenFile { client_certificate, .. }
+            | CredentialSource::Oidc { client_certificate, .. } => client_certificate.as_ref(),
             _ => fetched.client_certificate.as_ref(),
         };
         self.endpoint.client(fetched.token.as_ref(), certificate)
