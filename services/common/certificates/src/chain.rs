@@ -133,6 +133,7 @@ impl TrustStore {
             .collect::<Result<Vec<_>, _>>()?;
         leaf.check_itself(SERVER, now)?;
         leaf.check_name(name)?;
+        leaf.check_key()?;
         if self.0.iter().any(|trusted| *trusted.der == *server) {
             return leaf.check_usage(SERVER);
         }
@@ -320,6 +321,18 @@ impl<'a> Certificate<'a> {
             "is not for servers: its extended key usages lack serverAuth",
             remedy,
         ))
+    }
+
+    /// Checks that the key is one with which a handshake can be signed. That of an authority is checked with its
+    /// signatures.
+    fn check_key(&self) -> Result<(), Refusal> {
+        match self.parsed.public_key().parsed() {
+            Ok(PublicKey::RSA(rsa)) if rsa.key_size() < FEWEST_RSA_BITS => {
+                let reason = format!("has an RSA key of fewer than {FEWEST_RSA_BITS} bits");
+                Err(self.refuse(SERVER, reason, "Issue it again with a longer key"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_name(&self, expected: &ServerName<'_>) -> Result<(), Refusal> {
