@@ -11,8 +11,8 @@ mod proxy;
 mod seed;
 mod shoot;
 
-pub use proxy::{Proxy, Variable, proxy_of};
 pub use exec_credential::{PluginCredentials, credentials_of_plugin};
+pub use proxy::{Proxy, Variable, proxy_of};
 pub use seed::{ReadFile, SeedAccess, default_files, of_seed, token_of_file};
 pub use shoot::parse;
 

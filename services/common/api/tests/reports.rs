@@ -126,7 +126,10 @@ fn orphans_hide_no_lease() {
     let orphans = (0..300).map(|number| {
         let mut orphan = items[0].clone();
         orphan["metadata"]["name"] = format!("ip-10-0-{number}.gone").into();
-        orphan["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+        orphan["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("ownerReferences");
         orphan
     });
     let orphans: Vec<_> = orphans.collect();

@@ -66,7 +66,11 @@ pub async fn connect_by_file(
     let access = kubeconfig::of_seed(&files, context, &|path| std::fs::read(path));
     let access = access.map_err(|error| match origin {
         None => anyhow!("there is no kubeconfig: set {OPTION} or {VARIABLE}"),
-        Some(origin) => anyhow!("the kubeconfig of {origin} cannot be used: {}: {}", error.field, error.reason),
+        Some(origin) => anyhow!(
+            "the kubeconfig of {origin} cannot be used: {}: {}",
+            error.field,
+            error.reason
+        ),
     })?;
     let proxy = proxy(&access.server, access.cluster.proxy_url.as_deref(), variable)?;
     let (endpoint, source) = of_access(access, proxy, user_agent, variable)?;
@@ -80,7 +84,10 @@ fn files(kubeconfig: Option<&Path>, variable: Variable<'_>) -> (Option<&'static 
     }
     let [named, home] = [VARIABLE, "HOME"].map(variable);
     let is_named = named.as_ref().is_some_and(|named| !named.is_empty());
-    let files = kubeconfig::default_files(named.as_ref().map(AsRef::as_ref), home.as_ref().map(AsRef::as_ref));
+    let files = kubeconfig::default_files(
+        named.as_ref().map(AsRef::as_ref),
+        home.as_ref().map(AsRef::as_ref),
+    );
     let origin = match files.is_empty() {
         true => None,
         false if is_named => Some(VARIABLE),
@@ -124,7 +131,11 @@ fn of_access(
         None => host_authorities().into(),
         Some(certificates) => match readable_authorities(certificates) {
             Some(trusted) => Arc::new(trusted).into(),
-            None => return Err(anyhow!("the authority of the kubeconfig holds no certificate that can be read")),
+            None => {
+                return Err(anyhow!(
+                    "the authority of the kubeconfig holds no certificate that can be read"
+                ));
+            }
         },
     };
     // The order of client-go: what is written down is before what a plugin says.
@@ -144,7 +155,9 @@ fn of_access(
             },
             name => {
                 let name = printable_name(name);
-                return Err(anyhow!("auth-provider {name} is not supported; use an exec plugin for it"));
+                return Err(anyhow!(
+                    "auth-provider {name} is not supported; use an exec plugin for it"
+                ));
             }
         },
         _ => CredentialSource::Kept(client_certificate),
@@ -161,7 +174,9 @@ fn finish(config: &mut Config, user_agent: &str) -> anyhow::Result<()> {
     // Counted from the last write, so that an idle connection of the pool does not spend it.
     config.read_timeout = Some(SILENCE_LIMIT);
     config.reset_reader_on_write = true;
-    config.headers.push((USER_AGENT, HeaderValue::from_str(user_agent)?));
+    config
+        .headers
+        .push((USER_AGENT, HeaderValue::from_str(user_agent)?));
     Ok(())
 }
 

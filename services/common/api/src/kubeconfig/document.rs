@@ -6,8 +6,8 @@ use crate::yaml;
 use kube::config::{AuthInfo, Cluster, Context};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::Error as YamlError;
+use serde_saphyr::options::DuplicateKeyPolicy;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 

@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn a_token_and_a_certificate_are_read_with_their_end() {
-        let read = of(json!({"token": "hunter2\n", "expirationTimestamp": "2026-11-26T05:00:00+01:00"})).unwrap();
+        let read =
+            of(json!({"token": "hunter2\n", "expirationTimestamp": "2026-11-26T05:00:00+01:00"})).unwrap();
         assert_eq!(read.token.unwrap().expose_secret(), "hunter2");
         assert_eq!(read.ends.unwrap().to_string(), "2026-11-26T04:00:00Z");
         let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
@@ -91,7 +92,10 @@ mod tests {
         let read = of(json!({"token": null, "clientCertificateData": chain, "clientKeyData": key})).unwrap();
         assert_eq!(read.client_certificate.unwrap().chain, [made.cert.der().clone()]);
         assert!(read.token.is_none() && read.ends.is_none());
-        assert!(credentials_of_plugin(b"kind: ExecCredential\nstatus:\n  token: x\n").is_ok(), "YAML");
+        assert!(
+            credentials_of_plugin(b"kind: ExecCredential\nstatus:\n  token: x\n").is_ok(),
+            "YAML"
+        );
     }
 
     #[test]
@@ -99,8 +103,14 @@ mod tests {
         for (status, expected) in [
             (json!(null), "status: is missing"),
             (json!({}), "status: has neither a token nor a client certificate"),
-            (json!({"token": ""}), "status: has neither a token nor a client certificate"),
-            (json!({"token": "hunter2 hunter2"}), "status.token: has characters that no HTTP header can carry"),
+            (
+                json!({"token": ""}),
+                "status: has neither a token nor a client certificate",
+            ),
+            (
+                json!({"token": "hunter2 hunter2"}),
+                "status.token: has characters that no HTTP header can carry",
+            ),
             (
                 json!({"clientCertificateData": "hunter2"}),
                 "status.clientKeyData: is missing beside clientCertificateData",

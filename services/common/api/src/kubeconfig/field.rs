@@ -30,9 +30,10 @@ pub(super) fn server(cluster: &FilePart<Cluster>, allow_http: bool) -> Result<Ur
         (Some("https" | "http"), Some(authority)) if authority.as_str().contains('@') => {
             refuse(field, "must not hold credentials; put them into the user")
         }
-        (Some("https" | "http"), Some(authority)) if authority.host().contains('%') => {
-            refuse(field, "must not have the zone of an IPv6 address; use an address or a name without one")
-        }
+        (Some("https" | "http"), Some(authority)) if authority.host().contains('%') => refuse(
+            field,
+            "must not have the zone of an IPv6 address; use an address or a name without one",
+        ),
         (Some("https" | "http"), Some(authority)) if !has_valid_port(authority) => {
             refuse(field, "must have a port between 1 and 65535, or none")
         }
@@ -98,7 +99,9 @@ pub(super) fn certificates(encoded: &str, field: &str) -> Result<Vec<Certificate
 /// warns of those that cannot be read.
 pub(super) fn certificates_of_pem(pem: &[u8], field: &str) -> Result<Vec<CertificateDer<'static>>> {
     let blocks = CertificateDer::pem_slice_iter(pem);
-    let read: Vec<_> = blocks.map(|block| block.unwrap_or_else(|_| Vec::new().into())).collect();
+    let read: Vec<_> = blocks
+        .map(|block| block.unwrap_or_else(|_| Vec::new().into()))
+        .collect();
     match read.iter().any(|certificate| !certificate.is_empty()) {
         true => Ok(read),
         false => refuse(field, "holds no certificate in PEM"),

@@ -76,7 +76,12 @@ fn read(url: &str, source: &'static str) -> Result<Proxy> {
         "https" => ("https", 443),
         // Either way the proxy looks up the name.
         "socks5" | "socks5h" => ("socks5", 1080),
-        _ => return refuse(source, "is the address of a proxy that is none of http, https and socks5"),
+        _ => {
+            return refuse(
+                source,
+                "is the address of a proxy that is none of http, https and socks5",
+            );
+        }
     };
     let user = authority.as_str().rsplit_once('@').map(|(user, _)| {
         let (name, password) = user.split_once(':').unwrap_or((user, ""));
@@ -90,7 +95,10 @@ fn read(url: &str, source: &'static str) -> Result<Proxy> {
     });
     let address = address.and_then(|(scheme, authority)| {
         let address = Uri::builder().scheme(scheme).authority(authority);
-        address.path_and_query(PathAndQuery::from_static("/")).build().ok()
+        address
+            .path_and_query(PathAndQuery::from_static("/"))
+            .build()
+            .ok()
     });
     match address {
         Some(address) => Ok(Proxy {
@@ -111,7 +119,11 @@ fn is_excluded(server: &Uri, list: &str) -> bool {
     if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
         return true;
     }
-    let default_port = if server.scheme_str() == Some("https") { 443 } else { 80 };
+    let default_port = if server.scheme_str() == Some("https") {
+        443
+    } else {
+        80
+    };
     let port = server.port_u16().unwrap_or(default_port);
     list.split(',').any(|entry| {
         let entry = entry.trim().to_ascii_lowercase();
@@ -123,7 +135,9 @@ fn is_excluded(server: &Uri, list: &str) -> bool {
 fn covers(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
     if let Some((network, bits)) = entry.split_once('/') {
         let network = network.parse().ok().zip(bits.parse().ok());
-        return network.zip(address).is_some_and(|(network, address)| is_in(address, network));
+        return network
+            .zip(address)
+            .is_some_and(|(network, address)| is_in(address, network));
     }
     let (name, wanted_port) = match entry.rsplit_once(':') {
         // An IPv6 address without brackets has more colons, and no port.
@@ -137,7 +151,10 @@ fn covers(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
     if let Ok(named) = name.parse::<IpAddr>() {
         return address == Some(named);
     }
-    let name = name.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(name);
+    let name = name
+        .strip_prefix('*')
+        .filter(|rest| rest.starts_with('.'))
+        .unwrap_or(name);
     match name.strip_prefix('.') {
         _ if name.is_empty() || address.is_some() => false,
         Some(_) => host.ends_with(name),
@@ -146,9 +163,7 @@ fn covers(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
 }
 
 fn is_in(address: IpAddr, (network, bits): (IpAddr, u32)) -> bool {
-    let same = |a: u128, b: u128, width: u32| {
-        bits <= width && (bits == 0 || (a ^ b) >> (width - bits) == 0)
-    };
+    let same = |a: u128, b: u128, width: u32| bits <= width && (bits == 0 || (a ^ b) >> (width - bits) == 0);
     match (address.to_canonical(), network) {
         (IpAddr::V4(a), IpAddr::V4(b)) => same(a.to_bits().into(), b.to_bits().into(), 32),
         (IpAddr::V6(a), IpAddr::V6(b)) => same(a.to_bits(), b.to_bits(), 128),
@@ -177,14 +192,38 @@ mod tests {
             (None, &[][..], None),
             (None, &[("HTTPS_PROXY", "")][..], None),
             (None, &[("HTTP_PROXY", "http://plain:1")][..], None),
-            (None, &environment[..1], Some(("HTTPS_PROXY", "http://of-environment:1/"))),
+            (
+                None,
+                &environment[..1],
+                Some(("HTTPS_PROXY", "http://of-environment:1/")),
+            ),
             (None, &environment[..], None),
             // NO_PROXY is about the environment only.
-            (Some("http://named:3128"), &environment[..], Some(("proxy-url", "http://named:3128/"))),
-            (None, &[("https_proxy", "lower:8080")][..], Some(("https_proxy", "http://lower:8080/"))),
-            (None, &[("HTTPS_PROXY", "proxy.test")][..], Some(("HTTPS_PROXY", "http://proxy.test:80/"))),
-            (Some("https://[2001:db8::1]"), &[][..], Some(("proxy-url", "https://[2001:db8::1]:443/"))),
-            (Some("socks5h://proxy.test/path"), &[][..], Some(("proxy-url", "socks5://proxy.test:1080/"))),
+            (
+                Some("http://named:3128"),
+                &environment[..],
+                Some(("proxy-url", "http://named:3128/")),
+            ),
+            (
+                None,
+                &[("https_proxy", "lower:8080")][..],
+                Some(("https_proxy", "http://lower:8080/")),
+            ),
+            (
+                None,
+                &[("HTTPS_PROXY", "proxy.test")][..],
+                Some(("HTTPS_PROXY", "http://proxy.test:80/")),
+            ),
+            (
+                Some("https://[2001:db8::1]"),
+                &[][..],
+                Some(("proxy-url", "https://[2001:db8::1]:443/")),
+            ),
+            (
+                Some("socks5h://proxy.test/path"),
+                &[][..],
+                Some(("proxy-url", "socks5://proxy.test:1080/")),
+            ),
         ] {
             let proxy = found(SERVER, proxy_url, variables).unwrap();
             let proxy = proxy.map(|proxy| (proxy.source, proxy.address.to_string()));
@@ -221,7 +260,11 @@ mod tests {
             ("[2001:db8::1]:6443", "https://[2001:db8::1]:6443", true),
             ("2001:db8::/32", "https://[2001:db8::1]", true),
             // None of these says anything; kube refuses some of them.
-            (",,:443,/8,10.0.0.0/x,*.,http://api.test", "https://api.test", false),
+            (
+                ",,:443,/8,10.0.0.0/x,*.,http://api.test",
+                "https://api.test",
+                false,
+            ),
         ] {
             let variables = [("HTTPS_PROXY", "http://proxy:1"), ("NO_PROXY", list)];
             let proxy = found(server, None, &variables).unwrap();
@@ -253,7 +296,10 @@ mod tests {
             ] {
                 let error = found("https://api.test", proxy_url, variables).unwrap_err();
                 assert_eq!(error.field, source, "{url}");
-                assert!(error.reason.contains(part) && !error.reason.contains("hunter2"), "{error}");
+                assert!(
+                    error.reason.contains(part) && !error.reason.contains("hunter2"),
+                    "{error}"
+                );
             }
         }
     }

@@ -66,7 +66,9 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
     let chain = user.value.client_certificate_data.as_deref();
     let chain = chain.map(|data| field::decoded(data, &chain_name)).transpose()?;
     let key = user.value.client_key_data.as_ref();
-    let key = key.map(|data| field::decoded(data.expose_secret(), &key_name)).transpose()?;
+    let key = key
+        .map(|data| field::decoded(data.expose_secret(), &key_name))
+        .transpose()?;
     let pair = field::pair(chain, key.map(Zeroizing::new), &user.path)?;
     let client_certificate =
         pair.map(|(chain, key)| field::client_certificate((&chain, &chain_name), (&key, &key_name)));

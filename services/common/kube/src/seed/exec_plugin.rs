@@ -23,10 +23,16 @@ impl ExecPlugin {
         let command = exec.command.clone().filter(|command| !command.is_empty());
         let command = command.context("exec of the kubeconfig names no command")?;
         let cluster = match exec.provide_cluster_info {
-            true => Some(ExecAuthCluster::try_from(cluster).context("the cluster cannot be shown to a plugin")?),
+            true => {
+                Some(ExecAuthCluster::try_from(cluster).context("the cluster cannot be shown to a plugin")?)
+            }
             false => None,
         };
-        Ok(Self { exec, command, cluster })
+        Ok(Self {
+            exec,
+            command,
+            cluster,
+        })
     }
 
     /// Runs it and waits for it. What it writes to standard error goes there, so that a person can read it.
@@ -39,7 +45,9 @@ impl ExecPlugin {
         let is_interactive = match self.exec.interactive_mode {
             Some(ExecInteractiveMode::Never) => false,
             Some(ExecInteractiveMode::Always) if !is_terminal => {
-                return Err(anyhow!("the exec plugin {name} needs a terminal, and standard input is none"));
+                return Err(anyhow!(
+                    "the exec plugin {name} needs a terminal, and standard input is none"
+                ));
             }
             _ => is_terminal,
         };
@@ -57,7 +65,11 @@ impl ExecPlugin {
         let info = json!({"apiVersion": self.exec.api_version, "kind": "ExecCredential", "spec": spec});
         command.env("KUBERNETES_EXEC_INFO", info.to_string());
         command.stderr(Stdio::inherit());
-        command.stdin(if is_interactive { Stdio::inherit() } else { Stdio::null() });
+        command.stdin(if is_interactive {
+            Stdio::inherit()
+        } else {
+            Stdio::null()
+        });
         let output = command.output().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 anyhow!("the exec plugin {name} was not found: install it, or put it on the PATH")
@@ -66,10 +78,17 @@ impl ExecPlugin {
         })?;
         if !output.status.success() {
             let status = output.status;
-            return Err(anyhow!("the exec plugin {name} failed ({status}); it says why on standard error"));
+            return Err(anyhow!(
+                "the exec plugin {name} failed ({status}); it says why on standard error"
+            ));
         }
-        credentials_of_plugin(&output.stdout)
-            .map_err(|error| anyhow!("the answer of the exec plugin {name} cannot be used: {} {}", error.field, error.reason))
+        credentials_of_plugin(&output.stdout).map_err(|error| {
+            anyhow!(
+                "the answer of the exec plugin {name} cannot be used: {} {}",
+                error.field,
+                error.reason
+            )
+        })
     }
 
     /// The name of its file.

@@ -75,9 +75,18 @@ impl OidcProvider {
         let required = |name: &str| field(name).with_context(|| format!("auth-provider oidc lacks {name}"));
         let issuer = required("idp-issuer-url")?.parse::<Uri>().ok();
         let issuer = issuer.filter(|issuer| issuer.scheme().is_some() && issuer.authority().is_some());
-        let issuer = issuer.context("idp-issuer-url of auth-provider oidc is not an address such as https://host")?;
-        let authorities = match (field("idp-certificate-authority-data"), field("idp-certificate-authority")) {
-            (Some(data), _) => Some(STANDARD.decode(data).ok().context("idp-certificate-authority-data is not base64")?),
+        let issuer =
+            issuer.context("idp-issuer-url of auth-provider oidc is not an address such as https://host")?;
+        let authorities = match (
+            field("idp-certificate-authority-data"),
+            field("idp-certificate-authority"),
+        ) {
+            (Some(data), _) => Some(
+                STANDARD
+                    .decode(data)
+                    .ok()
+                    .context("idp-certificate-authority-data is not base64")?,
+            ),
             (None, Some(file)) => {
                 Some(std::fs::read(Path::new(file)).context("idp-certificate-authority cannot be read")?)
             }
@@ -88,12 +97,22 @@ impl OidcProvider {
             Some(pem) => {
                 let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
                 let trusted = readable_authorities(certificates);
-                std::sync::Arc::new(trusted.context("the authority of auth-provider oidc cannot be read")?).into()
+                std::sync::Arc::new(trusted.context("the authority of auth-provider oidc cannot be read")?)
+                    .into()
             }
         };
-        let names = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"];
-        let environment: HashMap<&str, String> =
-            names.into_iter().filter_map(|name| Some((name, variable(name)?))).collect();
+        let names = [
+            "HTTPS_PROXY",
+            "https_proxy",
+            "HTTP_PROXY",
+            "http_proxy",
+            "NO_PROXY",
+            "no_proxy",
+        ];
+        let environment: HashMap<&str, String> = names
+            .into_iter()
+            .filter_map(|name| Some((name, variable(name)?)))
+            .collect();
         let endpoint_of = move |server: Uri, trust| {
             let proxy = proxy_of(&server, None, &|name| environment.get(name).cloned());
             let proxy = proxy.map_err(|error| anyhow!("{} {}", error.field, error.reason))?;
@@ -121,33 +140,47 @@ impl OidcProvider {
     pub(super) fn fetch(&self) -> anyhow::Result<PluginCredentials> {
         let held = self.tokens.lock().id_token.clone();
         if let Some(token) = held {
-            let ends = end_of(&token).context("the id-token of auth-provider oidc is no JWT; log in again")?;
+            let ends =
+                end_of(&token).context("the id-token of auth-provider oidc is no JWT; log in again")?;
             if ends > Timestamp::now() + SKEW {
                 return credentials(token, ends);
             }
         }
         let refreshed = Handle::current().block_on(async {
             let refresh = tokio::time::timeout(ISSUER_DEADLINE, self.refresh());
-            refresh.await.unwrap_or_else(|_| Err(anyhow!("the issuer did not answer within 10 s")))
+            refresh
+                .await
+                .unwrap_or_else(|_| Err(anyhow!("the issuer did not answer within 10 s")))
         });
         let refreshed = refreshed.map_err(|error| {
-            anyhow!("the id-token of auth-provider oidc has ended and was not refreshed ({error:#}); log in again")
+            anyhow!(
+                "the id-token of auth-provider oidc has ended and was not refreshed ({error:#}); log in again"
+            )
         })?;
-        let ends = end_of(&refreshed).context("the issuer of auth-provider oidc sent an id-token that is no JWT")?;
+        let ends =
+            end_of(&refreshed).context("the issuer of auth-provider oidc sent an id-token that is no JWT")?;
         credentials(refreshed, ends)
     }
 
     async fn refresh(&self) -> anyhow::Result<SecretString> {
         let tokens = self.tokens.lock().clone();
         let refresh_token = tokens.refresh_token.context("there is no refresh-token")?;
-        let discovery = format!("{}/.well-known/openid-configuration", self.issuer.path().trim_end_matches('/'));
+        let discovery = format!(
+            "{}/.well-known/openid-configuration",
+            self.issuer.path().trim_end_matches('/')
+        );
         let request = Request::get(discovery).body(Body::empty())?;
         let (status, body) = self.send(&self.issuer, request).await?;
-        ensure!(status.is_success(), "the issuer answered {status} when asked for its metadata");
+        ensure!(
+            status.is_success(),
+            "the issuer answered {status} when asked for its metadata"
+        );
         let metadata: IssuerMetadata =
             serde_json::from_slice(&body).map_err(|_| anyhow!("the issuer's metadata cannot be read"))?;
-        let endpoint: Uri =
-            metadata.token_endpoint.parse().map_err(|_| anyhow!("the issuer's token_endpoint is no address"))?;
+        let endpoint: Uri = metadata
+            .token_endpoint
+            .parse()
+            .map_err(|_| anyhow!("the issuer's token_endpoint is no address"))?;
         let mut last = None;
         // Issuers take the name of the client in one of two ways, and some refuse both at once.
         for in_header in [true, false] {
@@ -157,8 +190,8 @@ impl OidcProvider {
                 last = Some(status);
                 continue;
             }
-            let answer: TokenAnswer =
-                serde_json::from_slice(&body).map_err(|_| anyhow!("the answer of the issuer cannot be read"))?;
+            let answer: TokenAnswer = serde_json::from_slice(&body)
+                .map_err(|_| anyhow!("the answer of the issuer cannot be read"))?;
             let id_token = SecretString::from(answer.id_token.context("the issuer sent no id_token")?);
             *self.tokens.lock() = OidcTokens {
                 id_token: Some(id_token.clone()),
@@ -178,7 +211,9 @@ impl OidcProvider {
         refresh_token: &SecretString,
         in_header: bool,
     ) -> anyhow::Result<Request<Body>> {
-        let path = endpoint.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let path = endpoint
+            .path_and_query()
+            .map_or("/", http::uri::PathAndQuery::as_str);
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(path)
@@ -210,7 +245,10 @@ impl OidcProvider {
         host.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
         let endpoint = (self.endpoint_of)(Uri::from_parts(host)?, self.trust.clone())?;
         let client = endpoint.client(None, None)?;
-        let answer = client.send(request).await.map_err(|error| anyhow!(shown(&error)))?;
+        let answer = client
+            .send(request)
+            .await
+            .map_err(|error| anyhow!(shown(&error)))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await;
         let body = body.map_err(|error| anyhow!("its answer broke off: {}", shown(&*error)))?;
@@ -220,7 +258,8 @@ impl OidcProvider {
 
 fn credentials(token: SecretString, ends: Timestamp) -> anyhow::Result<PluginCredentials> {
     let token = token_of_file(token.expose_secret().as_bytes(), "id-token");
-    let token = token.map_err(|error| anyhow!("the {} of auth-provider oidc {}", error.field, error.reason))?;
+    let token =
+        token.map_err(|error| anyhow!("the {} of auth-provider oidc {}", error.field, error.reason))?;
     Ok(PluginCredentials {
         token: Some(token),
         client_certificate: None,

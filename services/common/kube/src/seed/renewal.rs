@@ -107,7 +107,10 @@ impl Renewal {
                 renewed.map(|()| current)
             });
             let failed = |error: anyhow::Error| kube::Error::Service(error.into());
-            current = renewed.await.map_err(|error| failed(error.into()))?.map_err(failed)?;
+            current = renewed
+                .await
+                .map_err(|error| failed(error.into()))?
+                .map_err(failed)?;
         }
         Ok((current.client.clone(), current.number))
     }
@@ -120,11 +123,15 @@ impl Renewal {
                 if current.is_refused || has_ended {
                     return Err(error);
                 }
-                tracing::warn!(error = format!("{error:#}"), "cannot renew the credentials for the seed yet");
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot renew the credentials for the seed yet"
+                );
                 return Ok(());
             }
         };
-        let exposed = |token: &Option<SecretString>| token.as_ref().map(|token| token.expose_secret().to_owned());
+        let exposed =
+            |token: &Option<SecretString>| token.as_ref().map(|token| token.expose_secret().to_owned());
         let is_same = fetched.client_certificate.is_none()
             && !matches!(&self.source, CredentialSource::Plugin(_))
             && exposed(&fetched.token) == exposed(&current.token);
@@ -175,8 +182,12 @@ impl Renewal {
 
     fn client(&self, fetched: &PluginCredentials) -> anyhow::Result<kube::Client> {
         let certificate = match &self.source {
-            CredentialSource::TokenFile { client_certificate, .. }
-            | CredentialSource::Oidc { client_certificate, .. } => client_certificate.as_ref(),
+            CredentialSource::TokenFile {
+                client_certificate, ..
+            }
+            | CredentialSource::Oidc {
+                client_certificate, ..
+            } => client_certificate.as_ref(),
             _ => fetched.client_certificate.as_ref(),
         };
         self.endpoint.client(fetched.token.as_ref(), certificate)

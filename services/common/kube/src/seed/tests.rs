@@ -13,7 +13,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
@@ -95,7 +97,9 @@ where
 }
 
 /// Reads a request: its first line, its headers in lower case, its body.
-async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, BTreeMap<String, String>, String)> {
+async fn request(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Option<(String, BTreeMap<String, String>, String)> {
     let mut reader = BufReader::with_capacity(1, stream);
     let mut line = String::new();
     reader.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
@@ -108,7 +112,9 @@ async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, BTree
         };
         headers.insert(name.to_ascii_lowercase(), value.to_owned());
     }
-    let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+    let length = headers
+        .get("content-length")
+        .map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     reader.read_exact(&mut body).await.ok()?;
     Some((line.trim().to_owned(), headers, String::from_utf8(body).unwrap()))
@@ -133,7 +139,10 @@ async fn api(pki: &Pki, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) 
             };
             let certificate = tls.get_ref().1.peer_certificates().map(|chain| {
                 let text = String::from_utf8_lossy(&chain[0]).into_owned();
-                (1..9).map(|n| format!("operator-{n}")).find(|name| text.contains(name)).unwrap()
+                (1..9)
+                    .map(|n| format!("operator-{n}"))
+                    .find(|name| text.contains(name))
+                    .unwrap()
             });
             while let Some((_, headers, _)) = request(&mut tls).await {
                 let token = headers.get("authorization").cloned().unwrap_or_default();
@@ -157,7 +166,9 @@ async fn proxy(target: String) -> Served {
             };
             let credentials = headers.get("proxy-authorization").cloned().unwrap_or_default();
             let is_refused = credentials == "Basic bm9ib2R5Og==";
-            received.lock().push(format!("{line} {credentials}").trim().to_owned());
+            received
+                .lock()
+                .push(format!("{line} {credentials}").trim().to_owned());
             if is_refused {
                 return answer(&mut tcp, 407, "").await;
             }
@@ -263,16 +274,28 @@ async fn a_proxy_of_the_environment_or_the_kubeconfig_leads_to_the_seed() {
     let url = format!("http://me:p%40ss@{}", proxy.address);
     for desk in [
         Desk::new(&pki, &seed).with("HTTPS_PROXY", &url),
-        Desk::new(&pki, &seed).with("HTTPS_PROXY", &url).with("NO_PROXY", "api.other.test,10.0.0.0/8"),
-        Desk::new(&pki, &seed).cluster("proxy-url", &*url).with("NO_PROXY", "*"),
+        Desk::new(&pki, &seed)
+            .with("HTTPS_PROXY", &url)
+            .with("NO_PROXY", "api.other.test,10.0.0.0/8"),
+        Desk::new(&pki, &seed)
+            .cluster("proxy-url", &*url)
+            .with("NO_PROXY", "*"),
     ] {
         assert_eq!(status(&desk.connect().await.unwrap()).await, 200);
         let asked = std::mem::take(&mut *proxy.received.lock());
-        assert_eq!(asked, [format!("CONNECT {HOST}:6443 HTTP/1.1 Basic {}", encoded("me:p@ss"))]);
+        assert_eq!(
+            asked,
+            [format!(
+                "CONNECT {HOST}:6443 HTTP/1.1 Basic {}",
+                encoded("me:p@ss")
+            )]
+        );
     }
     assert_eq!(*api.received.lock(), ["Bearer written"; 3]);
     // Without it, the name leads nowhere.
-    let direct = Desk::new(&pki, &seed).with("HTTPS_PROXY", &url).with("NO_PROXY", ".seed.test");
+    let direct = Desk::new(&pki, &seed)
+        .with("HTTPS_PROXY", &url)
+        .with("NO_PROXY", ".seed.test");
     let error = direct.error().await;
     assert!(!error.contains("PROXY"), "{error}");
     assert!(proxy.received.lock().is_empty());
@@ -356,8 +379,14 @@ async fn a_plugin_runs_once_and_again_after_a_refusal() {
         let info: Value = serde_json::from_str(&fs::read_to_string(desk.file("info")).unwrap()).unwrap();
         assert_eq!(info["apiVersion"], "client.authentication.k8s.io/v1");
         assert_eq!(info["spec"]["interactive"], false);
-        assert_eq!(info["spec"]["cluster"]["server"], format!("https://{}", api.address));
-        assert_eq!(info["spec"]["cluster"]["certificate-authority-data"], encoded(&pki.0.pem()));
+        assert_eq!(
+            info["spec"]["cluster"]["server"],
+            format!("https://{}", api.address)
+        );
+        assert_eq!(
+            info["spec"]["cluster"]["certificate-authority-data"],
+            encoded(&pki.0.pem())
+        );
     }
 }
 
@@ -389,19 +418,31 @@ async fn a_plugin_that_gives_nothing_is_named() {
             &["kubectl-no-such-login"][..],
             "the exec plugin kubectl-no-such-login was not found: install it, or put it on the PATH",
         ),
-        (&["/etc/passwd"], "the exec plugin passwd cannot be started: Permission denied"),
+        (
+            &["/etc/passwd"],
+            "the exec plugin passwd cannot be started: Permission denied",
+        ),
         (
             &["/bin/sh", "-c", "echo hunter2; echo log in first >&2; exit 3"],
             "the exec plugin sh failed (exit status: 3); it says why on standard error",
         ),
-        (&["/bin/echo", "hunter2"], "the answer of the exec plugin echo cannot be used: its output is no ExecCredential"),
-        (&["/bin/echo", "{}"], "the answer of the exec plugin echo cannot be used: status is missing"),
+        (
+            &["/bin/echo", "hunter2"],
+            "the answer of the exec plugin echo cannot be used: its output is no ExecCredential",
+        ),
+        (
+            &["/bin/echo", "{}"],
+            "the answer of the exec plugin echo cannot be used: status is missing",
+        ),
         (
             &["/bin/echo", "{\"status\": {\"token\": \"hunter2 hunter2\"}}"],
             "status.token has characters that no HTTP header can carry",
         ),
     ] {
-        let error = Desk::new(&pki, "https://127.0.0.1:1").user(exec(command)).error().await;
+        let error = Desk::new(&pki, "https://127.0.0.1:1")
+            .user(exec(command))
+            .error()
+            .await;
         assert!(error.contains(expected), "{error}");
     }
     let mut user = exec(&["/bin/true"]);
@@ -424,12 +465,16 @@ async fn a_plugin_that_fails_later_is_named_by_the_request() {
     let client = desk.connect().await.unwrap();
     assert_eq!(status(&client).await, 401);
     let error = client.send(get()).await.unwrap_err();
-    assert!(shown(&error).contains("the exec plugin sh failed (exit status: 1)"), "{error}");
+    assert!(
+        shown(&error).contains("the exec plugin sh failed (exit status: 1)"),
+        "{error}"
+    );
 }
 
 fn jwt(name: &str, seconds: i64) -> String {
     use base64::Engine as _;
-    let payload = json!({"sub": name, "exp": (Timestamp::now() + SignedDuration::from_secs(seconds)).as_second()});
+    let payload =
+        json!({"sub": name, "exp": (Timestamp::now() + SignedDuration::from_secs(seconds)).as_second()});
     let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(payload.to_string());
     format!("e30.{payload}.")
 }
@@ -488,9 +533,21 @@ async fn an_id_token_is_refreshed_when_it_has_ended() {
         for _ in 0..2 {
             assert_eq!(status(&client).await, 200);
         }
-        assert_eq!(*api.received.lock(), [format!("Bearer {good}"), format!("Bearer {good}")]);
-        let asked = issuer.received.lock().iter().filter(|line| line.contains("grant_type=refresh_token")).count();
-        assert_eq!(asked, if takes_header { 2 } else { 4 }, "each way once, and each refresh-token");
+        assert_eq!(
+            *api.received.lock(),
+            [format!("Bearer {good}"), format!("Bearer {good}")]
+        );
+        let asked = issuer
+            .received
+            .lock()
+            .iter()
+            .filter(|line| line.contains("grant_type=refresh_token"))
+            .count();
+        assert_eq!(
+            asked,
+            if takes_header { 2 } else { 4 },
+            "each way once, and each refresh-token"
+        );
     }
 }
 
@@ -519,11 +576,23 @@ async fn an_id_token_that_cannot_be_refreshed_says_to_log_in_again() {
     let mut not_trusted = oidc(&pki, &issuer.address, &ended);
     not_trusted["auth-provider"]["config"]["idp-certificate-authority-data"] = foreign.into();
     for (user, expected) in [
-        (user(&issuer.address, |_| {}), "(the issuer refused the refresh-token with 401 Unauthorized); log in again"),
+        (
+            user(&issuer.address, |_| {}),
+            "(the issuer refused the refresh-token with 401 Unauthorized); log in again",
+        ),
         (user("127.0.0.1:1", |_| {}), "Connection refused"),
-        (user(&issuer.address, |config| config["refresh-token"] = "".into()), "(there is no refresh-token); log in again"),
-        (user(&issuer.address, |config| config["id-token"] = "hunter2".into()), "is no JWT; log in again"),
-        (user(&issuer.address, |config| config["client-id"] = Value::Null), "auth-provider oidc lacks client-id"),
+        (
+            user(&issuer.address, |config| config["refresh-token"] = "".into()),
+            "(there is no refresh-token); log in again",
+        ),
+        (
+            user(&issuer.address, |config| config["id-token"] = "hunter2".into()),
+            "is no JWT; log in again",
+        ),
+        (
+            user(&issuer.address, |config| config["client-id"] = Value::Null),
+            "auth-provider oidc lacks client-id",
+        ),
         (not_trusted, "is not signed by the authority"),
         (
             json!({"auth-provider": {"name": "gcp", "config": {"access-token": "hunter2"}}}),
@@ -531,7 +600,10 @@ async fn an_id_token_that_cannot_be_refreshed_says_to_log_in_again() {
         ),
     ] {
         let error = Desk::new(&pki, "https://127.0.0.1:1").user(user).error().await;
-        assert!(error.contains("auth-provider") && error.contains(expected), "{error}");
+        assert!(
+            error.contains("auth-provider") && error.contains(expected),
+            "{error}"
+        );
     }
 }
 
@@ -547,7 +619,11 @@ async fn a_token_file_is_read_again() {
     let client = desk.connect().await.unwrap();
     assert_eq!(status(&client).await, 401);
     fs::write(&file, " new\r\n").unwrap();
-    assert_eq!(status(&client).await, 200, "a refusal does not wait for the next minute");
+    assert_eq!(
+        status(&client).await,
+        200,
+        "a refusal does not wait for the next minute"
+    );
     assert_eq!(*api.received.lock(), ["Bearer old", "Bearer new"]);
 }
 
@@ -560,11 +636,31 @@ async fn a_file_that_is_missing_is_named_with_what_names_it() {
     let path = PathBuf::from("/no/such/option");
     let missing = "cannot be read: No such file or directory";
     let cases: [(Option<&Path>, Variable<'_>, String); 5] = [
-        (Some(&path), &variable, format!("of --kubeconfig cannot be used: /no/such/option: {missing}")),
-        (None, &variable, format!("of KUBECONFIG cannot be used: /no/such/file: {missing}")),
-        (None, &lists, "of KUBECONFIG cannot be used: kubeconfig: none of its files exists".to_owned()),
-        (None, &home, format!("of the home directory cannot be used: /no/such/home/.kube/config: {missing}")),
-        (None, &nothing, "there is no kubeconfig: set --kubeconfig or KUBECONFIG".to_owned()),
+        (
+            Some(&path),
+            &variable,
+            format!("of --kubeconfig cannot be used: /no/such/option: {missing}"),
+        ),
+        (
+            None,
+            &variable,
+            format!("of KUBECONFIG cannot be used: /no/such/file: {missing}"),
+        ),
+        (
+            None,
+            &lists,
+            "of KUBECONFIG cannot be used: kubeconfig: none of its files exists".to_owned(),
+        ),
+        (
+            None,
+            &home,
+            format!("of the home directory cannot be used: /no/such/home/.kube/config: {missing}"),
+        ),
+        (
+            None,
+            &nothing,
+            "there is no kubeconfig: set --kubeconfig or KUBECONFIG".to_owned(),
+        ),
     ];
     for (path, variable, expected) in cases {
         let error = connect_by_file(path, None, "test", variable).await.err().unwrap();
@@ -584,18 +680,38 @@ async fn the_seed_is_trusted_by_the_rules_of_go() {
     };
     let ca = pki.0.pem();
     let block = |text: &str| format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n");
-    for bundle in [ca.clone(), block("MIIB") + &ca, block("hunter2!") + &ca, format!("a comment\n{ca}")] {
-        assert_eq!(status(&desk(&bundle).connect().await.unwrap()).await, 200, "{bundle}");
+    for bundle in [
+        ca.clone(),
+        block("MIIB") + &ca,
+        block("hunter2!") + &ca,
+        format!("a comment\n{ca}"),
+    ] {
+        assert_eq!(
+            status(&desk(&bundle).connect().await.unwrap()).await,
+            200,
+            "{bundle}"
+        );
     }
     let error = desk(&Pki::new().0.pem()).error().await;
-    assert!(error.starts_with("the certificate (subject") || error.contains("is not signed by the authority"), "{error}");
+    assert!(
+        error.starts_with("the certificate (subject") || error.contains("is not signed by the authority"),
+        "{error}"
+    );
     let error = desk(&block("MIIB")).error().await;
     assert!(error.contains("holds no certificate that can be read"), "{error}");
     let named = desk(&ca).cluster("tls-server-name", "other.test");
     let error = named.connect().await.unwrap().send(get()).await.unwrap_err();
-    assert!(shown(&error).contains("does not have the name other.test, only api.seed.test"), "{error}");
-    assert_eq!(watchdog_runtime::failure::Reason::of_transport(&error).as_str(), "server_name");
-    let insecure = desk("").cluster("tls-server-name", "other.test").cluster("insecure-skip-tls-verify", true);
+    assert!(
+        shown(&error).contains("does not have the name other.test, only api.seed.test"),
+        "{error}"
+    );
+    assert_eq!(
+        watchdog_runtime::failure::Reason::of_transport(&error).as_str(),
+        "server_name"
+    );
+    let insecure = desk("")
+        .cluster("tls-server-name", "other.test")
+        .cluster("insecure-skip-tls-verify", true);
     assert_eq!(status(&insecure.connect().await.unwrap()).await, 200);
 }
 
@@ -605,9 +721,13 @@ async fn a_static_certificate_is_shown_and_a_foreign_key_refused() {
     let api = api(&pki, |name| name == "operator-3").await;
     let (chain, key) = pki.issue("operator-3");
     let (_, foreign) = pki.issue("operator-4");
-    let user = |key: &str| json!({"client-certificate-data": encoded(&chain), "client-key-data": encoded(key)});
+    let user =
+        |key: &str| json!({"client-certificate-data": encoded(&chain), "client-key-data": encoded(key)});
     let desk = |user| Desk::new(&pki, &format!("https://{}", api.address)).user(user);
     assert_eq!(status(&desk(user(&key)).connect().await.unwrap()).await, 200);
     let error = desk(user(&foreign)).error().await;
-    assert_eq!(error, "client-key-data is not the private key of client-certificate-data");
+    assert_eq!(
+        error,
+        "client-key-data is not the private key of client-certificate-data"
+    );
 }

@@ -71,9 +71,17 @@ impl SeedEndpoint {
             }
             Some("https") => {
                 let to_proxy = https(tcp, tls.clone(), None)?;
-                over(tunnel(proxy, to_proxy)?.map_err(move |error| failed(error.into())), &config, tls)
+                over(
+                    tunnel(proxy, to_proxy)?.map_err(move |error| failed(error.into())),
+                    &config,
+                    tls,
+                )
             }
-            _ => over(tunnel(proxy, tcp)?.map_err(move |error| failed(error.into())), &config, tls),
+            _ => over(
+                tunnel(proxy, tcp)?.map_err(move |error| failed(error.into())),
+                &config,
+                tls,
+            ),
         }
     }
 }
@@ -106,8 +114,7 @@ where
     C::Future: Send + 'static,
     C::Error: Into<Box<dyn Error + Send + Sync>> + Send + Sync + Error + 'static,
 {
-    let mut connector =
-        TimeoutConnector::new(https(connector, tls, config.tls_server_name.as_deref())?);
+    let mut connector = TimeoutConnector::new(https(connector, tls, config.tls_server_name.as_deref())?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
@@ -134,7 +141,9 @@ impl fmt::Display for ProxyFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source, .. } = self;
         match *source {
-            "proxy-url" => f.write_str("no connection through the proxy of proxy-url; correct it in the kubeconfig"),
+            "proxy-url" => {
+                f.write_str("no connection through the proxy of proxy-url; correct it in the kubeconfig")
+            }
             _ => write!(
                 f,
                 "no connection through the proxy of {source}; correct it, or add the seed's host to NO_PROXY"

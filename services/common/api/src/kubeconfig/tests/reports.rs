@@ -92,8 +92,14 @@ fn what_kubectl_takes_is_taken() {
         base.replace("kind: Config", "kind:\tConfig"),
         base.replace("kind: Config\n", ""),
         format!("{base}kind: Config\n"),
-        base.replace("server: \"https://api.test\"", "server: \"https://old.test\", server: \"HTTPS://api.test\""),
-        base.replace("clusters:\n", "clusters:\n- {name: z, cluster: {server: a, server: b}}\n- null\n"),
+        base.replace(
+            "server: \"https://api.test\"",
+            "server: \"https://old.test\", server: \"HTTPS://api.test\"",
+        ),
+        base.replace(
+            "clusters:\n",
+            "clusters:\n- {name: z, cluster: {server: a, server: b}}\n- null\n",
+        ),
         base.replace("CA-DATA", &format!("\"{}\"", folded.join("\\n"))),
         pem(&|pem| format!("a comment\n{pem}an end\n")),
         pem(&|pem| pem.replace('\n', "\r\n")),

@@ -55,11 +55,22 @@ users: [{name: u, user: {client-certificate: /pki/tls.crt, client-key: ../tls.ke
 fn files_beside_it_are_read() {
     let read = Files::new().read(&["/home/me/config"], None).unwrap();
     assert_eq!(read.authorities, Some(vec![PKI.der.clone()]));
-    assert_eq!(read.cluster.certificate_authority_data.unwrap(), encoded(&PKI.cert), "for exec plugins");
+    assert_eq!(
+        read.cluster.certificate_authority_data.unwrap(),
+        encoded(&PKI.cert),
+        "for exec plugins"
+    );
     let certificate = read.client_certificate.unwrap();
     assert_eq!(certificate.chain, [PKI.der.clone()]);
-    assert_eq!(certificate.key, PrivateKeyDer::from_pem_slice(PKI.key.as_bytes()).unwrap());
-    assert_eq!(read.user.token_file.as_deref(), Some("/home/me/token"), "it is read again");
+    assert_eq!(
+        certificate.key,
+        PrivateKeyDer::from_pem_slice(PKI.key.as_bytes()).unwrap()
+    );
+    assert_eq!(
+        read.user.token_file.as_deref(),
+        Some("/home/me/token"),
+        "it is read again"
+    );
     assert!(read.user.token.is_none());
     let plain = Files::new().read(&["/home/me/config"], Some("plain")).unwrap();
     assert_eq!(plain.server, "http://127.0.0.1:8001/");
@@ -137,7 +148,10 @@ fn what_cannot_be_used_is_named_with_its_file_and_field() {
 fn several_files_are_merged_and_the_first_counts() {
     let first = "current-context: b\nusers: [{name: u, user: {token: hunter2-hunter2}}]\n";
     let files = Files::new().with("/first", first);
-    let user = files.read(&["/first", "/none", "/home/me/config"], None).unwrap().user;
+    let user = files
+        .read(&["/first", "/none", "/home/me/config"], None)
+        .unwrap()
+        .user;
     assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
     assert_eq!(user.token_file, None);
 }
