@@ -1,5 +1,5 @@
-//! Clients for the seed: from which file, through which proxy, with which credentials, and whom they trust. As client-go
-//! and controller-runtime have it; the TLS is that of `watchdog_certificates`, by Go's rules.
+//! Clients for the seed: from which file, through which proxy, with which credentials, and whom they trust. All of it
+//! is as client-go and controller-runtime have it; the TLS is that of `watchdog_certificates`, by Go's rules.
 
 mod exec_plugin;
 mod oidc;
@@ -31,7 +31,7 @@ pub use trust::{host_authorities, readable_authorities};
 /// A connection on which a request waits and nothing arrives for this time counts as dead.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
-/// What asks for a kubeconfig, for error messages.
+/// The option and the variable that name a kubeconfig.
 const OPTION: &str = "--kubeconfig";
 const VARIABLE: &str = "KUBECONFIG";
 
@@ -42,13 +42,25 @@ const VARIABLE: &str = "KUBECONFIG";
 /// # Errors
 /// When none of them is there or the one that is cannot be used.
 pub async fn connect(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result<kube::Client> {
-    let variable = |name: &str| std::env::var(name).ok();
+    connect_in(kubeconfig, user_agent, &|name| std::env::var(name).ok()).await
+}
+
+async fn connect_in(
+    kubeconfig: Option<&Path>,
+    user_agent: &str,
+    variable: Variable<'_>,
+) -> anyhow::Result<kube::Client> {
     let is_set = |name| variable(name).is_some_and(|value| !value.is_empty());
     let is_named = kubeconfig.is_some() || is_set(VARIABLE);
-    if !is_named && is_set("KUBERNETES_SERVICE_HOST") {
-        return in_cluster(user_agent, &variable).await;
+    if is_named || !is_set("KUBERNETES_SERVICE_HOST") {
+        return connect_by_file(kubeconfig, None, user_agent, variable).await;
     }
-    connect_by_file(kubeconfig, None, user_agent, &variable).await
+    match in_cluster(user_agent, variable).await {
+        Err(_) if files(None, variable).1.iter().any(|file| file.exists()) => {
+            connect_by_file(None, None, user_agent, variable).await
+        }
+        result => result,
+    }
 }
 
 /// A client for the seed of a context, or of the current one: from `kubeconfig`, else the files named by KUBECONFIG,

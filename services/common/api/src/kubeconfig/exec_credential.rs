@@ -1,4 +1,4 @@
-//! What an exec plugin answers: an ExecCredential of client.authentication.k8s.io, in JSON or YAML.
+//! The answer of an exec plugin, an ExecCredential of client.authentication.k8s.io, in JSON or YAML.
 
 use super::{ClientCertificate, Result, field, refuse};
 use crate::yaml;
@@ -19,12 +19,12 @@ pub struct PluginCredentials {
 
 #[derive(Deserialize)]
 struct ExecCredential {
-    status: Option<Status>,
+    status: Option<PluginStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct PluginStatus {
     expiration_timestamp: Option<String>,
     token: Option<String>,
     client_certificate_data: Option<String>,
@@ -77,7 +77,7 @@ mod tests {
     use serde_json::json;
 
     fn of(status: serde_json::Value) -> Result<PluginCredentials> {
-        let answer = json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
+        let answer = json!({"kind": "ExecCredential", "status": status});
         credentials_of_plugin(answer.to_string().as_bytes())
     }
 

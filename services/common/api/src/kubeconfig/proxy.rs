@@ -20,7 +20,7 @@ pub struct Proxy {
     pub address: Uri,
     /// The name and the password for it.
     pub user: Option<(String, SecretString)>,
-    /// What asks for it: `proxy-url`, or the name of a variable.
+    /// Where it is named: `proxy-url`, or a variable.
     pub source: &'static str,
 }
 

@@ -64,7 +64,7 @@ struct TokenAnswer {
 }
 
 #[derive(Deserialize)]
-struct Claims {
+struct IdTokenClaims {
     exp: f64,
 }
 
@@ -271,7 +271,7 @@ fn credentials(token: SecretString, ends: Timestamp) -> anyhow::Result<PluginCre
 fn end_of(token: &SecretString) -> Option<Timestamp> {
     let payload = token.expose_secret().split('.').nth(1)?;
     let payload = URL_SAFE_NO_PAD.decode(payload.trim_end_matches('=')).ok()?;
-    let Claims { exp } = serde_json::from_slice(&payload).ok()?;
+    let IdTokenClaims { exp } = serde_json::from_slice(&payload).ok()?;
     let since = SignedDuration::try_from_secs_f64(exp).ok()?;
     Timestamp::from_duration(since).ok()
 }

@@ -38,8 +38,8 @@ pub(super) enum CredentialSource {
     },
 }
 
-/// A client with what makes it again.
-struct Renewal {
+/// The parts from which a client is made again.
+struct RenewedClient {
     endpoint: SeedEndpoint,
     source: CredentialSource,
 }
@@ -61,7 +61,7 @@ pub(super) async fn client(endpoint: SeedEndpoint, source: CredentialSource) -> 
         return endpoint.client(None, certificate.as_ref());
     }
     let namespace = endpoint.config.default_namespace.clone();
-    let renewal = Arc::new(Renewal { endpoint, source });
+    let renewal = Arc::new(RenewedClient { endpoint, source });
     let first = {
         let renewal = renewal.clone();
         spawn_blocking(move || renewal.first()).await??
@@ -82,7 +82,7 @@ pub(super) async fn client(endpoint: SeedEndpoint, source: CredentialSource) -> 
     Ok(kube::Client::new(service, namespace))
 }
 
-impl Renewal {
+impl RenewedClient {
     fn first(&self) -> anyhow::Result<CurrentClient> {
         let fetched = self.fetch()?;
         Ok(CurrentClient {
@@ -169,15 +169,13 @@ impl Renewal {
     /// When to fetch credentials again.
     fn renew_at(&self, ends: Option<Timestamp>) -> Timestamp {
         let now = Timestamp::now();
-        let at = match (&self.source, ends) {
-            (CredentialSource::TokenFile { .. }, _) => now.saturating_add(TOKEN_FILE_AGE),
-            (_, None) => return Timestamp::MAX,
-            (_, Some(ends)) => {
-                let half = ends.duration_since(now) / 2;
-                ends.saturating_sub(half.min(MARGIN))
+        match (&self.source, ends) {
+            (CredentialSource::TokenFile { .. }, _) => {
+                now.saturating_add(TOKEN_FILE_AGE).unwrap_or(Timestamp::MAX)
             }
-        };
-        at.unwrap_or(Timestamp::MAX)
+            (_, None) => Timestamp::MAX,
+            (_, Some(ends)) => before(ends, now),
+        }
     }
 
     fn client(&self, fetched: &PluginCredentials) -> anyhow::Result<kube::Client> {
@@ -197,4 +195,30 @@ impl Renewal {
 fn read_token(path: &Path) -> anyhow::Result<SecretString> {
     let content = std::fs::read(path).context("tokenFile of the kubeconfig cannot be read")?;
     token_of_file(&content, "tokenFile").map_err(|error| anyhow!("{} {}", error.field, error.reason))
+}
+
+/// The moment at which credentials that end then are fetched again.
+fn before(ends: Timestamp, now: Timestamp) -> Timestamp {
+    let half = ends.duration_since(now) / 2;
+    ends.saturating_sub(half.min(MARGIN)).unwrap_or(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_fetched_again_before_they_end() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        for (life, expected) in [(900, 840), (120, 60), (60, 30), (2, 1), (0, 0)] {
+            let at = before(now + SignedDuration::from_secs(life), now);
+            assert_eq!(
+                at.duration_since(now),
+                SignedDuration::from_secs(expected),
+                "{life}"
+            );
+        }
+        let past = before(now - SignedDuration::from_secs(600), now);
+        assert!(past <= now, "they have ended");
+    }
 }

@@ -26,7 +26,7 @@ use super::*;
 /// A name that no resolver knows: only a proxy leads there.
 const HOST: &str = "api.seed.test";
 
-/// What a server has received: the first line and the header or body that matters.
+/// The requests that a server has received: the first line and the header or body that matters.
 type Received = Arc<Mutex<Vec<String>>>;
 
 struct Pki(CertifiedIssuer<'static, KeyPair>);
@@ -158,21 +158,58 @@ async fn api(pki: &Pki, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) 
 
 /// A CONNECT proxy that leads everybody to one address, whatever name was asked for.
 async fn proxy(target: String) -> Served {
+    serve(move |tcp, received| lead(tcp, target.clone(), received)).await
+}
+
+/// The same, to which clients speak TLS.
+async fn tls_proxy(pki: &Pki, target: String) -> Served {
+    let acceptor = pki.acceptor("proxy.test");
+    serve(move |tcp, received| {
+        let (acceptor, target) = (acceptor.clone(), target.clone());
+        async move {
+            if let Ok(tls) = acceptor.accept(tcp).await {
+                lead(tls, target, received).await;
+            }
+        }
+    })
+    .await
+}
+
+async fn lead(mut stream: impl AsyncRead + AsyncWrite + Unpin, target: String, received: Received) {
+    let Some((line, headers, _)) = request(&mut stream).await else {
+        return;
+    };
+    let credentials = headers.get("proxy-authorization").cloned().unwrap_or_default();
+    let is_refused = credentials == format!("Basic {}", encoded("nobody:"));
+    received
+        .lock()
+        .push(format!("{line} {credentials}").trim().to_owned());
+    if is_refused {
+        return answer(&mut stream, 407, "").await;
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    let mut upstream = TcpStream::connect(target).await.unwrap();
+    let _ = tokio::io::copy_bidirectional(&mut stream, &mut upstream).await;
+}
+
+/// A SOCKS5 proxy without credentials that leads everybody to one address.
+async fn socks_proxy(target: String) -> Served {
     serve(move |mut tcp, received| {
         let target = target.clone();
         async move {
-            let Some((line, headers, _)) = request(&mut tcp).await else {
-                return;
-            };
-            let credentials = headers.get("proxy-authorization").cloned().unwrap_or_default();
-            let is_refused = credentials == "Basic bm9ib2R5Og==";
+            let mut greeting = [0; 3];
+            tcp.read_exact(&mut greeting).await.unwrap();
+            tcp.write_all(&[5, 0]).await.unwrap();
+            let mut head = [0; 5];
+            tcp.read_exact(&mut head).await.unwrap();
+            let mut host = vec![0; usize::from(head[4]) + 2];
+            tcp.read_exact(&mut host).await.unwrap();
+            let port = host.split_off(usize::from(head[4]));
+            let port = u16::from_be_bytes([port[0], port[1]]);
             received
                 .lock()
-                .push(format!("{line} {credentials}").trim().to_owned());
-            if is_refused {
-                return answer(&mut tcp, 407, "").await;
-            }
-            tcp.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                .push(format!("{}:{port}", String::from_utf8(host).unwrap()));
+            tcp.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.unwrap();
             let mut upstream = TcpStream::connect(target).await.unwrap();
             let _ = tokio::io::copy_bidirectional(&mut tcp, &mut upstream).await;
         }
@@ -243,7 +280,7 @@ impl Desk {
     }
 }
 
-/// What an operator sees of an error of kube.
+/// The text that an operator sees of an error of kube.
 struct RequestText<'e>(&'e kube::Error);
 
 impl std::fmt::Display for RequestText<'_> {
@@ -306,6 +343,33 @@ async fn a_proxy_of_the_environment_or_the_kubeconfig_leads_to_the_seed() {
 }
 
 #[tokio::test]
+async fn proxies_of_every_kind_lead_to_the_seed() {
+    let pki = Pki::new();
+    let api = api(&pki, |_| true).await;
+    let seed = format!("https://{HOST}");
+    let (tls, socks) = (
+        tls_proxy(&pki, api.address.clone()).await,
+        socks_proxy(api.address.clone()).await,
+    );
+    for (url, proxy, asked) in [
+        (
+            format!("https://{}", tls.address),
+            &tls,
+            format!("CONNECT {HOST}:443 HTTP/1.1"),
+        ),
+        (
+            format!("socks5://{}", socks.address),
+            &socks,
+            format!("{HOST}:443"),
+        ),
+    ] {
+        let desk = Desk::new(&pki, &seed).with("HTTPS_PROXY", url);
+        assert_eq!(status(&desk.connect().await.unwrap()).await, 200);
+        assert_eq!(*proxy.received.lock(), [asked]);
+    }
+}
+
+#[tokio::test]
 async fn a_proxy_that_does_not_lead_there_is_named() {
     let pki = Pki::new();
     let seed = format!("https://{HOST}:6443");
@@ -331,7 +395,7 @@ async fn a_proxy_that_does_not_lead_there_is_named() {
 /// A plugin that prints the n-th of these answers when it runs for the n-th time, and the last one from then on.
 fn plugin(desk: &Desk, answers: &[Value]) -> Value {
     for (index, status) in answers.iter().enumerate() {
-        let answer = json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
+        let answer = json!({"kind": "ExecCredential", "status": status});
         fs::write(desk.file(&format!("answer-{}", index + 1)), answer.to_string()).unwrap();
     }
     let folder = desk.scratch.path().display();
@@ -666,6 +730,47 @@ async fn a_file_that_is_missing_is_named_with_what_names_it() {
         let error = connect_by_file(path, None, "test", variable).await.err().unwrap();
         assert!(error.to_string().contains(&expected), "{error}");
     }
+}
+
+/// A Pod has a service account. A file that is named counts more, and the one in the home directory only without it.
+#[tokio::test]
+async fn a_kubeconfig_that_is_named_is_before_the_service_account() {
+    let pki = Pki::new();
+    let api = api(&pki, |_| true).await;
+    let desk = Desk::new(&pki, &format!("https://{}", api.address));
+    desk.connect().await.unwrap();
+    let file = desk.file("kubeconfig");
+    let home = desk.file("home");
+    fs::create_dir_all(home.join(".kube")).unwrap();
+    let environment = |with: &[(&str, &Path)]| {
+        let mut of_pod = BTreeMap::from([("KUBERNETES_SERVICE_HOST".to_owned(), "127.0.0.1".to_owned())]);
+        of_pod.extend(
+            with.iter()
+                .map(|(name, path)| ((*name).to_owned(), path.to_str().unwrap().to_owned())),
+        );
+        move |name: &str| of_pod.get(name).cloned()
+    };
+    let named = environment(&[("KUBECONFIG", &file)]);
+    assert_eq!(
+        status(&connect_in(None, "test", &named).await.unwrap()).await,
+        200
+    );
+    let nothing = environment(&[("HOME", &home)]);
+    assert_eq!(
+        status(&connect_in(Some(&file), "test", &nothing).await.unwrap()).await,
+        200
+    );
+    // This process has no service account.
+    let error = connect_in(None, "test", &nothing).await.err().unwrap();
+    assert!(
+        format!("{error:#}").starts_with("cannot use the service account of the Pod"),
+        "{error:#}"
+    );
+    fs::copy(&file, home.join(".kube/config")).unwrap();
+    assert_eq!(
+        status(&connect_in(None, "test", &nothing).await.unwrap()).await,
+        200
+    );
 }
 
 /// Certificates of the seed are judged by Go's rules, as those of shoots: its own certificate as authority, a bundle

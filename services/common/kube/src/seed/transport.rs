@@ -31,7 +31,7 @@ use super::shown;
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
 
-/// What all clients of one seed have in common.
+/// The parts that all clients of one seed have in common.
 pub(super) struct SeedEndpoint {
     /// With the credentials that are no certificate.
     pub(super) config: Config,
