@@ -11,7 +11,7 @@ use secrecy::SecretString;
 use super::{Result, field, refuse};
 
 /// The value of a variable of the environment.
-pub type Variable<'r> = &'r dyn Fn(&str) -> Option<String>;
+pub type Variable<'r> = &'r (dyn Fn(&str) -> Option<String> + Sync);
 
 /// A proxy, through which connections are tunneled.
 #[derive(Debug)]
