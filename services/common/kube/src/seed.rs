@@ -159,7 +159,9 @@ fn of_access(
             instead: user.token.take(),
             client_certificate,
         },
-        (None, Some(exec), _) if !is_static => CredentialSource::Plugin(ExecPlugin::new(exec, &cluster)?),
+        (None, Some(exec), _) if !is_static => {
+            CredentialSource::Plugin(Box::new(ExecPlugin::new(exec, &cluster)?))
+        }
         (None, None, Some(provider)) if !is_static => match &*provider.name {
             "oidc" => CredentialSource::Oidc {
                 provider: OidcProvider::new(&provider.config, variable)?,

@@ -90,7 +90,10 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
         let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
         let read = of(json!({"token": null, "clientCertificateData": chain, "clientKeyData": key})).unwrap();
-        assert_eq!(read.client_certificate.unwrap().chain, [made.cert.der().clone()]);
+        assert_eq!(
+            read.client_certificate.unwrap().chain,
+            std::slice::from_ref(made.cert.der())
+        );
         assert!(read.token.is_none() && read.ends.is_none());
         assert!(
             credentials_of_plugin(b"kind: ExecCredential\nstatus:\n  token: x\n").is_ok(),

@@ -31,7 +31,7 @@ pub(super) enum CredentialSource {
         instead: Option<SecretString>,
         client_certificate: Option<ClientCertificate>,
     },
-    Plugin(ExecPlugin),
+    Plugin(Box<ExecPlugin>),
     Oidc {
         provider: OidcProvider,
         client_certificate: Option<ClientCertificate>,

@@ -61,7 +61,7 @@ fn files_beside_it_are_read() {
         "for exec plugins"
     );
     let certificate = read.client_certificate.unwrap();
-    assert_eq!(certificate.chain, [PKI.der.clone()]);
+    assert_eq!(certificate.chain, std::slice::from_ref(&PKI.der));
     assert_eq!(
         certificate.key,
         PrivateKeyDer::from_pem_slice(PKI.key.as_bytes()).unwrap()
