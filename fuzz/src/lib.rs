@@ -58,15 +58,8 @@ fn kubeconfig(data: &[u8]) {
     });
     // Every file that it names has the same content.
     let seed = kubeconfig::of_seed(&["seed".into()], None, &|_| Ok(data.to_vec())).map(|read| {
-        let cluster = read.clusters.iter().find_map(|named| named.cluster.as_ref());
-        let server = cluster.and_then(|cluster| cluster.server.as_ref());
-        let server: http::Uri = server.expect("a server").parse().expect("an address");
-        assert!(server.scheme().is_some() && server.authority().is_some());
-        for token in read
-            .auth_infos
-            .iter()
-            .filter_map(|named| named.auth_info.as_ref()?.token.as_ref())
-        {
+        assert!(read.server.scheme().is_some() && read.server.authority().is_some());
+        if let Some(token) = &read.user.token {
             let token = token.expose_secret();
             assert!(!token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()));
         }

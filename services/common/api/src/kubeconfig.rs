@@ -5,11 +5,15 @@
 //! do all of that ([`of_seed`]). No error and no `Debug` shows a credential, nor any other value of a file.
 
 mod document;
+mod exec_credential;
 mod field;
+mod proxy;
 mod seed;
 mod shoot;
 
-pub use seed::{ReadFile, default_files, failure_of_credentials, of_seed};
+pub use exec_credential::{PluginCredentials, credentials_of_plugin};
+pub use proxy::{Proxy, Variable, proxy_of};
+pub use seed::{ReadFile, SeedAccess, default_files, of_seed, token_of_file};
 pub use shoot::parse;
 
 use http::Uri;

@@ -3,8 +3,10 @@
 //! critical, any extended key usage) and ask more of an authority (its own dates, usages and length of path).
 
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
 
+use rustls::{CertificateError, OtherError};
 use rustls_pki_types::{
     CertificateDer, ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime,
 };
@@ -44,6 +46,7 @@ pub struct Refusal {
     certificate: String,
     reason: String,
     remedy: String,
+    is_about_name: bool,
 }
 
 impl fmt::Display for Refusal {
@@ -52,12 +55,35 @@ impl fmt::Display for Refusal {
             certificate,
             reason,
             remedy,
+            ..
         } = self;
         write!(f, "{certificate} {reason}. {remedy}")
     }
 }
 
 impl std::error::Error for Refusal {}
+
+impl Refusal {
+    /// The refusal that an error of a TLS connection is about, if it is: this error itself, not one of its sources.
+    #[must_use]
+    pub fn within<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Self> {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Self::within(error.get_ref()?);
+        }
+        match error.downcast_ref::<rustls::Error>()? {
+            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(refusal))) => {
+                refusal.downcast_ref()
+            }
+            _ => None,
+        }
+    }
+
+    /// True if the certificate is good, and for another name.
+    #[must_use]
+    pub const fn is_about_name(&self) -> bool {
+        self.is_about_name
+    }
+}
 
 /// The certificates that a client trusts.
 #[derive(Debug, Default)]
@@ -107,6 +133,7 @@ impl TrustStore {
             .collect::<Result<Vec<_>, _>>()?;
         leaf.check_itself(SERVER, now)?;
         leaf.check_name(name)?;
+        leaf.check_key()?;
         if self.0.iter().any(|trusted| *trusted.der == *server) {
             return leaf.check_usage(SERVER);
         }
@@ -252,6 +279,14 @@ impl<'a> Certificate<'a> {
             certificate: format!("{role} (subject {subject}, issuer {issuer}, valid until {end})"),
             reason: reason.into(),
             remedy: remedy.into(),
+            is_about_name: false,
+        }
+    }
+
+    fn refuse_name(&self, reason: String, remedy: String) -> Refusal {
+        Refusal {
+            is_about_name: true,
+            ..self.refuse(SERVER, reason, remedy)
         }
     }
 
@@ -286,6 +321,18 @@ impl<'a> Certificate<'a> {
             "is not for servers: its extended key usages lack serverAuth",
             remedy,
         ))
+    }
+
+    /// Checks that the key is one with which a handshake can be signed. That of an authority is checked with its
+    /// signatures.
+    fn check_key(&self) -> Result<(), Refusal> {
+        match self.parsed.public_key().parsed() {
+            Ok(PublicKey::RSA(rsa)) if rsa.key_size() < FEWEST_RSA_BITS => {
+                let reason = format!("has an RSA key of fewer than {FEWEST_RSA_BITS} bits");
+                Err(self.refuse(SERVER, reason, "Issue it again with a longer key"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_name(&self, expected: &ServerName<'_>) -> Result<(), Refusal> {
@@ -328,7 +375,7 @@ impl<'a> Certificate<'a> {
             };
             let reason =
                 format!("does not have the name {expected}: it has no subject alternative name, {has}");
-            return Err(self.refuse(SERVER, reason, capitalized(&again)));
+            return Err(self.refuse_name(reason, capitalized(&again)));
         }
         let more = if self.names.len() > names.len() {
             ", …"
@@ -340,7 +387,7 @@ impl<'a> Certificate<'a> {
             names.join(", ")
         );
         let remedy = format!("Set tls-server-name in the kubeconfig to a name that it has, or {again}");
-        Err(self.refuse(SERVER, reason, remedy))
+        Err(self.refuse_name(reason, remedy))
     }
 
     /// Checks the signature on this certificate with the key of another one.
@@ -590,6 +637,7 @@ fn unreadable(role: &str, why: &str) -> Refusal {
         certificate: role.to_owned(),
         reason: format!("cannot be read: it {why}"),
         remedy: "Issue it again".to_owned(),
+        is_about_name: false,
     }
 }
 

@@ -9,5 +9,5 @@ mod validity;
 
 pub use authority::{Authorities, Issued};
 pub use chain::{Refusal, TrustStore};
-pub use server::{ClientTlsError, client_config};
+pub use server::{ClientTlsError, ServerTrust, client_config};
 pub use validity::ValidityPeriod;

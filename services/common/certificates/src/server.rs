@@ -1,5 +1,6 @@
 //! The TLS of a client towards servers that other clients, written in Go, also reach.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -33,17 +34,40 @@ pub enum ClientTlsError {
     Other(Error),
 }
 
-/// The configuration of a client that trusts these certificates, by the rules of Go's crypto/x509.
+/// The servers that a client trusts.
+#[derive(Clone)]
+pub enum ServerTrust {
+    /// Those with a certificate of these authorities.
+    Authorities(Arc<TrustStore>),
+    /// As [`Authorities`](Self::Authorities), which are asked for in every handshake.
+    Current(Arc<dyn Fn() -> Arc<TrustStore> + Send + Sync>),
+    /// Every server.
+    Everybody,
+}
+
+impl From<Arc<TrustStore>> for ServerTrust {
+    fn from(trusted: Arc<TrustStore>) -> Self {
+        Self::Authorities(trusted)
+    }
+}
+
+impl fmt::Debug for ServerTrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerTrust")
+    }
+}
+
+/// The configuration of a client that trusts these servers, by the rules of Go's crypto/x509.
 ///
 /// # Errors
 /// When the client's certificate or key cannot be used; never shows what is in them.
 pub fn client_config(
     provider: Arc<CryptoProvider>,
-    trusted: Arc<TrustStore>,
+    trusted: impl Into<ServerTrust>,
     client: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
 ) -> Result<ClientConfig, ClientTlsError> {
     let verifier = ServerVerifier {
-        trusted,
+        trusted: trusted.into(),
         algorithms: provider.signature_verification_algorithms,
     };
     let client = client
@@ -85,7 +109,7 @@ fn certified_key(
 /// Judges servers by [`TrustStore`].
 #[derive(Debug)]
 struct ServerVerifier {
-    trusted: Arc<TrustStore>,
+    trusted: ServerTrust,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -99,7 +123,16 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let refused = |refusal: Refusal| CertificateError::Other(OtherError(Arc::new(refusal)));
-        self.trusted
+        let current;
+        let trusted = match &self.trusted {
+            ServerTrust::Authorities(trusted) => trusted,
+            ServerTrust::Current(ask) => {
+                current = ask();
+                &current
+            }
+            ServerTrust::Everybody => return Ok(ServerCertVerified::assertion()),
+        };
+        trusted
             .judge(server, others, name, now, self.algorithms.all)
             .map_err(refused)?;
         Ok(ServerCertVerified::assertion())

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
+use watchdog_certificates::Refusal;
+
 /// Longest text of a failure in characters. /readyz is read on a terminal.
 const LONGEST_TEXT: usize = 500;
 
@@ -152,6 +154,9 @@ fn known(error: &(dyn Error + 'static)) -> Option<Reason> {
             ) => Some(Reason::Connection),
             _ => None,
         };
+    }
+    if Refusal::within(error).is_some_and(Refusal::is_about_name) {
+        return Some(Reason::ServerName);
     }
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         use rustls::CertificateError::{NotValidForName, NotValidForNameContext};

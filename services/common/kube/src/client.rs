@@ -1,31 +1,20 @@
-//! Clients for the seed, and deadlines on their requests.
+//! Requests to a Kubernetes API: their deadlines, and why they fail.
 
-use std::error::Error;
 use std::future::Future;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use http::HeaderMap;
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, StatusCode};
-use jiff::{SignedDuration, Timestamp};
-use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
-use tokio::sync::Mutex;
-use watchdog_api::kubeconfig;
-use watchdog_runtime::failure::{Failure, Reason, chain};
+use watchdog_runtime::failure::{Failure, Reason};
 
 /// The longest time for one request to the seed. Above the 5 s in which a healthy API server answers anything that this
 /// project asks for, below the steps that wait for it.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 
-/// API servers end a watch after this time, and it is opened again where it was. So a watch that is silent for
-/// [`SILENCE_LIMIT`] has lost its connection.
+/// API servers end a watch after this time, and it is opened again where it was. So a watch that is silent for 30 s has
+/// lost its connection.
 pub const WATCH_SECONDS: u32 = 20;
-
-/// A connection on which a request waits and nothing arrives for this time counts as dead.
-const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a server asks to wait: by its header, which API servers send, else by the Status that it answers. Zero, and
 /// the notation as a date, which no API server uses, count as nothing.
@@ -49,7 +38,7 @@ pub enum RequestError {
     #[error("{} ({} {})", .0.message, .0.code, .0.reason)]
     Refused(Box<Status>),
     /// It did not arrive or its answer did not. A write may have been applied all the same.
-    #[error("{}", shown(&**.0))]
+    #[error("{}", crate::seed::shown(&**.0))]
     Failed(Box<kube::Error>),
 }
 
@@ -155,105 +144,12 @@ pub async fn request_within<T>(
     }
 }
 
-/// The text of an error of kube, which shows nothing of what an exec plugin has answered.
-pub(crate) fn shown(error: &(dyn Error + 'static)) -> String {
-    kubeconfig::failure_of_credentials(error).unwrap_or_else(|| chain(error))
-}
-
-/// A client for the seed: from `kubeconfig`, else the file named by KUBECONFIG, else the Pod's service account, else
-/// the file in the home directory, as every program with controller-runtime has it. Requests are not retried behind the
-/// caller's back: every part has its own schedule.
-///
-/// # Errors
-/// When none of the three is there or the one that is cannot be used.
-pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result<kube::Client> {
-    let is_set = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
-    let is_named = kubeconfig.is_some() || is_set("KUBECONFIG");
-    let mut config = if !is_named && is_set("KUBERNETES_SERVICE_HOST") {
-        Config::incluster().context("cannot use the service account of the Pod")?
-    } else {
-        config_of(kubeconfig)
-            .await
-            .context("no usable kubeconfig: set --kubeconfig or KUBECONFIG")?
-    };
-    config.default_retry = false;
-    // Counted from the last write, so that an idle connection of the pool does not spend it.
-    config.read_timeout = Some(SILENCE_LIMIT);
-    config.reset_reader_on_write = true;
-    config
-        .headers
-        .push((http::header::USER_AGENT, http::HeaderValue::from_str(user_agent)?));
-    // kube runs an exec plugin here, waits for it, and panics if its token is none for a header.
-    let build = move || kube::Client::try_from(config.clone());
-    let client = tokio::task::spawn_blocking({
-        let build = build.clone();
-        move || build()
-    });
-    let client = client
-        .await
-        .context("the token of the exec plugin cannot be used")?;
-    let client = client.map_err(|error| anyhow!("cannot build a client for the seed: {}", shown(&error)))?;
-    // kube itself runs a plugin again for a token.
-    Ok(match client.valid_until() {
-        Some(_) => renewed(client, build),
-        None => client,
-    })
-}
-
-/// A client that is replaced by a new one a minute before its credentials end, and after a 401. One replacement at a
-/// time: a plugin that hangs is not started again, and requests wait for it as long as their deadlines allow.
-fn renewed(
-    first: kube::Client,
-    build: impl Fn() -> kube::Result<kube::Client> + Clone + Send + 'static,
-) -> kube::Client {
-    const MARGIN: SignedDuration = SignedDuration::from_mins(1);
-    let namespace = first.default_namespace().to_owned();
-    // With whether it was refused.
-    let current = Arc::new(Mutex::new((first, false)));
-    let service = tower::service_fn(move |request| {
-        let (current, build) = (current.clone(), build.clone());
-        async move {
-            let mut held = current.clone().lock_owned().await;
-            let is_due = |end: &Timestamp| *end <= Timestamp::now() + MARGIN;
-            if held.1 || held.0.valid_until().as_ref().is_some_and(is_due) {
-                let replacing = tokio::task::spawn_blocking(move || {
-                    held.1 = false;
-                    held.0 = build()?;
-                    Ok::<_, kube::Error>(held)
-                });
-                held = replacing
-                    .await
-                    .map_err(|error| kube::Error::Service(error.into()))??;
-            }
-            let client = held.0.clone();
-            drop(held);
-            let response = client.send(request).await?;
-            if response.status() == StatusCode::UNAUTHORIZED {
-                current.lock().await.1 = true;
-            }
-            Ok::<_, kube::Error>(response)
-        }
-    });
-    kube::Client::new(service, namespace)
-}
-
-async fn config_of(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
-    let variable = std::env::var_os;
-    let files = match kubeconfig {
-        Some(path) => vec![path.to_owned()],
-        None => kubeconfig::default_files(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref()),
-    };
-    let file = kubeconfig::of_seed(&files, None, &|path| std::fs::read(path))?;
-    Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use k8s_openapi::api::core::v1::Secret;
     use kube::Api;
     use kube::api::ListParams;
+    use kube::config::Config;
     use kube::core::response::StatusDetails;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -339,105 +235,6 @@ mod tests {
         assert!(log.contains("kube_client"), "{log}");
         assert!(!log.contains("classified"), "{log}");
         assert!(!error.to_string().contains("classified"), "{error}");
-    }
-
-    /// Each of these once ended the process, or showed a token.
-    #[tokio::test]
-    async fn a_kubeconfig_is_used_or_refused_and_never_shown() {
-        let file = |user: &str, server: &str| {
-            format!(
-                "contexts: [{{name: a, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {user}}}]\n\
-                 clusters: [{{name: c, cluster: {{server: \"{server}\"}}}}]\n"
-            )
-        };
-        let plugin = |script: &str| {
-            let exec =
-                serde_json::json!({"command": "/bin/sh", "args": ["-c", script], "interactiveMode": "Never"});
-            serde_json::json!({ "exec": exec }).to_string()
-        };
-        let answer = r#"printf %s '{"kind": "ExecCredential", "status": {"token": "classified\n"}}'"#;
-        let https = "https://127.0.0.1:1";
-        for (text, expected) in [
-            (file("{token: \"classified\\n\"}", https), None),
-            (
-                file("{token: classified}", "127.0.0.1:1"),
-                Some("with https:// before the host"),
-            ),
-            (
-                file("{token: [classified", https),
-                Some("is not valid YAML at line"),
-            ),
-            (
-                file("{token: \"classified\\u00e9\"}", https),
-                Some("token: has characters that no HTTP header"),
-            ),
-            (
-                file(&plugin("echo classified; exit 1"), https),
-                Some("the exec plugin failed: exit status: 1"),
-            ),
-            (
-                file(&plugin("echo classified"), https),
-                Some("did not answer with an ExecCredential"),
-            ),
-            (
-                file(&plugin(answer), https),
-                Some("the token of the exec plugin cannot be used"),
-            ),
-        ] {
-            let path = std::env::temp_dir().join(format!("kubeconfig-{}", std::process::id()));
-            std::fs::write(&path, text).unwrap();
-            let shown = seed(Some(&path), "test")
-                .await
-                .err()
-                .map(|error| format!("{error:#} {error:?}"));
-            std::fs::remove_file(&path).unwrap();
-            let shown = shown.as_deref();
-            assert_eq!(shown.is_some(), expected.is_some(), "{expected:?} {shown:?}");
-            assert!(
-                shown.is_none_or(|shown| shown.contains(expected.unwrap_or_default())),
-                "{shown:?}"
-            );
-            assert!(!shown.unwrap_or_default().contains("classified"), "{shown:?}");
-        }
-    }
-
-    /// A plugin may say that what it gave ends in 15 minutes, or a server that it has ended already.
-    #[tokio::test]
-    async fn credentials_that_end_or_are_refused_are_replaced() {
-        let answering = |status: u16, minutes: i64| {
-            let answer = move |_| async move {
-                let response = http::Response::builder().status(status);
-                Ok::<_, kube::Error>(response.body(kube::client::Body::empty()).unwrap())
-            };
-            let end = Timestamp::now() + SignedDuration::from_mins(minutes);
-            kube::Client::new(tower::service_fn(answer), "garden").with_valid_until(Some(end))
-        };
-        let built = Arc::new(AtomicUsize::new(0));
-        let build = {
-            let built = built.clone();
-            move || {
-                // The first that is built is refused, the next one is not.
-                let status = if built.fetch_add(1, Ordering::SeqCst) == 0 {
-                    401
-                } else {
-                    200
-                };
-                Ok(answering(status, 15))
-            }
-        };
-        let client = renewed(answering(200, 0), build);
-        let get = || client.send(http::Request::new(kube::client::Body::empty()));
-        assert_eq!(client.default_namespace(), "garden");
-        assert_eq!(get().await.unwrap().status(), 401, "the first has ended");
-        assert_eq!(built.load(Ordering::SeqCst), 1);
-        for _ in 0..2 {
-            assert_eq!(get().await.unwrap().status(), 200);
-            assert_eq!(
-                built.load(Ordering::SeqCst),
-                2,
-                "the second was refused, the third is kept"
-            );
-        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod members;
 pub mod metrics;
 pub mod permissions;
 pub mod replica;
+pub mod seed;
 mod stored_lease;
 pub mod watch;
 

@@ -9,7 +9,7 @@ use crate::authority::CertificateIssuer;
 use crate::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use crate::members::{FollowedMembers, Members, MembersConfig, OwnLease};
 use crate::permissions::{Permission, of_authority, of_leader, of_member};
-use crate::{client, metrics};
+use crate::{metrics, seed};
 
 /// The grantor of the permissions on the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Replica<watch::Receiver<Members>> {
     pub async fn join_members(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
         metrics::register();
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
         let mut callable = issue_certificates(base, service, &seed);
         let own = OwnLease {
             identity: base.identity.clone(),
@@ -110,7 +110,7 @@ impl Replica<watch::Receiver<Members>> {
     /// When there is no way to the seed.
     pub async fn alone(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
         // Nobody waits for the certificate but the callers.
         drop(issue_certificates(base, service, &seed));
         let members = Members::from([(base.identity.clone(), "".into())]);
@@ -160,7 +160,7 @@ impl Replica<Leadership> {
         timing: ElectionTiming,
     ) -> anyhow::Result<Self> {
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
         let callable = issue_certificates(base, service, &seed);
         let address = Some(base.common.advertised(base.grpc_addr).into());
         let membership = run_election(base, seed.clone(), (service, lease), address, timing, callable);
@@ -186,7 +186,7 @@ impl Replica<Leadership> {
         timing: ElectionTiming,
     ) -> anyhow::Result<Self> {
         let agent = format!("dependency-watchdog-{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
         let callable = watch::Sender::new(true).subscribe();
         let membership = run_election(base, seed.clone(), (service, lease), None, timing, callable);
         Ok(Self {

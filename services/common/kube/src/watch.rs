@@ -327,7 +327,7 @@ fn is_refused(error: &watcher::Error) -> bool {
 pub(crate) fn failure(error: &watcher::Error) -> Failure {
     match answer(error) {
         Some(status) => RequestError::Refused(Box::new(status.clone())).failure(),
-        None => Failure::new(Reason::of_transport(error), &crate::client::shown(error)),
+        None => Failure::new(Reason::of_transport(error), &crate::seed::shown(error)),
     }
 }
 

@@ -77,7 +77,7 @@ pub struct HttpConnector {
 #[derive(Debug)]
 pub struct HttpTarget {
     name: HostLookup,
-    /// Host and port, as they stand in a URL.
+    /// Host and, if it has one, port of the server URL.
     authority: String,
     /// Path of the server URL, without a slash at its end.
     prefix: String,
@@ -116,7 +116,8 @@ impl Connector for HttpConnector {
         let host = authority.host();
         Ok(Arc::new(HttpTarget {
             name: HostLookup::new(host.trim_start_matches('[').trim_end_matches(']'), port),
-            authority: format!("{host}:{port}"),
+            // As Go sends it: a port only where the URL has one. Some proxies choose the server by it.
+            authority: authority.as_str().trim_end_matches(':').to_owned(),
             prefix: access.server.path().trim_end_matches('/').to_owned(),
             tls,
             authorization: access

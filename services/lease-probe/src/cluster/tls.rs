@@ -3,31 +3,16 @@
 use std::sync::{Arc, LazyLock};
 
 use rustls::ClientConfig;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use watchdog_api::kubeconfig::ShootAccess;
-use watchdog_certificates::{TrustStore, client_config};
+use watchdog_certificates::client_config;
+use watchdog_kube::seed::{host_authorities, readable_authorities};
 
 use crate::domain::outcome::ProbeFailure;
 
 /// One crypto provider for all shoots: it is the larger part of a configuration.
 static PROVIDER: LazyLock<Arc<rustls::crypto::CryptoProvider>> =
     LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
-
-/// The authorities that the host trusts, read once.
-static HOST_AUTHORITIES: LazyLock<Arc<TrustStore>> = LazyLock::new(|| {
-    let loaded = rustls_native_certs::load_native_certs();
-    for error in loaded.errors {
-        tracing::warn!(%error, "cannot read an authority that the host trusts; leaving it out");
-    }
-    let (trusted, unreadable) = TrustStore::new(loaded.certs);
-    if unreadable > 0 {
-        tracing::warn!(
-            unreadable,
-            "the host trusts certificates that cannot be read; leaving them out"
-        );
-    }
-    Arc::new(trusted)
-});
 
 /// TLS for one shoot: the configuration and the name that the server's certificate must carry.
 #[derive(Debug, Clone)]
@@ -48,8 +33,15 @@ pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
         None => server_host(access)?,
     };
     let trusted = match &access.authorities {
-        None => HOST_AUTHORITIES.clone(),
-        Some(certificates) => Arc::new(trusted(certificates)?),
+        None => host_authorities(),
+        Some(certificates) => match readable_authorities(certificates.iter().cloned()) {
+            Some(trusted) => Arc::new(trusted),
+            None => {
+                return Err(unusable(
+                    "certificate-authority-data holds no certificate that can be read",
+                ));
+            }
+        },
     };
     let client = access.credentials.client_certificate.as_ref();
     let client = client.map(|client| (client.chain.clone(), client.key.clone_key()));
@@ -73,22 +65,4 @@ fn server_host(access: &ShootAccess) -> Result<ServerName<'static>, ProbeFailure
     let host = host.trim_start_matches('[').trim_end_matches(']');
     ServerName::try_from(host.to_owned())
         .map_err(|_| unusable(&format!("{host:?} is neither a DNS name nor an IP address")))
-}
-
-/// A bundle may hold blocks that are no certificate, as with every client written in Go.
-fn trusted(certificates: &[CertificateDer<'static>]) -> Result<TrustStore, ProbeFailure> {
-    let (trusted, unreadable) = TrustStore::new(certificates.iter().cloned());
-    match (trusted.is_empty(), unreadable) {
-        (true, _) => Err(unusable(
-            "certificate-authority-data holds no certificate that can be read",
-        )),
-        (false, 0) => Ok(trusted),
-        (false, _) => {
-            tracing::warn!(
-                unreadable,
-                "certificate-authority-data holds certificates that cannot be read; leaving them out"
-            );
-            Ok(trusted)
-        }
-    }
 }

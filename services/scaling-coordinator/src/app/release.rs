@@ -58,7 +58,7 @@ pub async fn run(config: Config, options: Release, mut output: impl Write + Send
     watchdog_kube::metrics::register();
     let agent = format!("{SERVICE}/{}", env!("CARGO_PKG_VERSION"));
     let release = SeedRelease {
-        seed: watchdog_kube::client::seed(config.common.kubeconfig.as_deref(), &agent).await?,
+        seed: watchdog_kube::seed::connect(config.common.kubeconfig.as_deref(), &agent).await?,
         rules: config.file.subscribe(),
         identity: config.common.identity_or_random(),
         lease_namespace: config.common.namespace,

@@ -155,7 +155,7 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
     let stop = CancellationToken::new();
     let kubeconfig = seed.files.kubeconfig(&seed.api, USER).unwrap();
     let config = MembersConfig {
-        client: watchdog_kube::client::seed(Some(&kubeconfig), "test")
+        client: watchdog_kube::seed::connect(Some(&kubeconfig), "test")
             .await
             .unwrap(),
         namespace: "garden".into(),

@@ -1,7 +1,6 @@
 //! Programs in pods, through the API server of the seed.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,12 +8,10 @@ use std::time::Duration;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
-use kube::config::{Config, KubeConfigOptions};
 use kube::{Api, Client};
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
-use watchdog_api::kubeconfig;
-use watchdog_client::failure::chain;
+use watchdog_kube::seed::{connect_by_file, shown};
 
 use super::{GRPC_PORT, Transport};
 use crate::args::ConnectArgs;
@@ -44,24 +41,15 @@ pub(super) struct PortForward {
 pub(crate) async fn seed(args: &ConnectArgs) -> Result<Client, CommandError> {
     let unusable = |why: String| {
         CommandError::usage(
-            format!("no usable kubeconfig: {why}"),
+            format!("no way to the seed: {why}"),
             "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, \
              --scaling-coordinator and --weeder",
         )
     };
-    let variable = std::env::var_os;
-    let files = match &args.kubeconfig {
-        Some(path) => vec![path.clone()],
-        None => kubeconfig::default_files(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref()),
-    };
-    let file = kubeconfig::of_seed(&files, args.context.as_deref(), &|path| std::fs::read(path));
-    let file = file.map_err(|error| unusable(format!("{}: {}", error.field, error.reason)))?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-    let config = config.map_err(|error| unusable(shown(&error)))?;
-    // kube runs an exec plugin here, waits for it, and panics if its token is none for a header.
-    let seed = tokio::task::spawn_blocking(|| Client::try_from(config)).await;
-    let seed = seed.map_err(|_| unusable("the token of the exec plugin cannot be used".to_owned()))?;
-    seed.map_err(|error| unusable(shown(&error)))
+    let agent = concat!("watchdogctl/", env!("CARGO_PKG_VERSION"));
+    let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+    let seed = connect_by_file(kubeconfig, context, agent, &|name| std::env::var(name).ok()).await;
+    seed.map_err(|error| unusable(format!("{error:#}")))
 }
 
 impl PortForward {
@@ -173,11 +161,6 @@ impl PortForward {
             )),
         }
     }
-}
-
-/// The text of an error of kube, which shows nothing of what an exec plugin has answered.
-fn shown(error: &(dyn Error + 'static)) -> String {
-    kubeconfig::failure_of_credentials(error).unwrap_or_else(|| chain(error))
 }
 
 /// The bytes of a forwarded port, whose end says why it ended: the API server reports on a channel of its own that

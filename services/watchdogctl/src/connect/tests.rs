@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -11,6 +12,8 @@ use tokio::net::TcpSocket;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::Outcome;
 
+use super::ProgramDialer;
+use crate::program::Program;
 use crate::render::testing::verdict;
 use crate::testing::pod_api::{PodApi, SECRET};
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
@@ -162,6 +165,7 @@ impl Seed {
                 data: Some(data.collect()),
                 ..Secret::default()
             },
+            token: None,
         };
         let (kubeconfig, server) = api.serve().await;
         let folder = TempDir::new().unwrap();
@@ -274,9 +278,52 @@ async fn an_error_of_the_seed_says_what_to_do() {
         (
             format!("--kubeconfig {} verdicts", seed.kubeconfig.display()),
             2,
-            "no usable kubeconfig",
+            "no way to the seed: the kubeconfig of --kubeconfig cannot be used",
         ),
     ] {
         fails(&line, code, part).await;
     }
+}
+
+/// A command that watches lives longer than credentials do. Its plugin runs again after a refusal.
+#[tokio::test]
+async fn a_command_that_goes_on_gets_new_credentials() {
+    let accepted = Arc::new(Mutex::new("first".to_owned()));
+    let api = PodApi {
+        pods: BTreeMap::from([("lease-probe".to_owned(), "127.0.0.1:1".to_owned())]),
+        secret: Secret::default(),
+        token: Some(accepted.clone()),
+    };
+    let (kubeconfig, _server) = api.serve().await;
+    let folder = TempDir::new().unwrap();
+    let issued = folder.path().join("token");
+    std::fs::write(&issued, "first").unwrap();
+    let script = format!(
+        "printf '{{\"status\": {{\"token\": \"%s\"}}}}' $(cat {})",
+        issued.display()
+    );
+    let user = serde_json::json!({"exec": {"command": "/bin/sh", "args": ["-c", script]}});
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig.replace("user: {}", &format!("user: {user}"))).unwrap();
+    let line = format!(
+        "watchdogctl --context seed --kubeconfig {} --insecure-plaintext verdicts",
+        path.display()
+    );
+    let cli = crate::args::parse(line.split(' ').map(Into::into)).unwrap();
+    let dialer = ProgramDialer::open(&cli.connect).await.unwrap();
+    let pods = || dialer.replicas(Program::LeaseProbe);
+    assert_eq!(pods().await.unwrap()[0].name, "lease-probe-0");
+    // As those of 15 minutes do, the first ones have ended.
+    *accepted.lock().unwrap() = "second".to_owned();
+    std::fs::write(&issued, "second").unwrap();
+    let refused = pods().await.unwrap_err();
+    assert!(refused.to_string().contains("cannot list pods"), "{refused}");
+    assert_eq!(pods().await.unwrap()[0].name, "lease-probe-0");
+    // The error of a plugin that fails is about the plugin.
+    *accepted.lock().unwrap() = "third".to_owned();
+    std::fs::write(&issued, "no token").unwrap();
+    pods().await.unwrap_err();
+    let failed = pods().await.unwrap_err().to_string();
+    let about = "the answer of the exec plugin sh cannot be used: its output is no ExecCredential";
+    assert!(failed.contains(about), "{failed}");
 }

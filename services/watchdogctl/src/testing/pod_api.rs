@@ -3,7 +3,7 @@
 //! have.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures::{SinkExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Secret;
@@ -27,6 +27,8 @@ pub(crate) struct PodApi {
     /// Program to the address of its only pod.
     pub(crate) pods: BTreeMap<String, String>,
     pub(crate) secret: Secret,
+    /// The only bearer token that is accepted; anybody is without one.
+    pub(crate) token: Option<Arc<Mutex<String>>>,
 }
 
 impl PodApi {
@@ -56,6 +58,15 @@ impl PodApi {
         let read = connection.peek(&mut head).await.unwrap();
         let head = String::from_utf8_lossy(&head[..read]).into_owned();
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        if let Some(token) = &self.token {
+            let wanted = format!("authorization: bearer {}\r\n", token.lock().unwrap());
+            if !head.to_lowercase().contains(&wanted) {
+                let mut unread = vec![0; read];
+                connection.read_exact(&mut unread).await.unwrap();
+                let answer = "HTTP/1.1 401 Unauthorized\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+                return connection.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
         if let Some((pod, _)) = path
             .strip_prefix("/api/v1/namespaces/garden/pods/")
             .and_then(|rest| rest.split_once("/portforward?"))

@@ -7,6 +7,7 @@ use kube::config::{AuthInfo, Cluster, Context};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use serde_saphyr::Error as YamlError;
+use serde_saphyr::options::DuplicateKeyPolicy;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +60,10 @@ pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec
     let Some(text) = text(bytes) else {
         return refuse(whole(), "is not UTF-8");
     };
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, yaml::options())
+    // Of a field that is there twice the last counts, as for client-go: most of a file is none of our business.
+    let mut options = yaml::options();
+    options.duplicate_keys = DuplicateKeyPolicy::LastWins;
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options)
         .or_else(|error| refuse(whole(), undecodable(&error)))?;
     let mut kept = Vec::new();
     for document in documents {
@@ -226,7 +230,7 @@ impl Entry<'_> {
             extensions.retain(complete);
         }
         let mut value = Value::Object(fields);
-        numbers_to_text(&mut value);
+        as_go_reads_it(&mut value);
         let folder = self.document.file.parent().unwrap_or(Path::new(""));
         match serde_path_to_error::deserialize(value) {
             Ok(value) => Ok(FilePart {
@@ -253,14 +257,16 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// No field is a number, but YAML takes text of digits for one. What the extensions hold is passed on as it is.
-fn numbers_to_text(value: &mut Value) {
+/// A field that is null counts as absent. No field is a number, but YAML takes text of digits for one. What the
+/// extensions hold is passed on as it is.
+fn as_go_reads_it(value: &mut Value) {
     match value {
         Value::Number(number) => *value = Value::String(number.to_string()),
-        Value::Array(items) => items.iter_mut().for_each(numbers_to_text),
+        Value::Array(items) => items.iter_mut().for_each(as_go_reads_it),
         Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
             let texts = fields.iter_mut().filter(|(key, _)| *key != "extensions");
-            texts.for_each(|(_, value)| numbers_to_text(value));
+            texts.for_each(|(_, value)| as_go_reads_it(value));
         }
         _ => {}
     }
@@ -284,7 +290,6 @@ fn text(bytes: &[u8]) -> Option<Cow<'_, str>> {
 /// Why and where a file cannot be decoded. What the decoder says is not shown, because it quotes the file.
 fn undecodable(error: &YamlError) -> String {
     let what = match yaml::cause(error) {
-        YamlError::DuplicateMappingKey { .. } => "has the same field twice",
         YamlError::Budget { .. } | YamlError::AliasReplayLimitExceeded { .. } => "is too large or too deep",
         _ => "is not valid YAML",
     };

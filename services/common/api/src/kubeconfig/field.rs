@@ -1,14 +1,21 @@
 //! The fields of a cluster and of a user, checked. Reasons never repeat a value.
 
 use super::document::{FilePart, join};
-use super::{Result, refuse};
+use super::{ClientCertificate, Result, refuse};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use http::Uri;
+use http::uri::Authority;
 use kube::config::{AuthInfo, Cluster};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
-use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
+
+/// Go's decoder does not look at the bits behind the last byte.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
 
 /// The address of the server.
 pub(super) fn server(cluster: &FilePart<Cluster>, allow_http: bool) -> Result<Uri> {
@@ -23,6 +30,13 @@ pub(super) fn server(cluster: &FilePart<Cluster>, allow_http: bool) -> Result<Ur
         (Some("https" | "http"), Some(authority)) if authority.as_str().contains('@') => {
             refuse(field, "must not hold credentials; put them into the user")
         }
+        (Some("https" | "http"), Some(authority)) if authority.host().contains('%') => refuse(
+            field,
+            "must not have the zone of an IPv6 address; use an address or a name without one",
+        ),
+        (Some("https" | "http"), Some(authority)) if !has_valid_port(authority) => {
+            refuse(field, "must have a port between 1 and 65535, or none")
+        }
         (Some("https" | "http"), Some(_)) if uri.query().is_some() => refuse(field, "must not have a query"),
         (Some("http"), Some(_)) if !allow_http => {
             refuse(field, "must be https: credentials are not sent in the clear")
@@ -32,6 +46,15 @@ pub(super) fn server(cluster: &FilePart<Cluster>, allow_http: bool) -> Result<Ur
             field,
             "must be an address such as https://host:443, with https:// before the host",
         ),
+    }
+}
+
+/// False if what follows the host is no port. The parser of addresses ignores it then.
+pub(super) fn has_valid_port(authority: &Authority) -> bool {
+    let address = authority.as_str().rsplit('@').next().unwrap_or_default();
+    match address.strip_prefix(authority.host()) {
+        None | Some("" | ":") => true,
+        Some(_) => authority.port_u16().is_some_and(|port| port > 0),
     }
 }
 
@@ -72,18 +95,30 @@ pub(super) fn certificates(encoded: &str, field: &str) -> Result<Vec<Certificate
     certificates_of_pem(&decoded(encoded, field)?, field)
 }
 
-/// PEM with one certificate or more.
+/// PEM with one certificate or more. A block that cannot be read becomes an empty certificate, because who uses them
+/// warns of those that cannot be read.
 pub(super) fn certificates_of_pem(pem: &[u8], field: &str) -> Result<Vec<CertificateDer<'static>>> {
-    match CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<Vec<_>, _>>() {
-        Err(_) => refuse(field, "is not PEM"),
-        Ok(certificates) if certificates.is_empty() => refuse(field, "holds no certificate in PEM"),
-        Ok(certificates) => Ok(certificates),
+    let blocks = CertificateDer::pem_slice_iter(pem);
+    let read: Vec<_> = blocks
+        .map(|block| block.unwrap_or_else(|_| Vec::new().into()))
+        .collect();
+    match read.iter().any(|certificate| !certificate.is_empty()) {
+        true => Ok(read),
+        false => refuse(field, "holds no certificate in PEM"),
     }
 }
 
-/// Base64 of PEM with a private key.
-pub(super) fn private_key(encoded: &str, field: &str) -> Result<PrivateKeyDer<'static>> {
-    private_key_of_pem(&Zeroizing::new(decoded(encoded, field)?), field)
+/// The certificates of a client and its key, each with how errors name it.
+pub(super) fn client_certificate(
+    (chain, chain_name): (&[u8], &str),
+    (key, key_name): (&[u8], &str),
+) -> Result<ClientCertificate> {
+    let mut chain = certificates_of_pem(chain, chain_name)?;
+    chain.retain(|certificate| !certificate.is_empty());
+    Ok(ClientCertificate {
+        chain,
+        key: private_key_of_pem(key, key_name)?,
+    })
 }
 
 /// PEM with a private key.
@@ -98,7 +133,7 @@ pub(super) fn private_key_of_pem(pem: &[u8], field: &str) -> Result<PrivateKeyDe
 pub(super) fn decoded(encoded: &str, field: &str) -> Result<Vec<u8>> {
     // Folded YAML leaves line breaks or spaces in between.
     let compact: String = encoded.split_ascii_whitespace().collect();
-    match STANDARD.decode(compact) {
+    match LENIENT.decode(compact) {
         Ok(bytes) => Ok(bytes),
         Err(_) => refuse(field, "is not base64"),
     }
@@ -106,7 +141,7 @@ pub(super) fn decoded(encoded: &str, field: &str) -> Result<Vec<u8>> {
 
 /// Bytes as a kubeconfig holds them.
 pub(super) fn encoded(bytes: &[u8]) -> String {
-    STANDARD.encode(bytes)
+    LENIENT.encode(bytes)
 }
 
 /// A certificate needs its key, and a key its certificate.

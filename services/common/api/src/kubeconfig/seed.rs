@@ -1,11 +1,12 @@
-//! The kubeconfig of the seed, which an operator wrote: all that kube can do, exec plugins and files too.
+//! The kubeconfig of the seed, which an operator wrote: exec plugins and files too.
 
 use super::document::{Document, FilePart, RefusedFields, Selected, decode, join, select};
-use super::{KubeconfigError, Result, field, refuse};
-use kube::client::AuthError;
-use kube::config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
+use super::{ClientCertificate, KubeconfigError, Result, field, refuse};
+use http::Uri;
+use kube::config::{AuthInfo, Cluster};
+use rustls_pki_types::CertificateDer;
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
-use std::error::Error;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,21 @@ use std::path::{Path, PathBuf};
 /// Enough for thousands of clusters.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The name of everything in the kubeconfig that is returned.
-const NAME: &str = "seed";
+/// How to reach the seed and authenticate there.
+#[derive(Debug)]
+pub struct SeedAccess {
+    /// Its address; a path is the prefix of every request.
+    pub server: Uri,
+    /// Certificates that the server's must descend from; `None` means those that the host trusts.
+    pub authorities: Option<Vec<CertificateDer<'static>>>,
+    /// The certificate of the TLS handshake.
+    pub client_certificate: Option<ClientCertificate>,
+    /// The cluster, with the data of files that it names.
+    pub cluster: Cluster,
+    /// The user, whose token, if any, is one for a header. `tokenFile` and the command of `exec` are absolute, or as
+    /// relative as the name of their kubeconfig.
+    pub user: AuthInfo,
+}
 
 /// Reads a file; a parameter, because this crate does no I/O.
 pub type ReadFile<'r> = &'r dyn Fn(&Path) -> io::Result<Vec<u8>>;
@@ -33,74 +47,67 @@ pub fn default_files(kubeconfig: Option<&OsStr>, home: Option<&OsStr>) -> Vec<Pa
         .collect()
 }
 
-/// Merges the files as kubectl does, picks a context, and returns a kubeconfig of that one alone, which kube can use
-/// without an error that shows what is in a file. Certificates and keys in other files are read into it.
+/// Merges the files as kubectl does and picks a context. Certificates and keys in other files are read.
 ///
 /// # Errors
 /// The first thing that is wrong, by file and field; never a value of a file.
-pub fn of_seed(files: &[PathBuf], context: Option<&str>, read: ReadFile<'_>) -> Result<Kubeconfig> {
+pub fn of_seed(files: &[PathBuf], context: Option<&str>, read: ReadFile<'_>) -> Result<SeedAccess> {
     let mut documents: Vec<Document> = Vec::new();
+    let mut absent = 0;
     for file in files {
         match read(file) {
             Ok(bytes) => documents.extend(decode(&bytes, MAX_BYTES, file)?),
             // kubectl takes the others of a list.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && files.len() > 1 => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && files.len() > 1 => absent += 1,
             Err(error) => return refuse(file.display().to_string(), format!("cannot be read: {error}")),
         }
     }
+    if absent > 0 && absent == files.len() {
+        return refuse("kubeconfig", "none of its files exists");
+    }
     let Selected { cluster, user } = select(&documents, context, RefusedFields::default())?;
-    Ok(Kubeconfig {
-        clusters: vec![NamedCluster {
-            name: NAME.to_owned(),
-            cluster: Some(checked_cluster(cluster, read)?),
-            ..NamedCluster::default()
-        }],
-        auth_infos: vec![NamedAuthInfo {
-            name: NAME.to_owned(),
-            auth_info: Some(checked_user(user, read)?),
-            ..NamedAuthInfo::default()
-        }],
-        contexts: vec![NamedContext {
-            name: NAME.to_owned(),
-            context: Some(Context {
-                cluster: NAME.to_owned(),
-                user: Some(NAME.to_owned()),
-                ..Context::default()
-            }),
-            ..NamedContext::default()
-        }],
-        current_context: Some(NAME.to_owned()),
-        ..Kubeconfig::default()
+    let server = field::server(&cluster, true)?;
+    field::server_name(&cluster)?;
+    let (cluster, authorities) = checked_cluster(cluster, read)?;
+    let (user, client_certificate) = checked_user(user, read)?;
+    Ok(SeedAccess {
+        server,
+        authorities,
+        client_certificate,
+        cluster,
+        user,
     })
 }
 
-fn checked_cluster(mut section: FilePart<Cluster>, read: ReadFile<'_>) -> Result<Cluster> {
-    // kube ends the process on an address without a scheme.
-    section.value.server = Some(field::server(&section, true)?.to_string());
-    field::server_name(&section)?;
-    if let Some(proxy) = &section.value.proxy_url
-        && proxy.parse::<http::Uri>().is_err()
-    {
-        return refuse(
-            join(&section.path, "proxy-url"),
-            "is not an address such as http://host:3128",
-        );
-    }
+fn checked_cluster(
+    mut section: FilePart<Cluster>,
+    read: ReadFile<'_>,
+) -> Result<(Cluster, Option<Vec<CertificateDer<'static>>>)> {
     let cluster = &section.value;
     let (data, file) = (
         &cluster.certificate_authority_data,
         &cluster.certificate_authority,
     );
     let names = ["certificate-authority-data", "certificate-authority"];
-    if let Some((pem, name)) = section.pem(data.as_deref(), file.as_deref(), names, read)? {
-        field::certificates_of_pem(&pem, &name)?;
-        section.value.certificate_authority_data = Some(field::encoded(&pem));
-        section.value.certificate_authority = None;
+    let Some((pem, name)) = section.pem(data.as_deref(), file.as_deref(), names, read)? else {
+        return Ok((section.value, None));
+    };
+    if section.value.insecure_skip_tls_verify == Some(true) {
+        return refuse(
+            join(&section.path, "insecure-skip-tls-verify"),
+            "contradicts the authority beside it; remove one of them",
+        );
     }
-    Ok(section.value)
+    let authorities = field::certificates_of_pem(&pem, &name)?;
+    section.value.certificate_authority_data = Some(field::encoded(&pem));
+    section.value.certificate_authority = None;
+    Ok((section.value, Some(authorities)))
 }
 
-fn checked_user(mut section: FilePart<AuthInfo>, read: ReadFile<'_>) -> Result<AuthInfo> {
+fn checked_user(
+    mut section: FilePart<AuthInfo>,
+    read: ReadFile<'_>,
+) -> Result<(AuthInfo, Option<ClientCertificate>)> {
     let user = &section.value;
     let (data, file) = (&user.client_certificate_data, &user.client_certificate);
     let names = ["client-certificate-data", "client-certificate"];
@@ -112,32 +119,22 @@ fn checked_user(mut section: FilePart<AuthInfo>, read: ReadFile<'_>) -> Result<A
         ["client-key-data", "client-key"],
         read,
     )?;
-    if let Some(((chain, chain_name), (key, key_name))) = field::pair(chain, key, &section.path)? {
-        field::certificates_of_pem(&chain, &chain_name)?;
-        field::private_key_of_pem(&key, &key_name)?;
-        let user = &mut section.value;
-        user.client_certificate_data = Some(field::encoded(&chain));
-        user.client_key_data = Some(SecretString::from(field::encoded(&key)));
-        (user.client_certificate, user.client_key) = (None, None);
-    }
-    // kube ends the process on a token that no header can carry.
+    let pair = field::pair(chain, key, &section.path)?;
+    let certificate = pair.map(|((chain, chain_name), (key, key_name))| {
+        field::client_certificate((&chain, &chain_name), (&Zeroizing::new(key), &key_name))
+    });
+    let certificate = certificate.transpose()?;
     section.value.token = field::token(&section)?;
     if let Some(file) = section.value.token_file.take() {
         let name = join(&section.path, "tokenFile");
         let path = section.folder.join(file);
-        let content = section.read(&path, &name, read)?;
-        let Ok(content) = String::from_utf8(content) else {
-            return refuse(name, "names a file that is not UTF-8");
-        };
-        let token = field::header_text(&content, name.clone())?;
-        match path.to_str() {
-            // kube reads it again every minute, but sends it as it is.
-            Some(path) if token.expose_secret() == content => {
-                section.value.token_file = Some(path.to_owned())
-            }
-            _ if section.value.token.is_none() => section.value.token = Some(token),
-            _ => {}
+        match section.read(&path, &name, read) {
+            Ok(content) => drop(token_of_file(&content, &name)?),
+            // As client-go has it, the token is for the time without the file.
+            Err(_) if section.value.token.is_some() => {}
+            Err(error) => return Err(error),
         }
+        section.value.token_file = path.to_str().map(str::to_owned);
     }
     if let Some(exec) = &mut section.value.exec
         && let Some(command) = &mut exec.command
@@ -154,40 +151,18 @@ fn checked_user(mut section: FilePart<AuthInfo>, read: ReadFile<'_>) -> Result<A
             }
         }
     }
-    Ok(section.value)
+    Ok((section.value, certificate))
 }
 
-/// The text of an error of a plugin, a token file or a proxy, if it is one. The text of kube shows what the plugin has
-/// answered, or text of the kubeconfig.
-#[must_use]
-pub fn failure_of_credentials(error: &(dyn Error + 'static)) -> Option<String> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<AuthError>() {
-            return Some(match error {
-                AuthError::AuthExecStart(error) => format!("the exec plugin cannot be started: {error}"),
-                AuthError::AuthExecRun { out, .. } => format!("the exec plugin failed: {}", out.status),
-                AuthError::AuthExecParse(_) | AuthError::ExecPluginFailed => {
-                    "the exec plugin did not answer with an ExecCredential".to_owned()
-                }
-                AuthError::MissingCommand => "the exec plugin has no command".to_owned(),
-                AuthError::ReadTokenFile(error, _) => format!("tokenFile cannot be read: {error}"),
-                AuthError::InvalidBearerToken(_) => {
-                    "the token has characters that no HTTP header can carry".to_owned()
-                }
-                AuthError::MalformedTokenExpirationDate(_) => "the token ends at no valid time".to_owned(),
-                _ => "the credentials of the kubeconfig cannot be used; try them with kubectl".to_owned(),
-            });
-        }
-        if let Some(
-            kube::Error::ProxyProtocolUnsupported { .. } | kube::Error::ProxyProtocolDisabled { .. },
-        ) = error.downcast_ref()
-        {
-            return Some("the proxy of proxy-url or HTTPS_PROXY cannot be used".to_owned());
-        }
-        next = error.source();
+/// The token in a file, without white space around it, as client-go has it.
+///
+/// # Errors
+/// When no HTTP header can carry it.
+pub fn token_of_file(content: &[u8], field: &str) -> Result<SecretString> {
+    match std::str::from_utf8(content) {
+        Ok(text) => field::header_text(text, field.to_owned()),
+        Err(_) => refuse(field, "names a file that is not UTF-8"),
     }
-    None
 }
 
 // === impl FilePart ===

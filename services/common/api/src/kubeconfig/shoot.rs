@@ -1,8 +1,9 @@
 //! The kubeconfig of a shoot: only what can be used without leaving the process.
 
 use super::document::{RefusedFields, Selected, decode, join, select};
-use super::{ClientCertificate, Credentials, Result, ShootAccess, field};
+use super::{Credentials, Result, ShootAccess, field};
 use secrecy::ExposeSecret;
+use secrecy::zeroize::Zeroizing;
 use std::path::Path;
 
 /// As large as a Secret can be.
@@ -60,18 +61,24 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
     let authorities = cluster.value.certificate_authority_data.as_deref();
     let authorities =
         authorities.map(|data| field::certificates(data, &join(&cluster.path, "certificate-authority-data")));
+    let [chain_name, key_name] =
+        ["client-certificate-data", "client-key-data"].map(|field| join(&user.path, field));
     let chain = user.value.client_certificate_data.as_deref();
-    let chain = chain.map(|data| field::certificates(data, &join(&user.path, "client-certificate-data")));
+    let chain = chain.map(|data| field::decoded(data, &chain_name)).transpose()?;
     let key = user.value.client_key_data.as_ref();
-    let key = key.map(|data| field::private_key(data.expose_secret(), &join(&user.path, "client-key-data")));
-    let pair = field::pair(chain.transpose()?, key.transpose()?, &user.path)?;
+    let key = key
+        .map(|data| field::decoded(data.expose_secret(), &key_name))
+        .transpose()?;
+    let pair = field::pair(chain, key.map(Zeroizing::new), &user.path)?;
+    let client_certificate =
+        pair.map(|(chain, key)| field::client_certificate((&chain, &chain_name), (&key, &key_name)));
     Ok(ShootAccess {
         server: field::server(&cluster, false)?,
         authorities: authorities.transpose()?,
         tls_server_name: field::server_name(&cluster)?,
         credentials: Credentials {
             token: field::token(&user)?,
-            client_certificate: pair.map(|(chain, key)| ClientCertificate { chain, key }),
+            client_certificate: client_certificate.transpose()?,
         },
     })
 }

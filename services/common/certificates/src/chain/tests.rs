@@ -177,6 +177,22 @@ fn old_authorities_and_long_hashes_are_accepted() {
     }
 }
 
+/// A handshake with such a key fails, and would not say why.
+#[test]
+fn a_short_key_of_the_server_is_refused_even_where_its_certificate_is_trusted() {
+    use rustls_pki_types::pem::PemObject as _;
+    let der = CertificateDer::from_pem_slice(include_bytes!("rsa1024.pem")).unwrap();
+    let (store, _) = TrustStore::new([der.clone()]);
+    let name = ServerName::try_from(HOST).unwrap();
+    let algorithms = default_provider().signature_verification_algorithms.all;
+    let judged = store.judge(&der, &[], &name, seconds(2030), algorithms);
+    let refusal = judged.unwrap_err().to_string();
+    assert!(
+        refusal.ends_with("has an RSA key of fewer than 2048 bits. Issue it again with a longer key"),
+        "{refusal}"
+    );
+}
+
 #[test]
 fn every_date_counts() {
     let root = self_signed(authority("root"));

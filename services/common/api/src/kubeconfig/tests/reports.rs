@@ -21,9 +21,8 @@ fn filled(text: &str) -> String {
 /// The cluster and the user that kube gets for the seed.
 fn seed(text: &str) -> Result<(kube::config::Cluster, kube::config::AuthInfo), KubeconfigError> {
     let file = filled(text).into_bytes();
-    let mut read = of_seed(&["/home/me/seed.yaml".into()], None, &|_| Ok(file.clone()))?;
-    let cluster = read.clusters.remove(0).cluster.unwrap();
-    Ok((cluster, read.auth_infos.remove(0).auth_info.unwrap()))
+    let read = of_seed(&["/home/me/seed.yaml".into()], None, &|_| Ok(file.clone()))?;
+    Ok((read.cluster, read.user))
 }
 
 fn shoot(text: &str) -> Result<ShootAccess, KubeconfigError> {
@@ -38,7 +37,7 @@ fn only_the_current_context_counts() {
         assert_eq!(access.authorities, Some(vec![PKI.der.clone()]));
         assert_eq!(access.credentials.token.unwrap().expose_secret(), TOKEN);
         let (cluster, user) = seed(text).unwrap();
-        assert_eq!(cluster.server.unwrap(), "https://api.test/");
+        assert_eq!(cluster.server.unwrap(), "https://api.test");
         assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
     }
     let broken = r#"
@@ -78,6 +77,56 @@ fn an_empty_document_does_not_count_and_of_others_the_first_counts() {
         );
         assert!(seed(&text).is_ok());
     }
+}
+
+/// Each of these was tried with kubectl 1.32.
+#[test]
+fn what_kubectl_takes_is_taken() {
+    let base = LEFTOVER_CONTEXT;
+    let pem = |change: &dyn Fn(&str) -> String| base.replace("CA-DATA", &encoded(&change(&PKI.cert)));
+    let bad = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+    let data = encoded(&PKI.cert);
+    let folded: Vec<_> = data.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    for text in [
+        base.replace('\n', "\r\n"),
+        base.replace("kind: Config", "kind:\tConfig"),
+        base.replace("kind: Config\n", ""),
+        format!("{base}kind: Config\n"),
+        base.replace(
+            "server: \"https://api.test\"",
+            "server: \"https://old.test\", server: \"HTTPS://api.test\"",
+        ),
+        base.replace(
+            "clusters:\n",
+            "clusters:\n- {name: z, cluster: {server: a, server: b}}\n- null\n",
+        ),
+        base.replace("CA-DATA", &format!("\"{}\"", folded.join("\\n"))),
+        pem(&|pem| format!("a comment\n{pem}an end\n")),
+        pem(&|pem| pem.replace('\n', "\r\n")),
+        pem(&|pem| format!("{bad}{pem}")),
+        format!("---\n{base}...\n"),
+    ] {
+        let access = shoot(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!(access.server, "https://api.test");
+        let authorities = access.authorities.unwrap();
+        assert!(authorities.contains(&PKI.der), "{text}");
+        assert!(seed(&text).is_ok(), "{text}");
+    }
+}
+
+/// As Go, it does not look at the bits behind the last byte.
+#[test]
+fn base64_may_have_stray_bits_at_its_end() {
+    let padded = |text: &str| encoded(text).ends_with("==");
+    let mut pem = PKI.cert.clone();
+    while !padded(&pem) {
+        pem.push('\n');
+    }
+    // A line feed ends in "Cg==", of which the last four bits mean nothing.
+    let data = encoded(&pem);
+    let changed = data.strip_suffix("g==").unwrap().to_owned() + "h==";
+    let text = LEFTOVER_CONTEXT.replace("CA-DATA", &changed);
+    assert_eq!(shoot(&text).unwrap().authorities, Some(vec![PKI.der.clone()]));
 }
 
 #[test]

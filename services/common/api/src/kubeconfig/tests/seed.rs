@@ -1,13 +1,10 @@
 //! Kubeconfigs of the seed: several files, and files that they name.
 
 use super::*;
-use kube::client::AuthError;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Output};
 
 /// Files by their paths.
 struct Files(BTreeMap<&'static str, Vec<u8>>);
@@ -36,7 +33,7 @@ users: [{name: u, user: {client-certificate: /pki/tls.crt, client-key: ../tls.ke
         self
     }
 
-    fn read(&self, files: &[&str], context: Option<&str>) -> Result<kube::config::Kubeconfig, String> {
+    fn read(&self, files: &[&str], context: Option<&str>) -> Result<SeedAccess, String> {
         let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
         let open = |path: &Path| {
             let content = path.to_str().and_then(|path| self.0.get(path));
@@ -50,39 +47,41 @@ users: [{name: u, user: {client-certificate: /pki/tls.crt, client-key: ../tls.ke
     }
 
     fn user(&self) -> Result<kube::config::AuthInfo, String> {
-        let mut read = self.read(&["/home/me/config"], None)?;
-        Ok(read.auth_infos.remove(0).auth_info.unwrap())
+        Ok(self.read(&["/home/me/config"], None)?.user)
     }
 }
 
 #[test]
 fn files_beside_it_are_read() {
-    let mut read = Files::new().read(&["/home/me/config"], None).unwrap();
-    let cluster = read.clusters.remove(0).cluster.unwrap();
-    assert_eq!(cluster.certificate_authority_data.unwrap(), encoded(&PKI.cert));
-    assert_eq!(cluster.certificate_authority, None);
-    let user = read.auth_infos.remove(0).auth_info.unwrap();
-    assert_eq!(user.client_certificate_data.unwrap(), encoded(&PKI.cert));
-    assert_eq!(user.client_key_data.unwrap().expose_secret(), encoded(&PKI.key));
+    let read = Files::new().read(&["/home/me/config"], None).unwrap();
+    assert_eq!(read.authorities, Some(vec![PKI.der.clone()]));
     assert_eq!(
-        user.token_file.as_deref(),
-        Some("/home/me/token"),
-        "kube reads it again"
+        read.cluster.certificate_authority_data.unwrap(),
+        encoded(&PKI.cert),
+        "for exec plugins"
     );
-    assert!(user.token.is_none());
-    let mut plain = Files::new().read(&["/home/me/config"], Some("plain")).unwrap();
-    let cluster = plain.clusters.remove(0).cluster.unwrap();
-    assert_eq!(cluster.server.unwrap(), "http://127.0.0.1:8001/");
+    let certificate = read.client_certificate.unwrap();
+    assert_eq!(certificate.chain, std::slice::from_ref(&PKI.der));
+    assert_eq!(
+        certificate.key,
+        PrivateKeyDer::from_pem_slice(PKI.key.as_bytes()).unwrap()
+    );
+    assert_eq!(
+        read.user.token_file.as_deref(),
+        Some("/home/me/token"),
+        "it is read again"
+    );
+    assert!(read.user.token.is_none());
+    let plain = Files::new().read(&["/home/me/config"], Some("plain")).unwrap();
+    assert_eq!(plain.server, "http://127.0.0.1:8001/");
+    assert!(plain.authorities.is_none() && plain.client_certificate.is_none());
 }
 
 #[test]
 fn white_space_around_a_token_is_no_part_of_it() {
-    let user = Files::new()
-        .with("/home/me/token", format!("{TOKEN}\n"))
-        .user()
-        .unwrap();
-    assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
-    assert_eq!(user.token_file, None, "kube would send the line feed");
+    let content = format!("\n{TOKEN}\r\n");
+    let token = token_of_file(content.as_bytes(), "tokenFile").unwrap();
+    assert_eq!(token.expose_secret(), TOKEN);
     let inline = "
 contexts: [{name: b, context: {cluster: c, user: u}}]
 clusters: [{name: c, cluster: {server: 'https://api.test'}}]
@@ -139,41 +138,22 @@ fn what_cannot_be_used_is_named_with_its_file_and_field() {
         "contexts: no entry has the name that --context refers to"
     );
     assert_eq!(Files::new().read(&[], None).unwrap_err(), "kubeconfig: is empty");
+    assert_eq!(
+        Files::new().read(&["/none", "/nowhere"], None).unwrap_err(),
+        "kubeconfig: none of its files exists"
+    );
 }
 
 #[test]
 fn several_files_are_merged_and_the_first_counts() {
     let first = "current-context: b\nusers: [{name: u, user: {token: hunter2-hunter2}}]\n";
     let files = Files::new().with("/first", first);
-    let mut read = files.read(&["/first", "/none", "/home/me/config"], None).unwrap();
-    let user = read.auth_infos.remove(0).auth_info.unwrap();
+    let user = files
+        .read(&["/first", "/none", "/home/me/config"], None)
+        .unwrap()
+        .user;
     assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
     assert_eq!(user.token_file, None);
-}
-
-#[test]
-fn errors_of_plugins_and_proxies_show_nothing_of_answers_and_files() {
-    let failed = || AuthError::AuthExecRun {
-        cmd: "login hunter2".to_owned(),
-        out: Box::new(Output {
-            status: ExitStatus::from_raw(256),
-            stdout: b"hunter2".to_vec(),
-            stderr: b"hunter2".to_vec(),
-        }),
-    };
-    let proxy = kube::Error::ProxyProtocolDisabled {
-        proxy_url: Box::new("http://hunter2@proxy.test".parse().unwrap()),
-        protocol_feature: "http-proxy",
-    };
-    let expected = "the exec plugin failed: exit status: 1";
-    for (error, expected) in [
-        (kube::Error::Auth(failed()), expected),
-        (kube::Error::Service(Box::new(failed())), expected),
-        (proxy, "the proxy of proxy-url or HTTPS_PROXY cannot be used"),
-    ] {
-        assert_eq!(failure_of_credentials(&error).as_deref(), Some(expected));
-    }
-    assert_eq!(failure_of_credentials(&kube::Error::TlsRequired), None);
 }
 
 #[test]

@@ -1,0 +1,218 @@
+//! Clients for the seed: from which file, through which proxy, with which credentials, and whom they trust. All of it
+//! is as client-go and controller-runtime have it; the TLS is that of `watchdog_certificates`, by Go's rules.
+
+mod exec_plugin;
+mod oidc;
+mod renewal;
+mod transport;
+mod trust;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use http::HeaderValue;
+use http::header::USER_AGENT;
+use kube::client::AuthError;
+use kube::config::Config;
+use watchdog_api::kubeconfig::{self, Proxy, SeedAccess, Variable};
+use watchdog_api::text::printable_name;
+use watchdog_certificates::{Refusal, ServerTrust};
+use watchdog_runtime::failure::chain;
+
+use exec_plugin::ExecPlugin;
+use oidc::OidcProvider;
+use renewal::CredentialSource;
+use transport::SeedEndpoint;
+pub use trust::{host_authorities, readable_authorities};
+
+/// A connection on which a request waits and nothing arrives for this time counts as dead.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+/// The option and the variable that name a kubeconfig.
+const OPTION: &str = "--kubeconfig";
+const VARIABLE: &str = "KUBECONFIG";
+
+/// A client for the seed: from `kubeconfig`, else the files named by KUBECONFIG, else the Pod's service account, else
+/// the file in the home directory, as every program with controller-runtime has it. Requests are not retried behind the
+/// caller's back: every part has its own schedule.
+///
+/// # Errors
+/// When none of them is there or the one that is cannot be used.
+pub async fn connect(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result<kube::Client> {
+    connect_in(kubeconfig, user_agent, &|name| std::env::var(name).ok()).await
+}
+
+async fn connect_in(
+    kubeconfig: Option<&Path>,
+    user_agent: &str,
+    variable: Variable<'_>,
+) -> anyhow::Result<kube::Client> {
+    let is_set = |name| variable(name).is_some_and(|value| !value.is_empty());
+    let is_named = kubeconfig.is_some() || is_set(VARIABLE);
+    if is_named || !is_set("KUBERNETES_SERVICE_HOST") {
+        return connect_by_file(kubeconfig, None, user_agent, variable).await;
+    }
+    match in_cluster(user_agent, variable).await {
+        Err(_) if files(None, variable).1.iter().any(|file| file.exists()) => {
+            connect_by_file(None, None, user_agent, variable).await
+        }
+        result => result,
+    }
+}
+
+/// A client for the seed of a context, or of the current one: from `kubeconfig`, else the files named by KUBECONFIG,
+/// else the file in the home directory, as kubectl has it outside of Pods. Everything else is as in [`connect`].
+///
+/// # Errors
+/// When the file cannot be used; names where it comes from, and never shows what is in it.
+pub async fn connect_by_file(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+    user_agent: &str,
+    variable: Variable<'_>,
+) -> anyhow::Result<kube::Client> {
+    let (origin, files) = files(kubeconfig, variable);
+    let access = kubeconfig::of_seed(&files, context, &|path| std::fs::read(path));
+    let access = access.map_err(|error| match origin {
+        None => anyhow!("there is no kubeconfig: set {OPTION} or {VARIABLE}"),
+        Some(origin) => anyhow!(
+            "the kubeconfig of {origin} cannot be used: {}: {}",
+            error.field,
+            error.reason
+        ),
+    })?;
+    let proxy = proxy(&access.server, access.cluster.proxy_url.as_deref(), variable)?;
+    let (endpoint, source) = of_access(access, proxy, user_agent, variable)?;
+    renewal::client(endpoint, source).await
+}
+
+/// The files to read and what names them; nothing does if there are none.
+fn files(kubeconfig: Option<&Path>, variable: Variable<'_>) -> (Option<&'static str>, Vec<PathBuf>) {
+    if let Some(path) = kubeconfig {
+        return (Some(OPTION), vec![path.to_owned()]);
+    }
+    let [named, home] = [VARIABLE, "HOME"].map(variable);
+    let is_named = named.as_ref().is_some_and(|named| !named.is_empty());
+    let files = kubeconfig::default_files(
+        named.as_ref().map(AsRef::as_ref),
+        home.as_ref().map(AsRef::as_ref),
+    );
+    let origin = match files.is_empty() {
+        true => None,
+        false if is_named => Some(VARIABLE),
+        false => Some("the home directory"),
+    };
+    (origin, files)
+}
+
+fn proxy(server: &http::Uri, url: Option<&str>, variable: Variable<'_>) -> anyhow::Result<Option<Proxy>> {
+    kubeconfig::proxy_of(server, url, variable).map_err(|error| anyhow!("{} {}", error.field, error.reason))
+}
+
+async fn in_cluster(user_agent: &str, variable: Variable<'_>) -> anyhow::Result<kube::Client> {
+    let mut config = Config::incluster().context("cannot use the service account of the Pod")?;
+    let proxy = proxy(&config.cluster_url, None, variable)?;
+    let trust = match config.root_cert_file.take() {
+        Some(path) => trust::of_file(path)?,
+        None => host_authorities().into(),
+    };
+    finish(&mut config, user_agent)?;
+    let endpoint = SeedEndpoint { config, trust, proxy };
+    renewal::client(endpoint, CredentialSource::Kept(None)).await
+}
+
+/// Splits a kubeconfig into what stays and the credentials that are renewed.
+fn of_access(
+    access: SeedAccess,
+    proxy: Option<Proxy>,
+    user_agent: &str,
+    variable: Variable<'_>,
+) -> anyhow::Result<(SeedEndpoint, CredentialSource)> {
+    let SeedAccess {
+        server,
+        authorities,
+        client_certificate,
+        cluster,
+        mut user,
+    } = access;
+    let trust = match authorities {
+        _ if cluster.insecure_skip_tls_verify == Some(true) => ServerTrust::Everybody,
+        None => host_authorities().into(),
+        Some(certificates) => match readable_authorities(certificates) {
+            Some(trusted) => Arc::new(trusted).into(),
+            None => {
+                return Err(anyhow!(
+                    "the authority of the kubeconfig holds no certificate that can be read"
+                ));
+            }
+        },
+    };
+    // The order of client-go: what is written down is before what a plugin says.
+    let is_static = user.token.is_some() || user.username.is_some();
+    let (exec, token_file) = (user.exec.take(), user.token_file.take());
+    let source = match (token_file, exec, user.auth_provider.take()) {
+        (Some(path), ..) => CredentialSource::TokenFile {
+            path: path.into(),
+            instead: user.token.take(),
+            client_certificate,
+        },
+        (None, Some(exec), _) if !is_static => {
+            CredentialSource::Plugin(Box::new(ExecPlugin::new(exec, &cluster)?))
+        }
+        (None, None, Some(provider)) if !is_static => match &*provider.name {
+            "oidc" => CredentialSource::Oidc {
+                provider: OidcProvider::new(&provider.config, variable)?,
+                client_certificate,
+            },
+            name => {
+                let name = printable_name(name);
+                return Err(anyhow!(
+                    "auth-provider {name} is not supported; use an exec plugin for it"
+                ));
+            }
+        },
+        _ => CredentialSource::Kept(client_certificate),
+    };
+    let mut config = Config::new(server);
+    config.tls_server_name = cluster.tls_server_name;
+    config.auth_info = user;
+    finish(&mut config, user_agent)?;
+    Ok((SeedEndpoint { config, trust, proxy }, source))
+}
+
+fn finish(config: &mut Config, user_agent: &str) -> anyhow::Result<()> {
+    config.default_retry = false;
+    // Counted from the last write, so that an idle connection of the pool does not spend it.
+    config.read_timeout = Some(SILENCE_LIMIT);
+    config.reset_reader_on_write = true;
+    config
+        .headers
+        .push((USER_AGENT, HeaderValue::from_str(user_agent)?));
+    Ok(())
+}
+
+/// The text of an error of kube, which shows nothing of the kubeconfig. Of a server's certificate that is refused, it
+/// shows only the refusal: that names the remedy.
+#[must_use]
+pub fn shown(error: &(dyn Error + 'static)) -> String {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<AuthError>() {
+            return match error {
+                AuthError::ReadTokenFile(error, _) => format!("the token file cannot be read: {error}"),
+                _ => "the token has characters that no HTTP header can carry".to_owned(),
+            };
+        }
+        if let Some(refusal) = Refusal::within(error) {
+            return refusal.to_string();
+        }
+        next = error.source();
+    }
+    chain(error)
+}
+
+#[cfg(test)]
+mod tests;

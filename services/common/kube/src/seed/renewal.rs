@@ -1,0 +1,224 @@
+//! Credentials that end: they are fetched again before that, and after the seed has refused them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use http::StatusCode;
+use jiff::{SignedDuration, Timestamp};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::spawn_blocking;
+use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, token_of_file};
+
+use super::exec_plugin::ExecPlugin;
+use super::oidc::OidcProvider;
+use super::transport::SeedEndpoint;
+
+/// Credentials are fetched again this long before they end, or half of their life if that is shorter.
+const MARGIN: SignedDuration = SignedDuration::from_mins(1);
+
+/// A token file is read again after this time, as client-go reads it.
+const TOKEN_FILE_AGE: SignedDuration = SignedDuration::from_mins(1);
+
+/// Where credentials come from.
+pub(super) enum CredentialSource {
+    /// The kubeconfig or the service account; kube sends the token.
+    Kept(Option<ClientCertificate>),
+    TokenFile {
+        path: PathBuf,
+        /// The token while the file cannot be read.
+        instead: Option<SecretString>,
+        client_certificate: Option<ClientCertificate>,
+    },
+    Plugin(Box<ExecPlugin>),
+    Oidc {
+        provider: OidcProvider,
+        client_certificate: Option<ClientCertificate>,
+    },
+}
+
+/// The parts from which a client is made again.
+struct RenewedClient {
+    endpoint: SeedEndpoint,
+    source: CredentialSource,
+}
+
+/// The client in use.
+struct CurrentClient {
+    client: kube::Client,
+    token: Option<SecretString>,
+    /// Counts the clients, because refusals of an older one say nothing about this one.
+    number: u64,
+    renew_at: Timestamp,
+    ends: Option<Timestamp>,
+    is_refused: bool,
+}
+
+/// A client for this endpoint with credentials of this source. The first ones are fetched before it returns.
+pub(super) async fn client(endpoint: SeedEndpoint, source: CredentialSource) -> anyhow::Result<kube::Client> {
+    if let CredentialSource::Kept(certificate) = &source {
+        return endpoint.client(None, certificate.as_ref());
+    }
+    let namespace = endpoint.config.default_namespace.clone();
+    let renewal = Arc::new(RenewedClient { endpoint, source });
+    let first = {
+        let renewal = renewal.clone();
+        spawn_blocking(move || renewal.first()).await??
+    };
+    let current = Arc::new(Mutex::new(first));
+    let service = tower::service_fn(move |request| {
+        let (renewal, current) = (renewal.clone(), current.clone());
+        async move {
+            let (client, number) = renewal.up_to_date(current.clone().lock_owned().await).await?;
+            let response = client.send(request).await?;
+            if response.status() == StatusCode::UNAUTHORIZED {
+                let mut current = current.lock().await;
+                current.is_refused |= current.number == number;
+            }
+            Ok::<_, kube::Error>(response)
+        }
+    });
+    Ok(kube::Client::new(service, namespace))
+}
+
+impl RenewedClient {
+    fn first(&self) -> anyhow::Result<CurrentClient> {
+        let fetched = self.fetch()?;
+        Ok(CurrentClient {
+            client: self.client(&fetched)?,
+            token: fetched.token,
+            number: 0,
+            renew_at: self.renew_at(fetched.ends),
+            ends: fetched.ends,
+            is_refused: false,
+        })
+    }
+
+    /// The client to use now. One renewal at a time: a plugin that hangs is not started again, and requests wait for it
+    /// as long as their deadlines allow.
+    async fn up_to_date(
+        self: Arc<Self>,
+        mut current: OwnedMutexGuard<CurrentClient>,
+    ) -> kube::Result<(kube::Client, u64)> {
+        if current.is_refused || current.renew_at <= Timestamp::now() {
+            let renewed = spawn_blocking(move || {
+                let renewed = self.renew(&mut current);
+                renewed.map(|()| current)
+            });
+            let failed = |error: anyhow::Error| kube::Error::Service(error.into());
+            current = renewed
+                .await
+                .map_err(|error| failed(error.into()))?
+                .map_err(failed)?;
+        }
+        Ok((current.client.clone(), current.number))
+    }
+
+    fn renew(&self, current: &mut CurrentClient) -> anyhow::Result<()> {
+        let fetched = match self.fetch() {
+            Ok(fetched) => fetched,
+            Err(error) => {
+                let has_ended = current.ends.is_some_and(|end| end <= Timestamp::now());
+                if current.is_refused || has_ended {
+                    return Err(error);
+                }
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot renew the credentials for the seed yet"
+                );
+                return Ok(());
+            }
+        };
+        let exposed =
+            |token: &Option<SecretString>| token.as_ref().map(|token| token.expose_secret().to_owned());
+        let is_same = fetched.client_certificate.is_none()
+            && !matches!(&self.source, CredentialSource::Plugin(_))
+            && exposed(&fetched.token) == exposed(&current.token);
+        if !is_same {
+            current.client = self.client(&fetched)?;
+            current.token = fetched.token;
+            current.number += 1;
+        }
+        current.renew_at = self.renew_at(fetched.ends);
+        current.ends = fetched.ends;
+        current.is_refused = false;
+        Ok(())
+    }
+
+    /// Blocks while a plugin runs or an issuer is asked.
+    fn fetch(&self) -> anyhow::Result<PluginCredentials> {
+        match &self.source {
+            CredentialSource::Plugin(plugin) => plugin.run(),
+            CredentialSource::Oidc { provider, .. } => provider.fetch(),
+            CredentialSource::TokenFile { path, instead, .. } => {
+                let token = match (read_token(path), instead) {
+                    (Ok(token), _) => token,
+                    (Err(_), Some(token)) => token.clone(),
+                    (Err(error), None) => return Err(error),
+                };
+                Ok(PluginCredentials {
+                    token: Some(token),
+                    ..PluginCredentials::default()
+                })
+            }
+            CredentialSource::Kept(_) => Ok(PluginCredentials::default()),
+        }
+    }
+
+    /// When to fetch credentials again.
+    fn renew_at(&self, ends: Option<Timestamp>) -> Timestamp {
+        let now = Timestamp::now();
+        match (&self.source, ends) {
+            (CredentialSource::TokenFile { .. }, _) => {
+                now.saturating_add(TOKEN_FILE_AGE).unwrap_or(Timestamp::MAX)
+            }
+            (_, None) => Timestamp::MAX,
+            (_, Some(ends)) => before(ends, now),
+        }
+    }
+
+    fn client(&self, fetched: &PluginCredentials) -> anyhow::Result<kube::Client> {
+        let certificate = match &self.source {
+            CredentialSource::TokenFile {
+                client_certificate, ..
+            }
+            | CredentialSource::Oidc {
+                client_certificate, ..
+            } => client_certificate.as_ref(),
+            _ => fetched.client_certificate.as_ref(),
+        };
+        self.endpoint.client(fetched.token.as_ref(), certificate)
+    }
+}
+
+fn read_token(path: &Path) -> anyhow::Result<SecretString> {
+    let content = std::fs::read(path).context("tokenFile of the kubeconfig cannot be read")?;
+    token_of_file(&content, "tokenFile").map_err(|error| anyhow!("{} {}", error.field, error.reason))
+}
+
+/// The moment at which credentials that end then are fetched again.
+fn before(ends: Timestamp, now: Timestamp) -> Timestamp {
+    let half = ends.duration_since(now) / 2;
+    ends.saturating_sub(half.min(MARGIN)).unwrap_or(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_fetched_again_before_they_end() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        for (life, expected) in [(900, 840), (120, 60), (60, 30), (2, 1), (0, 0)] {
+            let at = before(now + SignedDuration::from_secs(life), now);
+            assert_eq!(
+                at.duration_since(now),
+                SignedDuration::from_secs(expected),
+                "{life}"
+            );
+        }
+        let past = before(now - SignedDuration::from_secs(600), now);
+        assert!(past <= now, "they have ended");
+    }
+}

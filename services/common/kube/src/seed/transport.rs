@@ -1,0 +1,159 @@
+//! Connections to the seed: TCP, a proxy, TLS.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
+use anyhow::{Context as _, anyhow};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderValue, Uri};
+use hyper::rt::{Read, Write};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt as _};
+use kube::config::Config;
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::ServerName;
+use secrecy::{ExposeSecret as _, SecretString};
+use tower::{Service, ServiceBuilder, ServiceExt as _};
+use watchdog_api::kubeconfig::{ClientCertificate, Proxy};
+use watchdog_certificates::{ServerTrust, client_config};
+
+use super::shown;
+
+/// One crypto provider for all clients: it is the larger part of a configuration.
+static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+    LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+
+/// The parts that all clients of one seed have in common.
+pub(super) struct SeedEndpoint {
+    /// With the credentials that are no certificate.
+    pub(super) config: Config,
+    pub(super) trust: ServerTrust,
+    pub(super) proxy: Option<Proxy>,
+}
+
+impl SeedEndpoint {
+    /// A client with this token, if any, and this certificate.
+    pub(super) fn client(
+        &self,
+        token: Option<&SecretString>,
+        certificate: Option<&ClientCertificate>,
+    ) -> anyhow::Result<kube::Client> {
+        let mut config = self.config.clone();
+        if let Some(token) = token {
+            config.auth_info.token = Some(token.clone());
+        }
+        let certificate = certificate.map(|pair| (pair.chain.clone(), pair.key.clone_key()));
+        let tls = client_config(PROVIDER.clone(), self.trust.clone(), certificate)?;
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        let Some(proxy) = &self.proxy else {
+            return over(tcp, &config, tls);
+        };
+        let failed = {
+            let source = proxy.source;
+            move |error: Box<dyn Error + Send + Sync>| ProxyFailed { source, error }
+        };
+        match proxy.address.scheme_str() {
+            Some("socks5") => {
+                let mut socks = SocksV5::new(proxy.address.clone(), tcp);
+                if let Some((name, password)) = &proxy.user {
+                    socks = socks.with_auth(name.clone(), password.expose_secret().to_owned());
+                }
+                over(socks.map_err(move |error| failed(error.into())), &config, tls)
+            }
+            Some("https") => {
+                let to_proxy = https(tcp, tls.clone(), None)?;
+                over(
+                    tunnel(proxy, to_proxy)?.map_err(move |error| failed(error.into())),
+                    &config,
+                    tls,
+                )
+            }
+            _ => over(
+                tunnel(proxy, tcp)?.map_err(move |error| failed(error.into())),
+                &config,
+                tls,
+            ),
+        }
+    }
+}
+
+fn tunnel<C>(proxy: &Proxy, connector: C) -> anyhow::Result<Tunnel<C>> {
+    let tunnel = Tunnel::new(proxy.address.clone(), connector);
+    let Some((name, password)) = &proxy.user else {
+        return Ok(tunnel);
+    };
+    let credentials = STANDARD.encode(format!("{name}:{}", password.expose_secret()));
+    let credentials = HeaderValue::from_str(&format!("Basic {credentials}"))
+        .with_context(|| format!("the credentials of {} cannot be sent", proxy.source))?;
+    Ok(tunnel.with_auth(credentials))
+}
+
+fn https<C>(connector: C, tls: ClientConfig, server_name: Option<&str>) -> anyhow::Result<HttpsConnector<C>> {
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = server_name {
+        let name = ServerName::try_from(name.to_owned()).context("tls-server-name is no name")?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    Ok(builder.enable_http1().wrap_connector(connector))
+}
+
+/// The layers that kube itself puts above a connection, without retries and without a trace of each request.
+fn over<C>(connector: C, config: &Config, tls: ClientConfig) -> anyhow::Result<kube::Client>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<Box<dyn Error + Send + Sync>> + Send + Sync + Error + 'static,
+{
+    let mut connector = TimeoutConnector::new(https(connector, tls, config.tls_server_name.as_deref())?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(connector);
+    let auth = config.auth_layer().map_err(|error| anyhow!(shown(&error)))?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(auth)
+        .layer(config.extra_headers_layer()?)
+        .map_err(Box::<dyn Error + Send + Sync>::from)
+        .service(http);
+    Ok(kube::Client::new(service, config.default_namespace.clone()))
+}
+
+/// There is no way through a proxy.
+#[derive(Debug)]
+struct ProxyFailed {
+    source: &'static str,
+    error: Box<dyn Error + Send + Sync>,
+}
+
+impl fmt::Display for ProxyFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, .. } = self;
+        match *source {
+            "proxy-url" => {
+                f.write_str("no connection through the proxy of proxy-url; correct it in the kubeconfig")
+            }
+            _ => write!(
+                f,
+                "no connection through the proxy of {source}; correct it, or add the seed's host to NO_PROXY"
+            ),
+        }
+    }
+}
+
+impl Error for ProxyFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.error)
+    }
+}
