@@ -225,24 +225,6 @@ pub(crate) async fn plan(
     answer(Program::ScalingCoordinator, received)
 }
 
-/// The events of a shoot, oldest first.
-pub(crate) async fn events(
-    coordinator: &ScalingCoordinator,
-    shoot: &str,
-) -> Result<Vec<ShootEvent>, CommandError> {
-    let all = all_pages(async |page_token| {
-        let request = ListShootEventsRequest {
-            page_size: MAX_PAGE_SIZE,
-            page_token,
-            shoot: shoot.to_owned(),
-            ..ListShootEventsRequest::default()
-        };
-        let received = coordinator.list_shoot_events(request).await;
-        answer(Program::ScalingCoordinator, received)
-    });
-    Ok(all.await?.events)
-}
-
 // === weeder ===
 
 pub(crate) async fn weeders(
@@ -289,11 +271,6 @@ pub(crate) async fn services(
 
 fn count(items: usize) -> i32 {
     i32::try_from(items).unwrap_or(i32::MAX)
-}
-
-/// True if the error says that the program does not have the method.
-pub(crate) fn is_unimplemented(status: &Status) -> bool {
-    status.code() == Code::Unimplemented
 }
 
 /// Both answers as one: complete only if both are.
