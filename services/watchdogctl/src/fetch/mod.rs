@@ -8,7 +8,7 @@ use std::mem::take;
 
 use futures::future::try_join_all;
 use prost::{Message, Name};
-use tonic::{Code, Status};
+use tonic::Status;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
 use watchdog_client::follow::Received;
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
@@ -17,8 +17,8 @@ use watchdog_proto::probe::v1::{
     GetVerdictRequest, ListVerdictsRequest, ListVerdictsResponse, Outcome, Verdict,
 };
 use watchdog_proto::scaling::v1::{
-    Direction, GetScalingRequest, ListScalingRequest, ListScalingResponse, ListShootEventsRequest,
-    PlanScalingRequest, PlanScalingResponse, ShootEvent, ShootScaling,
+    Direction, GetScalingRequest, ListScalingRequest, ListScalingResponse, PlanScalingRequest,
+    PlanScalingResponse, ShootScaling,
 };
 use watchdog_proto::weeder::v1::{
     EndpointReadiness, ListEndpointReadinessRequest, ListWeedersRequest, Weeder,
