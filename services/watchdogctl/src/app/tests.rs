@@ -224,12 +224,7 @@ async fn history_and_plan_are_those_of_the_coordinator() {
     assert_parts(&history, &["incident not ended: 2 down", "LEASES_EXPIRED"]);
     let none = shown(&format!("{options} history {SILENT}")).await;
     assert_parts(&none, &["Nothing has happened to this shoot"]);
-    fails(
-        &format!("{options} history shoot--no--such"),
-        1,
-        "shoot--no--such",
-    )
-    .await;
+    fails(&format!("{options} history shoot--no--such"), 1, "no such shoot").await;
     let plan = shown(&format!("{options} plan a/cut-off --direction up")).await;
     assert!(
         plan.starts_with("shoot--a--cut-off would be scaled up: The verdict is valid.\n"),
