@@ -45,8 +45,6 @@ pub(crate) fn requests(data: &[u8]) {
             b'e' => call(data, |request| scaling.get_scaling(request)),
             b'f' => call(data, |request| scaling.list_scaling(request)),
             b'g' => call(data, |request| scaling.plan_scaling(request)),
-            b'h' => call(data, |request| scaling.watch_shoot_events(request)),
-            b'i' => call(data, |request| scaling.list_shoot_events(request)),
             b'j' => call(data, |request| weeder.watch_endpoint_readiness(request)),
             b'k' => call(data, |request| weeder.list_endpoint_readiness(request)),
             b'l' => call(data, |request| weeder.watch_weeders(request)),

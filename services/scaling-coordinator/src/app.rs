@@ -23,7 +23,6 @@ use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
 use watchdog_runtime::tls::Tls;
 use watchdog_runtime::work_queue::WorkQueue;
-use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
 use watchdog_watch_stream::server::StateStore;
@@ -36,10 +35,8 @@ use crate::cluster::resources::Resources;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::Controller;
-use crate::controller::history::HistoryStore;
 use crate::controller::inputs::{DecisionInputs, ModeSource};
 use crate::controller::verdicts::VerdictTable;
-use crate::domain::history::{HistoryLimits, ShootEvent};
 use crate::domain::overview::ShootScaling;
 use crate::grpc::convert;
 use crate::grpc::service::ScalingApi;
@@ -111,8 +108,7 @@ pub fn start(
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
     let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
     let clock = Clock::start();
-    let history = keep_history(base, replica, config.history, clock);
-    let observers = Observers::new(verdicts.clone(), history.clone(), base.readiness.clone());
+    let observers = Observers::new(verdicts.clone(), base.readiness.clone());
     observe(base, lease_probes, observers);
 
     let inputs = indexes.inputs(
@@ -129,14 +125,12 @@ pub fn start(
         config.request_rate,
     );
     let controller = controller.observe_events(config.observe_events);
-    let (shoots, write_counts) = (controller.states(), controller.write_counts());
-    base.tasks
-        .critical("controller", controller.recorded(history.clone()).run());
+    let shoots = controller.states();
+    base.tasks.critical("controller", controller.run());
 
     let leadership = replica.leadership().clone();
     let api = ScalingApi {
         scaling: scaling_view(base, &leadership, &shoots, &inputs, clock),
-        events: events_view(base, &leadership, &history, clock),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
     };
@@ -144,7 +138,6 @@ pub fn start(
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
     Arc::new(Scrape {
         shoots,
-        write_counts,
         verdicts,
         clock,
     })
@@ -154,18 +147,6 @@ pub fn start(
 fn named(addresses: &[String]) -> watch::Receiver<Members> {
     let named = addresses.iter().map(|address| address.as_str().into());
     watch::Sender::new(named.clone().zip(named).collect::<Members>()).subscribe()
-}
-
-/// Keeps the history of the shoots that this replica acts on.
-fn keep_history(
-    base: &ServiceBuilder,
-    replica: &Replica<Leadership>,
-    limits: HistoryLimits,
-    clock: Clock,
-) -> Arc<HistoryStore> {
-    let leadership = replica.leadership().clone();
-    let leads = move || leadership.holds_lease();
-    Arc::new(HistoryStore::new(limits, clock, base.identity.clone(), leads))
 }
 
 /// Watches the seed, and checks the permissions for that. Returns the configuration in force.
@@ -203,26 +184,6 @@ fn scaling_view(
         key: String::clone,
         exists: |_: &String| true,
         is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_owned(has),
-    };
-    view.spawn_led(base, own, leadership.subscribe());
-    view
-}
-
-/// The history that the leader keeps. Only the leader is asked.
-fn events_view(
-    base: &ServiceBuilder,
-    leadership: &Leadership,
-    history: &HistoryStore,
-    clock: Clock,
-) -> MergedView<pb::ShootEvent> {
-    let (view, identity) = (MergedView::new(base.identity.clone()), base.identity.clone());
-    let own = OwnItems {
-        store: history.events(),
-        encode: move |key: &NamePair, event: &ShootEvent| convert::shoot_event(key, event, &identity, clock),
-        key: NamePair::clone,
-        exists: |_: &NamePair| true,
-        // It has what has happened since it began to lead.
-        is_filled: |_: &dyn Fn(&NamePair) -> bool| true,
     };
     view.spawn_led(base, own, leadership.subscribe());
     view

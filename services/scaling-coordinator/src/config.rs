@@ -13,8 +13,6 @@ use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
 
-use crate::domain::history::HistoryLimits;
-
 /// Scales the dependants of shoots down when their nodes are cut off, and up again, level by level.
 #[derive(Debug, Clone, Parser)]
 #[command(version, about)]
@@ -46,19 +44,6 @@ pub struct Args {
     /// Publish Kubernetes Events also about shoots in mode observe.
     #[arg(long)]
     observe_events: bool,
-
-    /// Events of one shoot that this replica keeps for ListShootEvents.
-    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
-    history_per_shoot: u16,
-
-    /// Events of all shoots that this replica keeps, about 3 KiB each.
-    #[arg(
-        long,
-        default_value_t = 20_000,
-        value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
-    )]
-    history_total: u32,
 
     /// Restore everything that the watchdog holds down, level by level, print what was restored, and exit: 0 when
     /// nothing is held down any more. Waits until every other replica of the coordinator has stopped.
@@ -100,8 +85,6 @@ pub struct Config {
     pub mode: Mode,
     /// Kubernetes Events also about shoots in mode observe.
     pub observe_events: bool,
-    /// The events that are kept.
-    pub history: HistoryLimits,
     /// How long the leader election takes for what; its default except in tests.
     pub election: ElectionTiming,
     /// The configuration file.
@@ -145,10 +128,6 @@ impl CommandLine for Args {
             request_rate: self.request_rate,
             mode: self.mode,
             observe_events: self.observe_events,
-            history: HistoryLimits {
-                per_shoot: self.history_per_shoot.into(),
-                total: usize::try_from(self.history_total).unwrap_or(usize::MAX),
-            },
             election: ElectionTiming::default(),
             file,
             release,

@@ -86,7 +86,7 @@ pub(crate) const FAILURES: Counter<Direction> = Counter::new(
 
 pub(crate) const INCIDENTS: Counter<()> = Counter::new(
     "watchdog_incidents_total",
-    "Incidents that have ended: a shoot was cut off, or scaled, and everything is restored.",
+    "ShootIncidents that have ended: a shoot was cut off, or scaled, and everything is restored.",
 );
 
 pub(crate) const INCIDENT_STAGES: Histogram<IncidentStage> = Histogram::new(

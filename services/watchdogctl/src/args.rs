@@ -181,7 +181,7 @@ pub(crate) enum CtlCommand {
         #[arg(long, value_parser = directions(["down", "up"]))]
         direction: Direction,
     },
-    /// The history of a shoot, oldest first.
+    /// The last incident of a shoot and the one that runs.
     History {
         #[command(flatten)]
         shoot: ShootArg,

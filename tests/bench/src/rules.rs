@@ -220,6 +220,7 @@ fn direction() -> Work {
         sent: now,
         valid_until: now + Duration::from_secs(40),
         message: "12 of 20 leases are expired.".into(),
+        evidence: None,
     };
     let streams = StreamCounts { known: 1, synced: 1 };
     Box::new(move || {

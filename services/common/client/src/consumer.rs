@@ -125,15 +125,6 @@ consumer! {
             /// The plan of a direction, as it would run now.
             plan_scaling(scaling::PlanScalingRequest) -> scaling::PlanScalingResponse
         }
-        unary! {
-            /// One page of what happened.
-            list_shoot_events(scaling::ListShootEventsRequest) -> scaling::ListShootEventsResponse
-        }
-        watch! {
-            /// Follows what happens to shoots.
-            follow_events(scaling::WatchShootEventsRequest)
-                -> scaling::WatchShootEventsResponse
-        }
         watch! {
             /// Follows the state of shoots.
             follow(scaling::WatchScalingRequest) -> scaling::WatchScalingResponse

@@ -43,21 +43,6 @@ impl From<NamePair> for weeder::ServiceKey {
     }
 }
 
-impl From<&scaling::ShootEventKey> for NamePair {
-    fn from(key: &scaling::ShootEventKey) -> Self {
-        Self(key.shoot.as_str().into(), key.id.as_str().into())
-    }
-}
-
-impl From<NamePair> for scaling::ShootEventKey {
-    fn from(NamePair(shoot, id): NamePair) -> Self {
-        Self {
-            shoot: shoot.to_string(),
-            id: id.to_string(),
-        }
-    }
-}
-
 /// Stands for the texts of an item that would be too large with them.
 const TEXT_LEFT_OUT: &str = "The text is left out: the item would be too large for its readers.";
 
@@ -100,19 +85,12 @@ impl Keyed for scaling::ShootScaling {
         for resource in &mut self.resources {
             resource.message.clear();
         }
-    }
-}
-
-impl Keyed for scaling::ShootEvent {
-    type Key = NamePair;
-
-    fn key(&self) -> Option<NamePair> {
-        self.key.as_ref().map(NamePair::from)
-    }
-
-    fn leave_out_texts(&mut self) {
-        self.message = TEXT_LEFT_OUT.to_owned();
-        self.event = None;
+        for incident in self.incident.iter_mut().chain(&mut self.last_incident) {
+            incident.reason.clear();
+            incident.last_error.clear();
+            incident.zones.clear();
+            incident.scale_times.clear();
+        }
     }
 }
 

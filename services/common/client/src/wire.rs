@@ -100,12 +100,6 @@ watch_response!(
     scaling::ShootScaling
 );
 watch_response!(
-    "scaling.v1.ScalingService" / "WatchShootEvents":
-    scaling::WatchShootEventsRequest => scaling::WatchShootEventsResponse,
-    scaling::watch_shoot_events_response::Event,
-    scaling::ShootEvent
-);
-watch_response!(
     "weeder.v1.WeederService" / "WatchWeeders":
     weeder::WatchWeedersRequest => weeder::WatchWeedersResponse,
     weeder::watch_weeders_response::Event,
@@ -164,7 +158,6 @@ macro_rules! list_response {
 
 list_response!(probe::ListVerdictsResponse, verdicts: probe::Verdict);
 list_response!(scaling::ListScalingResponse, scalings: scaling::ShootScaling);
-list_response!(scaling::ListShootEventsResponse, events: scaling::ShootEvent);
 list_response!(weeder::ListWeedersResponse, weeders: weeder::Weeder);
 list_response!(weeder::ListEndpointReadinessResponse, services: weeder::EndpointReadiness);
 

@@ -174,13 +174,6 @@ impl FeedItem for scaling::ShootScaling {
     watch_local!(scaling::WatchScalingRequest => WatchScalingResponse);
 }
 
-impl FeedItem for scaling::ShootEvent {
-    const FEED: &'static str = "shoot-events";
-    const MOVES: bool = false;
-
-    watch_local!(scaling::WatchShootEventsRequest => WatchShootEventsResponse);
-}
-
 impl FeedItem for weeder::Weeder {
     const FEED: &'static str = "weeders";
     /// A replica that leads no more cancels its weeders and shows them for another minute.

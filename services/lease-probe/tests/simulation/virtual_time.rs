@@ -296,6 +296,7 @@ impl ProbeReporter for Recorder {
             sent,
             valid_until: instant(verdict.valid_until),
             message: "".into(),
+            evidence: None,
         });
         probed.verdicts.push(SeenVerdict {
             at: self.clock.now(),

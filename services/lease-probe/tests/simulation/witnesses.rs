@@ -118,7 +118,7 @@ fn seen(now: Micros, received: &[(&ReceivedVerdict, &SeenVerdict)]) -> (Option<S
     let decision = decide(instant(now), verdicts, StreamCounts::default());
     let by = received
         .iter()
-        .find(|(verdict, _)| Some(verdict.sent) == decision.decided_by);
+        .find(|(verdict, _)| Some(*verdict) == decision.decided_by.as_ref());
     let (_, by) = by.unwrap_or(&received[0]);
     let verdict = SeenVerdict {
         at: now,

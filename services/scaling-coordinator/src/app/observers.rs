@@ -5,12 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_runtime::readiness::{Blocker, Readiness};
-use watchdog_watch_stream::client::{Received, Update};
+use watchdog_watch_stream::client::Update;
 use watchdog_watch_stream::replicas::ReplicaHandler;
 
-use crate::controller::history::HistoryStore;
 use crate::controller::verdicts::VerdictTable;
-use crate::domain::decision::ReceivedVerdict;
 use crate::grpc::convert;
 
 /// Name of the blocker while no lease-probe reports: the coordinator protects nobody.
@@ -18,16 +16,14 @@ const BLOCKER: &str = "verdicts";
 
 pub(crate) struct Observers {
     pub(crate) verdicts: Arc<VerdictTable>,
-    pub(crate) history: Arc<HistoryStore>,
     readiness: Readiness,
     blocker: Mutex<Option<Blocker>>,
 }
 
 impl Observers {
-    pub(crate) fn new(verdicts: Arc<VerdictTable>, history: Arc<HistoryStore>, readiness: Readiness) -> Self {
+    pub(crate) fn new(verdicts: Arc<VerdictTable>, readiness: Readiness) -> Self {
         let observers = Self {
             verdicts,
-            history,
             readiness,
             blocker: Mutex::default(),
         };
@@ -53,13 +49,6 @@ impl Observers {
             None => *blocker = Some(self.readiness.block(BLOCKER, why)),
         }
     }
-
-    fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> ReceivedVerdict {
-        let verdict = convert::verdict(received);
-        let evidence = received.value.evidence.as_ref().map(convert::evidence_counts);
-        self.history.verdict(shoot, &verdict, evidence);
-        verdict
-    }
 }
 
 impl ReplicaHandler<pb::Verdict> for Observers {
@@ -76,15 +65,11 @@ impl ReplicaHandler<pb::Verdict> for Observers {
     fn on_update(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
         match update {
             Update::Snapshot(items, _) => {
-                let read = |(shoot, received): (String, _)| {
-                    let verdict = self.read(&shoot, &received);
-                    (shoot, verdict)
-                };
+                let read = |(shoot, received): (String, _)| (shoot, convert::verdict(&received));
                 self.verdicts.snapshot(replica, items.into_iter().map(read));
             }
             Update::Upsert(shoot, received) => {
-                let verdict = self.read(&shoot, &received);
-                self.verdicts.upsert(replica, &shoot, verdict);
+                self.verdicts.upsert(replica, &shoot, convert::verdict(&received));
             }
             Update::Removed(shoot) => self.verdicts.withdraw(replica, &shoot),
             // Each replica is followed by itself.
@@ -100,22 +85,15 @@ impl ReplicaHandler<pb::Verdict> for Observers {
 #[cfg(test)]
 mod tests {
     use watchdog_client::failure::{Failure, Reason};
-    use watchdog_runtime::clock::Clock;
     use watchdog_watch_stream::message::COMPLETE;
 
     use super::*;
-    use crate::domain::history::HistoryLimits;
 
     #[tokio::test]
     async fn it_is_ready_only_with_a_synchronized_stream() {
         let readiness = Readiness::default();
-        let limits = HistoryLimits {
-            per_shoot: 1,
-            total: 1,
-        };
-        let history = HistoryStore::new(limits, Clock::start(), "me".into(), || true);
         let verdicts = Arc::new(VerdictTable::new(Arc::default()));
-        let observers = Observers::new(verdicts, Arc::new(history), readiness.clone());
+        let observers = Observers::new(verdicts, readiness.clone());
         let why = || readiness.blockers().get(BLOCKER).cloned().unwrap_or_default();
         assert!(
             why().starts_with("no replica of lease-probe is known"),

@@ -3,7 +3,7 @@
 //! The controller is that of the service, with two differences:
 //! - Every resource counts as dropped from the configuration. Such a resource is restored if it is held down, and left
 //!   alone otherwise.
-//! - This process reports every shoot as healthy. It begins when it leads, because no coordinator acts then.
+//! - Every shoot counts as healthy and protected. The process begins when it leads, because no coordinator acts then.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use crate::cluster::deployment;
 use crate::config::{Config, Release};
 use crate::controller::inputs::ModeSource;
 use crate::controller::releaser::Releaser;
+use crate::controller::verdicts::VerdictTable;
 use crate::metrics;
 
 pub use crate::controller::releaser::{ReleaseLine, ReleaseReport};
@@ -100,11 +101,11 @@ impl SeedRelease {
         let deadline = Instant::now() + options.timeout;
         let readiness = Readiness::default();
         let indexes = Indexes::new(seed, &readiness, tasks, PermissionGrantor::Chart);
-        let releaser = Releaser::new(
-            indexes.clusters.clone(),
-            indexes.resources.clone(),
-            self.rules.borrow().clone(),
-        );
+        let releaser = Releaser {
+            clusters: indexes.clusters.clone(),
+            resources: indexes.resources.clone(),
+            config: self.rules.borrow().clone(),
+        };
         let in_force = indexes.follow(self.rules.clone());
         timeout_at(deadline, releaser.listed()).await.with_context(|| {
             options.not_in_time("the Clusters and the resources were not listed", &readiness)
@@ -125,8 +126,8 @@ impl SeedRelease {
                 options.not_in_time(what, &readiness)
             })??;
         let before = releaser.held();
-        let verdicts = releaser.all_healthy(&indexes.work_queue);
-        let mode = ModeSource::ProtectAll;
+        let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
+        let mode = ModeSource::RestoreAll;
         let inputs = indexes.inputs(in_force, verdicts, leadership, mode, Clock::start());
         let controller = indexes.controller(
             inputs,

@@ -6,19 +6,14 @@ use kube::error::DiscoveryError;
 use watchdog_api::prober::ResourceRef;
 use watchdog_kube::client::{RequestError, request};
 
-#[derive(Debug, Clone)]
-pub(crate) enum Scalability {
-    /// It is served, in namespaces and with a scale sub-resource.
-    Scalable(ApiResource),
-    NotServed,
-    NotScalable(String),
-}
+use super::resources::ListState;
 
-/// Asks the API server for a kind.
+/// Asks the API server for a kind. Returns how it is served, in namespaces and with a scale sub-resource, or that it is
+/// not.
 pub(crate) async fn resolve(
     seed: &kube::Client,
     reference: &ResourceRef,
-) -> Result<Scalability, RequestError> {
+) -> Result<Result<ApiResource, ListState>, RequestError> {
     let wanted = GroupVersionKind::gvk(reference.group(), reference.version(), &reference.kind);
     let found = request(async {
         match pinned_kind(seed, &wanted).await {
@@ -29,24 +24,30 @@ pub(crate) async fn resolve(
     });
     match found.await {
         Ok(Some((resource, capabilities))) => Ok(scalable(resource, &capabilities)),
-        Ok(None) => Ok(Scalability::NotServed),
+        Ok(None) => Ok(Err(ListState::NotServed)),
         // The group or the version is not served.
-        Err(error) if error.is_not_found() => Ok(Scalability::NotServed),
+        Err(error) if error.is_not_found() => Ok(Err(ListState::NotServed)),
         Err(error) => Err(error),
     }
 }
 
-fn scalable(resource: ApiResource, capabilities: &ApiCapabilities) -> Scalability {
+fn scalable(resource: ApiResource, capabilities: &ApiCapabilities) -> Result<ApiResource, ListState> {
     if capabilities.scope != Scope::Namespaced {
-        return Scalability::NotScalable(format!("{} are not in namespaces", resource.plural));
+        return Err(ListState::NotScalable(format!(
+            "{} are not in namespaces",
+            resource.plural
+        )));
     }
     let scale = capabilities
         .subresources
         .iter()
         .any(|(sub, _)| sub.plural == "scale");
     if scale {
-        Scalability::Scalable(resource)
+        Ok(resource)
     } else {
-        Scalability::NotScalable(format!("{} have no scale sub-resource", resource.plural))
+        Err(ListState::NotScalable(format!(
+            "{} have no scale sub-resource",
+            resource.plural
+        )))
     }
 }

@@ -22,7 +22,7 @@ use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::clusters::Clusters;
-use super::kinds::{self, Scalability};
+use super::kinds;
 use super::requests::RestoredEtcd;
 use super::resources::{ListState, Resources};
 use super::watched_resources::WatchedResources;
@@ -173,30 +173,26 @@ impl ResourceWatch {
         loop {
             let found = kinds::resolve(seed, reference).await;
             let pause = pause(backoff, found.is_err());
-            let mut missing_for = Duration::ZERO;
-            if matches!(found, Ok(Scalability::NotServed)) {
-                missing_for = missing_since.get_or_insert_with(Instant::now).elapsed();
-            } else {
+            if !matches!(found, Ok(Err(ListState::NotServed))) {
                 missing_since = None;
             }
             match found {
-                Ok(Scalability::Scalable(served)) => return Some((served, blocker)),
-                Ok(Scalability::NotServed) => {
-                    let kind = format!("{} {}", reference.api_version, reference.kind);
-                    blocker.because(format!(
-                        "the seed does not serve {kind}: correct the configuration"
-                    ));
-                    if missing_for < ABSENT_AFTER {
-                        tracing::warn!("the seed does not serve the kind of a resource; asking again");
-                    } else {
-                        tracing::warn!("the seed does not serve the kind of a resource; it is absent");
-                        resources.listing(reference, ListState::NotServed, None);
-                    }
-                }
-                Ok(Scalability::NotScalable(why)) => {
+                Ok(Ok(served)) => return Some((served, blocker)),
+                Ok(Err(listing)) => {
+                    let why = match &listing {
+                        ListState::NotScalable(why) => why.clone(),
+                        _ => format!(
+                            "the seed does not serve {} {}",
+                            reference.api_version, reference.kind
+                        ),
+                    };
                     blocker.because(format!("{why}: correct the configuration"));
-                    tracing::warn!(%why, "a configured resource cannot be scaled");
-                    resources.listing(reference, ListState::NotScalable(why), None);
+                    tracing::warn!(%why, "a configured resource cannot be scaled; asking again");
+                    let missing_since = missing_since.get_or_insert_with(Instant::now);
+                    let is_served = matches!(listing, ListState::NotScalable(_));
+                    if is_served || missing_since.elapsed() >= ABSENT_AFTER {
+                        resources.listing(reference, listing, None);
+                    }
                 }
                 Err(error) => {
                     let failure = error.failure();

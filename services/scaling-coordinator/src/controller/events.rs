@@ -46,51 +46,69 @@ pub(super) fn events(about: ObjectReference, attempt: &WriteAttempt, reason: &st
             from, to, unreadable, ..
         } => (from, to, unreadable),
         ResourceWrite::CleanUp if attempt.direction == Direction::Release => {
-            return vec![Notice {
-                about,
-                warning: false,
-                reason: "MeltdownProtectionReleased",
-                action: "Released",
-                note: format!(
-                    "Removed meltdown-protection-active; the replicas are left to others. {reason}"
-                ),
-            }];
+            let note =
+                format!("Removed meltdown-protection-active; the replicas are left to others. {reason}");
+            return vec![normal(about, "MeltdownProtectionReleased", "Released", note)];
         }
         ResourceWrite::Record { .. } | ResourceWrite::CleanUp => return Vec::new(),
     };
-    let mut events = Vec::new();
-    if let Some(text) = unreadable {
-        events.push(Notice {
-            about: about.clone(),
-            warning: true,
-            reason: "RecordedReplicasUnreadable",
-            action: "ScaledUp",
-            note: format!("The recorded replica count {text:?} cannot be read; scaled to {to} instead."),
-        });
-    }
     let (event, action) = match attempt.direction {
         Direction::Down => ("MeltdownProtectionStarted", "ScaledDown"),
         Direction::Up | Direction::Release => ("MeltdownProtectionEnded", "ScaledUp"),
     };
-    events.push(Notice {
-        about,
-        warning: false,
-        reason: event,
-        action,
-        note: format!("Scaled from {from} to {to}. {reason}"),
+    let unreadable = unreadable.as_ref().map(|text| {
+        let note = format!("The recorded replica count {text:?} cannot be read; scaled to {to} instead.");
+        warning(about.clone(), "RecordedReplicasUnreadable", "ScaledUp", note)
     });
-    events
+    let scaled = normal(
+        about,
+        event,
+        action,
+        format!("Scaled from {from} to {to}. {reason}"),
+    );
+    unreadable.into_iter().chain([scaled]).collect()
 }
 
 /// The Kubernetes Event about a write that mode observe has kept back.
 pub(super) fn kept_back(about: ObjectReference, write: &ResourceWrite, reason: &str) -> Notice {
-    Notice {
-        about,
-        warning: false,
-        reason: "WriteKeptBack",
-        action: "KeptBack",
-        note: format!("Would {write}, but the mode is observe. {reason}"),
-    }
+    let note = format!("Would {write}, but the mode is observe. {reason}");
+    normal(about, "WriteKeptBack", "KeptBack", note)
+}
+
+/// The Kubernetes Event about an incident that has ended.
+pub(super) fn incident_ended(shoot: &str, note: String) -> Notice {
+    normal(cluster(shoot), "IncidentEnded", "Restored", note)
+}
+
+/// The Kubernetes Event about a malformed annotation of a Shoot. The Shoot itself is in the garden.
+pub(super) fn malformed_policy(shoot: &str, note: String) -> Notice {
+    warning(
+        cluster(shoot),
+        "ShootAnnotationMalformed",
+        "ReadShootAnnotation",
+        note,
+    )
+}
+
+/// The Kubernetes Event about a resource that failed its level.
+pub(super) fn failed(about: ObjectReference, direction: Option<Direction>, why: String) -> Notice {
+    let (event, action) = match direction {
+        Some(Direction::Up) => ("ScaleUpFailed", "ScaleUp"),
+        Some(Direction::Release) => ("ReleaseFailed", "Release"),
+        Some(Direction::Down) | None => ("ScaleDownFailed", "ScaleDown"),
+    };
+    warning(about, event, action, why)
+}
+
+/// The Kubernetes Event about a resource that is missing on the way down.
+pub(super) fn missing(about: ObjectReference, why: String) -> Notice {
+    warning(about, "DependantMissing", "ScaleDown", why)
+}
+
+/// The Kubernetes Event about an annotation ignore-scaling that is neither true nor false.
+pub(super) fn invalid_ignore_scaling(about: ObjectReference, clause: &str) -> Notice {
+    let note = format!("{}.", clause.replacen("its", "Its", 1));
+    warning(about, "IgnoreScalingInvalid", "ReadIgnoreScaling", note)
 }
 
 /// The Cluster of a shoot, in whose namespace people look for Events about the shoot.
@@ -105,62 +123,19 @@ fn cluster(shoot: &str) -> ObjectReference {
     }
 }
 
-/// The Kubernetes Event about an incident that has ended.
-pub(super) fn incident_ended(shoot: &str, note: String) -> Notice {
+const fn normal(about: ObjectReference, reason: &'static str, action: &'static str, note: String) -> Notice {
     Notice {
-        about: cluster(shoot),
+        about,
         warning: false,
-        reason: "IncidentEnded",
-        action: "Restored",
+        reason,
+        action,
         note,
     }
 }
 
-/// The Kubernetes Event about a malformed annotation of a Shoot. The Shoot itself is in the garden.
-pub(super) fn malformed_policy(shoot: &str, warning: &str) -> Notice {
+fn warning(about: ObjectReference, reason: &'static str, action: &'static str, note: String) -> Notice {
     Notice {
-        about: cluster(shoot),
         warning: true,
-        reason: "ShootAnnotationMalformed",
-        action: "ReadShootAnnotation",
-        note: warning.to_owned(),
-    }
-}
-
-/// The Kubernetes Event about a resource that failed its level.
-pub(super) fn failed(about: ObjectReference, direction: Option<Direction>, why: &str) -> Notice {
-    let (event, action) = match direction {
-        Some(Direction::Up) => ("ScaleUpFailed", "ScaleUp"),
-        Some(Direction::Release) => ("ReleaseFailed", "Release"),
-        Some(Direction::Down) | None => ("ScaleDownFailed", "ScaleDown"),
-    };
-    Notice {
-        about,
-        warning: true,
-        reason: event,
-        action,
-        note: why.to_owned(),
-    }
-}
-
-/// The Kubernetes Event about a resource that is missing on the way down.
-pub(super) fn missing(about: ObjectReference, why: &str) -> Notice {
-    Notice {
-        about,
-        warning: true,
-        reason: "DependantMissing",
-        action: "ScaleDown",
-        note: why.to_owned(),
-    }
-}
-
-/// The Kubernetes Event about an annotation ignore-scaling that is neither true nor false.
-pub(super) fn invalid_ignore_scaling(about: ObjectReference, warning: &str) -> Notice {
-    Notice {
-        about,
-        warning: true,
-        reason: "IgnoreScalingInvalid",
-        action: "ReadIgnoreScaling",
-        note: format!("{}.", warning.replacen("its", "Its", 1)),
+        ..normal(about, reason, action, note)
     }
 }

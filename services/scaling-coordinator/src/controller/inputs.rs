@@ -45,8 +45,8 @@ pub(crate) struct DecisionInputs {
 pub(crate) enum ModeSource {
     /// From the annotations of the Shoots; this one for those that do not say.
     BySeed(Mode),
-    /// All shoots are protected, whatever they say.
-    ProtectAll,
+    /// All shoots are protected, whatever they say, and count as healthy.
+    RestoreAll,
 }
 
 impl DecisionInputs {
@@ -72,7 +72,7 @@ impl DecisionInputs {
                 let now = UnixTime(self.clock.micros_at(now));
                 mode_in_force(self.clusters.policy(shoot).mode, of_seed, now)
             }
-            ModeSource::ProtectAll => ModeInForce::default(),
+            ModeSource::RestoreAll => ModeInForce::default(),
         }
     }
 
@@ -88,6 +88,7 @@ impl DecisionInputs {
             Err((held, reason)) if !self.is_released(shoot) => Decision::hold(held, reason),
             _ if mode.mode == Mode::Off => Decision::hold(HoldReason::Mode, switched_off(mode)),
             Err((_, reason)) => Decision::release(reason),
+            Ok(()) if matches!(self.mode_source, ModeSource::RestoreAll) => Decision::restore(),
             Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
         };
         for malformed in self.malformed_policy(shoot) {

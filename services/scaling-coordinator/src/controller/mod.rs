@@ -9,14 +9,13 @@
 //! own, which waits for its turn ([`limiter`]).
 
 mod events;
-pub(crate) mod history;
+mod history;
 pub(crate) mod inputs;
 mod limiter;
 mod reconciler;
 pub(crate) mod releaser;
 mod shoot;
 pub(crate) mod verdicts;
-pub(crate) mod write_counts;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,12 +32,10 @@ use watchdog_kube::events::EventSink;
 use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 use watchdog_watch_stream::server::StateStore;
 
-use self::history::HistoryStore;
 use self::inputs::DecisionInputs;
 use self::limiter::RequestLimiter;
 use self::reconciler::Reconciler;
 use self::shoot::ShootMemory;
-use self::write_counts::WriteCounts;
 use crate::cluster::requests::{ResourceRequests, RestoredEtcd};
 use crate::domain::overview::ShootScaling;
 
@@ -89,9 +86,7 @@ impl Controller {
                 requests,
                 limiter: RequestLimiter::new(request_rate),
                 states: StateStore::new(),
-                write_counts: Arc::default(),
                 events,
-                history: None,
                 observe_events: false,
             },
             restored,
@@ -102,16 +97,6 @@ impl Controller {
     /// The states of the shoots, while this replica leads.
     pub(crate) fn states(&self) -> StateStore<String, ShootScaling> {
         self.reconciler.states.clone()
-    }
-
-    pub(crate) fn write_counts(&self) -> Arc<WriteCounts> {
-        self.reconciler.write_counts.clone()
-    }
-
-    /// Records what happens.
-    pub(crate) fn recorded(mut self, history: Arc<HistoryStore>) -> Self {
-        self.reconciler.history = Some(history);
-        self
     }
 
     /// Publishes Kubernetes Events also about shoots in mode observe.
@@ -245,17 +230,11 @@ fn set_timer(
 ) {
     // A configuration may ask for delays of years, which the timer queue does not take.
     let at = at.map(|at| at.min(Instant::now() + LONGEST_TIMER));
-    match (timer.as_mut(), at) {
-        (Some((_, set)), Some(at)) if *set == at => {}
-        (Some((key, set)), Some(at)) => {
-            timers.reset_at(key, at);
-            *set = at;
-        }
-        (None, Some(at)) => *timer = Some((timers.insert_at(shoot.clone(), at), at)),
-        (Some((key, _)), None) => {
-            timers.try_remove(key);
-            *timer = None;
-        }
-        (None, None) => {}
+    if timer.map(|(_, set)| set) == at {
+        return;
     }
+    if let Some((key, _)) = timer.take() {
+        timers.try_remove(&key);
+    }
+    *timer = at.map(|at| (timers.insert_at(shoot.clone(), at), at));
 }

@@ -17,13 +17,13 @@ use watchdog_kube::events::{EventSink, Notice};
 use watchdog_watch_stream::server::StateStore;
 
 use super::events;
-use super::history::HistoryStore;
+use super::history;
 use super::inputs::DecisionInputs;
 use super::limiter::{RequestLimiter, Turn};
 use super::shoot::{ShootMemory, under_way};
-use super::write_counts::WriteCounts;
 use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_failed, refused};
 use crate::domain::attempts::{RequestOutcome, WriteAttempt};
+use crate::domain::incident::ShootIncidents;
 use crate::domain::next_step::{Alert, NextStep, Request, RequestKind, earliest, next_step};
 use crate::domain::observed::ResourceState;
 use crate::domain::overview::ShootScaling;
@@ -43,9 +43,7 @@ pub(crate) struct Reconciler {
     pub(super) requests: ResourceRequests,
     pub(super) limiter: RequestLimiter,
     pub(super) states: StateStore<String, ShootScaling>,
-    pub(super) write_counts: Arc<WriteCounts>,
     pub(super) events: EventSink,
-    pub(super) history: Option<Arc<HistoryStore>>,
     /// Kubernetes Events also about shoots in mode observe.
     pub(super) observe_events: bool,
 }
@@ -99,9 +97,9 @@ impl Reconciler {
         if let Some(direction) = decision.direction {
             let kept_back = memory.keep_back(direction, &dependents, &mut requests, &mut status);
             for attempt in kept_back {
-                memory.note_write(now, direction);
                 let outcome = RequestOutcome::KeptBack;
-                self.report_write(shoot, &attempt, &outcome, &decision.reason, Duration::ZERO);
+                memory.note_write(now, &attempt, &outcome);
+                self.report_write(shoot, &attempt, &outcome, &decision.reason);
             }
         }
         memory.keep_state(now, status.state);
@@ -115,9 +113,7 @@ impl Reconciler {
                 let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
                 let (from, to) = (other.from, other.to);
                 tracing::info!(%resource, by, direction, from, to, "another writer scaled a resource");
-                if let Some(history) = &self.history {
-                    history.other_wrote(shoot, &other);
-                }
+                memory.incidents.note_other(now, &other);
             }
         }
         for (reference, warning) in memory.new_warnings(&dependents) {
@@ -143,9 +139,11 @@ impl Reconciler {
             since: memory.since,
             mode,
             status,
+            incidents: ShootIncidents::default(),
+            write_counts: memory.write_counts.clone(),
             owner: self.inputs.leadership.identity().clone(),
         };
-        self.publish(shoot, scaling);
+        self.publish(shoot, memory, scaling);
         looked
     }
 
@@ -283,7 +281,7 @@ impl Reconciler {
                 RequestKind::Read => running.push(futures::future::Either::Left(async move {
                     turn.count_request();
                     let outcome = self.requests.read(shoot, &request.reference, within).await;
-                    (request.reference, None, outcome, now)
+                    (request.reference, None, outcome)
                 })),
                 RequestKind::Write { write, against } => {
                     let attempt = WriteAttempt {
@@ -299,7 +297,7 @@ impl Reconciler {
                         turn.count_request();
                         let outcome = self.write(shoot, &attempt, mode, &against, within, turn).await;
                         events::ended(&outcome);
-                        (request.reference, Some(attempt), outcome, now)
+                        (request.reference, Some(attempt), outcome)
                     };
                     running.push(futures::future::Either::Right(write.instrument(span)));
                 }
@@ -308,7 +306,7 @@ impl Reconciler {
         if !memory.under_way.is_empty() {
             self.look(shoot, memory);
         }
-        while let Some((reference, attempt, outcome, sent)) = running.next().await {
+        while let Some((reference, attempt, outcome)) = running.next().await {
             let now = Instant::now();
             match attempt {
                 None => {
@@ -322,14 +320,14 @@ impl Reconciler {
                 }
                 Some(attempt) => {
                     memory.under_way.remove(&reference);
+                    memory.note_write(now, &attempt, &outcome);
                     if outcome == RequestOutcome::Done {
-                        memory.note_write(now, direction);
                         memory.note_read(now, &reference);
                     } else {
                         memory.forget_read(&reference);
                     }
                     memory.hints.end_write(now, direction, &reference, &outcome);
-                    self.report_write(shoot, &attempt, &outcome, &looked.reason, sent.elapsed());
+                    self.report_write(shoot, &attempt, &outcome, &looked.reason);
                     if !running.is_empty() {
                         self.look(shoot, memory);
                     }
@@ -387,14 +385,7 @@ impl Reconciler {
     }
 
     /// Reports a write that has ended or was kept back.
-    fn report_write(
-        &self,
-        shoot: &Arc<str>,
-        attempt: &WriteAttempt,
-        outcome: &RequestOutcome,
-        reason: &str,
-        took: Duration,
-    ) {
+    fn report_write(&self, shoot: &Arc<str>, attempt: &WriteAttempt, outcome: &RequestOutcome, reason: &str) {
         if *outcome == RequestOutcome::KeptBack {
             events::span(shoot, attempt).in_scope(|| events::ended(outcome));
         }
@@ -407,41 +398,29 @@ impl Reconciler {
             _ => Vec::new(),
         };
         notices.into_iter().for_each(|notice| self.events.publish(notice));
-        self.write_counts.count(shoot, attempt.direction, outcome);
-        if let Some(history) = &self.history {
-            history.write_ended(shoot, attempt, outcome, took);
-        }
     }
 
     fn report_alerts(&self, shoot: &str, direction: Option<Direction>, mode: Mode, alerts: Vec<Alert>) {
-        for Alert {
-            reference,
-            why,
-            failed,
-        } in alerts
-        {
-            let about = self.inputs.resources.about(&reference, shoot);
-            let name = direction_name(direction);
-            if failed {
+        let name = direction_name(direction);
+        for alert in alerts {
+            let (resource, error) = (&alert.reference, &alert.why);
+            let about = self.inputs.resources.about(resource, shoot);
+            let notice = if alert.failed {
                 // While a shoot is held, no level runs that could fail.
                 if let Some(direction) = direction {
                     FAILURES.inc(direction);
                 }
-                tracing::warn!(
-                    resource = %reference,
-                    direction = name,
-                    error = why,
-                    "a resource failed its level and is tried again"
-                );
-                self.publish_notice(mode, events::failed(about, direction, &why));
+                tracing::warn!(%resource, direction = name, error, "a resource failed its level and is tried again");
+                events::failed(about, direction, alert.why)
             } else {
                 tracing::warn!(
-                    resource = %reference,
+                    %resource,
                     direction = name,
-                    "a resource that is not optional is absent; going on without it"
+                    "a resource that is not optional is absent; continuing without it"
                 );
-                self.publish_notice(mode, events::missing(about, &why));
-            }
+                events::missing(about, alert.why)
+            };
+            self.publish_notice(mode, notice);
         }
     }
 
@@ -455,7 +434,7 @@ impl Reconciler {
             .filter(|warning| !before.contains(warning))
         {
             tracing::warn!(warning, "an annotation of a Shoot is malformed");
-            self.publish_notice(memory.mode, events::malformed_policy(shoot, warning));
+            self.publish_notice(memory.mode, events::malformed_policy(shoot, warning.clone()));
         }
     }
 
@@ -466,25 +445,21 @@ impl Reconciler {
         }
     }
 
-    fn publish(&self, shoot: &Arc<str>, scaling: ShootScaling) {
-        let key = shoot.to_string();
-        if let Some(history) = &self.history
-            && self.states.get(&key).is_none_or(|old| *old != scaling)
+    fn publish(&self, shoot: &Arc<str>, memory: &mut ShootMemory, mut scaling: ShootScaling) {
+        if scaling.is_restored()
+            && let Some(ended) = memory.incidents.end(Instant::now())
         {
-            let ended = history.published(shoot, &scaling);
-            if let Some(note) = ended {
-                self.publish_notice(scaling.mode.mode, events::incident_ended(shoot, note));
-            }
+            history::log(shoot, &ended);
+            history::measure(&ended);
+            self.publish_notice(scaling.mode.mode, events::incident_ended(shoot, ended.summary()));
         }
-        self.states.upsert_unless(key, scaling, |old, new| old == new);
+        scaling.incidents.clone_from(&memory.incidents);
+        self.states
+            .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
     }
 
     /// A shoot is gone, or another replica leads.
     pub(super) fn forget(&self, shoot: &Arc<str>) {
-        self.write_counts.forget(shoot);
-        if let Some(history) = &self.history {
-            history.forget(shoot);
-        }
         self.states.remove(&shoot.to_string());
     }
 }

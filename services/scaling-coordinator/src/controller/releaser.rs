@@ -1,33 +1,25 @@
-//! Restores everything that the watchdog holds down, for `--release-all` and `watchdogctl release` (ADR 0018).
+//! Says what the watchdog holds down, and when all of it is restored, for `--release-all` and `watchdogctl release`
+//! (ADR 0018). The controller restores it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep};
 use watchdog_api::prober::{ProberConfig, ResourceRef};
-use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::server::StateStore;
 
-use super::verdicts::VerdictTable;
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
 use crate::cluster::watched_resources::LAST_WRITES;
 use crate::domain::Direction;
-use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::overview::ShootScaling;
-use crate::domain::plan::{self, Planned};
-use crate::domain::resource_step::ResourceStep;
+use crate::domain::plan;
+use crate::domain::resource_step::{ResourceStep, ResourceWrite};
 
 /// The interval at which the indexes are checked, without a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// The process ends long before.
-const VALIDITY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The name under which this process reports that a shoot is healthy.
-const OBSERVER: &str = "--release-all";
 
 /// Resources that are held down, by shoot.
 type HeldDown = BTreeMap<Arc<str>, Vec<ResourceRef>>;
@@ -56,26 +48,13 @@ pub struct ReleaseReport {
     pub ended: anyhow::Result<String>,
 }
 
-/// Decides what is restored, and when that is done.
 pub(crate) struct Releaser {
-    clusters: Arc<Clusters>,
-    resources: Arc<Resources>,
-    config: Arc<ProberConfig>,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) resources: Arc<Resources>,
+    pub(crate) config: Arc<ProberConfig>,
 }
 
 impl Releaser {
-    pub(crate) const fn new(
-        clusters: Arc<Clusters>,
-        resources: Arc<Resources>,
-        config: Arc<ProberConfig>,
-    ) -> Self {
-        Self {
-            clusters,
-            resources,
-            config,
-        }
-    }
-
     fn references(&self) -> impl Iterator<Item = &ResourceRef> {
         let dependents = self.config.dependent_resource_infos.iter();
         dependents.map(|dependent| &dependent.reference)
@@ -83,18 +62,14 @@ impl Releaser {
 
     /// The resources that are not listed, because the seed does not answer or its etcd was just restored.
     fn unlisted(&self) -> Vec<String> {
-        let references = self.references();
-        references
-            .filter(|reference| !self.resources.is_listed(reference))
-            .map(ToString::to_string)
-            .collect()
+        let unlisted = self.references().filter(|one| !self.resources.is_listed(one));
+        unlisted.map(ToString::to_string).collect()
     }
 
     /// Waits until everything is listed.
     pub(crate) async fn listed(&self) {
-        let mut ticks = ticks();
         while !self.clusters.is_listed() || !self.unlisted().is_empty() {
-            ticks.tick().await;
+            sleep(CHECK_INTERVAL).await;
         }
     }
 
@@ -105,7 +80,6 @@ impl Releaser {
         }
     }
 
-    /// Lists the resources that are held down now.
     pub(crate) fn held(&self) -> HeldDown {
         let mut held = HeldDown::new();
         for reference in self.references() {
@@ -116,54 +90,52 @@ impl Releaser {
         held
     }
 
-    /// Plans the release.
+    /// The direction in which the controller takes a shoot, or why nothing at all is written to it.
+    fn direction(&self, shoot: &str) -> Result<Direction, String> {
+        match self.clusters.write_eligibility(shoot) {
+            WriteEligibility::Allowed => Ok(Direction::Up),
+            eligibility if eligibility.is_released() => Ok(Direction::Release),
+            WriteEligibility::Unlisted => Err("the Clusters of the seed are not listed yet".to_owned()),
+            WriteEligibility::Absent => Err("its Cluster is gone".to_owned()),
+            WriteEligibility::Stopped(reason) => Err(reason.to_string()),
+        }
+    }
+
     pub(crate) fn plan(&self) -> ReleaseReport {
         let held = self.held();
-        let mut lines = Vec::new();
-        for (shoot, resources) in &held {
-            if let Some(why) = self.why_left_alone(shoot) {
-                lines.push(ReleaseLine::on(shoot, "left as it is", why));
-            } else if let WriteEligibility::Stopped(reason) = self.clusters.write_eligibility(shoot) {
-                let what = "remove meltdown-protection-active and leave its replicas to others";
-                let line = |reference| ReleaseLine::on(shoot, what, reason.to_string()).of(reference);
-                lines.extend(resources.iter().map(line));
-            } else {
-                let dependents = self.resources.dependents(&self.config, shoot);
-                for (level, planned) in plan::plan(Direction::Up, &dependents) {
-                    lines.extend(planned.iter().filter_map(|planned| {
-                        let line = ReleaseLine::on(shoot, what(planned)?, planned.why.clone());
-                        let level = Some(level);
-                        Some(ReleaseLine { level, ..line }.of(&planned.reference))
-                    }));
-                }
-            }
-        }
-        let resources: usize = held.values().map(Vec::len).sum();
-        let shoots = held.len();
+        let lines = held.keys().flat_map(|shoot| match self.direction(shoot) {
+            Ok(direction) => self.plan_shoot(shoot, direction),
+            Err(why) => vec![ReleaseLine::new(shoot, None, "left as it is", why)],
+        });
+        let lines = lines.collect();
+        let (resources, shoots) = (held.values().map(Vec::len).sum::<usize>(), held.len());
         let ended = Ok(format!("{resources} resources are held down in {shoots} shoots"));
         ReleaseReport { lines, ended }
     }
 
-    /// A verdict on every shoot that it is healthy.
-    pub(crate) fn all_healthy(&self, work_queue: &Arc<WorkQueue>) -> Arc<VerdictTable> {
-        let verdicts = Arc::new(VerdictTable::new(work_queue.clone()));
-        let observer: Arc<str> = OBSERVER.into();
-        let now = Instant::now();
-        let healthy = ReceivedVerdict {
-            outcome: Outcome::Healthy,
-            observer: observer.clone(),
-            observed: now,
-            outcome_since: now,
-            list_revision: 0,
-            first_revision: 0,
-            sent: now,
-            valid_until: now + VALIDITY,
-            message: "".into(),
-        };
-        verdicts.joined(&observer);
-        let healthy = |shoot: Arc<str>| (shoot.to_string(), healthy.clone());
-        verdicts.snapshot(&observer, self.clusters.names().into_iter().map(healthy));
-        verdicts
+    fn plan_shoot(&self, shoot: &str, direction: Direction) -> Vec<ReleaseLine> {
+        let mut lines = Vec::new();
+        let dependents = self.resources.dependents(&self.config, shoot);
+        for (level, planned) in plan::plan(direction, &dependents) {
+            for planned in planned {
+                let action = match (&planned.step, planned.target) {
+                    (ResourceStep::Write(ResourceWrite::CleanUp), _) if direction == Direction::Release => {
+                        "remove meltdown-protection-active and leave its replicas to others".to_owned()
+                    }
+                    (ResourceStep::Write(_), Some(target)) => format!("scale to {target}"),
+                    (ResourceStep::Write(_), None) => "remove meltdown-protection-active".to_owned(),
+                    (ResourceStep::Wait | ResourceStep::Read | ResourceStep::NotObserved, _) => {
+                        "wait".to_owned()
+                    }
+                    _ => continue,
+                };
+                lines.push(ReleaseLine {
+                    level: (direction == Direction::Up).then_some(level),
+                    ..ReleaseLine::new(shoot, Some(&planned.reference), action, planned.why)
+                });
+            }
+        }
+        lines
     }
 
     /// Waits until the controller has restored what was held down before.
@@ -175,21 +147,33 @@ impl Releaser {
     ) -> ReleaseReport {
         // The watches may lag behind the last writes of the replicas that have stopped.
         let settled_at = Instant::now() + LAST_WRITES;
-        let mut ticks = ticks();
         let (held, unlisted) = loop {
-            ticks.tick().await;
+            sleep(CHECK_INTERVAL).await;
             let (now, held, unlisted) = (Instant::now(), self.held(), self.unlisted());
-            let can_change =
-                !unlisted.is_empty() || held.keys().any(|shoot| self.why_left_alone(shoot).is_none());
+            let can_change = !unlisted.is_empty() || held.keys().any(|shoot| self.direction(shoot).is_ok());
             if now >= deadline || (!can_change && now >= settled_at) {
                 break (held, unlisted);
             }
         };
+        let still_held =
+            |shoot: &str, reference| held.get(shoot).is_some_and(|held| held.contains(reference));
+        let mut lines = Vec::new();
+        for (shoot, resources) in before {
+            let done = match self.direction(shoot) {
+                Ok(Direction::Up) => "restored",
+                Ok(_) => "meltdown-protection-active removed, its replicas are left to others",
+                Err(_) => "gone with its shoot",
+            };
+            let done = resources
+                .iter()
+                .filter(|one| !still_held(shoot, one))
+                .map(|one| (one, done));
+            lines.extend(done.map(|(one, done)| ReleaseLine::new(shoot, Some(one), done, "")));
+        }
         let ended = if !unlisted.is_empty() {
-            Err(anyhow::anyhow!(
-                "not known whether something is held down, because these are not listed: {}",
-                unlisted.join(", ")
-            ))
+            let unlisted = unlisted.join(", ");
+            let what = "not known whether something is held down, because these are not listed";
+            Err(anyhow::anyhow!("{what}: {unlisted}"))
         } else if !held.is_empty() {
             Err(anyhow::anyhow!(
                 "still held down:\n{}",
@@ -198,56 +182,23 @@ impl Releaser {
         } else {
             Ok("nothing is held down".to_owned())
         };
-        let lines = self.done(before, &held);
         ReleaseReport { lines, ended }
-    }
-
-    /// Returns the reason for which nothing at all is written to a shoot.
-    fn why_left_alone(&self, shoot: &str) -> Option<String> {
-        let eligibility = self.clusters.write_eligibility(shoot);
-        if eligibility.is_released() {
-            return None;
-        }
-        match eligibility {
-            WriteEligibility::Allowed => None,
-            WriteEligibility::Unlisted => Some("the Clusters of the seed are not listed yet".to_owned()),
-            WriteEligibility::Absent => Some("its Cluster is gone".to_owned()),
-            WriteEligibility::Stopped(reason) => Some(reason.to_string()),
-        }
-    }
-
-    /// A line for each resource that is not held down any more.
-    fn done(&self, before: &HeldDown, now: &HeldDown) -> Vec<ReleaseLine> {
-        let mut lines = Vec::new();
-        for (shoot, resources) in before {
-            let done = match self.clusters.write_eligibility(shoot) {
-                WriteEligibility::Allowed => "restored",
-                WriteEligibility::Absent => "gone with its shoot",
-                _ => "meltdown-protection-active removed, its replicas are left to others",
-            };
-            let still_held = now.get(shoot).map_or(&[][..], Vec::as_slice);
-            let restored = resources
-                .iter()
-                .filter(|reference| !still_held.contains(reference));
-            lines.extend(restored.map(|reference| ReleaseLine::on(shoot, done, "").of(reference)));
-        }
-        lines
     }
 
     /// A line for each resource that is still held down.
     fn why_held(&self, held: &HeldDown, states: &StateStore<String, ShootScaling>) -> String {
         let mut lines = String::new();
         for (shoot, resources) in held {
-            let scaling = states.get(&shoot.to_string());
+            let status = states
+                .get(&shoot.to_string())
+                .map(|scaling| scaling.status.clone());
             for reference in resources {
-                let progress = scaling
-                    .iter()
-                    .flat_map(|scaling| &scaling.status.resources)
-                    .find(|progress| progress.reference == *reference);
-                let why = self
-                    .why_left_alone(shoot)
-                    .or_else(|| Some(progress?.message.clone()))
-                    .unwrap_or_else(|| "it was not looked at yet".to_owned());
+                let shown = status.iter().flat_map(|status| &status.resources);
+                let message = shown.clone().find(|one| one.reference == *reference);
+                let why = self.direction(shoot).err();
+                let why = why
+                    .or_else(|| message.map(|one| one.message.clone()))
+                    .unwrap_or_default();
                 lines.push_str(&format!("{shoot}: {reference}: {why}\n"));
             }
         }
@@ -256,53 +207,33 @@ impl Releaser {
 }
 
 impl ReleaseLine {
-    fn on(shoot: &str, action: impl Into<String>, reason: impl Into<String>) -> Self {
+    fn new(
+        shoot: &str,
+        resource: Option<&ResourceRef>,
+        action: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
         Self {
             shoot: shoot.to_owned(),
-            resource: None,
+            resource: resource.map(ToString::to_string),
             level: None,
             action: action.into(),
             reason: reason.into(),
-        }
-    }
-
-    fn of(self, reference: &ResourceRef) -> Self {
-        Self {
-            resource: Some(reference.to_string()),
-            ..self
         }
     }
 }
 
 impl fmt::Display for ReleaseLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.shoot)?;
-        if let Some(level) = self.level {
-            write!(f, "level {level}: ")?;
-        }
-        if let Some(resource) = &self.resource {
-            write!(f, "{resource}: ")?;
-        }
-        f.write_str(&self.action)?;
-        if !self.reason.is_empty() {
-            write!(f, ": {}", self.reason)?;
-        }
-        Ok(())
+        let level = self.level.map(|level| format!("level {level}"));
+        let reason = Some(self.reason.clone()).filter(|reason| !reason.is_empty());
+        let parts = [
+            Some(self.shoot.clone()),
+            level,
+            self.resource.clone(),
+            Some(self.action.clone()),
+            reason,
+        ];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(": "))
     }
-}
-
-/// The planned action on a resource in words; none if it is not touched.
-fn what(planned: &Planned) -> Option<String> {
-    match (&planned.step, planned.target) {
-        (ResourceStep::Write(_), Some(target)) => Some(format!("scale to {target}")),
-        (ResourceStep::Write(_), None) => Some("remove meltdown-protection-active".to_owned()),
-        (ResourceStep::Wait | ResourceStep::Read | ResourceStep::NotObserved, _) => Some("wait".to_owned()),
-        _ => None,
-    }
-}
-
-fn ticks() -> Interval {
-    let mut ticks = interval(CHECK_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
 }

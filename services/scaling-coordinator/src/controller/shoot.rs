@@ -7,15 +7,17 @@ use tokio::time::Instant;
 use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
 
-use crate::domain::attempts::{FlowHints, WriteAttempt};
+use crate::domain::attempts::{FlowHints, RequestOutcome, WriteAttempt};
 use crate::domain::decision::{Decision, HoldReason};
+use crate::domain::incident::ShootIncidents;
 use crate::domain::next_step::{Request, RequestKind};
 use crate::domain::observed::{Dependent, ResourceState};
 use crate::domain::other_writes::OtherWrites;
+use crate::domain::overview::WriteCounts;
 use crate::domain::resource_step::ResourceWrite;
 use crate::domain::status::{FlowState, FlowStatus, Step};
 use crate::domain::{Direction, direction_name};
-use crate::metrics::{FIRST_WRITE, REACHED};
+use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
 
 /// A write may rest on a read of the same round, and on one that ended less than this ago.
 const JUST_NOW: Duration = Duration::from_secs(1);
@@ -39,6 +41,8 @@ pub(super) struct ShootMemory {
     /// The writes that mode observe has kept back since the direction changed.
     kept_back: BTreeSet<ResourceRef>,
     pub(super) others: OtherWrites,
+    pub(super) incidents: ShootIncidents,
+    pub(super) write_counts: WriteCounts,
     direction: Option<Direction>,
     held: Option<HoldReason>,
     /// When the direction last changed.
@@ -64,6 +68,8 @@ impl ShootMemory {
             under_way: BTreeMap::new(),
             kept_back: BTreeSet::new(),
             others: OtherWrites::default(),
+            incidents: ShootIncidents::default(),
+            write_counts: WriteCounts::new(),
             direction: None,
             held: None,
             since: now,
@@ -75,12 +81,17 @@ impl ShootMemory {
         }
     }
 
-    /// Another mode is like a restart of the coordinator: what follows is derived from what is really there.
+    /// Another mode is like a restart of the coordinator: what follows is derived from what is really there. Only what
+    /// is reported about the past stays.
     pub(super) fn keep_mode(&mut self, now: Instant, mode: Mode) {
         if self.mode != mode {
             let (from, to) = (self.mode.as_str(), mode.as_str());
             tracing::info!(from, to, "the mode of a shoot has changed");
-            *self = Self::new(now, mode);
+            *self = Self {
+                incidents: std::mem::take(&mut self.incidents),
+                write_counts: std::mem::take(&mut self.write_counts),
+                ..Self::new(now, mode)
+            };
         }
     }
 
@@ -182,8 +193,16 @@ impl ShootMemory {
             .collect()
     }
 
-    /// Notes a write that was applied, or kept back.
-    pub(super) fn note_write(&mut self, now: Instant, direction: Direction) {
+    /// Notes a write that has ended or was kept back.
+    pub(super) fn note_write(&mut self, now: Instant, attempt: &WriteAttempt, outcome: &RequestOutcome) {
+        let direction = attempt.direction;
+        self.incidents.note_write(now, attempt, outcome);
+        let labels = (direction, outcome.write_result());
+        WRITES.inc(labels);
+        *self.write_counts.entry(labels).or_default() += 1;
+        if !matches!(outcome, RequestOutcome::Done | RequestOutcome::KeptBack) {
+            return;
+        }
         let first = self.direction == Some(direction) && !self.first_write;
         self.first_write |= first;
         if let Some(sent) = self.verdict.filter(|_| first) {
@@ -192,6 +211,7 @@ impl ShootMemory {
     }
 
     pub(super) fn keep_direction(&mut self, now: Instant, decision: &Decision) {
+        self.incidents.note_decision(now, decision);
         let held = std::mem::replace(&mut self.held, decision.held);
         if held != decision.held && decision.held == Some(HoldReason::Disagreement) {
             let reason = &decision.reason;
@@ -213,7 +233,7 @@ impl ShootMemory {
         }
         self.direction = decision.direction;
         self.since = now;
-        self.verdict = decision.decided_by;
+        self.verdict = decision.decided_by.as_ref().map(|verdict| verdict.sent);
         self.first_write = false;
         self.kept_back.clear();
     }

@@ -169,6 +169,7 @@ mod tests {
             sent: observed,
             valid_until: observed + Duration::from_secs(20),
             message: "".into(),
+            evidence: None,
         }
     }
 

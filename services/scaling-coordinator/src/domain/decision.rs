@@ -81,6 +81,19 @@ impl Outcome {
     }
 }
 
+/// The evidence of a loss, in counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct EvidenceCounts {
+    /// Leases that count.
+    pub candidates: u32,
+    /// Those that have expired.
+    pub expired: u32,
+    /// Name, candidates and expired candidates of each zone.
+    pub zones: Vec<(String, u32, u32)>,
+    /// Time since the newest renewal of an expired candidate, when the leases were judged.
+    pub newest_expired_renewal: Option<Duration>,
+}
+
 /// The verdict of one observer on a shoot, in local monotonic time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReceivedVerdict {
@@ -103,6 +116,8 @@ pub struct ReceivedVerdict {
     pub valid_until: Instant,
     /// One sentence for people.
     pub message: Arc<str>,
+    /// The evidence of a loss.
+    pub evidence: Option<Arc<EvidenceCounts>>,
 }
 
 /// The streams from lease-probe, as far as they explain why there is no verdict.
@@ -163,8 +178,8 @@ pub struct Decision {
     pub reason: String,
     /// When to decide again although nothing has happened: some validity ends then.
     pub again_at: Option<Instant>,
-    /// When the verdict that decided was sent.
-    pub decided_by: Option<Instant>,
+    /// The verdict that decided.
+    pub decided_by: Option<ReceivedVerdict>,
 }
 
 impl Decision {
@@ -188,6 +203,17 @@ impl Decision {
         }
     }
 
+    /// Restores what is held down, without a verdict.
+    pub(crate) fn restore() -> Self {
+        Self {
+            direction: Some(Direction::Up),
+            held: None,
+            reason: "Everything that is held down is restored.".to_owned(),
+            again_at: None,
+            decided_by: None,
+        }
+    }
+
     /// Leaves the shoot to others, because of its Cluster.
     #[must_use]
     pub fn release(reason: impl Into<String>) -> Self {
@@ -195,6 +221,13 @@ impl Decision {
             direction: Some(Direction::Release),
             ..Self::hold(HoldReason::Cluster, reason)
         }
+    }
+}
+
+impl EvidenceCounts {
+    pub(crate) fn expired_share(&self) -> Option<f64> {
+        let share = f64::from(self.expired) / f64::from(self.candidates);
+        (self.candidates > 0).then_some(share)
     }
 }
 
@@ -285,7 +318,7 @@ pub fn decide<'a>(
         held: None,
         reason: sentence(newest),
         again_at: first_end,
-        decided_by: Some(newest.sent),
+        decided_by: Some(newest.clone()),
     }
 }
 

@@ -1,9 +1,8 @@
-//! An incident of a shoot, from its first unhealthy verdict until everything was restored.
-//!
-//! It begins with a verdict that wants the dependants down, or with a write. It ends when a verdict is healthy again,
-//! nothing is held down and every resource is where it was.
+//! The record of an incident: from the first decision to scale down, or the first write, until the shoot is healthy
+//! again, nothing is held down and every resource is where it was.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,105 +12,223 @@ use watchdog_api::unix_time::micros;
 
 use super::Direction;
 use super::attempts::{RequestOutcome, WriteAttempt};
-use super::decision::Outcome;
+use super::decision::{Decision, EvidenceCounts, Outcome};
+use super::other_writes::OtherWrite;
 
-/// The evidence of a verdict, in counts.
+/// The incidents of a shoot that are known: bounded by what one incident can hold.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct EvidenceCounts {
-    pub(crate) nodes: Option<u32>,
-    pub(crate) leases: u32,
-    pub(crate) candidates: u32,
-    pub(crate) expired: u32,
-    pub(crate) unconfirmed: u32,
-    pub(crate) threshold: f64,
-    /// Name, candidates and expired candidates of each zone.
-    pub(crate) zones: Vec<(String, u32, u32)>,
-    /// Time since the newest renewal of an expired candidate, when the leases were judged.
-    pub(crate) newest_expired_renewal: Option<Duration>,
+pub(crate) struct ShootIncidents {
+    /// The one that runs.
+    pub(crate) current: Option<Arc<Incident>>,
+    /// The one that has ended last.
+    pub(crate) last: Option<Arc<Incident>>,
 }
 
-/// When this program would have scaled a resource of a shoot in mode observe, and when another one did.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ScaleTimes {
-    pub(crate) resource: ResourceRef,
-    pub(crate) direction: Direction,
-    pub(crate) ours: Option<Instant>,
-    /// The first other writer, by its name in managedFields, and when it scaled.
-    pub(crate) others: Option<(Instant, String)>,
-}
-
-/// An incident from its first unhealthy verdict until everything was restored.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Incident {
-    /// The outcome that began it; none when the replica took the shoot over within it.
+    /// The outcome that began it; none when the replica began to lead within it, or while only others have scaled.
     pub(crate) outcome: Option<Outcome>,
+    /// The sentence of the decision that began it.
+    pub(crate) reason: String,
     pub(crate) started: Instant,
     pub(crate) last_renewal_to_verdict: Option<Duration>,
-    pub(crate) first_write: Option<Instant>,
-    pub(crate) last_write: Option<Instant>,
+    /// The first and the last write down.
+    pub(crate) written_down: Option<(Instant, Instant)>,
     pub(crate) healthy: Option<Instant>,
     /// When it ended.
     pub(crate) restored: Option<Instant>,
-    pub(crate) scaled_down: BTreeSet<ResourceRef>,
-    pub(crate) scaled_up: BTreeSet<ResourceRef>,
     pub(crate) failed_writes: u32,
-    /// True if a write was applied.
-    pub(super) written: bool,
-    /// When the coordinator decided to scale in each direction, whether or not something was left to scale.
-    pub(super) decided: BTreeMap<Direction, Instant>,
-    pub(crate) peak_expired_fraction: Option<f64>,
-    /// The zones at the peak.
-    pub(crate) zones: Vec<(String, u32, u32)>,
-    /// The first write in each direction that mode observe has kept back. A scale-down begins anew.
-    pub(super) kept_back: BTreeMap<(ResourceRef, Direction), Instant>,
-    /// The first scaling in each direction by somebody else, with its name in managedFields.
-    pub(super) others: BTreeMap<(ResourceRef, Direction), (Instant, String)>,
+    pub(crate) last_error: String,
+    /// The evidence with the highest share of expired candidates.
+    pub(crate) peak: Option<Arc<EvidenceCounts>>,
+    /// One up that a later one down makes void does not count.
+    pub(crate) scalings: BTreeMap<(ResourceRef, Direction), Scaling>,
 }
 
-impl Incident {
-    pub(super) fn new(started: Instant) -> Self {
-        Self {
-            outcome: None,
-            started,
-            last_renewal_to_verdict: None,
-            first_write: None,
-            last_write: None,
-            healthy: None,
-            restored: None,
-            scaled_down: BTreeSet::new(),
-            scaled_up: BTreeSet::new(),
-            failed_writes: 0,
-            written: false,
-            decided: BTreeMap::new(),
-            peak_expired_fraction: None,
-            zones: Vec::new(),
-            kept_back: BTreeMap::new(),
-            others: BTreeMap::new(),
+/// When a resource was first scaled in a direction.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Scaling {
+    /// By this program, or when mode observe kept that back.
+    pub(crate) ours: Option<Instant>,
+    kept_back: bool,
+    /// By somebody else, with its name in managedFields.
+    pub(crate) other: Option<(Instant, String)>,
+}
+
+// === impl ShootIncidents ===
+
+impl ShootIncidents {
+    fn current(&mut self, now: Instant) -> &mut Incident {
+        let new = || Arc::new(Incident::new(now));
+        Arc::make_mut(self.current.get_or_insert_with(new))
+    }
+
+    pub(crate) fn note_decision(&mut self, now: Instant, decision: &Decision) {
+        match (decision.direction, &mut self.current) {
+            (Some(Direction::Down), _) => self.current(now).note_loss(now, decision),
+            (Some(Direction::Up), Some(current)) if current.healthy.is_none() => {
+                Arc::make_mut(current).healthy = Some(now);
+            }
+            _ => {}
         }
     }
 
-    /// The time from the first verdict until then.
-    pub(crate) fn verdict_to(&self, at: Option<Instant>) -> Option<Duration> {
+    /// A write has ended or was kept back.
+    pub(crate) fn note_write(&mut self, now: Instant, attempt: &WriteAttempt, outcome: &RequestOutcome) {
+        let is_cancelled = matches!(outcome, RequestOutcome::Cancelled { .. });
+        if attempt.direction != Direction::Release && !is_cancelled {
+            self.current(now).note_write(now, attempt, outcome);
+        }
+    }
+
+    /// Somebody else has scaled a resource. A scale-down begins an incident also without a verdict.
+    pub(crate) fn note_other(&mut self, now: Instant, other: &OtherWrite) {
+        if other.direction == Direction::Down || self.current.is_some() {
+            let scaling = self.current(now).scaling(&other.reference, other.direction);
+            scaling.other.get_or_insert_with(|| (now, other.writer.clone()));
+        }
+    }
+
+    /// Ends the incident if the shoot was found healthy; every resource is where it was before.
+    pub(crate) fn end(&mut self, now: Instant) -> Option<Arc<Incident>> {
+        let ended = self.current.take_if(|current| current.healthy.is_some());
+        let mut ended = ended?;
+        Arc::make_mut(&mut ended).restored = Some(now);
+        self.last = Some(ended.clone());
+        Some(ended)
+    }
+}
+
+// === impl Incident ===
+
+impl Incident {
+    const fn new(started: Instant) -> Self {
+        Self {
+            outcome: None,
+            reason: String::new(),
+            started,
+            last_renewal_to_verdict: None,
+            written_down: None,
+            healthy: None,
+            restored: None,
+            failed_writes: 0,
+            last_error: String::new(),
+            peak: None,
+            scalings: BTreeMap::new(),
+        }
+    }
+
+    fn note_loss(&mut self, now: Instant, decision: &Decision) {
+        self.healthy = None;
+        let Some(verdict) = &decision.decided_by else {
+            return;
+        };
+        if self.outcome.is_none() && self.written_down.is_none() {
+            (self.outcome, self.started) = (Some(verdict.outcome), now);
+            self.reason.clone_from(&decision.reason);
+            let silent = verdict
+                .evidence
+                .as_ref()
+                .and_then(|evidence| evidence.newest_expired_renewal);
+            let age = now.saturating_duration_since(verdict.observed);
+            self.last_renewal_to_verdict = silent.map(|silent| silent + age);
+        }
+        if let Some(evidence) = &verdict.evidence
+            && evidence.expired_share() > self.peak_expired_share()
+        {
+            self.peak = Some(evidence.clone());
+        }
+    }
+
+    fn note_write(&mut self, now: Instant, attempt: &WriteAttempt, outcome: &RequestOutcome) {
+        if !matches!(outcome, RequestOutcome::Done | RequestOutcome::KeptBack) {
+            self.failed_writes += 1;
+            let why = outcome.error().unwrap_or("the resource had changed");
+            self.last_error = format!("{}: {}: {why}", attempt.reference, attempt.write);
+            return;
+        }
+        let scaling = self.scaling(&attempt.reference, attempt.direction);
+        scaling.ours.get_or_insert(now);
+        scaling.kept_back |= *outcome == RequestOutcome::KeptBack;
+        if attempt.direction == Direction::Down {
+            self.written_down.get_or_insert((now, now)).1 = now;
+        } else {
+            // Nothing is scaled up without a healthy verdict.
+            self.healthy.get_or_insert(now);
+        }
+    }
+
+    fn scaling(&mut self, reference: &ResourceRef, direction: Direction) -> &mut Scaling {
+        if direction == Direction::Down {
+            self.scalings.remove(&(reference.clone(), Direction::Up));
+        }
+        self.scalings.entry((reference.clone(), direction)).or_default()
+    }
+
+    /// The time from its beginning until then.
+    pub(crate) fn until(&self, at: Option<Instant>) -> Option<Duration> {
         at.map(|at| at.saturating_duration_since(self.started))
+    }
+
+    pub(crate) fn until_first_write(&self) -> Option<Duration> {
+        self.until(self.written_down.map(|(first, _)| first))
+    }
+
+    pub(crate) fn until_last_write(&self) -> Option<Duration> {
+        self.until(self.written_down.map(|(_, last)| last))
+    }
+
+    pub(crate) fn healthy_to_restored(&self) -> Option<Duration> {
+        let (healthy, restored) = self.healthy.zip(self.restored)?;
+        Some(restored.saturating_duration_since(healthy))
+    }
+
+    pub(crate) fn peak_expired_share(&self) -> Option<f64> {
+        self.peak.as_ref()?.expired_share()
+    }
+
+    /// Resources that this program scaled in a direction, or would have.
+    pub(crate) fn scaled(&self, direction: Direction) -> usize {
+        self.in_direction(direction)
+            .filter(|scaling| scaling.ours.is_some())
+            .count()
     }
 
     /// Returns true if the mode was observe, and writes were kept back or somebody else scaled.
     pub(crate) fn in_mode_observe(&self) -> bool {
-        !(self.kept_back.is_empty() && self.others.is_empty())
+        let mut scalings = self.scalings.values();
+        scalings.any(|scaling| scaling.kept_back || scaling.other.is_some())
+    }
+
+    fn in_direction(&self, direction: Direction) -> impl Iterator<Item = &Scaling> {
+        let scalings = self.scalings.iter();
+        scalings
+            .filter(move |((_, of), _)| *of == direction)
+            .map(|(_, scaling)| scaling)
     }
 
     /// The first scaling by this program and by others. If others left nothing to scale, the decision counts.
     fn first(&self, direction: Direction) -> (Option<Instant>, Option<&(Instant, String)>) {
-        let ours = self.kept_back.iter().filter(|((_, of), _)| *of == direction);
-        let others = self.others.iter().filter(|((_, of), _)| *of == direction);
-        let others = others.map(|(_, first)| first).min_by_key(|(at, _)| *at);
-        let decided = others.and(self.decided.get(&direction).copied());
-        (ours.map(|(_, at)| *at).min().or(decided), others)
+        let ours = self
+            .in_direction(direction)
+            .filter_map(|scaling| scaling.ours)
+            .min();
+        let others = self
+            .in_direction(direction)
+            .filter_map(|scaling| scaling.other.as_ref());
+        let other = others.min_by_key(|(at, _)| *at);
+        let decided = match direction {
+            Direction::Down => Some(self.started),
+            Direction::Up | Direction::Release => self.healthy,
+        };
+        let decided = decided.filter(|_| other.is_some() && self.outcome.is_some());
+        (ours.or(decided), other)
     }
 
-    /// The program that scaled first in a direction, or would have; none if nobody did.
+    /// In mode observe, the program that scaled first in a direction, or would have; none if nobody did.
     pub(crate) fn first_to_scale(&self, direction: Direction) -> Option<&str> {
         match self.first(direction) {
+            _ if !self.in_mode_observe() => None,
             (Some(ours), Some((other, writer))) if *other < ours => Some(writer),
             (Some(_), _) => Some(COORDINATOR_FIELD_MANAGER),
             (None, other) => other.map(|(_, writer)| &**writer),
@@ -120,124 +237,276 @@ impl Incident {
 
     /// By how much this program would have been earlier than all others; negative if it would have been later.
     pub(crate) fn lead_seconds(&self, direction: Direction) -> Option<f64> {
-        let (Some(ours), Some((other, _))) = self.first(direction) else {
-            return None;
-        };
-        let lead = signed_micros(ours, *other) as f64 / 1e6;
-        Some((lead * 1_000.0).round() / 1_000.0)
+        let (ours, other) = self.first(direction);
+        Some(seconds_between(ours?, other?.0))
     }
 
-    /// One sentence about who was first, for a shoot in mode observe.
-    pub(super) fn comparison(&self) -> Option<String> {
+    /// One sentence for people about an incident that has ended.
+    pub(crate) fn summary(&self) -> String {
+        let took = self.until(self.restored).unwrap_or_default();
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let took = watchdog_api::duration::format(Duration::from_millis(millis));
+        let (down, up) = (self.scaled(Direction::Down), self.scaled(Direction::Up));
+        let verb = if self.in_mode_observe() {
+            "were or would have been"
+        } else {
+            "were"
+        };
+        let comparison = self.comparison().map(|comparison| format!("; {comparison}"));
+        let comparison = comparison.unwrap_or_default();
+        format!(
+            "The incident has ended after {took}: {down} resources {verb} scaled down and {up} up{comparison}."
+        )
+    }
+
+    fn comparison(&self) -> Option<String> {
         let first = self.first_to_scale(Direction::Down)?;
-        let is_us = first == COORDINATOR_FIELD_MANAGER;
-        Some(match (self.lead_seconds(Direction::Down), is_us) {
-            (Some(lead), true) => {
-                let (_, other) = self.first(Direction::Down);
-                let other = other.map_or("another writer", |(_, writer)| writer);
+        let (_, other) = self.first(Direction::Down);
+        Some(match (self.lead_seconds(Direction::Down), other) {
+            (Some(lead), Some((_, other))) if first == COORDINATOR_FIELD_MANAGER => {
                 format!("{first} would have scaled down {lead} s before {other}")
             }
-            (Some(lead), false) => {
+            (Some(lead), _) => {
                 format!(
                     "{first} scaled down {} s before {COORDINATOR_FIELD_MANAGER} would have",
                     -lead
                 )
             }
-            (None, true) => format!("only {first} would have scaled down"),
-            (None, false) => format!("only {first} scaled down"),
+            (None, None) => format!("only {first} would have scaled down"),
+            (None, Some(_)) => format!("only {first} scaled down"),
         })
     }
-
-    /// The resources that were scaled, or would have been, the earliest first.
-    pub(crate) fn scale_times(&self) -> Vec<ScaleTimes> {
-        let keys: BTreeSet<_> = self.kept_back.keys().chain(self.others.keys()).collect();
-        let times = keys.into_iter().map(|key| ScaleTimes {
-            resource: key.0.clone(),
-            direction: key.1,
-            ours: self.kept_back.get(key).copied(),
-            others: self.others.get(key).cloned(),
-        });
-        let mut times: Vec<_> = times.collect();
-        times.sort_by_key(|times| {
-            let others = times.others.as_ref().map(|(at, _)| *at);
-            times.ours.into_iter().chain(others).min()
-        });
-        times
-    }
-
-    /// True if nothing has happened except that somebody else has scaled something, which may be restored.
-    pub(super) fn is_of_others(&self) -> bool {
-        let is_own = self.others.is_empty() && !self.scaled_up.is_empty();
-        self.outcome.is_none() && self.first_write.is_none() && !is_own
-    }
-
-    pub(super) fn note_decision(&mut self, now: Instant, direction: Option<Direction>) {
-        match direction {
-            Some(Direction::Down) => {
-                self.decided.remove(&Direction::Up);
-                self.decided.entry(Direction::Down).or_insert(now);
-            }
-            Some(Direction::Up) if self.decided.contains_key(&Direction::Down) => {
-                self.decided.entry(Direction::Up).or_insert(now);
-            }
-            Some(Direction::Up | Direction::Release) | None => {}
-        }
-    }
-
-    pub(super) fn note_evidence(&mut self, evidence: &EvidenceCounts) {
-        if evidence.candidates == 0 {
-            return;
-        }
-        let share = f64::from(evidence.expired) / f64::from(evidence.candidates);
-        if self.peak_expired_fraction.is_none_or(|peak| share > peak) {
-            self.peak_expired_fraction = Some(share);
-            self.zones.clone_from(&evidence.zones);
-        }
-    }
-
-    pub(super) fn note_write(&mut self, now: Instant, attempt: &WriteAttempt, outcome: &RequestOutcome) {
-        match outcome {
-            RequestOutcome::Done => self.written = true,
-            RequestOutcome::KeptBack => {
-                note_first(&mut self.kept_back, &attempt.reference, attempt.direction, now);
-            }
-            RequestOutcome::Cancelled { .. } => return,
-            RequestOutcome::Conflict | RequestOutcome::Refused { .. } | RequestOutcome::Unknown { .. } => {
-                self.failed_writes += 1;
-                return;
-            }
-        }
-        match attempt.direction {
-            Direction::Down => {
-                self.first_write.get_or_insert(now);
-                self.last_write = Some(now);
-                self.scaled_down.insert(attempt.reference.clone());
-            }
-            Direction::Up => {
-                self.scaled_up.insert(attempt.reference.clone());
-            }
-            Direction::Release => {}
-        }
-    }
 }
 
-/// Microseconds from one instant to another; negative if that is earlier.
-pub(crate) fn signed_micros(from: Instant, to: Instant) -> i64 {
-    match to.checked_duration_since(from) {
-        Some(later) => micros(later),
-        None => -micros(from.saturating_duration_since(to)),
-    }
+/// Seconds from one instant to another, to the millisecond; negative if that is earlier.
+pub(crate) fn seconds_between(from: Instant, to: Instant) -> f64 {
+    let later = micros(to.saturating_duration_since(from)) - micros(from.saturating_duration_since(to));
+    (later as f64 / 1e3).round() / 1e3
 }
 
-/// Notes the first scaling of a resource in a direction. One up that a later one down made void does not count.
-pub(super) fn note_first<T>(
-    first: &mut BTreeMap<(ResourceRef, Direction), T>,
-    reference: &ResourceRef,
-    direction: Direction,
-    scaling: T,
-) {
-    if direction == Direction::Down {
-        first.remove(&(reference.clone(), Direction::Up));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::decision::{ReceivedVerdict, StreamCounts, decide};
+    use crate::domain::resource_step::ResourceWrite;
+    use crate::domain::testing::{S, dependent, start};
+
+    const GO: &str = "dependency-watchdog";
+
+    fn loss(at: Instant, expired: u32) -> Decision {
+        let verdict = ReceivedVerdict {
+            outcome: Outcome::LeasesExpired,
+            observer: "lease-probe-0".into(),
+            observed: at,
+            outcome_since: at,
+            list_revision: 0,
+            first_revision: 0,
+            sent: at,
+            valid_until: at + 30 * S,
+            message: "Because.".into(),
+            evidence: Some(Arc::new(EvidenceCounts {
+                candidates: 4,
+                expired,
+                newest_expired_renewal: Some(32 * S),
+                ..EvidenceCounts::default()
+            })),
+        };
+        decide(at, [&verdict], StreamCounts::default())
     }
-    first.entry((reference.clone(), direction)).or_insert(scaling);
+
+    fn up() -> Decision {
+        Decision {
+            direction: Some(Direction::Up),
+            ..loss(start(), 0)
+        }
+    }
+
+    fn attempt(name: &str, direction: Direction) -> WriteAttempt {
+        WriteAttempt {
+            reference: dependent(name, 0, 0).reference,
+            direction,
+            write: ResourceWrite::CleanUp,
+        }
+    }
+
+    fn other(direction: Direction) -> OtherWrite {
+        OtherWrite {
+            reference: dependent("kcm", 0, 0).reference,
+            direction,
+            from: 0,
+            to: 0,
+            writer: GO.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_record_has_the_time_of_each_stage() {
+        let (mut incidents, t0) = (ShootIncidents::default(), start());
+        incidents.note_decision(t0, &up());
+        assert_eq!(incidents.current, None, "a healthy shoot has no incident");
+        for (seconds, expired) in [(1, 3), (4, 4), (5, 3)] {
+            incidents.note_decision(t0 + S * seconds, &loss(t0, expired));
+        }
+        let refused = RequestOutcome::Refused {
+            why: "forbidden".to_owned(),
+            retry_after: None,
+        };
+        for (seconds, name, outcome) in [
+            (2, "mcm", &refused),
+            (3, "mcm", &RequestOutcome::Done),
+            (6, "kcm", &RequestOutcome::Done),
+        ] {
+            incidents.note_write(t0 + S * seconds, &attempt(name, Direction::Down), outcome);
+        }
+        assert_eq!(incidents.end(t0 + 7 * S), None, "it is not healthy");
+        // It is lost again before everything is restored.
+        incidents.note_decision(t0 + 50 * S, &up());
+        incidents.note_write(t0 + 51 * S, &attempt("kcm", Direction::Up), &RequestOutcome::Done);
+        incidents.note_decision(t0 + 52 * S, &loss(t0 + 52 * S, 3));
+        incidents.note_write(
+            t0 + 53 * S,
+            &attempt("kcm", Direction::Down),
+            &RequestOutcome::Done,
+        );
+        incidents.note_decision(t0 + 61 * S, &up());
+        incidents.note_write(t0 + 62 * S, &attempt("mcm", Direction::Up), &RequestOutcome::Done);
+        let ended = incidents.end(t0 + 71 * S).unwrap();
+        assert_eq!((incidents.current, incidents.last), (None, Some(ended.clone())));
+        assert_eq!(ended.outcome, Some(Outcome::LeasesExpired));
+        assert_eq!(
+            ended.last_renewal_to_verdict,
+            Some(33 * S),
+            "the verdict was 1 s old"
+        );
+        assert_eq!(
+            (ended.until_first_write(), ended.until_last_write()),
+            (Some(2 * S), Some(52 * S))
+        );
+        assert_eq!(
+            (ended.until(ended.healthy), ended.healthy_to_restored()),
+            (Some(60 * S), Some(10 * S))
+        );
+        assert_eq!(
+            (ended.scaled(Direction::Down), ended.scaled(Direction::Up)),
+            (2, 1),
+            "one up was void"
+        );
+        assert_eq!((ended.failed_writes, ended.peak_expired_share()), (1, Some(1.0)));
+        assert!(
+            ended
+                .last_error
+                .ends_with("mcm: remove meltdown-protection-active: forbidden"),
+            "{}",
+            ended.last_error
+        );
+        assert_eq!(
+            ended.summary(),
+            "The incident has ended after 1m10s: 2 resources were scaled down and 1 up."
+        );
+    }
+
+    #[test]
+    fn writes_of_a_new_leader_are_an_incident_without_an_outcome() {
+        let (mut incidents, t0) = (ShootIncidents::default(), start());
+        let why = "this process stops";
+        incidents.note_write(
+            t0,
+            &attempt("kcm", Direction::Up),
+            &RequestOutcome::Cancelled { why },
+        );
+        incidents.note_write(t0, &attempt("kcm", Direction::Release), &RequestOutcome::Done);
+        assert_eq!(incidents.current, None, "nothing was scaled");
+        incidents.note_write(t0, &attempt("kcm", Direction::Up), &RequestOutcome::Done);
+        let ended = incidents.end(t0 + S).unwrap();
+        assert_eq!((ended.outcome, ended.scaled(Direction::Up)), (None, 1));
+        assert_eq!(
+            ended.first_to_scale(Direction::Up),
+            None,
+            "nobody was compared with"
+        );
+    }
+
+    #[test]
+    fn a_record_of_mode_observe_says_who_was_first() {
+        let t0 = start();
+        let told = |ours: Option<u32>, others: Option<u32>| {
+            let mut incidents = ShootIncidents::default();
+            if let Some(at) = others.filter(|at| *at < 5) {
+                incidents.note_other(t0 + S * at, &other(Direction::Down));
+            }
+            incidents.note_decision(t0 + 5 * S, &loss(t0, 4));
+            if let Some(at) = ours {
+                let kept_back = RequestOutcome::KeptBack;
+                incidents.note_write(t0 + S * at, &attempt("kcm", Direction::Down), &kept_back);
+            }
+            if let Some(at) = others.filter(|at| *at >= 5) {
+                incidents.note_other(t0 + S * at, &other(Direction::Down));
+            }
+            incidents.note_decision(t0 + 30 * S, &up());
+            let ended = incidents.end(t0 + 31 * S).unwrap();
+            let first = ended.first_to_scale(Direction::Down).map(str::to_owned);
+            (
+                first.unwrap_or_default(),
+                ended.lead_seconds(Direction::Down),
+                ended.summary(),
+            )
+        };
+        let us = || COORDINATOR_FIELD_MANAGER.to_owned();
+        for (ours, others, first, lead, says) in [
+            (
+                Some(6),
+                Some(18),
+                us(),
+                Some(12.0),
+                "would have scaled down 12 s before dependency-watchdog",
+            ),
+            (
+                Some(20),
+                Some(18),
+                GO.to_owned(),
+                Some(-2.0),
+                "dependency-watchdog scaled down 2 s before",
+            ),
+            (
+                Some(6),
+                None,
+                us(),
+                None,
+                "only scaling-coordinator would have scaled down",
+            ),
+            // It had left nothing to scale when this program decided to.
+            (
+                None,
+                Some(2),
+                GO.to_owned(),
+                Some(-3.0),
+                "dependency-watchdog scaled down 3 s before",
+            ),
+        ] {
+            let (found, by, summary) = told(ours, others);
+            assert_eq!((found, by), (first, lead), "{ours:?} {others:?}");
+            assert!(summary.contains(says), "{summary}");
+        }
+    }
+
+    #[test]
+    fn what_only_others_scale_is_an_incident_of_mode_observe() {
+        let (mut incidents, t0) = (ShootIncidents::default(), start());
+        incidents.note_other(t0, &other(Direction::Up));
+        assert_eq!(incidents.current, None, "it begins with a scale-down");
+        incidents.note_other(t0, &other(Direction::Down));
+        incidents.note_decision(t0 + S, &up());
+        incidents.note_other(t0 + 9 * S, &other(Direction::Up));
+        let ended = incidents.end(t0 + 9 * S).unwrap();
+        assert!(ended.in_mode_observe());
+        assert_eq!(ended.lead_seconds(Direction::Down), None);
+        assert_eq!(ended.first_to_scale(Direction::Down), Some(GO));
+        assert!(
+            ended
+                .summary()
+                .ends_with("; only dependency-watchdog scaled down."),
+            "{}",
+            ended.summary()
+        );
+    }
 }

@@ -7,7 +7,6 @@
 
 pub mod attempts;
 pub mod decision;
-pub(crate) mod history;
 pub(crate) mod incident;
 pub mod next_step;
 pub mod observed;

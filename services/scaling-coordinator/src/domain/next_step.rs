@@ -184,11 +184,12 @@ fn settle(direction: Direction, planned: &[PlannedDependent<'_>], hints: &mut Fl
     hints.attempts.retain(|_, attempts| attempts.broken_reported);
     let mut next = NextStep::showing(FlowState::Settled, None, Vec::with_capacity(planned.len()));
     for (dependent, planned) in planned {
-        let level = direction.info(dependent.config).level;
+        let level = Some(direction.info(dependent.config).level);
         next.alerts.extend(missing(dependent, planned, hints));
+        let (step, why) = (resting(&planned.step), planned.why.clone());
         next.status
             .resources
-            .push(at_rest(dependent, level, planned, None));
+            .push(progress(dependent, level, step, why, planned.target, None));
     }
     next
 }
@@ -208,20 +209,13 @@ fn missing(dependent: &Dependent<'_>, planned: &PlannedStep, hints: &mut FlowHin
     })
 }
 
-/// A resource that needs nothing, as it is shown.
-fn at_rest(
-    dependent: &Dependent<'_>,
-    level: i32,
-    planned: &PlannedStep,
-    attempts: Option<&Attempts>,
-) -> Progress {
-    let step = match planned.step {
+/// The step that is shown of a resource that needs nothing.
+const fn resting(step: &ResourceStep) -> Step {
+    match step {
         ResourceStep::AbsentOptional | ResourceStep::Missing => Step::Absent,
         ResourceStep::Ignored => Step::Ignored,
         _ => Step::Reached,
-    };
-    let why = planned.why.clone();
-    progress(dependent, Some(level), step, why, planned.target, attempts)
+    }
 }
 
 /// The level that is worked on.
@@ -266,8 +260,12 @@ impl Level {
             let info = self.direction.info(dependent.config);
             next.alerts.extend(missing(dependent, planned, hints));
             let reference = &dependent.config.reference;
-            let is_open = keeps_level_open(&planned.step, self.runs);
-            let shown = if info.level == self.level && is_open {
+            let (step, message) = if !keeps_level_open(&planned.step, self.runs) {
+                (resting(&planned.step), planned.why.clone())
+            } else if info.level > self.level {
+                let message = format!("level {} comes first; {}", self.level, planned.why);
+                (Step::Pending, message)
+            } else {
                 let advance = self.advance(dependent, planned, hints);
                 let request = advance.request.map(|kind| request(dependent, kind, info));
                 next.requests.extend(request);
@@ -276,40 +274,24 @@ impl Level {
                     next.status.state = FlowState::Failed;
                     next.status.retry_at = earliest(next.status.retry_at, advance.wake);
                 }
-                let attempts = hints.attempts.get(reference);
-                let (step, message) = (advance.step, advance.message);
-                progress(
-                    dependent,
-                    Some(info.level),
-                    step,
-                    message,
-                    planned.target,
-                    attempts,
-                )
-            } else if info.level > self.level && is_open {
-                let message = format!("level {} comes first; {}", self.level, planned.why);
-                let attempts = hints.attempts.get(reference);
-                progress(
-                    dependent,
-                    Some(info.level),
-                    Step::Pending,
-                    message,
-                    planned.target,
-                    attempts,
-                )
-            } else {
-                at_rest(dependent, info.level, planned, hints.attempts.get(reference))
+                (advance.step, advance.message)
             };
-            next.status.resources.push(shown);
-            let alert = hints
-                .attempts
-                .get_mut(reference)
-                .and_then(|attempts| attempts.alert.take());
+            let mut attempts = hints.attempts.get_mut(reference);
+            let alert = attempts.as_mut().and_then(|attempts| attempts.alert.take());
             next.alerts.extend(alert.map(|why| Alert {
                 reference: reference.clone(),
                 why,
                 failed: true,
             }));
+            let (level, target) = (Some(info.level), planned.target);
+            next.status.resources.push(progress(
+                dependent,
+                level,
+                step,
+                message,
+                target,
+                attempts.as_deref(),
+            ));
         }
         self.read_what_writes_rest_on(planned, hints, &mut next);
         next

@@ -8,10 +8,14 @@ use watchdog_api::policy::{Mode, ModeInForce};
 
 use super::Direction;
 use super::decision::HoldReason;
+use super::incident::ShootIncidents;
 use super::plan::Planned;
-use super::status::FlowStatus;
+use super::status::{FlowState, FlowStatus, WriteResult};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The writes of a shoot by direction and result.
+pub(crate) type WriteCounts = BTreeMap<(Direction, WriteResult), u64>;
+
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ShootScaling {
     /// The direction of its dependants; `None` holds.
     pub(crate) direction: Option<Direction>,
@@ -24,6 +28,8 @@ pub(crate) struct ShootScaling {
     /// The mode that is in force.
     pub(crate) mode: ModeInForce,
     pub(crate) status: FlowStatus,
+    pub(crate) incidents: ShootIncidents,
+    pub(crate) write_counts: WriteCounts,
     /// The leader, which reports this.
     pub(crate) owner: Arc<str>,
 }
@@ -36,6 +42,13 @@ impl ShootScaling {
             .iter()
             .filter(|resource| resource.protected)
             .count()
+    }
+
+    /// Returns true if the shoot is healthy, nothing is held down and every resource is where it was.
+    pub(crate) fn is_restored(&self) -> bool {
+        self.direction == Some(Direction::Up)
+            && self.status.state == FlowState::Settled
+            && self.held_down() == 0
     }
 
     /// Resources that the coordinator must restore. In mode observe those are only its own: what another watchdog holds

@@ -149,39 +149,39 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
     if dependent.dropped && !is_to_be_restored(direction, &dependent.observed) {
         return plain(
             ResourceStep::Nothing,
-            "it is no longer configured: it would only be restored".into(),
+            "it is no longer configured: it would only be restored",
         );
     }
+    let absent = |state| {
+        let (step, note) = match direction {
+            _ if config.optional => {
+                return plain(
+                    ResourceStep::AbsentOptional,
+                    format!("it is optional and {state}"),
+                );
+            }
+            Direction::Down => (
+                ResourceStep::Missing,
+                ", which is as good as scaled to 0: check the configuration",
+            ),
+            Direction::Up | Direction::Release => (ResourceStep::Repair, ""),
+        };
+        plain(step, format!("it is {state} and not optional{note}"))
+    };
     match &dependent.observed {
         Observed::Present(seen) if seen.ignored => ignored(seen),
-        Observed::Present(seen) => match seen.replicas {
-            None => plain(
+        Observed::Present(seen) => match (seen.replicas, direction) {
+            (None, _) => plain(
                 ResourceStep::Read,
-                "its replicas have to be read from its scale sub-resource".into(),
+                "its replicas have to be read from its scale sub-resource",
             ),
-            Some(replicas) => match direction {
-                Direction::Down => down(config, seen, replicas),
-                Direction::Up | Direction::Release => up(config, seen, replicas),
-            },
+            (Some(replicas), Direction::Down) => down(config, seen, replicas),
+            (Some(replicas), _) => up(config, seen, replicas),
         },
-        Observed::Absent if config.optional => {
-            plain(ResourceStep::AbsentOptional, "it is optional and absent".into())
-        }
-        Observed::Deleting if config.optional => plain(
-            ResourceStep::AbsentOptional,
-            "it is optional and being deleted".into(),
-        ),
-        Observed::Absent | Observed::Deleting if direction == Direction::Down => plain(
-            ResourceStep::Missing,
-            "it is absent and not optional, which is as good as scaled to 0: check the configuration".into(),
-        ),
-        Observed::Absent => plain(ResourceStep::Repair, "it is absent and not optional".into()),
-        Observed::Deleting => plain(
-            ResourceStep::Repair,
-            "it is being deleted and not optional".into(),
-        ),
-        Observed::Unusable(why) => plain(ResourceStep::Repair, why.clone()),
-        Observed::Unknown(why) => plain(ResourceStep::NotObserved, why.clone()),
+        Observed::Absent => absent("absent"),
+        Observed::Deleting => absent("being deleted"),
+        Observed::Unusable(why) => plain(ResourceStep::Repair, why.as_str()),
+        Observed::Unknown(why) => plain(ResourceStep::NotObserved, why.as_str()),
     }
 }
 
@@ -197,18 +197,18 @@ fn release(observed: &Observed) -> PlannedStep {
     if observed.seen().is_some_and(|seen| seen.protected) {
         plain(
             ResourceStep::Write(ResourceWrite::CleanUp),
-            "it carries meltdown-protection-active, and the shoot is no longer protected".into(),
+            "it carries meltdown-protection-active, and the shoot is no longer protected",
         )
     } else {
-        plain(ResourceStep::Nothing, "the shoot is no longer protected".into())
+        plain(ResourceStep::Nothing, "the shoot is no longer protected")
     }
 }
 
-fn plain(step: ResourceStep, why: String) -> PlannedStep {
+fn plain(step: ResourceStep, why: impl Into<String>) -> PlannedStep {
     PlannedStep {
         step,
         target: None,
-        why,
+        why: why.into(),
     }
 }
 
@@ -216,10 +216,10 @@ fn ignored(seen: &ResourceState) -> PlannedStep {
     if seen.protected {
         plain(
             ResourceStep::Write(ResourceWrite::CleanUp),
-            "it carries ignore-scaling and a leftover meltdown-protection-active".into(),
+            "it carries ignore-scaling and a leftover meltdown-protection-active",
         )
     } else {
-        plain(ResourceStep::Ignored, "it carries ignore-scaling".into())
+        plain(ResourceStep::Ignored, "it carries ignore-scaling")
     }
 }
 

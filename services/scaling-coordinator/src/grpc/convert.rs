@@ -1,32 +1,44 @@
 //! Domain <-> proto.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost_types::Timestamp;
 use tokio::time::Instant;
-use watchdog_api::policy::{Mode, ModeInForce};
+use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
 use watchdog_client::validity::Validity;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::client::Received;
-use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration, forward};
 
 use crate::domain::Direction;
-use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
-use crate::domain::history::{ModeChangeReason, ShootEvent, ShootEventKind};
-use crate::domain::incident::{EvidenceCounts, Incident, ScaleTimes, signed_micros};
-use crate::domain::other_writes::OtherWrite;
+use crate::domain::decision::{EvidenceCounts, HoldReason, Outcome, ReceivedVerdict};
+use crate::domain::incident::{Incident, seconds_between};
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::Planned;
 use crate::domain::resource_step::{ResourceStep, ResourceWrite};
-use crate::domain::status::{FlowState, Progress, Step, WriteResult};
+use crate::domain::status::{FlowState, Progress, Step};
 
 /// Zones whose counts are kept. A region has a handful.
 const MAX_ZONES: usize = 16;
+
+const OUTCOMES: [(Outcome, probe::Outcome); 9] = [
+    (Outcome::Healthy, probe::Outcome::Healthy),
+    (Outcome::LeasesExpired, probe::Outcome::LeasesExpired),
+    (Outcome::ExternalUnreachable, probe::Outcome::ExternalUnreachable),
+    (
+        Outcome::ApiServerUnreachable,
+        probe::Outcome::ApiServerUnreachable,
+    ),
+    (Outcome::Throttled, probe::Outcome::Throttled),
+    (Outcome::Inconclusive, probe::Outcome::Inconclusive),
+    (Outcome::TooFewCandidates, probe::Outcome::TooFewCandidates),
+    (Outcome::Skipped, probe::Outcome::Skipped),
+    (Outcome::Pending, probe::Outcome::Pending),
+];
 
 /// Characters of a verdict's sentence that are kept.
 const LONGEST_MESSAGE: usize = 512;
@@ -40,8 +52,10 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
         observed,
         valid_until,
     } = Validity::of_verdict(verdict, sent);
+    let outcome = outcome(verdict.outcome);
+    let is_loss = outcome.direction() == Some(Direction::Down);
     ReceivedVerdict {
-        outcome: outcome(verdict.outcome),
+        outcome,
         observer: verdict.observer.as_str().into(),
         observed,
         outcome_since: outcome_since(verdict, observed),
@@ -59,6 +73,10 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
             .take(LONGEST_MESSAGE)
             .collect::<String>()
             .into(),
+        // Healthy verdicts, nearly all of them, are in memory without it.
+        evidence: is_loss
+            .then(|| verdict.evidence.as_ref().map(evidence_counts))
+            .flatten(),
     }
 }
 
@@ -80,36 +98,21 @@ fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Instant {
 }
 
 fn outcome(outcome: i32) -> Outcome {
-    match probe::Outcome::try_from(outcome) {
-        Ok(probe::Outcome::Healthy) => Outcome::Healthy,
-        Ok(probe::Outcome::LeasesExpired) => Outcome::LeasesExpired,
-        Ok(probe::Outcome::ExternalUnreachable) => Outcome::ExternalUnreachable,
-        Ok(probe::Outcome::ApiServerUnreachable) => Outcome::ApiServerUnreachable,
-        Ok(probe::Outcome::Throttled) => Outcome::Throttled,
-        Ok(probe::Outcome::Inconclusive) => Outcome::Inconclusive,
-        Ok(probe::Outcome::TooFewCandidates) => Outcome::TooFewCandidates,
-        Ok(probe::Outcome::Skipped) => Outcome::Skipped,
-        Ok(probe::Outcome::Pending) => Outcome::Pending,
-        Ok(probe::Outcome::Unspecified) | Err(_) => Outcome::Unknown,
-    }
+    let known = OUTCOMES.iter().find(|(_, of_api)| i32::from(*of_api) == outcome);
+    known.map_or(Outcome::Unknown, |(outcome, _)| *outcome)
 }
 
-/// The counts of the evidence.
-pub(crate) fn evidence_counts(evidence: &probe::Evidence) -> EvidenceCounts {
+fn evidence_counts(evidence: &probe::Evidence) -> Arc<EvidenceCounts> {
     let zones = evidence.zones.iter().take(MAX_ZONES);
     let renewal = evidence.newest_expired_renewal_age.as_ref();
-    EvidenceCounts {
-        nodes: evidence.nodes,
-        leases: evidence.leases,
+    Arc::new(EvidenceCounts {
         candidates: evidence.candidates,
         expired: evidence.expired,
-        unconfirmed: evidence.unconfirmed,
-        threshold: evidence.threshold,
         zones: zones
             .map(|zone| (zone.zone.clone(), zone.candidates, zone.expired))
             .collect(),
         newest_expired_renewal: renewal.map(|age| forward(Some(age))),
-    }
+    })
 }
 
 // === domain -> API ===
@@ -127,13 +130,11 @@ macro_rules! same_in_api {
 
 same_in_api! {
     mode: Mode => pb::Mode [Protect, Observe, Off]
-    mode_change_reason: ModeChangeReason => pb::ModeChangeReason [Annotation, Ended, Withdrawn]
     hold_reason: HoldReason => pb::HoldReason
         [Cluster, Ownership, Unreported, Expired, Disagreement, Outdated, Verdict, Mode]
     state: FlowState => pb::FlowState [Holding, Settled, Running, Failed, KeptBack]
     step: Step => pb::Step
         [Pending, Delayed, Writing, Waiting, Reached, Absent, Ignored, BackingOff, Failed, KeptBack]
-    write_result: WriteResult => pb::WriteResult [Applied, Conflict, Refused, Unknown, Cancelled, KeptBack]
 }
 
 /// The scaling state of a shoot.
@@ -153,6 +154,12 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         mode: mode(scaling.mode.mode).into(),
         mode_from_annotation: scaling.mode.from_annotation,
         mode_until: scaling.mode.until.map(|until| wire::timestamp(until.0)),
+        incident: scaling
+            .incidents
+            .current
+            .as_deref()
+            .map(|one| incident(one, clock)),
+        last_incident: scaling.incidents.last.as_deref().map(|one| incident(one, clock)),
     }
 }
 
@@ -232,199 +239,70 @@ fn resource_ref(reference: &ResourceRef) -> pb::ResourceRef {
     }
 }
 
-/// An event in the history of a shoot, as this replica recorded it.
-pub(crate) fn shoot_event(key: &NamePair, event: &ShootEvent, replica: &str, clock: Clock) -> pb::ShootEvent {
-    let NamePair(shoot, id) = key;
-    pb::ShootEvent {
-        key: Some(pb::ShootEventKey {
-            shoot: shoot.to_string(),
-            id: id.to_string(),
-        }),
-        at: Some(timestamp(clock, event.at)),
-        replica: replica.to_owned(),
-        message: sentence(&event.message),
-        event: Some(event_kind(&event.kind, clock)),
-    }
-}
-
-fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
-    use pb::shoot_event::Event;
-    match kind {
-        ShootEventKind::VerdictChanged {
-            observer,
-            previous,
-            outcome,
-            evidence: counts,
-            delay,
-        } => Event::VerdictChanged(pb::VerdictChanged {
-            observer: observer.to_string(),
-            previous_outcome: previous.map_or(probe::Outcome::Unspecified, probe_outcome).into(),
-            outcome: probe_outcome(*outcome).into(),
-            evidence: counts.as_ref().map(evidence),
-            delay: Some(duration(*delay)),
-        }),
-        ShootEventKind::DirectionChanged {
-            previous,
-            direction: now,
-            held: hold,
-        } => Event::DirectionChanged(pb::DirectionChanged {
-            previous_direction: previous.map_or(pb::Direction::Unspecified, direction).into(),
-            direction: direction(*now).into(),
-            hold_reason: held(*hold).into(),
-        }),
-        ShootEventKind::StepChanged {
-            resource,
-            level,
-            previous,
-            step,
-        } => Event::StepChanged(step_changed(resource, *level, *previous, *step)),
-        ShootEventKind::WriteEnded {
-            resource,
-            direction: of,
-            write,
-            outcome,
-            took,
-        } => Event::WriteEnded(pb::WriteEnded {
-            resource: Some(resource_ref(resource)),
-            direction: direction(Some(*of)).into(),
-            write: write.clone(),
-            result: write_result(outcome.write_result()).into(),
-            error: outcome.error().unwrap_or_default().to_owned(),
-            took: Some(duration(*took)),
-        }),
-        ShootEventKind::OtherWrote(other) => Event::OtherWrote(other_wrote(other)),
-        ShootEventKind::ModeChanged {
-            previous,
-            mode,
-            reason,
-        } => Event::ModeChanged(mode_changed(*previous, *mode, *reason)),
-        ShootEventKind::IncidentEnded(ended) => Event::IncidentEnded(incident(ended, clock)),
-    }
-}
-
-fn step_changed(
-    resource: &ResourceRef,
-    level: Option<i32>,
-    previous: Option<(Step, Duration)>,
-    now: Step,
-) -> pb::StepChanged {
-    pb::StepChanged {
-        resource: Some(resource_ref(resource)),
-        level,
-        previous_step: previous
-            .map_or(pb::Step::Unspecified, |(before, _)| step(before))
-            .into(),
-        step: step(now).into(),
-        previous_step_took: previous.map(|(_, took)| duration(took)),
-    }
-}
-
-fn mode_changed(previous: ModeInForce, now: ModeInForce, reason: ModeChangeReason) -> pb::ModeChanged {
-    pb::ModeChanged {
-        previous_mode: mode(previous.mode).into(),
-        mode: mode(now.mode).into(),
-        reason: mode_change_reason(reason).into(),
-        mode_until: now.until.map(|until| wire::timestamp(until.0)),
-    }
-}
-
-fn other_wrote(other: &OtherWrite) -> pb::OtherWrote {
-    pb::OtherWrote {
-        resource: Some(resource_ref(&other.reference)),
-        direction: direction(Some(other.direction)).into(),
-        from_replicas: other.from,
-        to_replicas: other.to,
-        writer: other.writer.clone(),
-    }
-}
-
-fn incident(ended: &Incident, clock: Clock) -> pb::IncidentEnded {
-    let verdict_to = |at| ended.verdict_to(at).map(duration);
-    let count = |scaled: &BTreeSet<ResourceRef>| u32::try_from(scaled.len()).unwrap_or(u32::MAX);
-    pb::IncidentEnded {
-        outcome: ended
-            .outcome
-            .map_or(probe::Outcome::Unspecified, probe_outcome)
-            .into(),
-        started_at: Some(timestamp(clock, ended.started)),
-        last_renewal_to_verdict: ended.last_renewal_to_verdict.map(duration),
-        verdict_to_first_write: verdict_to(ended.first_write),
-        verdict_to_last_write: verdict_to(ended.last_write),
-        verdict_to_healthy: verdict_to(ended.healthy),
-        verdict_to_restored: verdict_to(ended.restored),
-        scaled_down: count(&ended.scaled_down),
-        scaled_up: count(&ended.scaled_up),
-        failed_writes: ended.failed_writes,
-        peak_expired_fraction: ended.peak_expired_fraction,
-        zones: zones(&ended.zones),
-        in_mode_observe: ended.in_mode_observe(),
-        scale_times: ended
-            .scale_times()
-            .iter()
-            .map(|times| scale_times(times, ended.started))
-            .collect(),
-        first_to_scale_down: ended
-            .first_to_scale(Direction::Down)
-            .unwrap_or_default()
-            .to_owned(),
-        scale_down_lead_seconds: ended.lead_seconds(Direction::Down),
-    }
-}
-
-fn scale_times(times: &ScaleTimes, started: Instant) -> pb::ScaleTimes {
-    let seconds = |at: Instant| signed_micros(started, at) as f64 / 1e6;
-    pb::ScaleTimes {
-        resource: Some(resource_ref(&times.resource)),
-        direction: direction(Some(times.direction)).into(),
-        would_scale_after_seconds: times.ours.map(seconds),
-        other_scaled_after_seconds: times.others.as_ref().map(|(at, _)| seconds(*at)),
-        other: times
-            .others
-            .as_ref()
-            .map(|(_, writer)| writer.clone())
-            .unwrap_or_default(),
-    }
-}
-
-fn evidence(counts: &EvidenceCounts) -> probe::Evidence {
-    let share = f64::from(counts.expired) / f64::from(counts.candidates);
-    probe::Evidence {
-        nodes: counts.nodes,
-        leases: counts.leases,
-        candidates: counts.candidates,
-        expired: counts.expired,
-        expired_fraction: (counts.candidates > 0).then_some(share),
-        threshold: counts.threshold,
-        zones: zones(&counts.zones),
-        unconfirmed: counts.unconfirmed,
-        newest_expired_renewal_age: counts.newest_expired_renewal.map(duration),
-        ..Default::default()
-    }
-}
-
-fn zones(zones: &[(String, u32, u32)]) -> Vec<probe::ZoneEvidence> {
+fn incident(incident: &Incident, clock: Clock) -> pb::Incident {
+    let after = |at| incident.until(at).map(duration);
+    let count = |direction| u32::try_from(incident.scaled(direction)).unwrap_or(u32::MAX);
     let zone = |(zone, candidates, expired): &(String, u32, u32)| probe::ZoneEvidence {
         zone: zone.clone(),
         candidates: *candidates,
         expired: *expired,
     };
-    zones.iter().map(zone).collect()
+    let first_to_scale_down = incident.first_to_scale(Direction::Down);
+    pb::Incident {
+        outcome: incident
+            .outcome
+            .map_or(probe::Outcome::Unspecified, probe_outcome)
+            .into(),
+        started_at: Some(timestamp(clock, incident.started)),
+        last_renewal_to_verdict: incident.last_renewal_to_verdict.map(duration),
+        verdict_to_first_write: incident.until_first_write().map(duration),
+        verdict_to_last_write: incident.until_last_write().map(duration),
+        verdict_to_healthy: after(incident.healthy),
+        verdict_to_restored: after(incident.restored),
+        scaled_down: count(Direction::Down),
+        scaled_up: count(Direction::Up),
+        failed_writes: incident.failed_writes,
+        peak_expired_fraction: incident.peak_expired_share(),
+        zones: incident
+            .peak
+            .iter()
+            .flat_map(|peak| &peak.zones)
+            .map(zone)
+            .collect(),
+        in_mode_observe: incident.in_mode_observe(),
+        scale_times: scale_times(incident),
+        first_to_scale_down: first_to_scale_down.unwrap_or_default().to_owned(),
+        scale_down_lead_seconds: incident.lead_seconds(Direction::Down),
+        reason: incident.reason.clone(),
+        last_error: incident.last_error.clone(),
+    }
+}
+
+/// The earliest first.
+fn scale_times(incident: &Incident) -> Vec<pb::ScaleTimes> {
+    let mut scalings: Vec<_> = incident.scalings.iter().collect();
+    scalings.sort_by_key(|(_, scaling)| {
+        let other = scaling.other.as_ref().map(|(at, _)| *at);
+        scaling.ours.into_iter().chain(other).min()
+    });
+    let after = |at| seconds_between(incident.started, at);
+    let times = scalings.into_iter().map(|((reference, of), scaling)| {
+        let (other_at, other) = scaling.other.clone().unzip();
+        pb::ScaleTimes {
+            resource: Some(resource_ref(reference)),
+            direction: direction(Some(*of)).into(),
+            scaled_after_seconds: scaling.ours.map(after),
+            other_scaled_after_seconds: other_at.map(after),
+            other: other.unwrap_or_default(),
+        }
+    });
+    times.collect()
 }
 
 /// Outcomes of this program's own stand for none of the API.
-const fn probe_outcome(outcome: Outcome) -> probe::Outcome {
-    match outcome {
-        Outcome::Healthy => probe::Outcome::Healthy,
-        Outcome::LeasesExpired => probe::Outcome::LeasesExpired,
-        Outcome::ExternalUnreachable => probe::Outcome::ExternalUnreachable,
-        Outcome::ApiServerUnreachable => probe::Outcome::ApiServerUnreachable,
-        Outcome::Throttled => probe::Outcome::Throttled,
-        Outcome::Inconclusive => probe::Outcome::Inconclusive,
-        Outcome::TooFewCandidates => probe::Outcome::TooFewCandidates,
-        Outcome::Skipped => probe::Outcome::Skipped,
-        Outcome::Pending => probe::Outcome::Pending,
-        Outcome::Unknown | Outcome::Outdated => probe::Outcome::Unspecified,
-    }
+fn probe_outcome(outcome: Outcome) -> probe::Outcome {
+    let known = OUTCOMES.iter().find(|(of_domain, _)| *of_domain == outcome);
+    known.map_or(probe::Outcome::Unspecified, |(_, of_api)| *of_api)
 }
 
 /// The rules speak in clauses, the API in sentences.

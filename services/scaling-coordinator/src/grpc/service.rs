@@ -8,7 +8,6 @@ use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
 use watchdog_runtime::request::{self, PageRequest};
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
-use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
@@ -19,7 +18,6 @@ use crate::domain::overview::{Overview, ShootPlan};
 /// The gRPC service of a replica.
 pub struct ScalingApi {
     pub(crate) scaling: MergedView<pb::ShootScaling>,
-    pub(crate) events: MergedView<pb::ShootEvent>,
     /// This replica's own knowledge of every shoot, and plans.
     pub(crate) overview: Arc<dyn Overview>,
     pub(crate) streams: Streams,
@@ -44,7 +42,6 @@ impl ScalingApi {
     pub fn empty() -> Self {
         Self {
             scaling: MergedView::new("empty".into()),
-            events: MergedView::new("empty".into()),
             overview: Arc::new(NoShoots),
             streams: Streams::new(CancellationToken::new()),
         }
@@ -63,7 +60,6 @@ impl ScalingApi {
 #[tonic::async_trait]
 impl ScalingService for ScalingApi {
     type WatchScalingStream = Responses<pb::WatchScalingResponse>;
-    type WatchShootEventsStream = Responses<pb::WatchShootEventsResponse>;
 
     async fn watch_scaling(
         &self,
@@ -133,35 +129,5 @@ impl ScalingService for ScalingApi {
             .plan(&request.shoot, direction)
             .ok_or_else(|| self.not_reported(&request.shoot))?;
         Ok(Response::new(convert::plan(&plan)))
-    }
-
-    async fn watch_shoot_events(
-        &self,
-        request: Request<pb::WatchShootEventsRequest>,
-    ) -> Result<Response<Self::WatchShootEventsStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
-        let scope = scope(request.scope)?;
-        let shoots = request::shoots(request.shoots)?;
-        let matches = move |key: &NamePair| shoots.is_empty() || shoots.contains(&*key.0);
-        let stream = self
-            .events
-            .watch(&self.streams, "WatchShootEvents", &extensions, scope, matches)?;
-        Ok(Response::new(stream))
-    }
-
-    async fn list_shoot_events(
-        &self,
-        request: Request<pb::ListShootEventsRequest>,
-    ) -> Result<Response<pb::ListShootEventsResponse>, Status> {
-        let request = request.into_inner();
-        let scope = scope(request.scope)?;
-        if !request.shoot.is_empty() {
-            request::shoot("shoot", &request.shoot)?;
-        }
-        let filter = ["ListShootEvents", scope.as_str_name(), &request.shoot];
-        let page = PageRequest::read(request.page_size, &request.page_token, &filter)?;
-        let asked = |key: &NamePair, _: &pb::ShootEvent| request.shoot.is_empty() || *key.0 == *request.shoot;
-        let page = self.events.list(scope, &page, asked).await?;
-        Ok(Response::new(page.into()))
     }
 }

@@ -9,7 +9,6 @@ use watchdog_runtime::metrics::{Collector, Exposition, Gauge, ShootLabel};
 use watchdog_watch_stream::server::StateStore;
 
 use crate::controller::verdicts::VerdictTable;
-use crate::controller::write_counts::WriteCounts;
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
 use crate::metrics::{self, ModeLabels, ReplicaState, ShootLabels};
@@ -17,7 +16,6 @@ use crate::metrics::{self, ModeLabels, ReplicaState, ShootLabels};
 /// Reads the state of the shoots while this replica leads.
 pub(crate) struct Scrape {
     pub(crate) shoots: StateStore<String, ShootScaling>,
-    pub(crate) write_counts: Arc<WriteCounts>,
     pub(crate) verdicts: Arc<VerdictTable>,
     pub(crate) clock: Clock,
 }
@@ -27,7 +25,7 @@ impl Collector for Scrape {
         let now = UnixTime(self.clock.now_micros());
         let mut shoots: BTreeMap<ShootLabels, f64> = BTreeMap::new();
         let mut modes: BTreeMap<ModeLabels, f64> = BTreeMap::new();
-        let (mut held_down, mut to_restore) = (Vec::new(), Vec::new());
+        let (mut held_down, mut to_restore, mut write_counts) = (Vec::new(), Vec::new(), Vec::new());
         let mut failed = 0_u32;
         for (shoot, scaling) in self.shoots.snapshot() {
             let state = ShootLabels {
@@ -42,6 +40,9 @@ impl Collector for Scrape {
                 has_end: scaling.mode.has_end(now),
             };
             *modes.entry(mode).or_default() += 1.0;
+            if !scaling.write_counts.is_empty() {
+                write_counts.push((shoot.clone(), scaling.write_counts.clone()));
+            }
             failed += u32::from(scaling.status.state == FlowState::Failed);
             for (resources, n) in [
                 (&mut held_down, scaling.held_down()),
@@ -63,7 +64,6 @@ impl Collector for Scrape {
             (ReplicaState::Synced, streams.synced as f64),
         ];
         out.family(&metrics::OBSERVERS, observers);
-        let write_counts = self.write_counts.all();
         let series = write_counts.iter().flat_map(|(shoot, counts)| {
             let counts = counts.iter();
             counts.map(|(labels, n)| ((ShootLabel(shoot), *labels), *n as f64))

@@ -106,16 +106,6 @@ impl Coordinator {
             .collect()
     }
 
-    /// The events of a shoot that the leader remembers, oldest first.
-    pub async fn history(&self, shoot: &str) -> Vec<pb::ShootEvent> {
-        let request = pb::ListShootEventsRequest {
-            shoot: shoot.to_owned(),
-            ..Default::default()
-        };
-        let answer = self.client.clone().list_shoot_events(request).await.unwrap();
-        answer.into_inner().events
-    }
-
     /// Waits until the process would end because of a failure, and kills it. Returns why.
     pub async fn until_failed(&self) -> String {
         let failed = tokio::time::timeout(BOUND, self.bound.tasks.first_end()).await;

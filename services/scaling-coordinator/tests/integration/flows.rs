@@ -51,6 +51,31 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
         seed.events(SHOOT, KCM) == ["MeltdownProtectionStarted", "MeltdownProtectionEnded"]
     })
     .await;
+    eventually("an Event tells that the incident has ended", || {
+        seed.events(SHOOT, SHOOT) == ["IncidentEnded"]
+    })
+    .await;
+    let (running, ended) = (down.incident.unwrap(), up.last_incident.unwrap());
+    assert_eq!(running.verdict_to_restored, None, "{running:#?}");
+    assert_eq!(up.incident, None);
+    assert_eq!(running.started_at, ended.started_at);
+    assert_eq!((ended.scaled_down, ended.scaled_up), (3, 3), "{ended:#?}");
+    assert!(
+        ended.reason.contains("LEASES_EXPIRED") && !ended.in_mode_observe,
+        "{ended:#?}"
+    );
+    assert!(ended.verdict_to_restored.is_some(), "{ended:#?}");
+    let order = |direction| {
+        let times = ended
+            .scale_times
+            .iter()
+            .filter(move |times| times.direction() == direction);
+        times
+            .map(|times| times.resource.clone().unwrap().name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(order(Direction::Down)[2], KCM, "{ended:#?}");
+    assert_eq!(order(Direction::Up), [KCM, MCM, CA], "{ended:#?}");
     let metrics = coordinator.metrics().await;
     for line in [
         "watchdog_scaling_shoots{direction=\"up\",state=\"settled\",held=\"no\"} 1",

@@ -21,7 +21,7 @@ mod watch_scaling;
 
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::in_process::{eventually, eventually_async};
-use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::wait::BOUND;
 
 /// As quick as a test needs it.
 const FAST_ELECTION: watchdog_kube::leadership::ElectionTiming = watchdog_kube::leadership::ElectionTiming {

@@ -83,6 +83,22 @@ fn somebody_else_changes_the_deployments() {
     holds(|may| (may.turns, may.meddles) = (1, 1));
 }
 
+/// The successor may know the Deployments as they were before the crash, or before the change.
+#[test]
+fn somebody_else_changes_the_deployments_and_the_process_crashes() {
+    holds(|may| (may.turns, may.meddles, may.crashes) = (1, 1, 1));
+}
+
+#[test]
+fn somebody_else_changes_the_deployments_while_writes_are_lost() {
+    holds(|may| (may.turns, may.meddles, may.losses) = (1, 1, 1));
+}
+
+#[test]
+fn somebody_else_changes_the_deployments_while_another_replica_takes_over() {
+    holds(|may| (may.turns, may.meddles, may.moves) = (1, 1, 1));
+}
+
 #[test]
 fn the_cluster_stops_being_one_to_act_on() {
     holds(|may| (may.turns, may.stops, may.crashes) = (2, 1, 1));

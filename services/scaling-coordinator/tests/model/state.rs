@@ -276,6 +276,7 @@ impl ModelState {
                 self.now
             },
             message: Arc::from(""),
+            evidence: None,
         };
         let mut verdicts = match self.verdict {
             CombinedVerdict::Nothing => vec![],

@@ -9,7 +9,7 @@ use tonic::Status;
 use watchdog_api::text::is_printable;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, Mode, PlanScalingResponse, ShootEvent, ShootScaling,
+    Direction, FlowState, Incident, Mode, PlanScalingResponse, ScaleTimes, ShootScaling,
 };
 use watchdog_proto::weeder::v1::{EndpointReadiness, Readiness, ServiceKey, Weeder};
 
@@ -58,6 +58,15 @@ fn incident() -> Answers {
         scalings: vec![
             ShootScaling {
                 mode: Mode::Protect.into(),
+                incident: Some(Incident {
+                    outcome: Outcome::LeasesExpired.into(),
+                    started_at: states::ago(60),
+                    scaled_down: 2,
+                    reason: "A sentence.".to_owned(),
+                    last_error: "A refusal.".to_owned(),
+                    scale_times: vec![ScaleTimes::default()],
+                    ..Default::default()
+                }),
                 ..states::scaling_down(CUT_OFF)
             },
             scaling(RETURNING, Direction::Up, FlowState::Running),
@@ -67,12 +76,6 @@ fn incident() -> Answers {
                 ..scaling("shoot--a--well", Direction::Up, FlowState::Settled)
             },
         ],
-        events: (0..12)
-            .map(|number| ShootEvent {
-                message: format!("Event {number}."),
-                ..Default::default()
-            })
-            .collect(),
         plan: PlanScalingResponse {
             allowed: true,
             reason: "The verdict is valid.".to_owned(),
@@ -202,11 +205,9 @@ async fn shoot_explains_a_shoot_from_all_that_is_known() {
             "the nodes are cut off. Direction: down.",
             "dependants are held down",
             "WHAT WOULD HAPPEN NOW\n  would be scaled down: The verdict is valid.",
-            "Event 2.",
-            "Event 11.",
+            "HISTORY\nincident not ended: 2 down",
         ],
     );
-    assert!(!why.contains("Event 1."), "only the latest ten: {why}");
 
     let why = shown(&format!("{options} shoot {SILENT}")).await;
     assert!(
@@ -214,34 +215,21 @@ async fn shoot_explains_a_shoot_from_all_that_is_known() {
         "a held shoot has no plan: {why}"
     );
     assert_parts(&why, &["API_SERVER_UNREACHABLE"]);
-
-    services.answers().events_refusal = Some(Status::unimplemented("unknown method"));
-    let why = shown(&format!("{options} shoot {SILENT}")).await;
-    assert!(!why.contains("LATEST HISTORY"), "{why}");
-    services.answers().events_refusal = Some(Status::unavailable("draining"));
-    fails(&format!("{options} shoot {SILENT}"), 3, "draining").await;
 }
 
 #[tokio::test]
 async fn history_and_plan_are_those_of_the_coordinator() {
-    let (services, _server, options) = start(incident()).await;
+    let (_services, _server, options) = start(incident()).await;
     let history = shown(&format!("{options} history {CUT_OFF}")).await;
-    let all: Vec<usize> = (0..12)
-        .map(|number| history.find(&format!("Event {number}.")).unwrap())
-        .collect();
-    assert!(all.is_sorted(), "all pages, oldest first: {history}");
+    assert_parts(&history, &["incident not ended: 2 down", "LEASES_EXPIRED"]);
+    let none = shown(&format!("{options} history {SILENT}")).await;
+    assert_parts(&none, &["Nothing has happened to this shoot"]);
+    fails(&format!("{options} history shoot--no--such"), 1, "no such shoot").await;
     let plan = shown(&format!("{options} plan a/cut-off --direction up")).await;
     assert!(
         plan.starts_with("shoot--a--cut-off would be scaled up: The verdict is valid.\n"),
         "{plan}"
     );
-    services.answers().events_refusal = Some(Status::unimplemented("unknown method"));
-    fails(
-        &format!("{options} history {CUT_OFF}"),
-        1,
-        "older than this watchdogctl",
-    )
-    .await;
 }
 
 #[tokio::test]
@@ -532,7 +520,6 @@ async fn no_command_shows_what_a_terminal_acts_upon() {
     let (services, _server, options) = start(Answers {
         verdicts: honest.verdicts.iter().map(hostile).collect(),
         scalings: honest.scalings.iter().map(hostile).collect(),
-        events: honest.events.iter().map(hostile).collect(),
         plan: hostile(&honest.plan),
         weeders: honest.weeders.iter().map(hostile).collect(),
         services: honest.services.iter().map(hostile).collect(),

@@ -1,9 +1,7 @@
 //! `shoot`
 
 use watchdog_client::consumer::ScalingCoordinator;
-use watchdog_proto::scaling::v1::{
-    Direction, ListShootEventsRequest, PlanScalingResponse, ShootEvent, ShootScaling,
-};
+use watchdog_proto::scaling::v1::{Direction, PlanScalingResponse, ShootScaling};
 
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
@@ -12,9 +10,6 @@ use crate::program::Program;
 use crate::render::Frame;
 use crate::render::shoot::{self, ShootExplanation};
 
-/// Events that are shown; `history` shows all.
-const LATEST: usize = 10;
-
 pub(crate) async fn run(dialer: &ProgramDialer, name: &str, frame: &Frame) -> Result<String, CommandError> {
     let lease_probe = dialer.lease_probe().await?;
     let coordinator = dialer.coordinator().await?;
@@ -22,10 +17,7 @@ pub(crate) async fn run(dialer: &ProgramDialer, name: &str, frame: &Frame) -> Re
         fetch::verdict(&lease_probe, name),
         fetch::scaling(&coordinator, name)
     )?;
-    let (plan, events) = futures::try_join!(
-        plan(&coordinator, name, scaling.as_ref()),
-        latest(&coordinator, name)
-    )?;
+    let plan = plan(&coordinator, name, scaling.as_ref()).await?;
     let mut missing = Missing::default();
     missing.add(Program::LeaseProbe, of_verdict.as_ref());
     missing.add(Program::ScalingCoordinator, of_scaling.as_ref());
@@ -34,7 +26,6 @@ pub(crate) async fn run(dialer: &ProgramDialer, name: &str, frame: &Frame) -> Re
         verdict,
         scaling,
         plan,
-        events,
         missing: missing.into_names(),
     };
     Ok(shoot::render(&report, frame))
@@ -51,24 +42,5 @@ async fn plan(
             fetch::plan(coordinator, name, direction).await.map(Some)
         }
         _ => Ok(None),
-    }
-}
-
-/// The latest events; none if the coordinator is older than its history.
-async fn latest(
-    coordinator: &ScalingCoordinator,
-    name: &str,
-) -> Result<Option<Vec<ShootEvent>>, CommandError> {
-    let one = ListShootEventsRequest {
-        page_size: 1,
-        shoot: name.to_owned(),
-        ..ListShootEventsRequest::default()
-    };
-    match coordinator.list_shoot_events(one).await {
-        Err(status) if fetch::is_unimplemented(&status) => Ok(None),
-        _ => {
-            let mut events = fetch::events(coordinator, name).await?;
-            Ok(Some(events.split_off(events.len().saturating_sub(LATEST))))
-        }
     }
 }

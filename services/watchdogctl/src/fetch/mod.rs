@@ -8,7 +8,7 @@ use std::mem::take;
 
 use futures::future::try_join_all;
 use prost::{Message, Name};
-use tonic::{Code, Status};
+use tonic::Status;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
 use watchdog_client::follow::Received;
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
@@ -17,8 +17,8 @@ use watchdog_proto::probe::v1::{
     GetVerdictRequest, ListVerdictsRequest, ListVerdictsResponse, Outcome, Verdict,
 };
 use watchdog_proto::scaling::v1::{
-    Direction, GetScalingRequest, ListScalingRequest, ListScalingResponse, ListShootEventsRequest,
-    PlanScalingRequest, PlanScalingResponse, ShootEvent, ShootScaling,
+    Direction, GetScalingRequest, ListScalingRequest, ListScalingResponse, PlanScalingRequest,
+    PlanScalingResponse, ShootScaling,
 };
 use watchdog_proto::weeder::v1::{
     EndpointReadiness, ListEndpointReadinessRequest, ListWeedersRequest, Weeder,
@@ -225,24 +225,6 @@ pub(crate) async fn plan(
     answer(Program::ScalingCoordinator, received)
 }
 
-/// The events of a shoot, oldest first.
-pub(crate) async fn events(
-    coordinator: &ScalingCoordinator,
-    shoot: &str,
-) -> Result<Vec<ShootEvent>, CommandError> {
-    let all = all_pages(async |page_token| {
-        let request = ListShootEventsRequest {
-            page_size: MAX_PAGE_SIZE,
-            page_token,
-            shoot: shoot.to_owned(),
-            ..ListShootEventsRequest::default()
-        };
-        let received = coordinator.list_shoot_events(request).await;
-        answer(Program::ScalingCoordinator, received)
-    });
-    Ok(all.await?.events)
-}
-
 // === weeder ===
 
 pub(crate) async fn weeders(
@@ -289,11 +271,6 @@ pub(crate) async fn services(
 
 fn count(items: usize) -> i32 {
     i32::try_from(items).unwrap_or(i32::MAX)
-}
-
-/// True if the error says that the program does not have the method.
-pub(crate) fn is_unimplemented(status: &Status) -> bool {
-    status.code() == Code::Unimplemented
 }
 
 /// Both answers as one: complete only if both are.

@@ -1,348 +1,193 @@
-//! The history of a shoot.
+//! The incidents of a shoot: the last one and the one that runs.
 
-use watchdog_proto::scaling::v1::shoot_event::Event;
-use watchdog_proto::scaling::v1::{
-    IncidentEnded, ModeChangeReason, ModeChanged, OtherWrote, ShootEvent, WriteEnded, WriteResult,
-};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use watchdog_client::wire::forward;
+use watchdog_proto::scaling::v1::{Direction, Incident, ShootScaling};
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
-/// One row for each event, in the order given.
-pub(crate) fn render(events: &[ShootEvent], frame: &Frame) -> String {
-    if events.is_empty() {
-        return "Nothing has happened to this shoot since the coordinator was started.\n".to_owned();
+/// Both incidents, the older one first, each with what happened in it.
+pub(crate) fn render(scaling: &ShootScaling, frame: &Frame) -> String {
+    let incidents = scaling.last_incident.iter().chain(&scaling.incident);
+    let shown: Vec<_> = incidents
+        .map(|incident| incident_lines(incident, frame))
+        .collect();
+    if shown.is_empty() {
+        return "Nothing has happened to this shoot since the coordinator began to lead.\n".to_owned();
     }
-    let mut table = TextTable::new(["AGO", "AT", "WHAT", "TOOK", "DETAILS", "MESSAGE"]);
-    for event in events {
-        let at = text::timestamp(event.at.as_ref());
-        let ago = text::since(event.at.as_ref(), frame.now);
-        let ago = ago.split(' ').next().unwrap_or_default().to_owned();
-        let (what, took, details) = parts(event);
-        table.row([
-            ago.into(),
-            at.map_or_else(|| "-".to_owned(), |at| text::clock(at, frame.now))
-                .into(),
-            what,
-            took.into(),
-            details.into(),
-            event.message.as_str().into(),
-        ]);
-    }
-    table.render(frame)
+    shown.join("\n")
 }
 
-/// The event, how long it took, and the details of its kind.
-fn parts(event: &ShootEvent) -> (Cell, String, String) {
-    match &event.event {
-        Some(Event::VerdictChanged(changed)) => (
-            Cell::styled(super::status::outcome_style(changed.outcome()), "verdict"),
-            text::sent_duration(changed.delay.as_ref()),
-            format!(
-                "{}, expired {}",
-                change(
-                    text::outcome(changed.previous_outcome()),
-                    text::outcome(changed.outcome())
-                ),
-                text::share(changed.evidence.as_ref())
-            ),
+fn incident_lines(incident: &Incident, frame: &Frame) -> String {
+    let (style, state) = match &incident.verdict_to_restored {
+        Some(took) => (
+            Style::Good,
+            format!("ended after {}", text::duration(forward(Some(took)))),
         ),
-        Some(Event::DirectionChanged(changed)) => (
-            "direction".into(),
-            "-".to_owned(),
-            change(
-                &text::direction(changed.previous_direction()),
-                &text::direction(changed.direction()),
-            ),
-        ),
-        Some(Event::StepChanged(changed)) => (
-            "step".into(),
-            text::sent_duration(changed.previous_step_took.as_ref()),
-            format!(
-                "{} {}",
-                text::resource(changed.resource.as_ref()),
-                change(text::step(changed.previous_step()), text::step(changed.step()))
-            ),
-        ),
-        Some(Event::WriteEnded(ended)) => (
-            Cell::styled(write_style(ended.result()), "write"),
-            text::sent_duration(ended.took.as_ref()),
-            write(ended),
-        ),
-        Some(Event::OtherWrote(other)) => (
-            Cell::styled(Style::Warn, "other wrote"),
-            "-".to_owned(),
-            other_write(other),
-        ),
-        Some(Event::ModeChanged(changed)) => (
-            Cell::styled(Style::Warn, "mode"),
-            "-".to_owned(),
-            mode_change(changed),
-        ),
-        Some(Event::IncidentEnded(ended)) => (
-            Cell::styled(Style::Good, "incident ended"),
-            text::sent_duration(ended.verdict_to_restored.as_ref()),
-            incident(ended),
-        ),
-        None => ("-".into(), "-".to_owned(), "-".to_owned()),
-    }
-}
-
-fn write(ended: &WriteEnded) -> String {
-    let resource = text::resource(ended.resource.as_ref());
-    let result = text::bare(ended.result().as_str_name(), "WRITE_RESULT_");
-    match ended.error.as_str() {
-        "" => format!("{resource} {}: {result}", ended.write),
-        error => format!("{resource} {}: {result} ({error})", ended.write),
-    }
-}
-
-fn mode_change(changed: &ModeChanged) -> String {
-    let modes = change(&text::mode(changed.previous_mode()), &text::mode(changed.mode()));
-    let why = match changed.reason() {
-        ModeChangeReason::Annotation => "annotation",
-        ModeChangeReason::Ended => "the annotation's mode has ended",
-        ModeChangeReason::Withdrawn => "annotation gone or malformed",
-        ModeChangeReason::Unspecified => "unknown",
+        None => (Style::Warn, "not ended".to_owned()),
     };
-    match text::timestamp(changed.mode_until.as_ref()) {
-        Some(until) => format!("{modes} until {until}: {why}"),
-        None => format!("{modes}: {why}"),
-    }
-}
-
-fn other_write(other: &OtherWrote) -> String {
-    let (from, to, writer) = (other.from_replicas, other.to_replicas, &other.writer);
-    format!(
-        "{} {from} -> {to} by {writer}",
-        text::resource(other.resource.as_ref())
-    )
-}
-
-/// From one state to the next; the first one has none before it.
-fn change(before: &str, now: &str) -> String {
-    if before.eq_ignore_ascii_case("unspecified") {
-        now.to_owned()
-    } else {
-        format!("{before} -> {now}")
-    }
-}
-
-const fn write_style(result: WriteResult) -> Style {
-    match result {
-        WriteResult::Applied => Style::Plain,
-        WriteResult::Conflict | WriteResult::Cancelled | WriteResult::KeptBack => Style::Warn,
-        _ => Style::Bad,
-    }
-}
-
-fn incident(ended: &IncidentEnded) -> String {
-    let comparison = if ended.in_mode_observe {
-        let lead = ended.scale_down_lead_seconds;
-        let lead = lead.map_or_else(
-            || "no other writer to compare with".to_owned(),
-            |lead| format!("lead {lead:.1} s"),
-        );
-        format!("; mode observe, {lead}")
-    } else {
-        String::new()
-    };
-    let writes = if ended.failed_writes == 1 {
+    let writes = if incident.failed_writes == 1 {
         "write"
     } else {
         "writes"
     };
-    format!(
-        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} {writes} failed{comparison}",
-        text::outcome(ended.outcome()),
-        text::sent_duration(ended.last_renewal_to_verdict.as_ref()),
-        text::sent_duration(ended.verdict_to_last_write.as_ref()),
-        text::sent_duration(ended.verdict_to_healthy.as_ref()),
-        ended.scaled_down,
-        ended.scaled_up,
-        ended.failed_writes
-    )
+    let mut out = format!(
+        "{} {}: {} down, {} up, {} {writes} failed{}\n",
+        frame.paint(style, "incident"),
+        state,
+        incident.scaled_down,
+        incident.scaled_up,
+        incident.failed_writes,
+        comparison(incident)
+    );
+    for sentence in [&incident.reason, &incident.last_error] {
+        if !sentence.is_empty() {
+            out.push_str(&format!("  {sentence}\n"));
+        }
+    }
+    out.push_str(&moments(incident, frame).render(frame));
+    out
+}
+
+fn comparison(incident: &Incident) -> String {
+    if !incident.in_mode_observe {
+        return String::new();
+    }
+    let lead = incident.scale_down_lead_seconds;
+    let lead = lead.map_or_else(
+        || "no other writer to compare with".to_owned(),
+        |lead| format!("lead {lead:.1} s"),
+    );
+    format!("; mode observe, {lead}")
+}
+
+/// One row for each thing that has happened, the earliest first.
+fn moments(incident: &Incident, frame: &Frame) -> TextTable {
+    let seconds = |sent: &prost_types::Duration| forward(Some(sent)).as_secs_f64();
+    let outcome = match text::outcome(incident.outcome()) {
+        "UNSPECIFIED" => "the coordinator began to lead, or another writer scaled".to_owned(),
+        outcome => match &incident.last_renewal_to_verdict {
+            Some(age) => format!(
+                "{outcome}, {} after the last renewal",
+                text::duration(forward(Some(age)))
+            ),
+            None => outcome.to_owned(),
+        },
+    };
+    let mut moments = vec![(0.0, outcome)];
+    for times in &incident.scale_times {
+        let resource = text::resource(times.resource.as_ref());
+        let way = if times.direction() == Direction::Down {
+            "down"
+        } else {
+            "up"
+        };
+        let ours = if incident.in_mode_observe {
+            "would have been scaled"
+        } else {
+            "scaled"
+        };
+        moments.extend(
+            times
+                .scaled_after_seconds
+                .map(|at| (at, format!("{resource} {ours} {way}"))),
+        );
+        let other = &times.other;
+        let others = times.other_scaled_after_seconds;
+        moments.extend(others.map(|at| (at, format!("{resource} scaled {way} by {other}"))));
+    }
+    let healthy = incident.verdict_to_healthy.as_ref();
+    moments.extend(healthy.map(|after| (seconds(after), "healthy".to_owned())));
+    let restored = incident.verdict_to_restored.as_ref();
+    moments.extend(restored.map(|after| (seconds(after), "everything restored".to_owned())));
+    moments.sort_by(|a, b| a.0.total_cmp(&b.0));
+
+    let mut table = TextTable::new(["AFTER", "AT", "WHAT"]).indented(2);
+    for (after, what) in moments {
+        let started = text::timestamp(incident.started_at.as_ref());
+        let passed = SignedDuration::try_from_secs_f64(after).unwrap_or_default();
+        let at = started.and_then(|started| started.checked_add(passed).ok());
+        let sign = if after < 0.0 { "-" } else { "" };
+        let after = Duration::try_from_secs_f64(after.abs()).unwrap_or_default();
+        let cells: [Cell; 3] = [
+            format!("{sign}{}", text::duration(after)).into(),
+            at.map_or_else(|| "-".to_owned(), |at| text::clock(at, frame.now))
+                .into(),
+            what.into(),
+        ];
+        table.row(cells);
+    }
+    table
 }
 
 #[cfg(test)]
 mod tests {
     use watchdog_proto::probe::v1::Outcome;
-    use watchdog_proto::scaling::v1::{Direction, DirectionChanged, Mode, Step, StepChanged, VerdictChanged};
+    use watchdog_proto::scaling::v1::{ScaleTimes, Step};
 
     use super::*;
     use crate::render::testing;
 
-    #[test]
-    fn the_first_state_has_none_before_it() {
-        assert_eq!(change("UNSPECIFIED", "PENDING"), "PENDING");
-        assert_eq!(change("up", "down"), "up -> down");
+    fn times(direction: Direction, ours: Option<f64>, other: Option<f64>) -> ScaleTimes {
+        ScaleTimes {
+            resource: testing::resource("kube-controller-manager", 0, Step::Waiting).resource,
+            direction: direction.into(),
+            scaled_after_seconds: ours,
+            other_scaled_after_seconds: other,
+            other: other
+                .map(|_| "dependency-watchdog".to_owned())
+                .unwrap_or_default(),
+        }
     }
 
     #[test]
-    fn events_keep_their_order_and_show_what_took_how_long() {
-        let verdict = VerdictChanged {
-            previous_outcome: Outcome::Healthy.into(),
+    fn an_incident_is_shown_in_the_order_in_which_it_happened() {
+        let ended = Incident {
             outcome: Outcome::LeasesExpired.into(),
-            evidence: testing::verdict("a", Outcome::LeasesExpired).evidence,
-            delay: testing::seconds(0),
-            ..Default::default()
-        };
-        let write = WriteEnded {
-            resource: testing::resource("cluster-autoscaler", 0, Default::default()).resource,
-            write: "scale to 0".to_owned(),
-            result: WriteResult::Refused.into(),
-            error: "forbidden".to_owned(),
-            took: testing::seconds(2),
-            ..Default::default()
-        };
-        let event = |seconds, event| ShootEvent {
-            at: testing::ago(seconds),
-            message: "A sentence.".to_owned(),
-            event: Some(event),
-            ..Default::default()
-        };
-        let events = [
-            event(130, Event::VerdictChanged(verdict)),
-            event(128, Event::WriteEnded(write)),
-        ];
-        let expected = "\
-AGO    AT         WHAT     TOOK  DETAILS                                                           MESSAGE
-2m10s  00:37:50Z  verdict  0s    HEALTHY -> LEASES_EXPIRED, expired 100 % (6/6)                    A sentence.
-2m08s  00:37:52Z  write    2s    Deployment/cluster-autoscaler scale to 0: REFUSED (forbidden)     A sentence.
-";
-        let shown = render(&events, &testing::pipe());
-        let normal = |text: &str| -> Vec<String> {
-            text.lines()
-                .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-                .collect()
-        };
-        assert_eq!(normal(&shown), normal(expected));
-    }
-
-    #[test]
-    fn a_change_of_mode_shows_why_and_until_when() {
-        let until = ModeChanged {
-            previous_mode: Mode::Protect.into(),
-            mode: Mode::Observe.into(),
-            reason: ModeChangeReason::Annotation.into(),
-            mode_until: Some(prost_types::Timestamp {
-                seconds: 1_796_126_400,
-                nanos: 0,
-            }),
-        };
-        assert_eq!(
-            mode_change(&until),
-            "protect -> observe until 2026-12-01T12:00:00Z: annotation"
-        );
-        let ended = ModeChanged {
-            previous_mode: Mode::Observe.into(),
-            mode: Mode::Protect.into(),
-            reason: ModeChangeReason::Ended.into(),
-            mode_until: None,
-        };
-        assert_eq!(
-            mode_change(&ended),
-            "observe -> protect: the annotation's mode has ended"
-        );
-    }
-
-    #[test]
-    fn each_kind_of_event_says_what_changed() {
-        let resource = testing::resource("machine-controller-manager", 0, Step::Waiting).resource;
-        let write = |result: WriteResult| WriteEnded {
-            resource: resource.clone(),
-            write: "scale to 0".to_owned(),
-            result: result.into(),
-            ..Default::default()
-        };
-        let direction = DirectionChanged {
-            previous_direction: Direction::Up.into(),
-            direction: Direction::Down.into(),
-            ..Default::default()
-        };
-        let step = StepChanged {
-            resource: resource.clone(),
-            previous_step: Step::Waiting.into(),
-            step: Step::Reached.into(),
-            previous_step_took: testing::seconds(7),
-            ..Default::default()
-        };
-        let mode = ModeChanged {
-            mode: Mode::Off.into(),
-            reason: ModeChangeReason::Withdrawn.into(),
-            ..Default::default()
-        };
-        let ended = IncidentEnded {
-            outcome: Outcome::LeasesExpired.into(),
-            last_renewal_to_verdict: testing::seconds(40),
-            verdict_to_last_write: testing::seconds(3),
+            started_at: testing::ago(400),
+            last_renewal_to_verdict: testing::seconds(32),
             verdict_to_healthy: testing::seconds(300),
             verdict_to_restored: testing::seconds(312),
-            scaled_down: 3,
-            scaled_up: 2,
+            scaled_down: 1,
+            scaled_up: 1,
             failed_writes: 1,
+            scale_times: vec![
+                times(Direction::Down, Some(0.25), None),
+                times(Direction::Up, Some(301.0), None),
+            ],
+            reason: "A sentence.".to_owned(),
+            last_error: "forbidden".to_owned(),
             ..Default::default()
         };
-        let frame = Frame {
-            color: true,
-            ..testing::pipe()
+        let runs = Incident {
+            started_at: testing::ago(10),
+            ..Default::default()
         };
-        let name = "Deployment/machine-controller-manager";
-        for (event, color, parts) in [
-            (
-                Some(Event::DirectionChanged(direction)),
-                "",
-                ["direction", "up -> down"],
-            ),
-            (
-                Some(Event::StepChanged(step)),
-                "",
-                ["step  7s", &format!("{name} WAITING -> REACHED")],
-            ),
-            (
-                Some(Event::WriteEnded(write(WriteResult::Applied))),
-                "",
-                ["write", &format!("{name} scale to 0: APPLIED")],
-            ),
-            (
-                Some(Event::WriteEnded(write(WriteResult::Conflict))),
-                "\x1b[33m",
-                ["write", "CONFLICT"],
-            ),
-            (
-                Some(Event::WriteEnded(write(WriteResult::Refused))),
-                "\x1b[31;1m",
-                ["write", "REFUSED"],
-            ),
-            (
-                Some(Event::ModeChanged(mode)),
-                "\x1b[33m",
-                ["mode", "off: annotation gone or malformed"],
-            ),
-            (
-                Some(Event::IncidentEnded(ended)),
-                "\x1b[32m",
-                [
-                    "incident ended",
-                    "LEASES_EXPIRED after 40s: last write down after 3s, healthy after 5m00s; 3 down, 2 up, 1 write \
-                     failed  ",
-                ],
-            ),
-            // An event of a newer coordinator keeps its sentence.
-            (None, "", ["-     -     -", "A sentence."]),
-        ] {
-            let event = ShootEvent {
-                at: testing::ago(1),
-                message: "A sentence.".to_owned(),
-                event,
-                ..Default::default()
-            };
-            let shown = render(&[event], &frame);
-            for part in parts.into_iter().chain([color]) {
-                assert!(shown.contains(part), "{part:?} is not in {shown:?}");
-            }
-        }
-        let none = render(&[], &frame);
+        let scaling = ShootScaling {
+            incident: Some(runs),
+            last_incident: Some(ended),
+            ..Default::default()
+        };
+        let expected = "\
+incident ended after 5m12s: 1 down, 1 up, 1 write failed
+  A sentence.
+  forbidden
+  AFTER  AT         WHAT
+  0s     00:33:20Z  LEASES_EXPIRED, 32s after the last renewal
+  250ms  00:33:20Z  Deployment/kube-controller-manager scaled down
+  5m00s  00:38:20Z  healthy
+  5m01s  00:38:21Z  Deployment/kube-controller-manager scaled up
+  5m12s  00:38:32Z  everything restored
+
+incident not ended: 0 down, 0 up, 0 writes failed
+  AFTER  AT         WHAT
+  0s     00:39:50Z  the coordinator began to lead, or another writer scaled
+";
+        assert_eq!(render(&scaling, &testing::pipe()), expected);
+        let none = render(&ShootScaling::default(), &testing::pipe());
         assert!(
             none.starts_with("Nothing has happened to this shoot since"),
             "{none}"
@@ -350,54 +195,24 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
     }
 
     #[test]
-    fn one_failed_write_is_a_write_and_any_other_number_are_writes() {
-        for (failed_writes, expected) in [
-            (0, "0 writes failed"),
-            (1, "1 write failed"),
-            (2, "2 writes failed"),
-        ] {
-            let shown = incident(&IncidentEnded {
-                failed_writes,
-                ..Default::default()
-            });
-            assert!(shown.contains(expected), "{shown}");
-        }
-    }
-
-    #[test]
     fn an_incident_in_mode_observe_shows_who_was_first() {
-        let other = OtherWrote {
-            resource: testing::resource("kube-controller-manager", 1, Default::default()).resource,
-            from_replicas: 2,
-            writer: "dependency-watchdog".to_owned(),
-            ..Default::default()
-        };
-        let ended = IncidentEnded {
+        let mut ended = Incident {
             in_mode_observe: true,
-            scale_down_lead_seconds: Some(12.04),
+            scale_times: vec![times(Direction::Down, Some(0.0), Some(-2.0))],
+            scale_down_lead_seconds: Some(-2.04),
             ..Default::default()
         };
-        let of = |event| {
-            parts(&ShootEvent {
-                event: Some(event),
-                ..Default::default()
-            })
-        };
-        let (_, _, details) = of(Event::OtherWrote(other));
-        assert_eq!(
-            details,
-            "Deployment/kube-controller-manager 2 -> 0 by dependency-watchdog"
-        );
-        let (_, _, details) = of(Event::IncidentEnded(ended.clone()));
-        assert!(details.ends_with("; mode observe, lead 12.0 s"), "{details}");
-        let alone = IncidentEnded {
-            scale_down_lead_seconds: None,
-            ..ended
-        };
-        let (_, _, details) = of(Event::IncidentEnded(alone));
+        let shown = incident_lines(&ended, &testing::pipe());
+        assert!(shown.contains("; mode observe, lead -2.0 s\n"), "{shown}");
+        let other =
+            shown.find("-2s    -   Deployment/kube-controller-manager scaled down by dependency-watchdog");
+        let ours = shown.find("0s     -   Deployment/kube-controller-manager would have been scaled down");
+        assert!(other.is_some() && other < ours, "{shown}");
+        ended.scale_down_lead_seconds = None;
+        let alone = incident_lines(&ended, &testing::pipe());
         assert!(
-            details.ends_with("; mode observe, no other writer to compare with"),
-            "{details}"
+            alone.contains("; mode observe, no other writer to compare with\n"),
+            "{alone}"
         );
     }
 }

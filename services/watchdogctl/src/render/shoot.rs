@@ -1,7 +1,7 @@
 //! Why a shoot is where it is.
 
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, Mode, PlanScalingResponse, ShootEvent, ShootScaling};
+use watchdog_proto::scaling::v1::{Direction, Mode, PlanScalingResponse, ShootScaling};
 
 use super::status::{outcome_style, valid_cell};
 use super::table::{Style, TextTable};
@@ -15,8 +15,6 @@ pub(crate) struct ShootExplanation {
     pub(crate) scaling: Option<ShootScaling>,
     /// Of the direction that holds now; none while the shoot is held.
     pub(crate) plan: Option<PlanScalingResponse>,
-    /// The latest events, oldest first; none if the coordinator has no history.
-    pub(crate) events: Option<Vec<ShootEvent>>,
     pub(crate) missing: Vec<String>,
 }
 
@@ -51,12 +49,10 @@ pub(crate) fn render(report: &ShootExplanation, frame: &Frame) -> String {
             heading("WHAT WOULD HAPPEN NOW"),
             now_lines(report, found, frame)
         ));
-    }
-    if let Some(events) = &report.events {
         out.push_str(&format!(
             "\n{}\n{}",
-            heading("LATEST HISTORY"),
-            history::render(events, frame)
+            heading("HISTORY"),
+            history::render(found, frame)
         ));
     }
     out
@@ -218,7 +214,6 @@ mod tests {
                 reason: "The shoot is protected.".to_owned(),
                 ..Default::default()
             }),
-            events: Some(Vec::new()),
             missing: vec!["lease-probe-1".to_owned()],
         };
         let text = render(&report, &testing::pipe());
@@ -252,7 +247,7 @@ SCALING
             text.contains("WHAT WOULD HAPPEN NOW\n  would be scaled down: "),
             "{text}"
         );
-        assert!(text.contains("LATEST HISTORY\nNothing has happened"), "{text}");
+        assert!(text.contains("HISTORY\nNothing has happened"), "{text}");
     }
 
     #[test]

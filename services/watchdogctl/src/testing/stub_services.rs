@@ -30,7 +30,6 @@ const PAGE: usize = 2;
 pub(crate) struct Answers {
     pub(crate) verdicts: Vec<Verdict>,
     pub(crate) scalings: Vec<ShootScaling>,
-    pub(crate) events: Vec<ShootEvent>,
     pub(crate) plan: PlanScalingResponse,
     pub(crate) weeders: Vec<Weeder>,
     pub(crate) services: Vec<EndpointReadiness>,
@@ -38,8 +37,6 @@ pub(crate) struct Answers {
     pub(crate) missing: Vec<String>,
     /// Every call but those of health fails with it.
     pub(crate) refusal: Option<Status>,
-    /// Calls for events fail with it.
-    pub(crate) events_refusal: Option<Status>,
     pub(crate) is_not_serving: bool,
     /// The metadata of health.
     pub(crate) metadata: Vec<(&'static str, String)>,
@@ -226,7 +223,6 @@ impl LeaseProbeService for StubServices {
 #[tonic::async_trait]
 impl ScalingService for StubServices {
     type WatchScalingStream = BoxStream<'static, Result<WatchScalingResponse, Status>>;
-    type WatchShootEventsStream = BoxStream<'static, Result<WatchShootEventsResponse, Status>>;
 
     async fn watch_scaling(
         &self,
@@ -278,25 +274,6 @@ impl ScalingService for StubServices {
         _: Request<PlanScalingRequest>,
     ) -> Result<Response<PlanScalingResponse>, Status> {
         Ok(Response::new(self.allowed()?.plan.clone()))
-    }
-
-    async fn list_shoot_events(
-        &self,
-        request: Request<ListShootEventsRequest>,
-    ) -> Result<Response<ListShootEventsResponse>, Status> {
-        let (answers, asked) = (self.allowed()?, request.into_inner());
-        if let Some(refusal) = &answers.events_refusal {
-            return Err(refusal.clone());
-        }
-        let page = answers.page(&answers.events, asked.page_size, &asked.page_token, |_| true);
-        Ok(Response::new(page.into()))
-    }
-
-    async fn watch_shoot_events(
-        &self,
-        _: Request<WatchShootEventsRequest>,
-    ) -> Result<Response<Self::WatchShootEventsStream>, Status> {
-        Err(Status::unimplemented("no command asks for it"))
     }
 }
 

@@ -148,8 +148,7 @@ async fn scaling_coordinator() {
             ("PlanScaling", down, r#""levels""#),
             ("PlanScaling", hold, "Code: InvalidArgument"),
             ("WatchScaling", "{}", "snapshotComplete"),
-            ("WatchShootEvents", "{}", "WRITE_RESULT_APPLIED"),
-            ("ListShootEvents", one, "OUTCOME_LEASES_EXPIRED"),
+            ("GetScaling", one, "OUTCOME_LEASES_EXPIRED"),
         ])
         .await;
 }

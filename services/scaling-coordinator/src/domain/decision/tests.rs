@@ -39,6 +39,7 @@ fn verdict(start: Instant, observer: &str, outcome: Outcome, observed: i64, vali
         sent: at(observed),
         valid_until: at(valid),
         message: "6 of 10 leases expired.".into(),
+        evidence: None,
     }
 }
 
@@ -83,6 +84,7 @@ fn vote(
         sent: observed,
         valid_until: observed + Duration::from_secs(20),
         message: "".into(),
+        evidence: None,
     }
 }
 

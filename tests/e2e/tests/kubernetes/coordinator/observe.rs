@@ -4,8 +4,7 @@
 use anyhow::Context;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use watchdog_proto::scaling::v1::shoot_event::Event;
-use watchdog_proto::scaling::v1::{Direction, FlowState, IncidentEnded, ListShootEventsRequest, Mode};
+use watchdog_proto::scaling::v1::{Direction, FlowState, Incident, Mode};
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::wait::{self, BOUND};
@@ -50,25 +49,12 @@ async fn other_scales(fixture: &Fixture, name: &str, recorded: Option<i32>, to: 
     Ok(())
 }
 
-/// The summary of the last incident in mode observe.
-async fn incident(fixture: &Fixture) -> IncidentEnded {
+/// The record of the incident in mode observe, which has ended.
+async fn incident(fixture: &Fixture) -> Incident {
     wait::until("the incident has ended", BOUND, || async {
-        let request = ListShootEventsRequest {
-            shoot: SHOOT.to_owned(),
-            ..Default::default()
-        };
-        let answer = fixture
-            .coordinator
-            .client
-            .clone()
-            .list_shoot_events(request)
-            .await?;
-        let mut events = answer.into_inner().events.into_iter().rev();
-        let ended = events.find_map(|event| match event.event {
-            Some(Event::IncidentEnded(ended)) if ended.in_mode_observe => Some(ended),
-            _ => None,
-        });
-        ended.context("no such event").map(Some)
+        let shown = fixture.coordinator.get(SHOOT).await?;
+        let ended = shown.last_incident.filter(|ended| ended.in_mode_observe);
+        ended.context("no such incident").map(Some)
     })
     .await
     .unwrap()

@@ -1,0 +1,81 @@
+use std::io::Seek as _;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use watchdog_runtime::args::LogFormat;
+use watchdog_runtime::telemetry;
+
+use super::log;
+use crate::domain::Direction;
+use crate::domain::attempts::{RequestOutcome, WriteAttempt};
+use crate::domain::decision::{Decision, EvidenceCounts, Outcome, ReceivedVerdict, StreamCounts, decide};
+use crate::domain::incident::ShootIncidents;
+use crate::domain::resource_step::ResourceWrite;
+use crate::domain::testing::{S, dependent};
+
+#[tokio::test(start_paused = true)]
+async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
+    let file = Arc::new(tempfile::tempfile().unwrap());
+    let (subscriber, _) = telemetry::subscriber(LogFormat::Json, "info", file.clone()).unwrap();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let start = Instant::now();
+    let zone = |name: &str, expired| (name.to_owned(), 2, expired);
+    let lost = ReceivedVerdict {
+        outcome: Outcome::LeasesExpired,
+        observer: "lease-probe-0".into(),
+        observed: start,
+        outcome_since: start,
+        list_revision: 0,
+        first_revision: 0,
+        sent: start,
+        valid_until: start + S,
+        message: "Because.".into(),
+        evidence: Some(Arc::new(EvidenceCounts {
+            candidates: 4,
+            expired: 3,
+            zones: vec![zone("eu-1a", 2), zone("eu-1b", 1)],
+            newest_expired_renewal: Some(32 * S),
+        })),
+    };
+    let down = decide(start, [&lost], StreamCounts::default());
+    let up = Decision {
+        direction: Some(Direction::Up),
+        ..down.clone()
+    };
+    let write = |direction| WriteAttempt {
+        reference: dependent("kube-controller-manager", 0, 0).reference,
+        direction,
+        write: ResourceWrite::CleanUp,
+    };
+    let mut incidents = ShootIncidents::default();
+    incidents.note_decision(start, &down);
+    incidents.note_write(start + S, &write(Direction::Down), &RequestOutcome::Conflict);
+    incidents.note_write(start + 2 * S, &write(Direction::Down), &RequestOutcome::Done);
+    incidents.note_decision(start + 62 * S, &up);
+    incidents.note_write(start + 62 * S, &write(Direction::Up), &RequestOutcome::Done);
+    log("a", &incidents.end(start + 62 * S + S / 2).unwrap());
+
+    (&*file).rewind().unwrap();
+    let line: serde_json::Value = serde_json::from_reader(&*file).unwrap();
+    let mut line = line.as_object().unwrap().clone();
+    line.remove("timestamp");
+    let expected = serde_json::json!({
+        "level": "INFO",
+        "target": "scaling_coordinator::controller::history",
+        "message": "an incident has ended",
+        "shoot": "a",
+        "outcome": "LEASES_EXPIRED",
+        "last_renewal_to_verdict_seconds": 32.0,
+        "verdict_to_first_write_seconds": 2.0,
+        "verdict_to_last_write_seconds": 2.0,
+        "verdict_to_healthy_seconds": 62.0,
+        "verdict_to_restored_seconds": 62.5,
+        "scaled_down": 1,
+        "scaled_up": 1,
+        "failed_writes": 1,
+        "peak_expired_fraction": 0.75,
+        "zones": "eu-1a=2/2,eu-1b=1/2",
+        "in_mode_observe": false,
+    });
+    assert_eq!(serde_json::Value::Object(line), expected);
+}
