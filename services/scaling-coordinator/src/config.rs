@@ -157,7 +157,7 @@ fn address(text: &str) -> anyhow::Result<String> {
     let bare_ipv6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
     anyhow::ensure!(
         !host.is_empty() && port != 0 && !bare_ipv6 && !host.contains(['/', '@', ' ']),
-        "must be of the form host:port; an IPv6 address stands in brackets"
+        "must be of the form host:port; write an IPv6 address in brackets"
     );
     Ok(text.to_owned())
 }

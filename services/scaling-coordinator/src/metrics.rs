@@ -81,12 +81,12 @@ pub(crate) const REACHED: Histogram<Direction> = Histogram::new(
 
 pub(crate) const FAILURES: Counter<Direction> = Counter::new(
     "watchdog_scaling_level_failures_total",
-    "Times a resource failed its level: all tries failed, or it is absent and not optional; by direction.",
+    "Times a resource failed its level: all attempts failed, or it is absent and not optional; by direction.",
 );
 
 pub(crate) const INCIDENTS: Counter<()> = Counter::new(
     "watchdog_incidents_total",
-    "ShootIncidents that have ended: a shoot was cut off, or scaled, and everything is restored.",
+    "Incidents that have ended: a shoot was cut off, or scaled, and everything is restored.",
 );
 
 pub(crate) const INCIDENT_STAGES: Histogram<IncidentStage> = Histogram::new(
@@ -131,23 +131,23 @@ pub(crate) const TO_RESTORE_OF: Gauge<ShootLabel<'_>> = Gauge::new(
 
 pub(crate) const FAILED_LEVELS: Gauge = Gauge::new(
     "watchdog_scaling_failed_levels",
-    "Shoots whose current level has failed, on the leader; it is tried again while the verdict stands.",
+    "Shoots whose current level has failed, on the leader; it is tried again while the direction stays the same.",
 );
 
 pub(crate) const WAITING: Gauge = Gauge::new(
     "watchdog_scaling_waiting_shoots",
-    "Shoots with a request to make that wait for their turn: the rate is limited by --request-rate, the number of \
+    "Shoots with a queued request: the rate is limited by --request-rate, the number of \
      requests at once to 64.",
 );
 
 pub(crate) const UNDER_WAY: Gauge = Gauge::new(
     "watchdog_scaling_requests_under_way",
-    "Requests on resources of shoots that are under way.",
+    "Requests on resources of shoots that are in flight.",
 );
 
 pub(crate) const OBSERVERS: Gauge<ReplicaState> = Gauge::new(
     "watchdog_scaling_lease_probe_replicas",
-    "Replicas of lease-probe, by state: known, or synced (their stream is complete and lives).",
+    "Replicas of lease-probe, by state: known, or synced (their stream is complete and alive).",
 );
 
 pub(crate) fn register() {

@@ -100,7 +100,7 @@ pub(crate) const CRASHING: Gauge = Gauge::new(
 
 pub(crate) const REQUESTS: Gauge = Gauge::new(
     "watchdog_weeder_requests_in_flight",
-    "Deletions of pods under way; never more than 32.",
+    "Deletions of pods in flight; never more than 32.",
 );
 
 pub(crate) const MALFORMED: Counter<ObjectKind> = Counter::new(

@@ -50,7 +50,8 @@ pub enum Update<K, V> {
     Removed(K),
     /// Other replicas are missing than before. What is known of their items is as old as it says.
     Completeness(Completeness),
-    /// A message could not be read and was skipped; the stream goes on. What is known of its item is as old as it says.
+    /// A message could not be read and was skipped; the stream continues. What is known of its item is as old as it
+    /// says.
     Skipped(Unreadable),
     /// The stream is lost, for the reason given. What was known is not gone, but is no longer renewed.
     Lost(Failure),

@@ -105,7 +105,7 @@ async fn scrape(
     let caller = Caller::at(caller.ip().to_canonical());
     let permit = scrapes.acquire(&caller).map_err(|_| {
         let why = format!(
-            "too many answers to {} or in all are on their way: read them first\n",
+            "too many answers to {} or in all are unread: read them first\n",
             caller.name
         );
         (StatusCode::SERVICE_UNAVAILABLE, why)

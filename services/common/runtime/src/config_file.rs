@@ -80,7 +80,7 @@ impl<C: PartialEq> ConfigFile<C> {
                     let error = format!("{error:#}");
                     tracing::error!(
                         error,
-                        "changed configuration file refused; the old one stays in use"
+                        "changed configuration file refused; the old one remains in use"
                     );
                 }
             }

@@ -136,7 +136,7 @@ where
         Err(error) => {
             tracing::error!(
                 error = format!("{error:#}"),
-                "the process ends because of a failure"
+                "the process is exiting because of a failure"
             );
             ExitCode::FAILURE
         }

@@ -23,7 +23,7 @@ pub(crate) const STALL_SECONDS: Histogram = Histogram::new(
 
 pub(crate) const LOG_LINES_LOST: Counter = Counter::new(
     "watchdog_log_lines_lost_total",
-    "Log lines that could not be written to standard error, or were dropped because nobody read it.",
+    "Log lines that could not be written to standard error, or were dropped because it was not read.",
 );
 
 /// The names on /readyz and of the label `loop` of `watchdog_last_try_failed`.

@@ -108,7 +108,7 @@ impl Tls {
     /// Handshakes from now on use these credentials. Streams that are open keep those they were opened with.
     ///
     /// # Errors
-    /// When they do not go together; the old ones stay in use.
+    /// When they do not go together; the old ones remain in use.
     pub fn replace(&self, credentials: TlsCredentials) -> anyhow::Result<()> {
         let TlsCredentials {
             chain,
@@ -210,7 +210,7 @@ impl Tls {
                 Err(error) => {
                     TLS_VALID.set((), 0.0);
                     let error = format!("{error:#}");
-                    tracing::error!(error, "changed TLS files refused; the old ones stay in use");
+                    tracing::error!(error, "changed TLS files refused; the old ones remain in use");
                 }
             }
         }

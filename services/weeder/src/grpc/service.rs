@@ -92,8 +92,8 @@ impl WeederService for WeederApi {
         let weeder = answer.item.ok_or_else(|| {
             let NamePair(namespace, service) = &key;
             let message = format!(
-                "there is no weeder for the Service {service} in {namespace}: it has not become ready lately, or is \
-                 not configured"
+                "there is no weeder for the Service {service} in {namespace}: it has not become ready recently, or \
+                 is not configured"
             );
             error(ErrorReason::WeederNotFound, message)
         })?;

@@ -154,7 +154,7 @@ impl OidcProvider {
         });
         let refreshed = refreshed.map_err(|error| {
             anyhow!(
-                "the id-token of auth-provider oidc has ended and was not refreshed ({error:#}); log in again"
+                "the id-token of auth-provider oidc has expired and was not refreshed ({error:#}); log in again"
             )
         })?;
         let ends =
@@ -251,7 +251,7 @@ impl OidcProvider {
             .map_err(|error| anyhow!(shown(&error)))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| anyhow!("its answer broke off: {}", shown(&*error)))?;
+        let body = body.map_err(|error| anyhow!("its answer was cut off: {}", shown(&*error)))?;
         Ok((head.status, body.to_bytes()))
     }
 }

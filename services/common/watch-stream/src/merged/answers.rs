@@ -121,7 +121,7 @@ impl<M: FeedItem> MergedView<M> {
                 Event::Heartbeat {
                     completeness: Some(now),
                 } if scope == pb::Scope::Local && sent_incomplete && now.complete => {
-                    let why = "this replica has all of its items only now: connect again";
+                    let why = "this replica has only now received all of its items: connect again";
                     return Err(error(ErrorReason::SnapshotIncomplete, why));
                 }
                 Event::Heartbeat { .. } | Event::Upsert(..) | Event::Removed(_) => {}
