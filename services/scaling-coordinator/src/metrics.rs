@@ -69,13 +69,13 @@ pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
 
 pub(crate) const FIRST_WRITE: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_first_write_seconds",
-    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was \
+    "Time from sending the verdict that changed the direction of a shoot until the first write was \
      applied, or would have been sent in mode observe, by direction.",
 );
 
 pub(crate) const REACHED: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_reached_seconds",
-    "Time from the verdict that changed the direction of a shoot, when it was sent, until the last resource reached \
+    "Time from sending the verdict that changed the direction of a shoot until the last resource reached \
      its target, by direction.",
 );
 
@@ -136,18 +136,17 @@ pub(crate) const FAILED_LEVELS: Gauge = Gauge::new(
 
 pub(crate) const WAITING: Gauge = Gauge::new(
     "watchdog_scaling_waiting_shoots",
-    "Shoots with a queued request: the rate is limited by --request-rate, the number of \
-     requests at once to 64.",
+    "Shoots with a queued request: --request-rate limits the rate, and at most 64 requests are in flight at once.",
 );
 
 pub(crate) const UNDER_WAY: Gauge = Gauge::new(
     "watchdog_scaling_requests_under_way",
-    "Requests on resources of shoots that are in flight.",
+    "Requests in flight on resources of shoots.",
 );
 
 pub(crate) const OBSERVERS: Gauge<ReplicaState> = Gauge::new(
     "watchdog_scaling_lease_probe_replicas",
-    "Replicas of lease-probe, by state: known, or synced (their stream is complete and alive).",
+    "Lease-probe replicas, by state: known, or synced (their stream is complete and alive).",
 );
 
 pub(crate) fn register() {
