@@ -186,7 +186,7 @@ impl<K: Ord, V> ReceivedStream<K, V> {
     fn apply(&mut self, message: Message<K, V>, now: Instant) -> Result<Option<Update<K, V>>, Status> {
         let Message { position, event } = message;
         if *self.epoch.get_or_insert_with(|| position.epoch.clone()) != position.epoch {
-            return Err(Status::data_loss("the server changed its epoch within a stream"));
+            return Err(Status::data_loss("the server changed its epoch during a stream"));
         }
         let sent_at = self.send_time.sent_at(now, forward(position.uptime.as_ref()));
         let set_at = sent_at

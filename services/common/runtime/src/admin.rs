@@ -162,7 +162,7 @@ async fn set_log_level(
     }
     let body = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_BYTES));
     let Ok(body) = body.await else {
-        let why = "the filter did not come within 5 s\n";
+        let why = "the filter did not arrive within 5 s\n";
         return (StatusCode::REQUEST_TIMEOUT, why.to_owned());
     };
     let Ok(body) = body else {
@@ -170,7 +170,7 @@ async fn set_log_level(
         return (StatusCode::PAYLOAD_TOO_LARGE, why);
     };
     let Ok(filter) = std::str::from_utf8(&body) else {
-        return (StatusCode::BAD_REQUEST, "the filter is no UTF-8\n".to_owned());
+        return (StatusCode::BAD_REQUEST, "the filter is not UTF-8\n".to_owned());
     };
     match admin.log_level.set(filter.trim()) {
         Ok(()) => {

@@ -38,7 +38,7 @@ const LONGEST_TRUST: Duration = Duration::from_secs(10 * 60);
 /// Outcome of the last attempt to read the TLS files.
 pub const TLS_VALID: Gauge = Gauge::new(
     "watchdog_tls_files_valid",
-    "1 when the TLS files are good as they stand, 0 when changed ones were refused and the old ones are used.",
+    "1 if the current TLS files are valid, 0 if changed files were rejected and the previous ones are in use.",
 );
 
 /// When the certificates in use end.

@@ -152,7 +152,7 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     {
         let remaining = crossing.since(assessment.judged).as_secs_f64().ceil();
         text.push_str(&format!(
-            " Their silence is proven in {remaining:.0}s if the API server answers and they stay silent."
+            " The loss is proven in {remaining:.0}s if the API server answers and none of them is renewed."
         ));
     }
     if let Some(zones) = expired_zones(e) {
@@ -385,7 +385,7 @@ mod tests {
             pending.starts_with("2 of 4 eligible leases are overdue."),
             "{pending}"
         );
-        let proven = " Their silence is proven in 7s if the API server answers and they stay silent.";
+        let proven = " The loss is proven in 7s if the API server answers and none of them is renewed.";
         assert_eq!(said(P, evidence(4), Some(7)), format!("{pending}{proven}"));
         assert_eq!(said(P, evidence(4), Some(0)), pending, "not a second from now");
     }

@@ -410,7 +410,7 @@ impl Reconciler {
                 if let Some(direction) = direction {
                     FAILURES.inc(direction);
                 }
-                tracing::warn!(%resource, direction = name, error, "a resource failed its level and is tried again");
+                tracing::warn!(%resource, direction = name, error, "a resource failed its level; trying again");
                 events::failed(about, direction, alert.why)
             } else {
                 tracing::warn!(

@@ -76,7 +76,7 @@ impl Outcome {
             Self::Skipped => "SKIPPED",
             Self::Pending => "PENDING",
             Self::Unknown => "an outcome that this version does not know",
-            Self::Outdated => "something older than before",
+            Self::Outdated => "an outdated verdict",
         }
     }
 }

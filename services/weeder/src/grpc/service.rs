@@ -161,8 +161,8 @@ fn check(field: &str, kind: &str, name: &str) -> Result<(), Status> {
     }
     let shown: String = name.chars().take(80).collect();
     let why = format!(
-        "{shown:?} is not the name of a {kind}: lower-case letters, digits and -, at most 63 characters; leave the \
-         field out for all, where the method allows it"
+        "{shown:?} is not the name of a {kind}: lower-case letters, digits and -, at most 63 characters; omit the \
+         field for all, if the method allows it"
     );
     Err(invalid_field(field, &why))
 }

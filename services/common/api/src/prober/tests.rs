@@ -376,7 +376,7 @@ fn a_file_of_another_kind_does_not_flood_the_log() {
     let errors = errors(&many);
     assert_eq!(errors.len(), 103);
     assert!(
-        errors.contains(&"101:1: there are more errors; they are not shown".to_owned()),
+        errors.contains(&"101:1: more errors follow; they are not shown".to_owned()),
         "{errors:?}"
     );
 }

@@ -54,7 +54,7 @@ pub struct ItemAnswer<M> {
 /// INVALID_ARGUMENT when there is no such scope.
 pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
     pb::Scope::try_from(scope).map_err(|_| {
-        let why = format!("{scope} is unknown: leave the field out for the whole seed, or use SCOPE_LOCAL");
+        let why = format!("{scope} is unknown: omit the field for the whole seed, or use SCOPE_LOCAL");
         invalid_field("scope", &why)
     })
 }
@@ -192,7 +192,7 @@ impl<M: FeedItem> MergedView<M> {
 }
 
 fn read_key<K: FromStr>(text: &str) -> Result<K, Status> {
-    let why = "was given out by another method: use next_page_token of the previous page, unchanged";
+    let why = "was issued by another method: use next_page_token of the previous page, unchanged";
     text.parse()
         .map_err(|_| invalid(ErrorReason::InvalidPageToken, "page_token", why))
 }

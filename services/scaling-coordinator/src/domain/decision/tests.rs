@@ -131,7 +131,7 @@ fn the_newer_list_decides_after_the_older_one_had_its_time() {
                 (None, Some(HoldReason::Disagreement))
             );
             assert_eq!(waits.again_at, Some(start + CONFIRMATION_WAIT));
-            assert!(waits.reason.contains("confirm or refute"), "{}", waits.reason);
+            assert!(waits.reason.contains("confirm or correct"), "{}", waits.reason);
         }
         assert_eq!(at(3).direction, Some(Direction::Down), "{:?}", at(3));
     }
