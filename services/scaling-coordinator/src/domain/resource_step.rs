@@ -162,7 +162,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
             }
             Direction::Down => (
                 ResourceStep::Missing,
-                ", which is as good as scaled to 0: check the configuration",
+                ", which counts as scaled to 0: check the configuration",
             ),
             Direction::Up | Direction::Release => (ResourceStep::Repair, ""),
         };

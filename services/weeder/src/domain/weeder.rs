@@ -181,7 +181,7 @@ impl Weeder {
     fn why(&self, pod: &Pod) -> String {
         let crash = pod.crash.clone().unwrap_or_default();
         let since = self.recovery.at;
-        format!("{crash} was in CrashLoopBackOff, and its service is ready again since {since}")
+        format!("{crash} was in CrashLoopBackOff, and its service has been ready again since {since}")
     }
 
     /// Records that a pod is left alone. False if that is known.

@@ -201,7 +201,7 @@ impl OidcProvider {
         }
         match last {
             Some(status) => bail!("the issuer refused the refresh-token with {status}"),
-            None => bail!("the issuer was not asked"),
+            None => bail!("no request was sent to the issuer"),
         }
     }
 
