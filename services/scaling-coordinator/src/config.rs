@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long)]
     release_all: bool,
 
-    /// With --release-all: only print the actions, and write nothing.
+    /// With --release-all: only print the planned actions, and write nothing.
     #[arg(long, requires = "release_all")]
     plan: bool,
 
