@@ -23,19 +23,19 @@ struct Flags {
     #[arg(long, value_name = "FILE")]
     config_file: PathBuf,
 
-    /// Kubeconfig of the seed. Default: the file named by KUBECONFIG, else the Pod's service account.
+    /// Kubeconfig of the seed. Default: the file named by KUBECONFIG, otherwise the Pod's service account.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Where /metrics listens.
+    /// Address that serves /metrics.
     #[arg(long, value_name = "[IP]:PORT", default_value = ":9643", value_parser = bind_address)]
     metrics_bind_addr: SocketAddr,
 
-    /// Where /healthz and /readyz listen.
+    /// Address that serves /healthz and /readyz.
     #[arg(long, value_name = "[IP]:PORT", default_value = ":9644", value_parser = bind_address)]
     health_bind_addr: SocketAddr,
 
-    /// A leader is always elected. false is accepted, and has no effect.
+    /// A leader is always elected. false is accepted but has no effect.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "true", default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     enable_leader_election: bool,
@@ -44,15 +44,15 @@ struct Flags {
     #[arg(long, value_name = "NAMESPACE", default_value = "garden", value_parser = NonEmptyStringValueParser::new())]
     leader_election_namespace: String,
 
-    /// Candidates take a Lease that did not change for this time.
+    /// Time without a change after which candidates take the Lease.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = watchdog_api::duration::parse)]
     leader_elect_lease_duration: Duration,
 
-    /// The leader acts for this time from its last renewal.
+    /// Time after its last renewal during which the leader may act.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = watchdog_api::duration::parse)]
     leader_elect_renew_deadline: Duration,
 
-    /// From one renewal to the next.
+    /// Time between two renewals.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = watchdog_api::duration::parse)]
     leader_elect_retry_period: Duration,
 
@@ -60,16 +60,16 @@ struct Flags {
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = log_level)]
     zap_log_level: &'static str,
 
-    /// How log lines are written: json or console.
+    /// Format of the log lines: json or console.
     #[arg(long, value_name = "ENCODER", default_value = "json", value_parser = ["json", "console"], ignore_case = true)]
     zap_encoder: String,
 
-    /// Where the gRPC APIs listen, in plaintext: for kubectl port-forward. Not a flag of the Go program.
+    /// Address that the gRPC APIs listen on, in plaintext, for kubectl port-forward. Not a flag of the Go program.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9645")]
     grpc_addr: SocketAddr,
 
-    /// Check the configuration file, print what is wrong with it, and exit: 0 when it is good, 2 when not. Not a flag
-    /// of the Go program.
+    /// Check the configuration file, print its errors, and exit with 0 if it is valid, otherwise with 2. Not a flag of
+    /// the Go program.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     check_config: bool,
@@ -218,7 +218,7 @@ fn command() -> Command {
     };
     Command::new("dependency-watchdog")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("The services of the dependency watchdog, in the place of Gardener's dependency-watchdog.")
+        .about("The services of the dependency watchdog, as a drop-in replacement for Gardener's dependency-watchdog.")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(role(
@@ -227,7 +227,7 @@ fn command() -> Command {
         ))
         .subcommand(role(
             "weeder",
-            "Deletes crash-looping pods once the service that they need is back.",
+            "Deletes crash-looping pods once the service that they need is ready again.",
         ))
 }
 

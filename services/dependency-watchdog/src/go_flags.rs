@@ -110,7 +110,7 @@ pub(crate) fn in_one_form(
         let flag = text.strip_prefix("--").or_else(|| text.strip_prefix('-'));
         let Some(flag) = flag.filter(|flag| !flag.is_empty() && !flag.starts_with(['-', '='])) else {
             let why = format!(
-                "{text:?} is not a flag: a flag with its value is --name=value, also if it is a boolean"
+                "{text:?} is not a flag: write a flag with its value as --name=value, even if it is a boolean"
             );
             return Err(role.error(ErrorKind::UnknownArgument, why));
         };

@@ -13,18 +13,18 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// Probe all shoots alone, beside a release or without one: writes nothing, not even a membership Lease, so no
-    /// coordinator finds this process, and nobody acts on its verdicts.
+    /// Probe all shoots alone, with or without an installed release. Writes nothing, not even a membership Lease, so no
+    /// coordinator finds this process or acts on its verdicts.
     #[arg(long)]
     standalone: bool,
 
-    /// Memory in MiB for answers of API servers of more than 64 KiB while they are read: 2 MiB each. Twice as much is
-    /// for the leases that are remembered of shoots with more than 100.
+    /// Memory in MiB for reading answers of API servers that are larger than 64 KiB, 2 MiB each. Twice this amount is
+    /// reserved for the leases of shoots that have more than 100.
     #[arg(long, value_name = "MIB", default_value_t = 96, value_parser = clap::value_parser!(u16).range(32..=4096))]
     answer_memory: u16,
 
-    /// Also connect to loopback, link-local and metadata addresses if a shoot's kubeconfig points there. For tests: a
-    /// kubeconfig could make this program talk to its own host or cloud.
+    /// Also connect to loopback, link-local and metadata addresses if a shoot's kubeconfig points there. For tests
+    /// only, because a kubeconfig could make this program connect to its own host or cloud.
     #[arg(long)]
     allow_local_addresses: bool,
 }

@@ -65,7 +65,7 @@ pub(crate) const ANSWER_BYTES: Gauge = Gauge::new(
 
 pub(crate) const ANSWERS_REFUSED: Counter<RefusalReason> = Counter::new(
     "watchdog_shoot_answers_refused_total",
-    "Answers of the API servers of shoots that were given up, by reason: too_large, no_memory or too_many_leases.",
+    "Answers of the API servers of shoots that were abandoned, by reason: too_large, no_memory or too_many_leases.",
 );
 
 pub(crate) const ACTIVE_PROBES: Gauge =
@@ -83,7 +83,7 @@ pub(crate) const SKIPPED: Gauge<SkipReasonName> = Gauge::new(
 
 pub(crate) const PROBE_FAILURES: Counter<(ShootLabel<'_>, (Endpoint, FailureReason))> = Counter::new(
     "watchdog_shoot_probe_failures_total",
-    "Probes of a shoot that came to no result, by shoot, endpoint (internal or external) and reason.",
+    "Probes of a shoot without a result, by shoot, endpoint (internal or external) and reason.",
 );
 
 pub(crate) const SHOOT_PERMISSION_MISSING: Gauge<(ShootLabel<'_>, ShootPermission)> = Gauge::new(

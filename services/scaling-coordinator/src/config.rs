@@ -24,37 +24,38 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     lease_probe: Vec<String>,
 
-    /// DNS name that the certificates of lease-probe must carry. Default: the name of the chart's Service in the
+    /// DNS name that the certificates of lease-probe must contain. Default: the name of the chart's Service in the
     /// namespace.
     #[arg(long, value_name = "NAME")]
     tls_server_name: Option<String>,
 
-    /// Most requests about shoots that this replica sends to the seed in a second. A scale-down of three Deployments in
-    /// two levels takes at most seven. So the default scales 1,000 shoots down in 3.5 seconds, within the seven that
-    /// the default grace period leaves. At most 64 are under way at once, however slow the API server is.
+    /// Maximum number of requests about shoots that this replica sends to the seed per second. A scale-down of three
+    /// Deployments in two levels takes at most seven. So the default scales 1,000 shoots down in 3.5 seconds, within
+    /// the seven that the default grace period leaves. At most 64 are in flight at once, regardless of how slow the API
+    /// server is.
     #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
-    /// Default mode of the shoots of the seed: protect, or observe. In observe everything is decided, timed, reported
-    /// and counted, and nothing is written. The annotation dependency-watchdog.gardener.cloud/mode of a Shoot takes
-    /// precedence.
+    /// Default mode of the shoots of the seed: protect, or observe. In mode observe, the program decides, times,
+    /// reports, and counts everything, but writes nothing. The annotation dependency-watchdog.gardener.cloud/mode of a
+    /// Shoot takes precedence.
     #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
     mode: Mode,
 
-    /// Publish Kubernetes Events also about shoots in mode observe.
+    /// Also publish Kubernetes Events about shoots in mode observe.
     #[arg(long)]
     observe_events: bool,
 
-    /// Restore everything that the watchdog holds down, level by level, print what was restored, and exit: 0 when
-    /// nothing is held down any more. Waits until every other replica of the coordinator has stopped.
+    /// Restore everything that the watchdog holds down, level by level, print the restored resources, and exit with 0
+    /// if nothing is held down anymore. Waits until every other replica of the coordinator has stopped.
     #[arg(long)]
     release_all: bool,
 
-    /// With --release-all: only print what would be done. Writes nothing.
+    /// With --release-all: only print the planned actions, and write nothing.
     #[arg(long, requires = "release_all")]
     plan: bool,
 
-    /// With --release-all: first scale this Deployment to 0. For the coordinator's own.
+    /// With --release-all: first scale this Deployment to 0. Use it for the coordinator's own Deployment.
     #[arg(
         long,
         requires = "release_all",
@@ -157,7 +158,7 @@ fn address(text: &str) -> anyhow::Result<String> {
     let bare_ipv6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
     anyhow::ensure!(
         !host.is_empty() && port != 0 && !bare_ipv6 && !host.contains(['/', '@', ' ']),
-        "must be of the form host:port; an IPv6 address stands in brackets"
+        "must be of the form host:port; write an IPv6 address in brackets"
     );
     Ok(text.to_owned())
 }

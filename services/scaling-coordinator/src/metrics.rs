@@ -69,24 +69,24 @@ pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
 
 pub(crate) const FIRST_WRITE: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_first_write_seconds",
-    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was \
+    "Time from sending the verdict that changed the direction of a shoot until the first write was \
      applied, or would have been sent in mode observe, by direction.",
 );
 
 pub(crate) const REACHED: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_reached_seconds",
-    "Time from the verdict that changed the direction of a shoot, when it was sent, until the last resource reached \
+    "Time from sending the verdict that changed the direction of a shoot until the last resource reached \
      its target, by direction.",
 );
 
 pub(crate) const FAILURES: Counter<Direction> = Counter::new(
     "watchdog_scaling_level_failures_total",
-    "Times a resource failed its level: all tries failed, or it is absent and not optional; by direction.",
+    "Times a resource failed its level: all attempts failed, or it is absent and not optional; by direction.",
 );
 
 pub(crate) const INCIDENTS: Counter<()> = Counter::new(
     "watchdog_incidents_total",
-    "ShootIncidents that have ended: a shoot was cut off, or scaled, and everything is restored.",
+    "Incidents that have ended: a shoot was cut off, or scaled, and everything is restored.",
 );
 
 pub(crate) const INCIDENT_STAGES: Histogram<IncidentStage> = Histogram::new(
@@ -131,23 +131,22 @@ pub(crate) const TO_RESTORE_OF: Gauge<ShootLabel<'_>> = Gauge::new(
 
 pub(crate) const FAILED_LEVELS: Gauge = Gauge::new(
     "watchdog_scaling_failed_levels",
-    "Shoots whose current level has failed, on the leader; it is tried again while the verdict stands.",
+    "Shoots whose current level has failed, on the leader; it is tried again while the direction stays the same.",
 );
 
 pub(crate) const WAITING: Gauge = Gauge::new(
     "watchdog_scaling_waiting_shoots",
-    "Shoots with a request to make that wait for their turn: the rate is limited by --request-rate, the number of \
-     requests at once to 64.",
+    "Shoots with a queued request: --request-rate limits the rate, and at most 64 requests are in flight at once.",
 );
 
 pub(crate) const UNDER_WAY: Gauge = Gauge::new(
     "watchdog_scaling_requests_under_way",
-    "Requests on resources of shoots that are under way.",
+    "Requests in flight on resources of shoots.",
 );
 
 pub(crate) const OBSERVERS: Gauge<ReplicaState> = Gauge::new(
     "watchdog_scaling_lease_probe_replicas",
-    "Replicas of lease-probe, by state: known, or synced (their stream is complete and lives).",
+    "Lease-probe replicas, by state: known, or synced (their stream is complete and alive).",
 );
 
 pub(crate) fn register() {

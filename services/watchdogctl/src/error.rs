@@ -100,7 +100,7 @@ impl CommandError {
                  must not have expired; without TLS on the other side, use --insecure-plaintext"
             }
             Reason::Forbidden | Reason::Unauthorized => {
-                "the program does not take your certificate: use one with a name among its --tls-allowed-client"
+                "the program rejects your certificate: use one with a name among its --tls-allowed-client"
             }
             Reason::Timeout => "the program does not answer: check its Pods with kubectl, then try again",
             Reason::LocalLimit => {

@@ -181,7 +181,7 @@ async fn watch_seed(
         }
         watches.stop.cancel();
         watching.await?;
-        tracing::info!("configuration changed; watching anew");
+        tracing::info!("configuration changed; restarting the watches");
     }
 }
 

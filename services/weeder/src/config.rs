@@ -15,17 +15,17 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// Mode: protect, or observe. In observe everything is decided, timed, reported and counted, and no pod is
-    /// deleted.
+    /// Mode: protect, or observe. In mode observe, the program decides, times, reports, and counts everything, but
+    /// deletes no pod.
     #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
     mode: Mode,
 
-    /// Publish Kubernetes Events also in mode observe.
+    /// Also publish Kubernetes Events in mode observe.
     #[arg(long)]
     observe_events: bool,
 
-    /// Requests a second to the seed's API server at most, after a burst of 200; those of the leader election are not
-    /// counted
+    /// Maximum number of requests per second to the seed's API server, after a burst of 200. Requests of the leader
+    /// election do not count.
     #[arg(long, default_value = "100", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     request_rate: u16,
 }

@@ -50,8 +50,8 @@ pub(crate) const STARTED: Counter = Counter::new(
 
 pub(crate) const ENDED: Counter<WeederEnd> = Counter::new(
     "watchdog_weeders_ended_total",
-    "Weeders that ended, by how: ended (lived out their time) or cancelled (their service was not ready again or is no \
-     longer configured). A weeder that a new one replaces is not counted.",
+    "Weeders that ended, by how: ended (watchDuration elapsed) or cancelled (their service was no longer \
+     ready or is no longer configured). A weeder that a new one replaces is not counted.",
 );
 
 pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
@@ -63,7 +63,7 @@ pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
 pub(crate) const DELETION_DELAY: Histogram<Discovered> = Histogram::new(
     "watchdog_weeder_deletion_delay_seconds",
     "Time until a crash-looping pod was deleted, by discovered: at_start (since its service became ready) or later \
-     (since it was seen to crash while the weeder lived).",
+     (since it was observed to crash while the weeder was active).",
 );
 
 pub(crate) const PENDING: Gauge = Gauge::new(
@@ -73,7 +73,7 @@ pub(crate) const PENDING: Gauge = Gauge::new(
 
 pub(crate) const USELESS: Counter = Counter::new(
     "watchdog_weeder_useless_deletions_total",
-    "Deletions that did not help: the successor crashed within a minute of its creation.",
+    "Deletions that did not help: the replacement crashed within a minute of its creation.",
 );
 
 pub(crate) const DELETED_PODS: Counter<DeletedPodLabels> = Counter::new(
@@ -85,7 +85,7 @@ pub(crate) const DELETED_PODS: Counter<DeletedPodLabels> = Counter::new(
 pub(crate) const LEFT_ALONE: Counter<KeepReason> = Counter::new(
     "watchdog_weeder_left_alone_total",
     "Crash-looping dependants of a recovered service that are not deleted, by reason: younger_than_recovery (they \
-     crash for reasons of their own), no_controller, job, excluded_kind or static_pod.",
+     crash for another reason), no_controller, job, excluded_kind or static_pod.",
 );
 
 pub(crate) const HELD_BACK: Counter = Counter::new(
@@ -100,12 +100,12 @@ pub(crate) const CRASHING: Gauge = Gauge::new(
 
 pub(crate) const REQUESTS: Gauge = Gauge::new(
     "watchdog_weeder_requests_in_flight",
-    "Deletions of pods under way; never more than 32.",
+    "Deletions of pods in flight; never more than 32.",
 );
 
 pub(crate) const MALFORMED: Counter<ObjectKind> = Counter::new(
     "watchdog_weeder_malformed_objects_total",
-    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint and no \
+    "Objects that could not be read, each time they were observed, by kind. They count as having no endpoint and no \
      crash loop.",
 );
 

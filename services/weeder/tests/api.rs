@@ -135,7 +135,7 @@ async fn a_weeder_is_told_from_its_start_to_its_end() {
     assert_eq!(deletion.deletions[0].pod, "kube-apiserver");
     assert_eq!(
         received.last().unwrap().message,
-        "Its time is over; it deleted 1 pod."
+        "watchDuration elapsed; the weeder deleted 1 pod."
     );
     weeder.stop().await;
 }

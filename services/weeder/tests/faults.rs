@@ -272,7 +272,7 @@ async fn an_api_server_that_is_away_is_waited_for() {
     eventually("it says what it waits for", || {
         weeder
             .blocker("discovery")
-            .is_some_and(|why| why.contains("cannot ask the seed"))
+            .is_some_and(|why| why.contains("cannot discover the APIs of the seed"))
     })
     .await;
     seed.api.resume().await.unwrap();

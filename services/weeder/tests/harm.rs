@@ -34,7 +34,7 @@ async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
     let since = line["service_ready_since"].as_str().unwrap();
     let note = format!(
         "Deleted pod evidence: container main (exit code 1, Error, 5 restarts) was in CrashLoopBackOff, and service \
-         etcd is ready since {since}."
+         etcd has been ready since {since}."
     );
     let is_event = || {
         seed.events().iter().any(|event| {

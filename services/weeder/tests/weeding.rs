@@ -45,7 +45,7 @@ async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
     assert!(init.init_container && init.container == "setup" && init.restart_count == 5);
     assert_eq!(init.result(), pb::DeletionResult::Deleted);
     assert!(
-        init.message.contains("its service is ready again since"),
+        init.message.contains("its service has been ready again since"),
         "{}",
         init.message
     );

@@ -234,7 +234,7 @@ impl FoundErrors {
         match faults.len() {
             len if len < MAX_FAULTS => faults.push(ConfigError::new(at, path, message)),
             MAX_FAULTS => {
-                let more = "there are more errors; they are not shown";
+                let more = "more errors follow; they are not shown";
                 faults.push(ConfigError::new(at, "", more));
             }
             _ => {}

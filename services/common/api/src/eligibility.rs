@@ -202,7 +202,7 @@ impl fmt::Display for SkipReason {
                  the seed.",
             ),
             Self::NotReconciled => f.write_str(
-                "The shoot has not been created or restored successfully yet, or its last operation is not known.",
+                "The shoot has not been created or restored successfully yet, or its last operation is unknown.",
             ),
             Self::Malformed(reason) => write!(f, "The Cluster object cannot be used: {reason}."),
         }

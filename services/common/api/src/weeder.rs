@@ -101,7 +101,7 @@ fn kinds(list: Vec<Spanned<String>>, at: &Section<'_>) -> BTreeSet<String> {
     {
         let at = at.below("excludeKinds", referenced).item(index, referenced);
         if kind == "Deployment" {
-            at.wrong("names no controller of a pod; the controller of a Deployment's pods is a ReplicaSet");
+            at.wrong("is not the kind of a pod's controller; the controller of a Deployment's pods is a ReplicaSet");
         } else if !names::is_kind(&kind) {
             let same = |known: &&str| kind.trim_end_matches('s').eq_ignore_ascii_case(known);
             let hint = KNOWN_KINDS.into_iter().find(same);

@@ -21,7 +21,7 @@ use crate::chain::{Refusal, TrustStore};
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ClientTlsError {
     /// It is of a kind that is not known, or malformed.
-    #[error("client-key-data is no private key that can be used: {0}")]
+    #[error("client-key-data is not a usable private key: {0}")]
     Key(Error),
     /// It is malformed.
     #[error("client-certificate-data does not begin with a certificate that can be read")]

@@ -50,7 +50,8 @@ pub enum Update<K, V> {
     Removed(K),
     /// Other replicas are missing than before. What is known of their items is as old as it says.
     Completeness(Completeness),
-    /// A message could not be read and was skipped; the stream goes on. What is known of its item is as old as it says.
+    /// A message could not be read and was skipped; the stream continues. What is known of its item is as old as it
+    /// says.
     Skipped(Unreadable),
     /// The stream is lost, for the reason given. What was known is not gone, but is no longer renewed.
     Lost(Failure),
@@ -185,7 +186,7 @@ impl<K: Ord, V> ReceivedStream<K, V> {
     fn apply(&mut self, message: Message<K, V>, now: Instant) -> Result<Option<Update<K, V>>, Status> {
         let Message { position, event } = message;
         if *self.epoch.get_or_insert_with(|| position.epoch.clone()) != position.epoch {
-            return Err(Status::data_loss("the server changed its epoch within a stream"));
+            return Err(Status::data_loss("the server changed its epoch during a stream"));
         }
         let sent_at = self.send_time.sent_at(now, forward(position.uptime.as_ref()));
         let set_at = sent_at

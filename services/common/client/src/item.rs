@@ -44,7 +44,7 @@ impl From<NamePair> for weeder::ServiceKey {
 }
 
 /// Stands for the texts of an item that would be too large with them.
-const TEXT_LEFT_OUT: &str = "The text is left out: the item would be too large for its readers.";
+const TEXT_LEFT_OUT: &str = "The text is omitted because the item would be too large for its readers.";
 
 /// An item with a key.
 pub trait Keyed: Send + 'static {

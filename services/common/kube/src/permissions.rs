@@ -214,7 +214,7 @@ impl Preflight {
                 Err(error) => {
                     // What was granted is believed until the seed says otherwise.
                     if !granted {
-                        self.block("cannot ask the seed for them".to_owned());
+                        self.block("cannot check them on the seed".to_owned());
                     }
                     let failure = error.failure();
                     let reason = failure.reason.as_str();

@@ -211,7 +211,7 @@ pub(crate) async fn serve<S>(
             let _ = timeout(REFUSED_TIMEOUT, connection.serve(service, stop, log)).await;
         };
         if let Some(evicted) = strangers.spawn(address.ip(), stranger) {
-            let why = "its address had most of the connections that have not proved who they are";
+            let why = "its address had the most unauthenticated connections";
             refusals.refuse(SocketAddr::new(evicted, 0), CloseReason::Evicted, why);
         }
     }
@@ -295,8 +295,8 @@ impl Admission {
                 return Some(tokio::io::join(PREFACE.as_slice().chain(read), write));
             }
             Ok(Ok(_)) => "it does not speak HTTP/2".to_owned(),
-            Ok(Err(error)) => format!("it ended before it began to speak HTTP/2: {error}"),
-            Err(_) => "it did not begin to speak HTTP/2 within 3 s".to_owned(),
+            Ok(Err(error)) => format!("it ended before it spoke HTTP/2: {error}"),
+            Err(_) => "it did not speak HTTP/2 within 3 s".to_owned(),
         };
         self.refusals.refuse(address, CloseReason::Silent, &error);
         None
@@ -308,7 +308,10 @@ impl Admission {
             let why = match exceeded {
                 QuotaExceeded::Caller(most) => format!("{} has {most} connections already", caller.name),
                 QuotaExceeded::Total(total) => {
-                    format!("of {total} connections, none is free for {}", caller.name)
+                    format!(
+                        "all {total} connections are in use or reserved; none is free for {}",
+                        caller.name
+                    )
                 }
             };
             self.refusals.refuse(address, CloseReason::Limit, &why);
@@ -369,7 +372,7 @@ impl Connection {
                 }
                 () = too_old.as_mut() => return,
                 () = distrusted.as_mut() => {
-                    let why = "its certificate or the authority of it has ended or is not trusted any more";
+                    let why = "its certificate or certificate authority has expired or is no longer trusted";
                     refusals.refuse(address, CloseReason::Distrusted, why);
                     return;
                 }

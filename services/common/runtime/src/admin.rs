@@ -105,7 +105,7 @@ async fn scrape(
     let caller = Caller::at(caller.ip().to_canonical());
     let permit = scrapes.acquire(&caller).map_err(|_| {
         let why = format!(
-            "too many answers to {} or in all are on their way: read them first\n",
+            "too many answers to {} or in all are unread: read them first\n",
             caller.name
         );
         (StatusCode::SERVICE_UNAVAILABLE, why)
@@ -162,7 +162,7 @@ async fn set_log_level(
     }
     let body = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_BYTES));
     let Ok(body) = body.await else {
-        let why = "the filter did not come within 5 s\n";
+        let why = "the filter did not arrive within 5 s\n";
         return (StatusCode::REQUEST_TIMEOUT, why.to_owned());
     };
     let Ok(body) = body else {
@@ -170,7 +170,7 @@ async fn set_log_level(
         return (StatusCode::PAYLOAD_TOO_LARGE, why);
     };
     let Ok(filter) = std::str::from_utf8(&body) else {
-        return (StatusCode::BAD_REQUEST, "the filter is no UTF-8\n".to_owned());
+        return (StatusCode::BAD_REQUEST, "the filter is not UTF-8\n".to_owned());
     };
     match admin.log_level.set(filter.trim()) {
         Ok(()) => {

@@ -14,7 +14,7 @@ const SHOWN: usize = 5;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientNotAllowed {
     /// It did not authenticate.
-    #[error("the caller showed no certificate")]
+    #[error("the caller presented no certificate")]
     NoCertificate,
     /// Its certificate is malformed.
     #[error("the caller's certificate cannot be read: {0}")]
@@ -113,7 +113,7 @@ mod tests {
                 Some(&nameless),
                 "carries no DNS name, which --tls-allowed-client does not name",
             ),
-            (None, "showed no certificate"),
+            (None, "presented no certificate"),
             (Some(&broken), "cannot be read"),
         ] {
             let refused = callers.check(shown).unwrap_err().to_string();

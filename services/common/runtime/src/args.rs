@@ -13,7 +13,7 @@ use crate::tls::PemFiles;
 /// The services of the watchdog.
 const PROGRAMS: [&str; 3] = ["lease-probe", "scaling-coordinator", "weeder"];
 
-/// How log lines are written.
+/// Format of the log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// One JSON object a line.
@@ -30,16 +30,16 @@ pub enum LogFormat {
     .multiple(true)
     .args(["tls_cert", "tls_authority", "insecure_plaintext", "check_config"]))]
 pub struct CommonArgs {
-    /// Configuration file (YAML). It is read again whenever it changes; a bad change is refused and reported.
+    /// Configuration file (YAML). Reloaded when it changes; an invalid change is rejected and reported.
     #[arg(long, value_name = "FILE")]
     pub config_file: PathBuf,
 
-    /// Leave out fields of the configuration file that this version does not know, with a warning, instead of refusing
-    /// the file. For a file that somebody else writes.
+    /// Ignore fields of the configuration file that this version does not know, with a warning, instead of rejecting
+    /// the file. Use this if another program writes the file.
     #[arg(long)]
     pub ignore_unknown_fields: bool,
 
-    /// Kubeconfig of the seed. Default: the file named by KUBECONFIG, else the Pod's service account.
+    /// Kubeconfig of the seed. Default: the file named by KUBECONFIG, otherwise the Pod's service account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -47,26 +47,26 @@ pub struct CommonArgs {
     #[arg(long, default_value = "garden", value_name = "NAMESPACE")]
     pub namespace: String,
 
-    /// Name of this replica: unique, stable for the life of the process. Default: the host name and a random suffix.
+    /// Unique name of this replica, stable for the lifetime of the process. Default: the host name and a random suffix.
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub identity: Option<String>,
 
-    /// Where the gRPC API listens. [::] is all addresses, also those of IPv4. Port 0 takes a free one; the address
-    /// bound is logged.
+    /// Address that the gRPC API listens on. [::] means all addresses, including IPv4. Port 0 selects a free port. The
+    /// bound address is logged.
     #[arg(long, default_value = "[::]:9645", value_name = "IP:PORT")]
     pub grpc_addr: SocketAddr,
 
-    /// The gRPC address under which the other replicas and services reach this one. Default: the address bound, with
-    /// the IP from POD_IP where it is bound to all.
+    /// gRPC address at which other replicas and services reach this one. Default: the bound address, with the IP from
+    /// POD_IP if it is bound to all addresses.
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise_addr: Option<String>,
 
-    /// Where /metrics, /healthz and /readyz listen. Port 0 takes a free one; the address bound is logged.
+    /// Address that serves /metrics, /healthz and /readyz. Port 0 selects a free port. The bound address is logged.
     #[arg(long, default_value = "[::]:9643", value_name = "IP:PORT")]
     pub admin_addr: SocketAddr,
 
-    /// Serve /metrics, /healthz, /readyz and /log-level over TLS, with the certificate of the gRPC API. Probes of the
-    /// kubelet need no certificate; all other paths need one that may also call the gRPC API.
+    /// Serve /metrics, /healthz, /readyz and /log-level over TLS, with the certificate of the gRPC API. The kubelet's
+    /// probes need no certificate. All other paths need a certificate that may call the gRPC API.
     #[arg(long, conflicts_with = "insecure_plaintext")]
     pub admin_tls: bool,
 
@@ -83,13 +83,13 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// Certificate authorities (PEM) that callers, and the servers this service calls, must be signed by. Reloaded
-    /// when it changes.
+    /// Certificate authorities (PEM) that must have signed the certificates of callers and of the servers that this
+    /// service calls. Reloaded when the file changes.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// DNS name that the certificate of another caller may carry; repeatable. The services of the watchdog may always
-    /// call: those named as the replicas of this program.
+    /// DNS name in the certificate of another client that may call this service; repeatable. The services of the
+    /// watchdog that are named like the replicas of this program may always call.
     #[arg(long, value_name = "NAME", conflicts_with = "insecure_plaintext", value_parser = dns_name)]
     pub tls_allowed_client: Vec<String>,
 
@@ -102,7 +102,7 @@ pub struct CommonArgs {
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_authority"])]
     pub insecure_plaintext: bool,
 
-    /// How log lines are written.
+    /// Format of the log lines.
     #[arg(long, value_enum, default_value = "json")]
     pub log_format: LogFormat,
 
@@ -110,7 +110,7 @@ pub struct CommonArgs {
     #[arg(long, default_value = "info", value_name = "FILTER")]
     pub log_level: String,
 
-    /// Check the configuration file, print what is wrong with it, and exit: 0 when it is good, 2 when not.
+    /// Check the configuration file, print its errors, and exit with 0 if it is valid, otherwise with 2.
     #[arg(long)]
     pub check_config: bool,
 }

@@ -14,7 +14,7 @@ use crate::metrics::Gauge;
 /// Outcome of the last attempt to read the configuration file.
 pub const CONFIG_VALID: Gauge = Gauge::new(
     "watchdog_config_valid",
-    "1 when the configuration file is good as it stands, 0 when a changed file was refused and the old one is used.",
+    "1 if the current configuration file is valid, 0 if a changed file was rejected and the previous one is in use.",
 );
 
 /// Reads a configuration from the content of its file.
@@ -80,7 +80,7 @@ impl<C: PartialEq> ConfigFile<C> {
                     let error = format!("{error:#}");
                     tracing::error!(
                         error,
-                        "changed configuration file refused; the old one stays in use"
+                        "changed configuration file refused; the old one remains in use"
                     );
                 }
             }

@@ -262,7 +262,7 @@ label!(pub(crate) struct LoopName: "loop");
 
 pub(crate) const READY: Gauge = Gauge::new(
     "watchdog_ready",
-    "1 while the service is ready, as /readyz says it.",
+    "1 while the service is ready, as /readyz reports.",
 );
 
 pub(crate) const BLOCKED: Gauge<BlockerName> = Gauge::new(

@@ -73,7 +73,7 @@ impl Bound {
         }
         let (failed, in_time) = tokio::select! {
             drained = self.tasks.drain(DRAIN_GRACE) => drained,
-            () = received(&mut term, &mut int) => anyhow::bail!("a second signal came while draining"),
+            () = received(&mut term, &mut int) => anyhow::bail!("received a second signal while draining"),
         };
         for error in failed {
             tracing::error!(error, "a task failed while draining");
@@ -136,7 +136,7 @@ where
         Err(error) => {
             tracing::error!(
                 error = format!("{error:#}"),
-                "the process ends because of a failure"
+                "the process is exiting because of a failure"
             );
             ExitCode::FAILURE
         }

@@ -38,7 +38,7 @@ pub fn shoot(field: &str, name: &str) -> Result<(), Status> {
 pub fn shoots(names: Vec<String>) -> Result<BTreeSet<String>, Status> {
     if names.len() > MAX_SHOOTS {
         let description = format!(
-            "{} names are more than {MAX_SHOOTS}: leave the field out for all shoots",
+            "{} names exceed the limit of {MAX_SHOOTS}: omit the field for all shoots",
             names.len()
         );
         return Err(invalid_field("shoots", &description));
@@ -69,7 +69,7 @@ where
         Ok(_) if *value != 0 => Ok(*value),
         _ => Err(invalid_field(
             &format!("{field}[{i}]"),
-            &format!("{value} is no value of this enum: leave the field out for all"),
+            &format!("{value} is not a value of this enum: omit the field for all"),
         )),
     };
     values.iter().enumerate().map(known).collect()
@@ -130,7 +130,7 @@ fn read_token(token: &str, expected: u64) -> Result<Option<String>, Status> {
         None => Err(invalid(
             ErrorReason::InvalidPageToken,
             "page_token",
-            "was not given out by this API: use next_page_token of the previous page, unchanged",
+            "was not issued by this API: use next_page_token of the previous page, unchanged",
         )),
     }
 }

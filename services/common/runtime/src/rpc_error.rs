@@ -13,7 +13,7 @@ pub const DOMAIN: &str = "dependency-watchdog.gardener.cloud";
 pub enum ErrorReason {
     /// A field has a value that it cannot have.
     InvalidField,
-    /// A page token was not given out by this API.
+    /// A page token was not issued by this API.
     InvalidPageToken,
     /// A page token belongs to a request with other fields.
     PageTokenMismatch,

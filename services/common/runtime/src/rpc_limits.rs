@@ -96,10 +96,10 @@ impl RpcLimits {
         self.rpcs.acquire(&peer.caller).map_err(|exceeded| {
             let why = match exceeded {
                 QuotaExceeded::Caller(most) => {
-                    format!("you have {most} calls and streams to this replica already: close some")
+                    format!("you already have {most} calls and streams to this replica: close some")
                 }
                 QuotaExceeded::Total(total) => {
-                    format!("of {total} calls of this replica none is free for you: ask another replica")
+                    format!("all {total} calls of this replica are in use or reserved: try another replica")
                 }
             };
             error(ErrorReason::TooManyStreams, why)
@@ -118,8 +118,7 @@ impl RpcLimits {
                 Ok(data) => {
                     let permit = self.answers.acquire_many(&peer.caller, data.len());
                     collected.permits.push(permit.map_err(|_| {
-                        let why =
-                            "too many answers wait to be read: read them first, or ask for smaller pages";
+                        let why = "too many answers are unread: read them first, or request smaller pages";
                         error(ErrorReason::TooManyStreams, why)
                     })?);
                     // There is one message in an answer, and it comes in one frame.

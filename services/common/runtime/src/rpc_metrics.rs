@@ -35,7 +35,7 @@ pub(crate) const CALLED: Histogram<(Method, Code)> = Histogram::new(
 
 pub(crate) const CALLING: Gauge<Method> = Gauge::new(
     "watchdog_grpc_client_in_flight",
-    "RPCs that this program has under way, open streams included, by service and method.",
+    "RPCs that this program is making, open streams included, by service and method.",
 );
 
 /// A method of a gRPC service.

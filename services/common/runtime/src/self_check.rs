@@ -23,7 +23,7 @@ pub(crate) const STALL_SECONDS: Histogram = Histogram::new(
 
 pub(crate) const LOG_LINES_LOST: Counter = Counter::new(
     "watchdog_log_lines_lost_total",
-    "Log lines that could not be written to standard error, or were dropped because nobody read it.",
+    "Log lines that could not be written to standard error, or were dropped because it was not read.",
 );
 
 /// The names on /readyz and of the label `loop` of `watchdog_last_try_failed`.
@@ -131,8 +131,8 @@ fn check_file_descriptors(
         (Err(error), last) if is_local_limit(&error) => {
             let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
             let text = format!(
-                "{error}: no connection can be opened. The process may have {limit} files open. Raise the limit of \
-                 open files in the container runtime, or find out who opens the connections"
+                "{error}: no connection can be opened. The limit is {limit} open files. Raise the limit of \
+                 open files in the container runtime, or find out which clients open the connections"
             );
             if last.is_none() {
                 tracing::error!(%error, limit, "no file descriptor is left; no connection can be opened");

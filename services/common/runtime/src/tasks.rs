@@ -65,7 +65,7 @@ impl Tasks {
             .await;
             match ended {
                 Some(Ok((name, Ok(())))) => {
-                    return anyhow::anyhow!("task {name} ended although it never should");
+                    return anyhow::anyhow!("task {name} ended unexpectedly");
                 }
                 Some(Ok((name, Err(error)))) => return error.context(format!("task {name} failed")),
                 Some(Err(error)) => return anyhow::Error::new(error).context("a task panicked"),
@@ -106,7 +106,7 @@ mod tests {
         tasks.critical("watch", async { Ok(()) });
         assert_eq!(
             tasks.first_end().await.to_string(),
-            "task watch ended although it never should"
+            "task watch ended unexpectedly"
         );
         tasks.critical("server", async { anyhow::bail!("port in use") });
         assert_eq!(

@@ -38,7 +38,7 @@ const LONGEST_TRUST: Duration = Duration::from_secs(10 * 60);
 /// Outcome of the last attempt to read the TLS files.
 pub const TLS_VALID: Gauge = Gauge::new(
     "watchdog_tls_files_valid",
-    "1 when the TLS files are good as they stand, 0 when changed ones were refused and the old ones are used.",
+    "1 if the current TLS files are valid, 0 if changed files were rejected and the previous ones are in use.",
 );
 
 /// When the certificates in use end.
@@ -108,7 +108,7 @@ impl Tls {
     /// Handshakes from now on use these credentials. Streams that are open keep those they were opened with.
     ///
     /// # Errors
-    /// When they do not go together; the old ones stay in use.
+    /// When they do not go together; the old ones remain in use.
     pub fn replace(&self, credentials: TlsCredentials) -> anyhow::Result<()> {
         let TlsCredentials {
             chain,
@@ -210,7 +210,7 @@ impl Tls {
                 Err(error) => {
                     TLS_VALID.set((), 0.0);
                     let error = format!("{error:#}");
-                    tracing::error!(error, "changed TLS files refused; the old ones stay in use");
+                    tracing::error!(error, "changed TLS files refused; the old ones remain in use");
                 }
             }
         }

@@ -157,7 +157,7 @@ fn the_last_lines_are_written_before_the_process_ends() {
     assert_eq!(ended.code(), Some(1), "{log}");
     for line in [
         "the impossible has happened",
-        "the process ends because of a failure",
+        "the process is exiting because of a failure",
     ] {
         assert!(log.contains(line), "{log}");
     }

@@ -23,7 +23,7 @@ pub(crate) const LAG: Histogram<Rpc> = Histogram::new(
 
 pub(crate) const CONNECTED: Gauge<FeedName> = Gauge::new(
     "watchdog_feed_client_connected",
-    "Streams to other replicas and services that are synchronised now, by feed.",
+    "Streams to other replicas and services that are synchronized now, by feed.",
 );
 
 pub(crate) const RECONNECTS: Counter<FeedName> = Counter::new(
@@ -33,7 +33,7 @@ pub(crate) const RECONNECTS: Counter<FeedName> = Counter::new(
 
 pub(crate) const SKIPPED: Counter<FeedName> = Counter::new(
     "watchdog_feed_client_skipped_total",
-    "Messages of streams that could not be read and were skipped, by feed. The stream goes on.",
+    "Messages of streams that could not be read and were skipped, by feed. The stream continues.",
 );
 
 pub(crate) const TRIMMED: Counter<Rpc> = Counter::new(

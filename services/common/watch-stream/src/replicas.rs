@@ -131,7 +131,7 @@ impl<M: FeedItem> FollowedReplicas<M> {
             .map(|(replica, _)| replica.clone())
             .collect();
         for replica in gone {
-            tracing::info!(feed = M::FEED, %replica, "a replica is gone");
+            tracing::info!(feed = M::FEED, %replica, "replica removed");
             self.tasks.remove(&replica);
             self.readiness.part(&replica).recovered(M::FEED);
             self.handler.on_leave(&replica);
@@ -167,7 +167,7 @@ fn at_most<M: FeedItem>(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<
             feed = M::FEED,
             replicas = replicas.len(),
             followed = MAX_REPLICAS,
-            "there are more replicas than one process follows; some are not followed"
+            "there are more replicas than one process can follow; some are not followed"
         );
     }
     replicas.into_iter().take(MAX_REPLICAS).collect()

@@ -111,7 +111,7 @@ impl<K: Ord + Clone, V, R, F: FnMut(Message<K, Arc<V>>) -> Result<R, Status>> Re
             }
             Err(Lagged) => {
                 DROPPED.inc((Rpc(self.rpc), DropReason::Behind));
-                let why = "read too slowly, removals were forgotten: connect again";
+                let why = "you read too slowly, and removals were forgotten: connect again";
                 (Err(error(ErrorReason::ReaderTooSlow, why)), None)
             }
         }
@@ -126,10 +126,10 @@ fn too_many(rpc: &'static str, exceeded: QuotaExceeded) -> Status {
     DROPPED.inc((Rpc(rpc), DropReason::Limit));
     let why = match exceeded {
         QuotaExceeded::Caller(most) => {
-            format!("you have {most} streams to this replica already: close some, or ask another replica")
+            format!("you already have {most} streams to this replica: close some, or try another replica")
         }
         QuotaExceeded::Total(total) => {
-            format!("of {total} streams of this replica none is free for you: ask another replica")
+            format!("all {total} streams of this replica are in use or reserved: try another replica")
         }
     };
     error(ErrorReason::TooManyStreams, why)

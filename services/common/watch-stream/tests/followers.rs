@@ -355,7 +355,10 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
         open.extend((0..256).map(|_| serve(name, false).unwrap()));
         let refused = serve(name, false).err().unwrap();
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert!(refused.message().starts_with("you have 256 streams"), "{refused}");
+        assert!(
+            refused.message().starts_with("you already have 256 streams"),
+            "{refused}"
+        );
     }
     let refused = serve("d", false).err().unwrap();
     assert!(refused.message().starts_with("of 1024 streams"), "{refused}");

@@ -365,8 +365,9 @@ impl<C: Connector> CachedConnection<C> {
         let (head, mut parts) = response.into_parts();
         let mut body = AnswerBuffer::new(self.limits.clone(), kind, self.expected);
         while let Some(part) = body.next(parts.frame()).await? {
-            let part = part
-                .map_err(|e| ProbeFailure::Connect(format!("the answer broke off: {}", quote(&chain(&e)))))?;
+            let part = part.map_err(|e| {
+                ProbeFailure::Connect(format!("the answer was cut off: {}", quote(&chain(&e))))
+            })?;
             if let Ok(data) = part.into_data() {
                 link.consumed(data.len());
                 if body.needs_place(data.len()) {

@@ -126,7 +126,7 @@ impl Connector for HttpConnector {
                 .as_ref()
                 .map(bearer)
                 .transpose()
-                .map_err(|_| bad("the token holds characters that cannot stand in a header"))?,
+                .map_err(|_| bad("the token has characters that no HTTP header can carry"))?,
         }))
     }
 
@@ -342,7 +342,9 @@ impl<R: AsyncRead + Unpin> AsyncRead for ReadClock<R> {
             }
             match last_read.allowance.checked_sub(bytes) {
                 Some(left) => last_read.allowance = left,
-                None => return Poll::Ready(Err(io::Error::other("the server sent more than was asked for"))),
+                None => {
+                    return Poll::Ready(Err(io::Error::other("the server sent more data than requested")));
+                }
             }
         }
         read

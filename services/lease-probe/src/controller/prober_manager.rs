@@ -204,7 +204,7 @@ impl ProberManager {
     /// Starts, changes or stops the probe of a shoot, whichever is right.
     fn reconcile(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str) {
         let Some(facts) = inner.clusters.get(shoot).filter(|_| (self.is_witness)(shoot)) else {
-            inner.stop(shoot, "the shoot is gone or has other witnesses");
+            inner.stop(shoot, "the shoot was deleted or has other witnesses");
             inner.failures.remove(shoot);
             self.verdicts.remove(&shoot.to_owned());
             return;

@@ -85,7 +85,7 @@ pub enum ProbeFailure {
     Kubeconfig(String),
     /// The host of its server is, or resolves to, an address of this machine or network segment.
     #[error(
-        "The kubeconfig points to {host}, which is {address}, a {kind} address, and lease-probe never connects to one. \
+        "The kubeconfig points to {host}, which is {address}. lease-probe never connects to {kind} addresses. \
          Set the server of the kubeconfig to the address of the shoot's API server."
     )]
     AddressRefused {
@@ -98,15 +98,15 @@ pub enum ProbeFailure {
     },
     /// Its name server does not know it, or does not answer, which is no evidence about the API server.
     #[error(
-        "The name of the API server in the kubeconfig cannot be looked up: {0}. Check the name servers of this \
-         replica, and that the name is right."
+        "The name of the API server in the kubeconfig cannot be resolved: {0}. Check the name and the DNS \
+         servers of this replica."
     )]
     NameLookup(String),
     /// The port is closed, or the connection broke.
     #[error("The API server cannot be reached: {0}.")]
     Connect(String),
     /// It ended the connection in the regular way, with a GOAWAY, while it had a request.
-    #[error("The API server went away while it was asked (GOAWAY).")]
+    #[error("The API server closed the connection during a request (GOAWAY).")]
     WentAway,
     /// Wrong authority, wrong name, or expired certificate.
     #[error("The TLS handshake with the API server failed: {0}.")]
@@ -118,8 +118,9 @@ pub enum ProbeFailure {
     #[error("The API server did not answer within {}.", format(*.0))]
     Timeout(Duration),
     /// Queueing in this process, which is no evidence about the API server.
-    #[error("The API server was not asked: the request waited for {} in this replica, which opens connections and \
-             lists nodes for some shoots at a time. Give it more CPU, or add replicas.", format(*.0))]
+    #[error("The API server was not asked: the request waited in the queue of this replica for {}. The \
+             replica limits concurrent connection attempts and node lists. Give it more CPU, or add \
+             replicas.", format(*.0))]
     QueueTimeout(Duration),
     /// A limit of this process or machine, which is no evidence about the API server.
     #[error(
@@ -132,13 +133,13 @@ pub enum ProbeFailure {
              nodes.", .0 / 1024)]
     AnswerTooLarge(usize),
     /// Memory of this process, which is no evidence about the API server. All large answers have this many bytes.
-    #[error("The API server's answer was given up because other shoots waited: this replica has {} MiB for large \
-             answers.", .0 / (1024 * 1024))]
+    #[error("The API server's answer was abandoned because other shoots were waiting: this replica has {} MiB for \
+             large answers.", .0 / (1024 * 1024))]
     NoAnswerMemory(usize),
     /// More than this many, which is what the shoot may have now.
     #[error(
-        "The shoot has more than the {0} leases or nodes that this replica can remember of it now. Look for \
-             leases without nodes, or raise --answer-memory."
+        "The shoot has more than {0} leases or nodes, the most that this replica can keep in memory for it now. Look \
+             for leases without nodes, or raise --answer-memory."
     )]
     TooManyLeases(usize),
     /// With the wait that the server asks for, if any.
@@ -154,7 +155,7 @@ pub enum ProbeFailure {
     #[error("The API server answers, but the list failed: {0}.")]
     ListFailed(String),
     /// Failed at a later page, so the list is incomplete.
-    #[error("The API server answers, but the list broke off half way: {0}.")]
+    #[error("The API server answers, but the list was interrupted: {0}.")]
     ListBrokeOff(String),
     /// No list in time, although GET /version is answered.
     #[error("The API server answers, but the list took longer than {}.", format(*.0))]

@@ -117,23 +117,23 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
         }
         Outcome::Healthy if e.candidates == 0 => format!("None of {} leases is eligible.", e.leases),
         Outcome::Pending if e.renewing == 0 && e.candidates == 0 && e.excused == 0 => format!(
-            "None of {} leases shows that a node is connected, and there are Machines or nodes to protect, or it is \
-             not known whether there are.",
+            "None of {} leases shows that a node is connected, but there are Machines or nodes to protect, or \
+             lease-probe does not know yet whether there are any.",
             e.leases
         ),
         Outcome::Pending if e.excused > 0 && e.expired + e.unconfirmed == 0 => format!(
-            "{} leases have not been renewed for {age}. Their nodes are excluded because of conditions or an update in \
-             place; whether they are connected is not known.",
+            "{} leases have not been renewed for {age}. Their nodes are excluded because of conditions or an in-place \
+             update; it is unknown whether they are connected.",
             e.excused
         ),
         Outcome::Pending => format!(
-            "{} of {} eligible leases are overdue. They are not expired: their kubelets may have had no API server to \
-             renew them at, or this replica has not seen them being renewed yet.",
+            "{} of {} eligible leases are overdue. They do not count as expired: the API server may have been \
+             down, or this replica has not observed a renewal of them yet.",
             e.expired + e.unconfirmed,
             e.candidates
         ),
         Outcome::TooFewCandidates => format!(
-            "The only eligible lease has not been renewed for {age}. One lease is too little to scale down on."
+            "The only eligible lease has not been renewed for {age}. One lease is not enough evidence to scale down."
         ),
         Outcome::ExternalUnreachable => format!(
             "The external endpoint of the API server does not answer, and since then none of {} eligible leases has \
@@ -152,11 +152,11 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     {
         let remaining = crossing.since(assessment.judged).as_secs_f64().ceil();
         text.push_str(&format!(
-            " Their silence is proven in {remaining:.0}s if the API server answers and they stay silent."
+            " The loss is proven in {remaining:.0}s if the API server answers and none of them is renewed."
         ));
     }
     if let Some(zones) = expired_zones(e) {
-        text.push_str(&format!(" All of them in zone {zones} are expired."));
+        text.push_str(&format!(" All eligible leases in zone {zones} are expired."));
     }
     if e.eligible_fraction().is_some_and(|fraction| fraction < 0.5) {
         let left_out: Vec<String> = e
@@ -176,7 +176,7 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
         let skew = Duration::from_secs(e.largest_skew.unsigned_abs() / 1_000_000);
         let skew = watchdog_api::duration::format(skew);
         text.push_str(&format!(
-            " The clock of a node runs at least {skew} {direction}; this was corrected."
+            " The clock of a node is at least {skew} {direction}; this was corrected."
         ));
     }
     if let Some((so_far, needed)) = counting {
@@ -268,7 +268,7 @@ impl VerdictBuilder {
 
     /// A verdict about a shoot whose first probe has not come to a result yet.
     pub fn pending(&mut self, now: UnixTime) -> Verdict {
-        let message = "The first probe has not come to a result yet.";
+        let message = "The first probe has no result yet.";
         self.build(Outcome::Pending, message.to_owned(), now, now)
     }
 
@@ -385,7 +385,7 @@ mod tests {
             pending.starts_with("2 of 4 eligible leases are overdue."),
             "{pending}"
         );
-        let proven = " Their silence is proven in 7s if the API server answers and they stay silent.";
+        let proven = " The loss is proven in 7s if the API server answers and none of them is renewed.";
         assert_eq!(said(P, evidence(4), Some(7)), format!("{pending}{proven}"));
         assert_eq!(said(P, evidence(4), Some(0)), pending, "not a second from now");
     }
@@ -401,7 +401,7 @@ mod tests {
             };
             said(H, evidence, None)
         };
-        let clock = |how| format!("{NOTHING} The clock of a node runs at least {how}; this was corrected.");
+        let clock = |how| format!("{NOTHING} The clock of a node is at least {how}; this was corrected.");
         assert_eq!(skewed(-100), clock("1m40s behind"));
         assert_eq!(skewed(60), clock("1m0s ahead"));
         assert_eq!(skewed(1), NOTHING);

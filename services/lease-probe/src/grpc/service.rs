@@ -36,7 +36,7 @@ impl LeaseProbeApi {
         if (self.is_unknown)(shoot) {
             return request::unknown_shoot(shoot);
         }
-        let message = format!("there is no verdict on {shoot} yet: ask again in a second");
+        let message = format!("there is no verdict on {shoot} yet: try again in 1 s");
         error(ErrorReason::NotReported, message)
     }
 }

@@ -85,7 +85,7 @@ async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
     let replica = Replica::start(&fixture).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
     alpha.cut(Cut::Zone("zone-2".to_owned()));
-    let named = "All of them in zone zone-2 are expired.";
+    let named = "All eligible leases in zone zone-2 are expired.";
     let verdict = replica.until_said(&alpha, Outcome::Healthy, named).await;
     let dead: Vec<_> = evidence(&verdict)
         .zones

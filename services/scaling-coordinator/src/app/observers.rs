@@ -40,9 +40,9 @@ impl Observers {
             return;
         }
         let why = match streams.known {
-            0 => "no replica of lease-probe is known: check that it runs and keeps its Leases in the same namespace"
+            0 => "no lease-probe replica is known: check that it runs and keeps its Leases in the same namespace"
                 .to_owned(),
-            known => format!("none of the {known} known replicas of lease-probe has a synchronized stream"),
+            known => format!("none of the {known} known lease-probe replicas has a synchronized stream"),
         };
         match &*blocker {
             Some(blocker) => blocker.because(why),
@@ -95,11 +95,7 @@ mod tests {
         let verdicts = Arc::new(VerdictTable::new(Arc::default()));
         let observers = Observers::new(verdicts, readiness.clone());
         let why = || readiness.blockers().get(BLOCKER).cloned().unwrap_or_default();
-        assert!(
-            why().starts_with("no replica of lease-probe is known"),
-            "{}",
-            why()
-        );
+        assert!(why().starts_with("no lease-probe replica is known"), "{}", why());
         let replica: Arc<str> = "lease-probe-0".into();
         observers.on_join(&replica);
         assert!(why().starts_with("none of the 1 known replicas"), "{}", why());
@@ -108,10 +104,6 @@ mod tests {
         observers.on_update(&replica, Update::Lost(Failure::new(Reason::Connection, &"cut")));
         assert!(why().starts_with("none of the 1 known replicas"), "{}", why());
         observers.on_leave(&replica);
-        assert!(
-            why().starts_with("no replica of lease-probe is known"),
-            "{}",
-            why()
-        );
+        assert!(why().starts_with("no lease-probe replica is known"), "{}", why());
     }
 }

@@ -34,7 +34,7 @@ pub(crate) async fn resolve(
 fn scalable(resource: ApiResource, capabilities: &ApiCapabilities) -> Result<ApiResource, ListState> {
     if capabilities.scope != Scope::Namespaced {
         return Err(ListState::NotScalable(format!(
-            "{} are not in namespaces",
+            "{} are not namespaced",
             resource.plural
         )));
     }
@@ -46,7 +46,7 @@ fn scalable(resource: ApiResource, capabilities: &ApiCapabilities) -> Result<Api
         Ok(resource)
     } else {
         Err(ListState::NotScalable(format!(
-            "{} have no scale sub-resource",
+            "{} have no scale subresource",
             resource.plural
         )))
     }

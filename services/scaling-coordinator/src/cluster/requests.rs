@@ -145,15 +145,15 @@ impl ResourceRequests {
                     self.resources.scale_read(reference, shoot, seen);
                     RequestOutcome::Done
                 }
-                None => refused("its scale sub-resource shows no replicas".to_owned()),
+                None => refused("its scale subresource shows no replicas".to_owned()),
             },
-            Err(error) => read_failed("reading its scale sub-resource", &error),
+            Err(error) => read_failed("reading its scale subresource", &error),
         }
     }
 }
 
 fn not_served() -> RequestOutcome {
-    refused("it is not known yet how the API server serves this kind".to_owned())
+    refused("the API server has not been asked yet how it serves this kind".to_owned())
 }
 
 /// The patch that makes a write; none where only the scale sub-resource can.

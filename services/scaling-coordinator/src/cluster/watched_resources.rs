@@ -93,7 +93,7 @@ impl WatchedResources {
             }
             tracing::info!(
                 resource = %reference,
-                "resource removed from the configuration is scaled down nowhere; no longer watching it"
+                "resource removed from the configuration is not scaled down in any shoot; no longer watching it"
             );
             one.forget(reference, resources);
             false

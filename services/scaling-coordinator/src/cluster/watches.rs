@@ -143,7 +143,7 @@ impl ResourceWatch {
             if self.watch(&served, unlisted, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
                 return Ok(());
             }
-            tracing::warn!("the seed no longer serves the kind of a resource; asking again");
+            tracing::warn!("the seed no longer serves the kind of a resource; looking it up again");
             self.pending("the seed no longer serves its kind", None);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -187,7 +187,7 @@ impl ResourceWatch {
                         ),
                     };
                     blocker.because(format!("{why}: correct the configuration"));
-                    tracing::warn!(%why, "a configured resource cannot be scaled; asking again");
+                    tracing::warn!(%why, "a configured resource cannot be scaled; looking up its kind again");
                     let missing_since = missing_since.get_or_insert_with(Instant::now);
                     let is_served = matches!(listing, ListState::NotScalable(_));
                     if is_served || missing_since.elapsed() >= ABSENT_AFTER {
@@ -197,8 +197,8 @@ impl ResourceWatch {
                 Err(error) => {
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
-                    blocker.because("cannot ask the seed for its kind");
-                    tracing::warn!(reason, %error, "the seed cannot be asked for a kind; trying again");
+                    blocker.because("cannot look up its kind on the seed");
+                    tracing::warn!(reason, %error, "cannot look up a kind on the seed; trying again");
                     readiness.failing(name, failure);
                 }
             }

@@ -27,7 +27,7 @@ pub(super) fn ended(outcome: &RequestOutcome) {
             tracing::info!("a write was not sent because the mode is observe; it would have been sent now");
         }
         RequestOutcome::Conflict => {
-            tracing::info!("a write met a newer version of its resource; deciding again");
+            tracing::info!("write conflict; deciding again");
         }
         RequestOutcome::Cancelled { why } => {
             tracing::info!(why, "a write was cancelled because it is no longer allowed");
@@ -46,8 +46,7 @@ pub(super) fn events(about: ObjectReference, attempt: &WriteAttempt, reason: &st
             from, to, unreadable, ..
         } => (from, to, unreadable),
         ResourceWrite::CleanUp if attempt.direction == Direction::Release => {
-            let note =
-                format!("Removed meltdown-protection-active; the replicas are left to others. {reason}");
+            let note = format!("Removed meltdown-protection-active; replicas not changed. {reason}");
             return vec![normal(about, "MeltdownProtectionReleased", "Released", note)];
         }
         ResourceWrite::Record { .. } | ResourceWrite::CleanUp => return Vec::new(),

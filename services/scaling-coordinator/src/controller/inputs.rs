@@ -119,12 +119,14 @@ impl DecisionInputs {
             return Err(MODE_CHANGED);
         }
         if !self.is_configured(attempt) {
-            return Err("the resource has left the configuration");
+            return Err("the resource was removed from the configuration");
         }
         if self.draining.is_cancelled() {
-            return Err("this process stops");
+            return Err("this process is stopping");
         }
-        self.leadership.act().ok_or("this replica does not lead any more")
+        self.leadership
+            .act()
+            .ok_or("this replica is no longer the leader")
     }
 
     /// Checks everything except the verdict that must hold before the coordinator acts on a shoot.
@@ -137,7 +139,9 @@ impl DecisionInputs {
                     "The Clusters of the seed are not listed yet.".to_owned(),
                 ));
             }
-            WriteEligibility::Absent => return Err((HoldReason::Cluster, "The Cluster is gone.".to_owned())),
+            WriteEligibility::Absent => {
+                return Err((HoldReason::Cluster, "The Cluster does not exist.".to_owned()));
+            }
             WriteEligibility::Stopped(reason) => return Err((HoldReason::Cluster, reason.to_string())),
         }
         if self.leadership.is_leader() {
@@ -145,12 +149,12 @@ impl DecisionInputs {
         }
         let why = match self.leadership.leader().borrow().as_ref() {
             Some(leader) if leader.name != *self.leadership.identity() => {
-                format!("The replica {} leads.", leader.name)
+                format!("Replica {} is the leader.", leader.name)
             }
             Some(_) => {
-                "This replica must not act: it could not renew the Lease of the leader in time.".to_owned()
+                "This replica must not act: it could not renew its leader election Lease in time.".to_owned()
             }
-            None => "No replica leads.".to_owned(),
+            None => "No replica is the leader.".to_owned(),
         };
         Err((HoldReason::Ownership, why))
     }
@@ -203,12 +207,12 @@ impl Overview for DecisionInputs {
             (Err((_, why)), _) => (false, why),
             (Ok(()), Mode::Off) => (false, switched_off(mode)),
             (Ok(()), Mode::Observe) => {
-                let why = "The mode of the shoot is observe: what would be done is reported, and nothing is written.";
+                let why = "The mode of the shoot is observe: actions are reported, but nothing is written.";
                 (false, why.to_owned())
             }
             (Ok(()), Mode::Protect) => (
                 true,
-                "The shoot may be acted upon, and this replica leads.".to_owned(),
+                "Scaling is allowed, and this replica is the leader.".to_owned(),
             ),
         };
         Some(ShootPlan {

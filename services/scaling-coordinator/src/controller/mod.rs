@@ -126,7 +126,7 @@ impl Controller {
             tokio::select! {
                 () = draining.cancelled() => break,
                 () = restored.seen() => {
-                    anyhow::bail!("the seed's etcd was restored from a backup: starting anew to read everything");
+                    anyhow::bail!("the seed's etcd was restored from a backup: restarting to read everything again");
                 }
                 Some(ended) = shoots.tasks.join_next() => shoots.ended(ended)?,
                 Some(expired) = shoots.timers.next() => {
@@ -146,7 +146,7 @@ impl Controller {
         let rest = async { while shoots.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(LAST_REQUESTS, rest).await.is_err() {
             tracing::warn!(
-                "requests to the seed were still under way when the process stopped; their outcome is not known"
+                "requests to the seed were still in flight when the process stopped; their outcome is unknown"
             );
         }
         Ok(())

@@ -354,7 +354,7 @@ impl Reconciler {
         };
         let covered = permit.until().saturating_duration_since(Instant::now());
         if covered < LEAST_DEADLINE {
-            return refused("the leadership of this replica is about to run out".to_owned());
+            return refused("the leadership of this replica is about to expire".to_owned());
         }
         let within = deadline(within).min(covered);
         let outcome = self
@@ -369,7 +369,7 @@ impl Reconciler {
                 turn.count_request();
                 let read = self.requests.read(shoot, reference, READ_AFTER_WRITE).await;
                 if let Some(error) = read.error() {
-                    tracing::warn!(error, "what came of a write could not be read; deciding again");
+                    tracing::warn!(error, "the result of a write could not be read; deciding again");
                 }
                 let observed = self.inputs.resources.observed(reference, shoot);
                 let seen = observed.seen().filter(|seen| *seen.resource_version != *against);
@@ -410,7 +410,7 @@ impl Reconciler {
                 if let Some(direction) = direction {
                     FAILURES.inc(direction);
                 }
-                tracing::warn!(%resource, direction = name, error, "a resource failed its level and is tried again");
+                tracing::warn!(%resource, direction = name, error, "a resource failed its level; trying again");
                 events::failed(about, direction, alert.why)
             } else {
                 tracing::warn!(

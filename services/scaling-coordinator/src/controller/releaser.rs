@@ -96,7 +96,7 @@ impl Releaser {
             WriteEligibility::Allowed => Ok(Direction::Up),
             eligibility if eligibility.is_released() => Ok(Direction::Release),
             WriteEligibility::Unlisted => Err("the Clusters of the seed are not listed yet".to_owned()),
-            WriteEligibility::Absent => Err("its Cluster is gone".to_owned()),
+            WriteEligibility::Absent => Err("its Cluster does not exist".to_owned()),
             WriteEligibility::Stopped(reason) => Err(reason.to_string()),
         }
     }
@@ -120,7 +120,7 @@ impl Releaser {
             for planned in planned {
                 let action = match (&planned.step, planned.target) {
                     (ResourceStep::Write(ResourceWrite::CleanUp), _) if direction == Direction::Release => {
-                        "remove meltdown-protection-active and leave its replicas to others".to_owned()
+                        "remove meltdown-protection-active and do not change its replicas".to_owned()
                     }
                     (ResourceStep::Write(_), Some(target)) => format!("scale to {target}"),
                     (ResourceStep::Write(_), None) => "remove meltdown-protection-active".to_owned(),
@@ -161,8 +161,8 @@ impl Releaser {
         for (shoot, resources) in before {
             let done = match self.direction(shoot) {
                 Ok(Direction::Up) => "restored",
-                Ok(_) => "meltdown-protection-active removed, its replicas are left to others",
-                Err(_) => "gone with its shoot",
+                Ok(_) => "meltdown-protection-active removed, replicas not changed",
+                Err(_) => "deleted with its shoot",
             };
             let done = resources
                 .iter()
@@ -172,7 +172,7 @@ impl Releaser {
         }
         let ended = if !unlisted.is_empty() {
             let unlisted = unlisted.join(", ");
-            let what = "not known whether something is held down, because these are not listed";
+            let what = "cannot tell whether anything is held down, because these are not listed";
             Err(anyhow::anyhow!("{what}: {unlisted}"))
         } else if !held.is_empty() {
             Err(anyhow::anyhow!(

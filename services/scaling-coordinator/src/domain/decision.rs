@@ -76,7 +76,7 @@ impl Outcome {
             Self::Skipped => "SKIPPED",
             Self::Pending => "PENDING",
             Self::Unknown => "an outcome that this version does not know",
-            Self::Outdated => "something older than before",
+            Self::Outdated => "an outdated verdict",
         }
     }
 }
@@ -208,7 +208,7 @@ impl Decision {
         Self {
             direction: Some(Direction::Up),
             held: None,
-            reason: "Everything that is held down is restored.".to_owned(),
+            reason: "All held-down resources are being restored.".to_owned(),
             again_at: None,
             decided_by: None,
         }
@@ -303,7 +303,7 @@ pub fn decide<'a>(
     let wait_ends = newest.outcome_since + CONFIRMATION_WAIT;
     if let Some(other) = contrary.first().filter(|_| now < wait_ends) {
         let reason = format!(
-            "The observers disagree: {}; {} from an older list and has {} s to confirm or refute that.",
+            "The observers disagree: {}; {} based on an older list and has {} s to confirm or correct it.",
             report(newest),
             report(other),
             CONFIRMATION_WAIT.as_secs()
@@ -369,12 +369,12 @@ fn expired(newest: &ReceivedVerdict) -> String {
 
 fn silence(streams: StreamCounts) -> String {
     match (streams.known, streams.synced) {
-        (0, _) => "No replica of lease-probe is known.".to_owned(),
+        (0, _) => "No lease-probe replica is known.".to_owned(),
         (_, 0) => "No stream from lease-probe is connected.".to_owned(),
         (known, synced) if synced < known => {
-            format!("None of the {synced} connected replicas of lease-probe (of {known}) reports this shoot.")
+            format!("None of the {synced} connected lease-probe replicas (of {known}) reports this shoot.")
         }
-        _ => "No replica of lease-probe reports this shoot.".to_owned(),
+        _ => "No lease-probe replica reports this shoot.".to_owned(),
     }
 }
 

@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn writes_of_a_new_leader_are_an_incident_without_an_outcome() {
         let (mut incidents, t0) = (ShootIncidents::default(), start());
-        let why = "this process stops";
+        let why = "this process is stopping";
         incidents.note_write(
             t0,
             &attempt("kcm", Direction::Up),

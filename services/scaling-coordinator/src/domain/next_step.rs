@@ -172,7 +172,7 @@ fn hold(dependents: &[Dependent<'_>]) -> NextStep {
         } else if dependent.observed.seen().is_none() && dependent.config.optional {
             (Step::Absent, "it is optional and absent")
         } else {
-            (Step::Pending, "nothing is done while holding")
+            (Step::Pending, "nothing to do while holding")
         };
         progress(dependent, None, step, message.to_owned(), None, None)
     });
@@ -377,10 +377,10 @@ impl Level {
                     // A read that had to come first is no part of the operation that the timeout bounds.
                     attempts.since = None;
                     let delay = watchdog_api::duration::format(info.initial_delay);
-                    let message = format!("{}; the initial delay of {delay} runs", planned.why);
+                    let message = format!("{}; waiting for the initial delay of {delay}", planned.why);
                     return Advance::to(Step::Delayed, message, Some(due));
                 }
-                let message = format!("{}; the write waits for its turn", planned.why);
+                let message = format!("{}; the write is queued", planned.why);
                 let (write, against) = (write.clone(), against.clone());
                 Advance::to(Step::Writing, message, times_out).by(RequestKind::Write { write, against })
             }

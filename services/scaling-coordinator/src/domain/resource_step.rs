@@ -149,7 +149,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
     if dependent.dropped && !is_to_be_restored(direction, &dependent.observed) {
         return plain(
             ResourceStep::Nothing,
-            "it is no longer configured: it would only be restored",
+            "it is no longer configured; the coordinator will only restore it",
         );
     }
     let absent = |state| {
@@ -162,7 +162,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
             }
             Direction::Down => (
                 ResourceStep::Missing,
-                ", which is as good as scaled to 0: check the configuration",
+                ", which counts as scaled to 0: check the configuration",
             ),
             Direction::Up | Direction::Release => (ResourceStep::Repair, ""),
         };
@@ -173,7 +173,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
         Observed::Present(seen) => match (seen.replicas, direction) {
             (None, _) => plain(
                 ResourceStep::Read,
-                "its replicas have to be read from its scale sub-resource",
+                "its replicas must be read from its scale subresource",
             ),
             (Some(replicas), Direction::Down) => down(config, seen, replicas),
             (Some(replicas), _) => up(config, seen, replicas),
@@ -240,7 +240,7 @@ fn down(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Plan
         };
         (
             ResourceStep::Write(write),
-            format!("it has {replicas} replicas, {target} are wanted"),
+            format!("it has {replicas} replicas, target {target}"),
         )
     } else if seen.ready > target {
         (
@@ -250,7 +250,7 @@ fn down(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Plan
     } else if !seen.current {
         (
             ResourceStep::Wait,
-            format!("it is scaled to {replicas}, but its status does not speak of that yet"),
+            format!("it is scaled to {replicas}, but its status is not updated yet"),
         )
     } else {
         (ResourceStep::Nothing, format!("it is scaled to {replicas}"))
@@ -277,13 +277,13 @@ fn up(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Planne
         return PlannedStep {
             step: ResourceStep::Write(write),
             target: Some(restored),
-            why: format!("it has {replicas} replicas, {restored} are wanted ({source})"),
+            why: format!("it has {replicas} replicas, target {restored} ({source})"),
         };
     }
     let (step, why) = if !seen.current {
         (
             ResourceStep::Wait,
-            format!("it is scaled to {replicas}, but its status does not speak of that yet"),
+            format!("it is scaled to {replicas}, but its status is not updated yet"),
         )
     } else if seen.ready < 1 {
         (

@@ -52,7 +52,7 @@ impl ScalingApi {
         if self.overview.is_unknown(shoot) {
             return request::unknown_shoot(shoot);
         }
-        let message = format!("{shoot} has no state yet: ask again in a second");
+        let message = format!("{shoot} has no state yet: try again in 1 s");
         error(ErrorReason::NotReported, message)
     }
 }
@@ -121,7 +121,7 @@ impl ScalingService for ScalingApi {
         let request = request.into_inner();
         request::shoot("shoot", &request.shoot)?;
         let direction = convert::asked_direction(request.direction).ok_or_else(|| {
-            let why = "must be DIRECTION_DOWN or DIRECTION_UP: those are the ones to plan";
+            let why = "must be DIRECTION_DOWN or DIRECTION_UP";
             invalid_field("direction", why)
         })?;
         let plan = self

@@ -19,7 +19,7 @@ async fn states_are_listed_in_pages_and_found_by_name() {
         coordinator
             .until_holding(
                 &format!("shoot--{i}"),
-                "No replica of lease-probe reports this shoot",
+                "No lease-probe replica reports this shoot",
             )
             .await;
     }

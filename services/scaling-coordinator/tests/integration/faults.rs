@@ -279,7 +279,7 @@ async fn a_missing_permission_fails_the_level_and_is_named() {
         seed.events(SHOOT, MCM).contains(&"ScaleDownFailed".to_owned())
     })
     .await;
-    // It is tried again while the verdict stands.
+    // It is tried again while the direction stays the same.
     seed.api.allow_all();
     coordinator.until_settled(SHOOT, Direction::Down).await;
 }

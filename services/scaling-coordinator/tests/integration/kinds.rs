@@ -172,10 +172,10 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
     assert!(
         resource(&failed, "engine")
             .message
-            .contains("no scale sub-resource"),
+            .contains("no scale subresource"),
         "{failed:#?}"
     );
-    let rocks = |line: &String| line.contains("rocks have no scale sub-resource");
+    let rocks = |line: &String| line.contains("rocks have no scale subresource");
     assert!(coordinator.blockers().iter().any(rocks));
 }
 

@@ -174,6 +174,6 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
     stop.cancel();
     tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
     coordinator
-        .until_holding("shoot--0", "No replica of lease-probe is known")
+        .until_holding("shoot--0", "No lease-probe replica is known")
         .await;
 }

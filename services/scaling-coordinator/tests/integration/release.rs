@@ -126,7 +126,7 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
     let (result, plan) = Run::start(&seed, "plan", &["--plan"]).end().await;
     result.unwrap();
     let planned =
-        format!("{OTHER}: {kcm}: remove meltdown-protection-active and leave its replicas to others: ");
+        format!("{OTHER}: {kcm}: remove meltdown-protection-active and do not change its replicas: ");
     assert!(plan.contains(&planned), "{planned} is not in {plan}");
 
     // The run retries a refused write until its time is over, and then reports the refusal.
@@ -149,8 +149,7 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
     seed.api.allow_all();
     let (result, stdout) = Run::start(&seed, "coordinator", &[]).end().await;
     result.unwrap();
-    let released =
-        format!("{OTHER}: {kcm}: meltdown-protection-active removed, its replicas are left to others\n");
+    let released = format!("{OTHER}: {kcm}: meltdown-protection-active removed, replicas not changed\n");
     assert_eq!(stdout, released + "nothing is held down\n");
     assert_eq!(seed.replicas(OTHER, KCM), 0);
 }
@@ -223,7 +222,7 @@ async fn a_plan_says_what_would_be_done_and_writes_nothing() {
     result.unwrap();
     for part in [
         format!("{SHOOT}: level 0: "),
-        "scale to 2: it has 0 replicas, 2 are wanted (as recorded)".to_owned(),
+        "scale to 2: it has 0 replicas, target 2 (as recorded)".to_owned(),
         format!("{SHOOT}: level 1: "),
         format!("{SHOOT}: level 2: "),
         "3 resources are held down in 1 shoots\n".to_owned(),

@@ -27,7 +27,7 @@ async fn a_coordinator_that_starts_before_lease_probe_waits_for_it() {
     probe.restart().await.unwrap();
     coordinator.wait_ready().await;
     coordinator
-        .until_holding(SHOOT, "No replica of lease-probe reports this shoot")
+        .until_holding(SHOOT, "No lease-probe replica reports this shoot")
         .await;
     coordinator.lose(&probe, SHOOT).await;
 }
@@ -126,7 +126,7 @@ async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_someth
     let (minute, long) = (Duration::from_secs(60), Duration::from_secs(300));
     one.say_of(SHOOT, Outcome::LeasesExpired, minute, long);
     coordinator
-        .until_holding(SHOOT, "one reports something older than before")
+        .until_holding(SHOOT, "one reports an outdated verdict")
         .await;
     until_counted(&coordinator, "outdated").await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);

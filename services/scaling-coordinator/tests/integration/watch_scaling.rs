@@ -179,11 +179,11 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     }
     probe.say([SHOOT], Outcome::Healthy);
     story
-        .until(KCM, Step::Waiting, "does not speak of that yet")
+        .until(KCM, Step::Waiting, "its status is not updated yet")
         .await;
     seed.thaw(SHOOT, KCM);
     story
-        .until(MCM, Step::Waiting, "does not speak of that yet")
+        .until(MCM, Step::Waiting, "its status is not updated yet")
         .await;
     seed.thaw(SHOOT, MCM);
     story.until_settled(Up).await;
@@ -211,7 +211,7 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
             [
                 vec![must(
                     Step::Pending,
-                    "Level 0 comes first; it has 2 replicas, 0 are wanted",
+                    "Level 0 comes first; it has 2 replicas, target 0",
                 )],
                 backs_off(),
                 backs_off(),
@@ -228,7 +228,7 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
             0,
             [
                 passing(),
-                vec![must(Step::Waiting, "does not speak of that yet")],
+                vec![must(Step::Waiting, "its status is not updated yet")],
                 passing(),
                 vec![must(Step::Reached, "2 are ready")],
             ],
@@ -257,7 +257,7 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
                     must(Step::Delayed, "initial delay of 2s"),
                 ],
                 passing(),
-                vec![must(Step::Waiting, "does not speak of that yet")],
+                vec![must(Step::Waiting, "its status is not updated yet")],
                 passing(),
                 vec![must(Step::Reached, "1 are ready")],
             ],

@@ -122,7 +122,7 @@ async fn lease_namespace(
         Ok(None) if args.lease_namespace.is_none() => Ok(connect.namespace.clone()),
         Ok(None) => Err(CommandError::usage(
             format!("the namespace {name} does not exist"),
-            "set --lease-namespace to the namespace of the membership Leases, or leave it out if that is gone",
+            "set --lease-namespace to the namespace of the membership Leases, or omit it if there is none",
         )),
         // Without the right to read it, the election will say what is missing.
         Err(error) if error.is_forbidden() => Ok(name),

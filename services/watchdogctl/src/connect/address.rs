@@ -19,7 +19,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) fn required(args: &ConnectArgs, program: Program) -> Result<&[String], CommandError> {
     match args.addresses(program) {
         [] => Err(CommandError::usage(
-            format!("this command asks {program}, whose address is not given"),
+            format!("this command needs the address of {program}, which is not given"),
             format!("add --{program} HOST:PORT"),
         )),
         addresses => Ok(addresses),

@@ -41,7 +41,7 @@ pub(super) struct PortForward {
 pub(crate) async fn seed(args: &ConnectArgs) -> Result<Client, CommandError> {
     let unusable = |why: String| {
         CommandError::usage(
-            format!("no way to the seed: {why}"),
+            format!("cannot reach the seed: {why}"),
             "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, \
              --scaling-coordinator and --weeder",
         )
@@ -89,7 +89,7 @@ impl PortForward {
                     self.namespace
                 ),
                 format!(
-                    "kubectl -n {} get pods shows what there is; set --namespace and --name to those of the release",
+                    "kubectl -n {} get pods lists the pods; set --namespace and --name to those of the release",
                     self.namespace
                 ),
             ));
@@ -124,7 +124,7 @@ impl PortForward {
             ))
         };
         let mut forwarder = pods.portforward(pod, &[GRPC_PORT]).await.map_err(refused)?;
-        let absent = || io::Error::other("the API server forwards no port");
+        let absent = || io::Error::other("the API server does not forward the port");
         let stream = forwarder.take_stream(GRPC_PORT).ok_or_else(absent)?;
         let error = forwarder.take_error(GRPC_PORT).ok_or_else(absent)?;
         Ok(Box::new(with_reason(stream, error)))
@@ -149,7 +149,7 @@ impl PortForward {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(kube::Error::Api(status))) => Err(CommandError::usage(
                 format!("cannot {what} in namespace {namespace}: {}", status.message),
-                "use a kubeconfig that may, or name addresses and certificate files",
+                "use a kubeconfig with this permission, or set addresses and certificate files",
             )),
             Ok(Err(error)) => Err(CommandError::unreachable(
                 format!("cannot {what} in namespace {namespace}: {}", shown(&error)),

@@ -278,7 +278,7 @@ async fn an_error_of_the_seed_says_what_to_do() {
         (
             format!("--kubeconfig {} verdicts", seed.kubeconfig.display()),
             2,
-            "no way to the seed: the kubeconfig of --kubeconfig cannot be used",
+            "cannot reach the seed: the kubeconfig of --kubeconfig cannot be used",
         ),
     ] {
         fails(&line, code, part).await;
@@ -324,6 +324,6 @@ async fn a_command_that_goes_on_gets_new_credentials() {
     std::fs::write(&issued, "no token").unwrap();
     pods().await.unwrap_err();
     let failed = pods().await.unwrap_err().to_string();
-    let about = "the answer of the exec plugin sh cannot be used: its output is no ExecCredential";
+    let about = "the answer of the exec plugin sh cannot be used: its output is not an ExecCredential";
     assert!(failed.contains(about), "{failed}");
 }

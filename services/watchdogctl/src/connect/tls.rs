@@ -69,7 +69,7 @@ pub(crate) async fn write(args: &ConnectArgs, folder: &Path, names: &[String]) -
         (None, Some(ca), Some(key)) => of_files(ca, key)?,
         _ => {
             return Err(CommandError::usage(
-                "a certificate needs an authority, and none is given",
+                "a certificate needs an authority, but none is given",
                 format!(
                     "add --tls-secret {0}-leases/{0}-authority, or --tls-ca and --tls-ca-key",
                     args.name
@@ -142,7 +142,7 @@ pub(super) async fn of(
                 .map_err(unusable)
         }
         _ => Err(CommandError::usage(
-            "the programs ask for a client certificate, and none is given",
+            "the programs require a client certificate, but none is given",
             format!(
                 "add --tls-secret NAME for a Secret that you may read (for example {0}-leases/{0}-authority), or \
                  --tls-ca, --tls-cert and --tls-key; --insecure-plaintext is for programs without TLS",

@@ -131,7 +131,7 @@ fn certificate(subject: &str, validity: Option<ValidityPeriod>, now: Timestamp) 
             Severity::Notice,
             subject,
             "certificate",
-            "its end could not be read",
+            "its expiry time could not be read",
         );
     };
     let left = not_after.as_second() - now.as_second();

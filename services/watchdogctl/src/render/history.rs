@@ -16,7 +16,7 @@ pub(crate) fn render(scaling: &ShootScaling, frame: &Frame) -> String {
         .map(|incident| incident_lines(incident, frame))
         .collect();
     if shown.is_empty() {
-        return "Nothing has happened to this shoot since the coordinator began to lead.\n".to_owned();
+        return "Nothing has happened to this shoot since the coordinator became the leader.\n".to_owned();
     }
     shown.join("\n")
 }
@@ -68,7 +68,7 @@ fn comparison(incident: &Incident) -> String {
 fn moments(incident: &Incident, frame: &Frame) -> TextTable {
     let seconds = |sent: &prost_types::Duration| forward(Some(sent)).as_secs_f64();
     let outcome = match text::outcome(incident.outcome()) {
-        "UNSPECIFIED" => "the coordinator began to lead, or another writer scaled".to_owned(),
+        "UNSPECIFIED" => "the coordinator became the leader, or another writer scaled".to_owned(),
         outcome => match &incident.last_renewal_to_verdict {
             Some(age) => format!(
                 "{outcome}, {} after the last renewal",
@@ -184,7 +184,7 @@ incident ended after 5m12s: 1 down, 1 up, 1 write failed
 
 incident not ended: 0 down, 0 up, 0 writes failed
   AFTER  AT         WHAT
-  0s     00:39:50Z  the coordinator began to lead, or another writer scaled
+  0s     00:39:50Z  the coordinator became the leader, or another writer scaled
 ";
         assert_eq!(render(&scaling, &testing::pipe()), expected);
         let none = render(&ShootScaling::default(), &testing::pipe());

@@ -46,7 +46,7 @@ pub(crate) fn missing(missing: &[String], frame: &Frame) -> String {
         return String::new();
     }
     let text = format!(
-        "INCOMPLETE: {} not reached; what they own may be absent or out of date",
+        "INCOMPLETE: {} not reached; their items may be absent or out of date",
         missing.join(", ")
     );
     format!("{}\n", frame.paint(Style::Bad, &text))

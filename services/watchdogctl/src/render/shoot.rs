@@ -140,7 +140,7 @@ pub(crate) fn rule(verdict: &Verdict) -> String {
                 .to_owned()
         }
         Outcome::ApiServerUnreachable => {
-            "The API server does not answer, so nothing is known of the nodes. Direction: hold.".to_owned()
+            "The API server does not answer, so the state of the nodes is unknown. Direction: hold.".to_owned()
         }
         Outcome::Throttled => "The API server answered 429; lease-probe waits. Direction: hold.".to_owned(),
         Outcome::Inconclusive => {
@@ -154,8 +154,8 @@ pub(crate) fn rule(verdict: &Verdict) -> String {
             text::skip_reason(verdict.skip_reason())
         ),
         Outcome::Pending | Outcome::Unspecified => {
-            "No result yet, or the silence of the kubelets is not proven, because the API server may have been away. \
-             Direction: hold."
+            "No result yet, or it is not proven that the kubelets are cut off, because the API server may have been \
+             down. Direction: hold."
                 .to_owned()
         }
     }
@@ -219,7 +219,7 @@ mod tests {
         let text = render(&report, &testing::pipe());
         let expected = "\
 shoot--a--b  2026-11-23 00:40:00Z
-INCOMPLETE: lease-probe-1 not reached; what they own may be absent or out of date
+INCOMPLETE: lease-probe-1 not reached; their items may be absent or out of date
 
 VERDICT
   LEASES_EXPIRED since 2m10s (00:37:50Z)

@@ -10,7 +10,7 @@ use super::{Frame, text};
 /// One row for each weeder, each with its deletions and the pods that it leaves alone.
 pub(crate) fn weeders(weeders: &[Weeder], frame: &Frame) -> String {
     if weeders.is_empty() {
-        return "No weeder is active: no service became ready lately.\n".to_owned();
+        return "No weeder is active: no service became ready recently.\n".to_owned();
     }
     let mut table = TextTable::new([
         "SHOOT",

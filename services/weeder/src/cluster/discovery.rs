@@ -40,7 +40,7 @@ pub(crate) async fn discover(
                 let failure = error.failure();
                 let reason = failure.reason.as_str();
                 tracing::warn!(reason, error = %failure, "cannot discover the APIs of the seed; trying again");
-                blocker.because("cannot ask the seed which APIs it serves");
+                blocker.because("cannot discover the APIs of the seed");
                 readiness.failing("discovery", failure);
                 tokio::time::sleep(backoff.next_delay()).await;
                 continue;

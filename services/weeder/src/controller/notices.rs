@@ -24,7 +24,7 @@ pub(super) fn deletion(deletion: &Deletion, observes: bool) -> Notice {
         warning: false,
         reason: event,
         action,
-        note: format!("{what} in CrashLoopBackOff, and service {service} is ready since {since}."),
+        note: format!("{what} in CrashLoopBackOff, and service {service} has been ready since {since}."),
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn useless(service: &NamespacedName, pod: &Pod) -> Notice {
         action: "LeftAlone",
         note: format!(
             "Pod {name}: {crash} crashes within a minute although its service {service} is ready; last message: \
-             {message}. Its predecessor was deleted; it is left alone."
+             {message}. Its predecessor was deleted; this pod is left alone."
         ),
     }
 }

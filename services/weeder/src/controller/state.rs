@@ -428,7 +428,7 @@ impl WeederState {
                     metrics::USELESS.inc(());
                     tracing::warn!(
                         pod = name,
-                        "successor of a deleted pod crashes although its service is ready"
+                        "replacement of a deleted pod crashes although its service is ready"
                     );
                     self.notices.push(notices::useless(&service, pod));
                 }

@@ -40,7 +40,7 @@ impl RequestFailure {
 impl std::fmt::Display for RequestFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Gone => f.write_str("the pod is gone (404)"),
+            Self::Gone => f.write_str("the pod no longer exists (404)"),
             Self::Changed => f.write_str("the pod has changed or was replaced (409)"),
             Self::Forbidden(why) => write!(f, "it is forbidden (403): {why}"),
             Self::Throttled(Some(wait)) => {

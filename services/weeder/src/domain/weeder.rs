@@ -43,7 +43,7 @@ pub(crate) enum Phase {
     Active,
     /// Its time is over.
     Ended,
-    /// The service is not ready again.
+    /// The service is no longer ready.
     Cancelled,
 }
 
@@ -100,7 +100,7 @@ impl Weeder {
         }
     }
 
-    /// The service is not ready again. True if it changed.
+    /// The service is no longer ready. True if it changed.
     pub(crate) fn cancel(&mut self, now: UnixTime) -> bool {
         let was_live = self.is_live();
         if was_live {
@@ -122,21 +122,24 @@ impl Weeder {
     pub(crate) fn message(&self, service: &str) -> String {
         match self.phase {
             Phase::Queued => format!(
-                "Service {service} is ready again. Its dependants are deleted from {} on.",
+                "Service {service} is ready again. Its crashing dependants will be deleted from {}.",
                 self.recovery.deletes_from
             ),
             Phase::Active if self.recovery.write.is_none() => format!(
-                "The API server does not say when service {service} was written. Nothing is deleted, because nothing \
-                 shows which pods were there before."
+                "The API server does not report when service {service} was written. Nothing is deleted, because it is \
+                 unknown which pods were created before the recovery."
             ),
-            Phase::Active => format!(
-                "Deletes the dependants that crash and were there before service {service} recovered."
-            ),
+            Phase::Active => {
+                format!("Deletes crashing dependants that were created before service {service} recovered.")
+            }
             Phase::Ended => {
                 let plural = if self.deleted == 1 { "" } else { "s" };
-                format!("Its time is over; it deleted {} pod{plural}.", self.deleted)
+                format!(
+                    "watchDuration elapsed; the weeder deleted {} pod{plural}.",
+                    self.deleted
+                )
             }
-            Phase::Cancelled => "The service is not ready again.".to_owned(),
+            Phase::Cancelled => "The service is no longer ready.".to_owned(),
         }
     }
 
@@ -178,7 +181,7 @@ impl Weeder {
     fn why(&self, pod: &Pod) -> String {
         let crash = pod.crash.clone().unwrap_or_default();
         let since = self.recovery.at;
-        format!("{crash} was in CrashLoopBackOff, and its service is ready again since {since}")
+        format!("{crash} was in CrashLoopBackOff, and its service has been ready again since {since}")
     }
 
     /// Records that a pod is left alone. False if that is known.

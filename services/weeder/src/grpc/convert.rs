@@ -198,6 +198,6 @@ mod tests {
         weeder.phase = weeder.next_phase(at(401)).unwrap();
         let ended = shown(&weeder);
         assert_eq!(ended.remaining.unwrap(), prost_types::Duration::default());
-        assert_eq!(ended.message, "Its time is over; it deleted 1 pod.");
+        assert_eq!(ended.message, "watchDuration elapsed; the weeder deleted 1 pod.");
     }
 }

@@ -92,8 +92,8 @@ impl WeederService for WeederApi {
         let weeder = answer.item.ok_or_else(|| {
             let NamePair(namespace, service) = &key;
             let message = format!(
-                "there is no weeder for the Service {service} in {namespace}: it has not become ready lately, or is \
-                 not configured"
+                "there is no weeder for the Service {service} in {namespace}: it has not become ready recently, or \
+                 is not configured"
             );
             error(ErrorReason::WeederNotFound, message)
         })?;
@@ -161,8 +161,8 @@ fn check(field: &str, kind: &str, name: &str) -> Result<(), Status> {
     }
     let shown: String = name.chars().take(80).collect();
     let why = format!(
-        "{shown:?} is not the name of a {kind}: lower-case letters, digits and -, at most 63 characters; leave the \
-         field out for all, where the method allows it"
+        "{shown:?} is not the name of a {kind}: lower-case letters, digits and -, at most 63 characters; omit the \
+         field for all, if the method allows it"
     );
     Err(invalid_field(field, &why))
 }

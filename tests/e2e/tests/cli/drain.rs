@@ -213,7 +213,7 @@ async fn a_second_signal_ends_at_once() {
         anyhow::ensure!(exit.code() == Some(1), "{exit}");
         service
             .process
-            .wait_for_text("a second signal came while draining", BOUND)
+            .wait_for_text("received a second signal while draining", BOUND)
             .await?;
         anyhow::Ok(())
     });

@@ -106,7 +106,7 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     let coordinator = fixture.coordinator().await.unwrap();
     let weeder = fixture.weeder().await.unwrap();
     for program in [&coordinator, &weeder] {
-        let leads = program.process.wait_for_text("this process leads", BOUND);
+        let leads = program.process.wait_for_text("this process is the leader", BOUND);
         leads.await.unwrap();
     }
     let services = [

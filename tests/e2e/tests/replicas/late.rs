@@ -63,7 +63,7 @@ async fn leading(fixture: &SandboxFixture, name: &str) -> anyhow::Result<Service
     let coordinator = fixture.start_replica(ServiceKind::Coordinator, name).await?;
     coordinator
         .process
-        .wait_for_text("this process leads", BOUND)
+        .wait_for_text("this process is the leader", BOUND)
         .await?;
     Ok(coordinator)
 }

@@ -122,7 +122,7 @@ async fn more_streams_and_larger_messages_than_are_allowed() {
     for status in refused.into_iter().filter_map(Result::err) {
         assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
         assert!(
-            status.message().contains("you have 256 streams"),
+            status.message().contains("you already have 256 streams"),
             "{}",
             status.message()
         );

@@ -38,7 +38,7 @@ struct PluginStatus {
 pub fn credentials_of_plugin(output: &[u8]) -> Result<PluginCredentials> {
     let read = serde_saphyr::from_slice_with_options::<ExecCredential>(output, yaml::options());
     let Ok(ExecCredential { status }) = read else {
-        return refuse("its output", "is no ExecCredential");
+        return refuse("its output", "is not an ExecCredential");
     };
     let Some(status) = status else {
         return refuse("status", "is missing");

@@ -79,7 +79,7 @@ fn read(url: &str, source: &'static str) -> Result<Proxy> {
         _ => {
             return refuse(
                 source,
-                "is the address of a proxy that is none of http, https and socks5",
+                "is a proxy address whose scheme is not http, https, or socks5",
             );
         }
     };
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn an_address_that_cannot_be_used_is_named_by_where_it_comes_from() {
         for (url, part) in [
-            ("ftp://hunter2", "none of http, https and socks5"),
+            ("ftp://hunter2", "not http, https, or socks5"),
             ("http://hunter2:x", "is not the address of a proxy"),
             ("http://", "is not the address of a proxy"),
             ("hunter2 2", "is not the address of a proxy"),

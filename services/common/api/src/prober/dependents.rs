@@ -130,7 +130,7 @@ pub(super) fn validate(
 fn optional(optional: Option<Spanned<bool>>, should_exist: Option<Spanned<bool>>, at: &Section<'_>) -> bool {
     match (optional, should_exist) {
         (Some(_), Some(old)) => {
-            let message = "is the older, opposite name of \"optional\", which is given too; remove it";
+            let message = "is the older, opposite name of \"optional\", which is also set; remove it";
             at.fault("shouldExist", old.referenced, message);
             false
         }
@@ -166,7 +166,7 @@ fn reference_to(
     };
     match seen.entry(reference) {
         Entry::Occupied(first) => {
-            at.wrong(format!("{} is named before, by {}", first.key(), first.get()));
+            at.wrong(format!("{} is already named by {}", first.key(), first.get()));
             None
         }
         Entry::Vacant(new) => {

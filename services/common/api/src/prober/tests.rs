@@ -168,7 +168,7 @@ fn all_faults_of_content_are_reported_at_once_with_their_places() {
         "11:35: dependentResourceInfos[0].scaleUp.timeout: must be at least 1ms, not 0s",
         "13:22: dependentResourceInfos[1].scaleUp.level: must be from 0 to 1000, not -7",
         "13:36: dependentResourceInfos[1].scaleUp.replicas: must be from 1 to 10000, not 0",
-        "15:10: dependentResourceInfos[2].ref: apps/v1 Deployment kube-controller-manager is named before, by \
+        "15:10: dependentResourceInfos[2].ref: apps/v1 Deployment kube-controller-manager is already named by \
          dependentResourceInfos[1].ref",
         "17:41: dependentResourceInfos[2].scaleDown.initialDelay: \"1d\" has the unknown unit \"d\"; the units are \
          ns, us, ms, s, m and h",
@@ -307,7 +307,7 @@ fn one_field_by_two_names_is_one_too_many() {
         errors(&both),
         [
             "22:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is \
-          given too; remove it"
+             also set; remove it"
         ]
     );
 }
@@ -376,7 +376,7 @@ fn a_file_of_another_kind_does_not_flood_the_log() {
     let errors = errors(&many);
     assert_eq!(errors.len(), 103);
     assert!(
-        errors.contains(&"101:1: there are more errors; they are not shown".to_owned()),
+        errors.contains(&"101:1: more errors follow; they are not shown".to_owned()),
         "{errors:?}"
     );
 }

@@ -143,27 +143,27 @@ impl PathToLeader {
         mut request: Request<Body>,
     ) -> Result<(Response<Body>, OwnedSemaphorePermit), Status> {
         let Some(Leader { name, address }) = leader else {
-            let why = "this replica is a standby, and none leads: ask again in a few seconds";
+            let why = "this replica is a standby, and there is no leader: try again in a few seconds";
             return Err(error(ErrorReason::NotLeading, why));
         };
         let Some(address) = address else {
-            let why = format!("this process is a standby: ask {name}, which leads");
+            let why = format!("this process is a standby: ask the leader, {name}");
             return Err(error(ErrorReason::NotLeading, why));
         };
         let forwarded = HeaderValue::from_static("1");
         if request.headers_mut().insert(FORWARDED, forwarded).is_some() {
-            let why =
-                format!("this replica is a standby that another one took for the leader {name}: ask again");
+            let why = format!("another replica mistook this standby for the leader {name}: try again");
             return Err(error(ErrorReason::NotLeading, why));
         }
         let Ok(call) = Arc::clone(&self.calls).try_acquire_owned() else {
             let why = format!(
-                "this replica is a standby and passes {MAX_CALLS} calls on at one time: ask again later, or ask {name}"
+                "this replica is a standby and forwards at most {MAX_CALLS} calls at a time: try again later, or \
+                 ask {name}"
             );
             return Err(error(ErrorReason::TooManyStreams, why));
         };
         let unreachable = |why: &dyn std::fmt::Display| {
-            let why = format!("this replica is a standby, and {name}, which leads, does not answer: {why}");
+            let why = format!("this replica is a standby, and the leader, {name}, does not answer: {why}");
             error(ErrorReason::NotLeading, why)
         };
         let channel = self.channel(address).map_err(|error| unreachable(&error))?;

@@ -183,16 +183,16 @@ impl LeaderElection {
             if was_leader {
                 tracing::warn!(
                     lease,
-                    "the Lease was emptied, deleted or released by somebody else; this process has stopped acting: \
+                    "the Lease was emptied, deleted, or released by another client; this process has stopped acting: \
                      never edit or delete the Lease while a process leads"
                 );
             }
             return;
         };
         match (was_leader, self.candidate.is_leader()) {
-            (false, true) => tracing::info!(lease, holder = %leader, "this process leads"),
+            (false, true) => tracing::info!(lease, holder = %leader, "this process is the leader"),
             (true, false) => {
-                tracing::warn!(lease, %leader, "another process leads; this one has stopped acting")
+                tracing::warn!(lease, %leader, "another process is the leader; this process has stopped acting")
             }
             _ => {}
         }
@@ -213,15 +213,16 @@ impl LeaderElection {
         let holder = self.candidate.leader().map_or("", |holder| holder);
         let (lease, seconds) = (self.config.lease, held_for.as_secs());
         let why = format!(
-            "{holder} holds the Lease {}/{lease} for another {seconds} s, so no process leads: give the Lease back \
-             (docs/how-to/switch.md)",
+            "{holder} holds the Lease {}/{lease} for another {seconds} s, so no process can become the leader: \
+             release the Lease (docs/how-to/switch.md)",
             self.config.namespace
         );
         tracing::warn!(
             lease,
             holder,
             seconds,
-            "another holder keeps the Lease for longer than a leader needs, so no process leads: give the Lease back"
+            "another holder keeps the Lease for longer than a leader needs, so no process can become the leader: \
+             release the Lease"
         );
         self.blocker = None;
         self.blocker = Some(self.config.readiness.block(LOOP, why));
@@ -275,7 +276,7 @@ impl LeaderElection {
         if !self.setter.idle(RELEASE_TIMEOUT).await {
             tracing::warn!(
                 lease,
-                "a write is still under way at the end of the drain; the Lease expires by itself"
+                "a write is still in flight at the end of the drain; the Lease expires on its own"
             );
             return;
         }
@@ -285,9 +286,9 @@ impl LeaderElection {
         match timeout(RELEASE_TIMEOUT, self.release()).await {
             Ok(Ok(())) => tracing::info!(lease, "the Lease is released"),
             Ok(Err(error)) => {
-                tracing::warn!(lease, %error, "the Lease was not released; it expires by itself")
+                tracing::warn!(lease, %error, "the Lease was not released; it expires on its own")
             }
-            Err(_) => tracing::warn!(lease, "the Lease was not released in time; it expires by itself"),
+            Err(_) => tracing::warn!(lease, "the Lease was not released in time; it expires on its own"),
         }
     }
 

@@ -207,7 +207,7 @@ impl FollowedMembers {
             tracing::warn!(
                 service,
                 read = MAX_MEMBERS,
-                "there are more membership Leases than are read: delete those that are of no replica"
+                "there are more membership Leases than this process reads: delete those that belong to no replica"
             );
         }
         if self.own.is_some() {
@@ -225,7 +225,11 @@ impl FollowedMembers {
                 resource_version: Some(version),
             });
             match request_within(REQUEST_TIMEOUT, self.leases.delete(&lease, &params)).await {
-                Ok(_) => tracing::info!(service, lease, "the Lease of a replica that is gone was deleted"),
+                Ok(_) => tracing::info!(
+                    service,
+                    lease,
+                    "the Lease of a replica that no longer exists was deleted"
+                ),
                 Err(error) if error.is_not_found() || error.is_conflict() => {}
                 Err(error) => return Err(error),
             }
@@ -257,7 +261,7 @@ impl FollowedMembers {
             Ok(_) => tracing::info!(lease, "the membership Lease is deleted"),
             Err(error) if error.is_not_found() => {}
             Err(error) => {
-                tracing::warn!(lease, %error, "the membership Lease was not deleted; it expires by itself")
+                tracing::warn!(lease, %error, "the membership Lease was not deleted; it expires on its own")
             }
         }
     }

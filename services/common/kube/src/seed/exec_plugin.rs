@@ -46,7 +46,7 @@ impl ExecPlugin {
             Some(ExecInteractiveMode::Never) => false,
             Some(ExecInteractiveMode::Always) if !is_terminal => {
                 return Err(anyhow!(
-                    "the exec plugin {name} needs a terminal, and standard input is none"
+                    "the exec plugin {name} needs a terminal, but standard input is not a terminal"
                 ));
             }
             _ => is_terminal,

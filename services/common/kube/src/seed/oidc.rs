@@ -141,7 +141,7 @@ impl OidcProvider {
         let held = self.tokens.lock().id_token.clone();
         if let Some(token) = held {
             let ends =
-                end_of(&token).context("the id-token of auth-provider oidc is no JWT; log in again")?;
+                end_of(&token).context("the id-token of auth-provider oidc is not a JWT; log in again")?;
             if ends > Timestamp::now() + SKEW {
                 return credentials(token, ends);
             }
@@ -154,11 +154,11 @@ impl OidcProvider {
         });
         let refreshed = refreshed.map_err(|error| {
             anyhow!(
-                "the id-token of auth-provider oidc has ended and was not refreshed ({error:#}); log in again"
+                "the id-token of auth-provider oidc has expired and was not refreshed ({error:#}); log in again"
             )
         })?;
-        let ends =
-            end_of(&refreshed).context("the issuer of auth-provider oidc sent an id-token that is no JWT")?;
+        let ends = end_of(&refreshed)
+            .context("the issuer of auth-provider oidc sent an id-token that is not a JWT")?;
         credentials(refreshed, ends)
     }
 
@@ -180,7 +180,7 @@ impl OidcProvider {
         let endpoint: Uri = metadata
             .token_endpoint
             .parse()
-            .map_err(|_| anyhow!("the issuer's token_endpoint is no address"))?;
+            .map_err(|_| anyhow!("the issuer's token_endpoint is not an address"))?;
         let mut last = None;
         // Issuers take the name of the client in one of two ways, and some refuse both at once.
         for in_header in [true, false] {
@@ -201,7 +201,7 @@ impl OidcProvider {
         }
         match last {
             Some(status) => bail!("the issuer refused the refresh-token with {status}"),
-            None => bail!("the issuer was not asked"),
+            None => bail!("no request was sent to the issuer"),
         }
     }
 
@@ -251,7 +251,7 @@ impl OidcProvider {
             .map_err(|error| anyhow!(shown(&error)))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| anyhow!("its answer broke off: {}", shown(&*error)))?;
+        let body = body.map_err(|error| anyhow!("its answer was cut off: {}", shown(&*error)))?;
         Ok((head.status, body.to_bytes()))
     }
 }

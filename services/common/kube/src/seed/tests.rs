@@ -379,7 +379,7 @@ async fn a_proxy_that_does_not_lead_there_is_named() {
         ("http://127.0.0.1:1", "Connection refused"),
         (&*refusing, "proxy authorization required"),
         ("http://hunter2:x", "is not the address of a proxy"),
-        ("ftp://hunter2", "none of http, https and socks5"),
+        ("ftp://hunter2", "not http, https, or socks5"),
     ] {
         for (desk, source) in [
             (Desk::new(&pki, &seed).with("HTTPS_PROXY", url), "HTTPS_PROXY"),
@@ -492,7 +492,7 @@ async fn a_plugin_that_gives_nothing_is_named() {
         ),
         (
             &["/bin/echo", "hunter2"],
-            "the answer of the exec plugin echo cannot be used: its output is no ExecCredential",
+            "the answer of the exec plugin echo cannot be used: its output is not an ExecCredential",
         ),
         (
             &["/bin/echo", "{}"],
@@ -651,7 +651,7 @@ async fn an_id_token_that_cannot_be_refreshed_says_to_log_in_again() {
         ),
         (
             user(&issuer.address, |config| config["id-token"] = "hunter2".into()),
-            "is no JWT; log in again",
+            "is not a JWT; log in again",
         ),
         (
             user(&issuer.address, |config| config["client-id"] = Value::Null),

@@ -100,7 +100,8 @@ fn tunnel<C>(proxy: &Proxy, connector: C) -> anyhow::Result<Tunnel<C>> {
 fn https<C>(connector: C, tls: ClientConfig, server_name: Option<&str>) -> anyhow::Result<HttpsConnector<C>> {
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = server_name {
-        let name = ServerName::try_from(name.to_owned()).context("tls-server-name is no name")?;
+        let name = ServerName::try_from(name.to_owned())
+            .context("tls-server-name is not a DNS name or IP address")?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     Ok(builder.enable_http1().wrap_connector(connector))

@@ -66,7 +66,7 @@ pub(super) fn of_file(path: PathBuf) -> anyhow::Result<ServerTrust> {
                 Ok(trusted) => current.0 = Arc::new(trusted),
                 Err(error) => tracing::warn!(
                     error = format!("{error:#}"),
-                    "cannot read the authorities of the seed again; using those that were read last"
+                    "cannot read the authorities of the seed again; using those of the last read"
                 ),
             }
             current.1 = Instant::now();

@@ -54,7 +54,7 @@ pub struct ItemAnswer<M> {
 /// INVALID_ARGUMENT when there is no such scope.
 pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
     pb::Scope::try_from(scope).map_err(|_| {
-        let why = format!("{scope} is unknown: leave the field out for the whole seed, or use SCOPE_LOCAL");
+        let why = format!("{scope} is unknown: omit the field for the whole seed, or use SCOPE_LOCAL");
         invalid_field("scope", &why)
     })
 }
@@ -121,7 +121,7 @@ impl<M: FeedItem> MergedView<M> {
                 Event::Heartbeat {
                     completeness: Some(now),
                 } if scope == pb::Scope::Local && sent_incomplete && now.complete => {
-                    let why = "this replica has all of its items only now: connect again";
+                    let why = "this replica has only now received all of its items: connect again";
                     return Err(error(ErrorReason::SnapshotIncomplete, why));
                 }
                 Event::Heartbeat { .. } | Event::Upsert(..) | Event::Removed(_) => {}
@@ -192,7 +192,7 @@ impl<M: FeedItem> MergedView<M> {
 }
 
 fn read_key<K: FromStr>(text: &str) -> Result<K, Status> {
-    let why = "was given out by another method: use next_page_token of the previous page, unchanged";
+    let why = "was issued by another method: use next_page_token of the previous page, unchanged";
     text.parse()
         .map_err(|_| invalid(ErrorReason::InvalidPageToken, "page_token", why))
 }

@@ -131,7 +131,7 @@ fn the_newer_list_decides_after_the_older_one_had_its_time() {
                 (None, Some(HoldReason::Disagreement))
             );
             assert_eq!(waits.again_at, Some(start + CONFIRMATION_WAIT));
-            assert!(waits.reason.contains("confirm or refute"), "{}", waits.reason);
+            assert!(waits.reason.contains("confirm or correct"), "{}", waits.reason);
         }
         assert_eq!(at(3).direction, Some(Direction::Down), "{:?}", at(3));
     }
@@ -289,7 +289,7 @@ fn says_why_there_is_no_verdict() {
     let reason = |streams| decide(now, [], streams).reason;
     assert_eq!(
         reason(StreamCounts::default()),
-        "No replica of lease-probe is known."
+        "No lease-probe replica is known."
     );
     assert_eq!(
         reason(StreamCounts { known: 1, synced: 0 }),
@@ -297,7 +297,7 @@ fn says_why_there_is_no_verdict() {
     );
     assert_eq!(
         reason(StreamCounts { known: 1, synced: 1 }),
-        "No replica of lease-probe reports this shoot."
+        "No lease-probe replica reports this shoot."
     );
     let old = verdict(now, "a", Outcome::LeasesExpired, -60, -20);
     assert_eq!(

@@ -63,5 +63,5 @@ fn a_planned_resource_says_what_becomes_of_it_and_why() {
     let planned = &plan[&1][0];
     assert_eq!((planned.replicas, planned.target), (Some(0), Some(2)));
     assert_eq!((planned.initial_delay, planned.timeout), (30 * S, 30 * S));
-    assert_eq!(planned.why, "it has 0 replicas, 2 are wanted (as recorded)");
+    assert_eq!(planned.why, "it has 0 replicas, target 2 (as recorded)");
 }

@@ -156,10 +156,10 @@ async fn without_a_leader_that_can_be_asked_a_standby_says_so() {
         address: Some("not an address".into()),
     };
     for (leader, why) in [
-        (None, "none leads"),
-        (Some(without_address), "ask dwd-0, which leads"),
-        (leader, "a, which leads, does not answer"),
-        (Some(nonsense), "x, which leads, does not answer"),
+        (None, "there is no leader"),
+        (Some(without_address), "ask the leader, dwd-0"),
+        (leader, "the leader, a, does not answer"),
+        (Some(nonsense), "the leader, x, does not answer"),
     ] {
         standby.setter.follow(leader);
         let refused = standby.check("b").await.unwrap_err();
@@ -176,7 +176,12 @@ async fn a_call_is_passed_on_once() {
     other.setter.follow(one.as_leader());
     let refused = one.check("a").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
-    assert!(refused.message().contains("took for the leader a"), "{refused}");
+    assert!(
+        refused
+            .message()
+            .contains("mistook this standby for the leader a"),
+        "{refused}"
+    );
     // Also one that takes itself for a standby of itself: its predecessor had its name and address.
     one.setter.follow(one.as_leader());
     assert_eq!(one.check("a").await.unwrap_err().code(), Code::Unavailable);
