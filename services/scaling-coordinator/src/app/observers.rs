@@ -98,11 +98,19 @@ mod tests {
         assert!(why().starts_with("no lease-probe replica is known"), "{}", why());
         let replica: Arc<str> = "lease-probe-0".into();
         observers.on_join(&replica);
-        assert!(why().starts_with("none of the 1 known replicas"), "{}", why());
+        assert!(
+            why().starts_with("none of the 1 known lease-probe replicas"),
+            "{}",
+            why()
+        );
         observers.on_update(&replica, Update::Snapshot(Default::default(), COMPLETE));
         assert_eq!(why(), "");
         observers.on_update(&replica, Update::Lost(Failure::new(Reason::Connection, &"cut")));
-        assert!(why().starts_with("none of the 1 known replicas"), "{}", why());
+        assert!(
+            why().starts_with("none of the 1 known lease-probe replicas"),
+            "{}",
+            why()
+        );
         observers.on_leave(&replica);
         assert!(why().starts_with("no lease-probe replica is known"), "{}", why());
     }
