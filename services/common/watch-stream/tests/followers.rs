@@ -361,7 +361,10 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
         );
     }
     let refused = serve("d", false).err().unwrap();
-    assert!(refused.message().starts_with("of 1024 streams"), "{refused}");
+    assert!(
+        refused.message().starts_with("all 1024 streams of this replica"),
+        "{refused}"
+    );
     open.extend((0..256).map(|_| serve("coordinator", true).unwrap()));
     assert!(serve("coordinator", true).is_err());
     drop(open.remove(0));

@@ -29,7 +29,7 @@ const ROWS: [[&str; 3]; 14] = [
     ["garbage", "list_failed", "not a Kubernetes list"],
     ["failing", "list_failed", "500"],
     ["slow", "list_timeout", "took longer than 2s"],
-    ["halfway", "list_broke_off", "half way: page 2: 500"],
+    ["halfway", "list_broke_off", "interrupted: page 2: 500"],
     [
         "no-secret",
         "kubeconfig",
