@@ -23,6 +23,9 @@ pub(super) fn server(cluster: &FilePart<Cluster>, allow_http: bool) -> Result<Ur
     let Some(server) = &cluster.value.server else {
         return refuse(field, "is required");
     };
+    if !server.is_ascii() {
+        return refuse(field, "must be ASCII; write an internationalized name as xn--…");
+    }
     let Ok(uri) = server.parse::<Uri>() else {
         return refuse(field, "is not an address such as https://host:443");
     };

@@ -179,6 +179,12 @@ fn malformed_fields_are_refused_by_name() {
         (
             CLUSTER,
             "server",
+            json!("https://bücher.example"),
+            "must be ASCII; write an internationalized name as xn--…",
+        ),
+        (
+            CLUSTER,
+            "server",
             json!("https://u:hunter2@host"),
             "must not hold credentials; put them into the user",
         ),
