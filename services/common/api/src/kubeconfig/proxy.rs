@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
+use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 use secrecy::SecretString;
 
@@ -133,11 +134,9 @@ fn is_excluded(server: &Uri, list: &str) -> bool {
 
 /// True if an entry of the list, such as `10.0.0.0/8`, `.example.org` or `host:6443`, is about the server.
 fn covers(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
-    if let Some((network, bits)) = entry.split_once('/') {
-        let network = network.parse().ok().zip(bits.parse().ok());
-        return network
-            .zip(address)
-            .is_some_and(|(network, address)| is_in(address, network));
+    if entry.contains('/') {
+        let network = entry.parse::<IpNet>().ok().zip(address);
+        return network.is_some_and(|(network, address)| network.contains(&address.to_canonical()));
     }
     let (name, wanted_port) = match entry.rsplit_once(':') {
         // An IPv6 address without brackets has more colons, and no port.
@@ -159,15 +158,6 @@ fn covers(entry: &str, host: &str, address: Option<IpAddr>, port: u16) -> bool {
         _ if name.is_empty() || address.is_some() => false,
         Some(_) => host.ends_with(name),
         None => host == name || host.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')),
-    }
-}
-
-fn is_in(address: IpAddr, (network, bits): (IpAddr, u32)) -> bool {
-    let same = |a: u128, b: u128, width: u32| bits <= width && (bits == 0 || (a ^ b) >> (width - bits) == 0);
-    match (address.to_canonical(), network) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => same(a.to_bits().into(), b.to_bits().into(), 32),
-        (IpAddr::V6(a), IpAddr::V6(b)) => same(a.to_bits(), b.to_bits(), 128),
-        _ => false,
     }
 }
 

@@ -36,13 +36,24 @@ const MAX_ANSWER: usize = 1 << 20;
 /// A token that ends within this time counts as ended, as for client-go.
 const SKEW: SignedDuration = SignedDuration::from_secs(10);
 
+/// The variables that name proxies, for Go and therefore for kubectl.
+const PROXY_VARIABLES: [&str; 6] = [
+    "HTTPS_PROXY",
+    "https_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+    "NO_PROXY",
+    "no_proxy",
+];
+
 /// The provider of one user.
 pub(super) struct OidcProvider {
     issuer: Uri,
     client_id: String,
     client_secret: SecretString,
     trust: ServerTrust,
-    endpoint_of: Box<dyn Fn(Uri, ServerTrust) -> anyhow::Result<SeedEndpoint> + Send + Sync>,
+    /// The variables that name proxies.
+    environment: HashMap<&'static str, String>,
     tokens: Mutex<OidcTokens>,
 }
 
@@ -101,31 +112,14 @@ impl OidcProvider {
                     .into()
             }
         };
-        let names = [
-            "HTTPS_PROXY",
-            "https_proxy",
-            "HTTP_PROXY",
-            "http_proxy",
-            "NO_PROXY",
-            "no_proxy",
-        ];
-        let environment: HashMap<&str, String> = names
-            .into_iter()
-            .filter_map(|name| Some((name, variable(name)?)))
-            .collect();
-        let endpoint_of = move |server: Uri, trust| {
-            let proxy = proxy_of(&server, None, &|name| environment.get(name).cloned());
-            let proxy = proxy.map_err(|error| anyhow!("{} {}", error.field, error.reason))?;
-            let mut config = Config::new(server);
-            config.default_retry = false;
-            Ok(SeedEndpoint { config, trust, proxy })
-        };
+        let environment = PROXY_VARIABLES.into_iter();
+        let environment = environment.filter_map(|name| Some((name, variable(name)?)));
         Ok(Self {
             issuer,
             client_id: required("client-id")?.clone(),
             client_secret: field("client-secret").cloned().unwrap_or_default().into(),
             trust,
-            endpoint_of: Box::new(endpoint_of),
+            environment: environment.collect(),
             tokens: Mutex::new(OidcTokens {
                 id_token: field("id-token").cloned().map(SecretString::from),
                 refresh_token: field("refresh-token").cloned().map(SecretString::from),
@@ -243,8 +237,13 @@ impl OidcProvider {
     ) -> anyhow::Result<(http::StatusCode, bytes::Bytes)> {
         let mut host = address.clone().into_parts();
         host.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
-        let endpoint = (self.endpoint_of)(Uri::from_parts(host)?, self.trust.clone())?;
-        let client = endpoint.client(None, None)?;
+        let server = Uri::from_parts(host)?;
+        let proxy = proxy_of(&server, None, &|name| self.environment.get(name).cloned());
+        let proxy = proxy.map_err(|error| anyhow!("{} {}", error.field, error.reason))?;
+        let mut config = Config::new(server);
+        config.default_retry = false;
+        let trust = self.trust.clone();
+        let client = SeedEndpoint { config, trust, proxy }.client(None, None)?;
         let answer = client
             .send(request)
             .await

@@ -27,11 +27,11 @@ use super::*;
 const HOST: &str = "api.seed.test";
 
 /// The requests that a server has received: the first line and the header or body that matters.
-type Received = Arc<Mutex<Vec<String>>>;
+type RequestLog = Arc<Mutex<Vec<String>>>;
 
-struct Pki(CertifiedIssuer<'static, KeyPair>);
+struct SeedAuthority(CertifiedIssuer<'static, KeyPair>);
 
-impl Pki {
+impl SeedAuthority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -70,17 +70,17 @@ impl Pki {
 /// A task that serves at an address for as long as it is kept.
 struct Served {
     address: String,
-    received: Received,
+    received: RequestLog,
     _task: AbortOnDropHandle<()>,
 }
 
-async fn serve<F>(handle: impl Fn(TcpStream, Received) -> F + Send + 'static) -> Served
+async fn serve<F>(handle: impl Fn(TcpStream, RequestLog) -> F + Send + 'static) -> Served
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let received = Received::default();
+    let received = RequestLog::default();
     let task = tokio::spawn({
         let received = received.clone();
         async move {
@@ -128,7 +128,7 @@ async fn answer(stream: &mut (impl AsyncWrite + Unpin), status: u16, body: &str)
 
 /// An API server that answers 200 to these credentials, and 401 to others. It takes note of the token, or of who the
 /// client's certificate is for.
-async fn api(pki: &Pki, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) -> Served {
+async fn api(pki: &SeedAuthority, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) -> Served {
     let acceptor = pki.acceptor(HOST);
     let accepts = Arc::new(accepts);
     serve(move |tcp, received| {
@@ -162,7 +162,7 @@ async fn proxy(target: String) -> Served {
 }
 
 /// The same, to which clients speak TLS.
-async fn tls_proxy(pki: &Pki, target: String) -> Served {
+async fn tls_proxy(pki: &SeedAuthority, target: String) -> Served {
     let acceptor = pki.acceptor("proxy.test");
     serve(move |tcp, received| {
         let (acceptor, target) = (acceptor.clone(), target.clone());
@@ -175,7 +175,7 @@ async fn tls_proxy(pki: &Pki, target: String) -> Served {
     .await
 }
 
-async fn lead(mut stream: impl AsyncRead + AsyncWrite + Unpin, target: String, received: Received) {
+async fn lead(mut stream: impl AsyncRead + AsyncWrite + Unpin, target: String, received: RequestLog) {
     let Some((line, headers, _)) = request(&mut stream).await else {
         return;
     };
@@ -225,7 +225,7 @@ struct Desk {
 }
 
 impl Desk {
-    fn new(pki: &Pki, server: &str) -> Self {
+    fn new(pki: &SeedAuthority, server: &str) -> Self {
         let authority = encoded(&pki.0.pem());
         let config = json!({
             "current-context": "c",
@@ -304,7 +304,7 @@ fn encoded(text: &str) -> String {
 
 #[tokio::test]
 async fn a_proxy_of_the_environment_or_the_kubeconfig_leads_to_the_seed() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |_| true).await;
     let proxy = proxy(api.address.clone()).await;
     let seed = format!("https://{HOST}:6443");
@@ -344,7 +344,7 @@ async fn a_proxy_of_the_environment_or_the_kubeconfig_leads_to_the_seed() {
 
 #[tokio::test]
 async fn proxies_of_every_kind_lead_to_the_seed() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |_| true).await;
     let seed = format!("https://{HOST}");
     let (tls, socks) = (
@@ -371,7 +371,7 @@ async fn proxies_of_every_kind_lead_to_the_seed() {
 
 #[tokio::test]
 async fn a_proxy_that_does_not_lead_there_is_named() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let seed = format!("https://{HOST}:6443");
     let proxy = proxy("127.0.0.1:1".to_owned()).await;
     let refusing = format!("http://nobody@{}", proxy.address);
@@ -423,7 +423,7 @@ fn after(seconds: i64) -> String {
 
 #[tokio::test]
 async fn a_plugin_runs_once_and_again_after_a_refusal() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     // Without an end, with one in 15 minutes.
     for end in [Value::Null, json!(after(900))] {
         let api = api(&pki, |token| token == "Bearer second").await;
@@ -456,7 +456,7 @@ async fn a_plugin_runs_once_and_again_after_a_refusal() {
 
 #[tokio::test]
 async fn a_certificate_of_a_plugin_is_replaced_before_it_ends() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |_| true).await;
     let desk = Desk::new(&pki, &format!("https://{}", api.address));
     let answer = |number: usize, seconds: i64| {
@@ -476,7 +476,7 @@ async fn a_certificate_of_a_plugin_is_replaced_before_it_ends() {
 
 #[tokio::test]
 async fn a_plugin_that_gives_nothing_is_named() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     for (command, expected) in [
         (
             &["kubectl-no-such-login"][..],
@@ -518,7 +518,7 @@ async fn a_plugin_that_gives_nothing_is_named() {
 /// A plugin that fails once a request is refused: the next one says so.
 #[tokio::test]
 async fn a_plugin_that_fails_later_is_named_by_the_request() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |_| false).await;
     let desk = Desk::new(&pki, &format!("https://{}", api.address));
     let once = format!(
@@ -544,7 +544,7 @@ fn jwt(name: &str, seconds: i64) -> String {
 }
 
 /// An issuer below the path /realms/demo. Every refresh-token is good once.
-async fn issuer(pki: &Pki, tokens: Vec<String>, takes_header: bool) -> Served {
+async fn issuer(pki: &SeedAuthority, tokens: Vec<String>, takes_header: bool) -> Served {
     let acceptor = pki.acceptor("issuer.test");
     let tokens = Arc::new(Mutex::new(tokens.into_iter().enumerate()));
     serve(move |tcp, received| {
@@ -577,7 +577,7 @@ async fn issuer(pki: &Pki, tokens: Vec<String>, takes_header: bool) -> Served {
     .await
 }
 
-fn oidc(pki: &Pki, issuer: &str, id_token: &str) -> Value {
+fn oidc(pki: &SeedAuthority, issuer: &str, id_token: &str) -> Value {
     json!({"auth-provider": {"name": "oidc", "config": {
         "client-id": "kubernetes", "idp-issuer-url": format!("https://{issuer}/realms/demo"), "id-token": id_token,
         "idp-certificate-authority-data": encoded(&pki.0.pem()), "refresh-token": "refresh-0",
@@ -586,7 +586,7 @@ fn oidc(pki: &Pki, issuer: &str, id_token: &str) -> Value {
 
 #[tokio::test]
 async fn an_id_token_is_refreshed_when_it_has_ended() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     for (takes_header, first) in [(true, jwt("old", -60)), (false, String::new())] {
         let [ended, good] = [jwt("ended", 0), jwt("good", 900)];
         let issuer = issuer(&pki, vec![ended.clone(), good.clone()], takes_header).await;
@@ -617,7 +617,7 @@ async fn an_id_token_is_refreshed_when_it_has_ended() {
 
 #[tokio::test]
 async fn an_id_token_that_is_good_needs_no_issuer() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |_| true).await;
     let good = jwt("good", 900);
     let desk = Desk::new(&pki, &format!("https://{}", api.address)).user(oidc(&pki, "127.0.0.1:1", &good));
@@ -627,9 +627,9 @@ async fn an_id_token_that_is_good_needs_no_issuer() {
 
 #[tokio::test]
 async fn an_id_token_that_cannot_be_refreshed_says_to_log_in_again() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let issuer = issuer(&pki, Vec::new(), true).await;
-    let stranger = Pki::new();
+    let stranger = SeedAuthority::new();
     let ended = jwt("old", -60);
     let user = |issuer: &str, change: fn(&mut Value)| {
         let mut user = oidc(&pki, issuer, &ended);
@@ -674,7 +674,7 @@ async fn an_id_token_that_cannot_be_refreshed_says_to_log_in_again() {
 /// A file as people write it, with a line feed at its end, that somebody replaces.
 #[tokio::test]
 async fn a_token_file_is_read_again() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |token| token != "Bearer old").await;
     let desk = Desk::new(&pki, &format!("https://{}", api.address));
     let file = desk.file("token");
@@ -735,7 +735,7 @@ async fn a_file_that_is_missing_is_named_with_what_names_it() {
 /// A Pod has a service account. A file that is named counts more, and the one in the home directory only without it.
 #[tokio::test]
 async fn a_kubeconfig_that_is_named_is_before_the_service_account() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |_| true).await;
     let desk = Desk::new(&pki, &format!("https://{}", api.address));
     desk.connect().await.unwrap();
@@ -777,7 +777,7 @@ async fn a_kubeconfig_that_is_named_is_before_the_service_account() {
 /// with a block that is none, and refusals that name the certificate.
 #[tokio::test]
 async fn the_seed_is_trusted_by_the_rules_of_go() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |_| true).await;
     let desk = |authority: &str| {
         let desk = Desk::new(&pki, &format!("https://{}", api.address));
@@ -797,7 +797,7 @@ async fn the_seed_is_trusted_by_the_rules_of_go() {
             "{bundle}"
         );
     }
-    let error = desk(&Pki::new().0.pem()).error().await;
+    let error = desk(&SeedAuthority::new().0.pem()).error().await;
     assert!(
         error.starts_with("the certificate (subject") || error.contains("is not signed by the authority"),
         "{error}"
@@ -822,7 +822,7 @@ async fn the_seed_is_trusted_by_the_rules_of_go() {
 
 #[tokio::test]
 async fn a_static_certificate_is_shown_and_a_foreign_key_refused() {
-    let pki = Pki::new();
+    let pki = SeedAuthority::new();
     let api = api(&pki, |name| name == "operator-3").await;
     let (chain, key) = pki.issue("operator-3");
     let (_, foreign) = pki.issue("operator-4");
