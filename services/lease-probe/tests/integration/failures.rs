@@ -15,7 +15,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 const PROBE_USER: &str = "system:serviceaccount:kube-system:dependency-watchdog-probe";
 
 /// The ways to fail: the shoot, and how its failure shows as a reason and in the message.
-const ROWS: [[&str; 3]; 14] = [
+const ROWS: [[&str; 3]; 15] = [
     ["refused", "connect", "cannot be reached"],
     ["foreign", "tls", "TLS handshake"],
     ["silent", "timeout", "did not answer within 2s"],
@@ -36,6 +36,7 @@ const ROWS: [[&str; 3]; 14] = [
         "does not exist in namespace shoot--sandbox--no-secret",
     ],
     ["no-key", "kubeconfig", "has no data key kubeconfig"],
+    ["no-name", "name_lookup", "cannot be resolved"],
     ["no-server", "kubeconfig", "The kubeconfig cannot be used"],
     ["no-authority", "kubeconfig", "certificate-authority-data"],
 ];
@@ -95,6 +96,8 @@ async fn fail(fixture: &Fixture, shoot: &SimulatedShoot) {
         }
         "no-secret" => fixture.delete_secret(shoot, PROBE_SECRET),
         "no-key" => fixture.set_secret(shoot, PROBE_SECRET, json!({})),
+        // A name that is reserved for having no address (RFC 2606).
+        "no-name" => write(&edited("server", "\"https://api.invalid\"")),
         "no-server" => write(&edited("server", "\"http://127.0.0.1:1\"")),
         "no-authority" => write(&edited("certificate-authority-data", "bm9uZQ==")),
         name => panic!("{name}"),
