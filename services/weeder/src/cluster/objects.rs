@@ -210,9 +210,9 @@ trimmed!(EndpointsObject, v1::Endpoints);
 /// The metadata that the weeder needs; of managedFields, which are often half of the object, only the times.
 #[derive(Default, Deserialize)]
 #[serde(transparent)]
-struct Meta(ObjectMeta);
+struct TrimmedMetadata(ObjectMeta);
 
-impl Subset for Meta {
+impl Subset for TrimmedMetadata {
     const KEEP: Keep = keep! {
         "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels",
         "ownerReferences", "annotations" => { LAST_CHANGE_ANNOTATION }, "managedFields" => { "time" },
@@ -222,8 +222,8 @@ impl Subset for Meta {
 /// Reads metadata. Other than for `watchdog_api`, an object with broken metadata has no name: the weeder deletes by
 /// labels and owners, and must not act on what it only half understands.
 fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    Ok(match Lenient::<Meta>::deserialize(deserializer)? {
-        Lenient::Ok(Meta(meta)) => meta,
+    Ok(match Lenient::<TrimmedMetadata>::deserialize(deserializer)? {
+        Lenient::Ok(TrimmedMetadata(meta)) => meta,
         Lenient::Malformed(reason) => {
             malformed("metadata", "", "", &reason);
             ObjectMeta::default()
