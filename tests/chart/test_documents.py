@@ -212,6 +212,10 @@ def test_reasons_of_events_are_explained():
         reasons += re.findall(r'=> \("(\w+)", "\w+"\)', text)
         assert reasons, path
         found |= set(reasons)
+        # Nothing else gives one: the arms above, and the parameter of what makes a warning.
+        given = re.findall(r"\b(?:normal|warning)\(\s*[\w.]+(?:\(\w*\))?,\s*([^,]+),", text)
+        others = {name for name in given if not re.fullmatch(r'"\w+"', name)} - {"event", "reason"}
+        assert not others, f"{path}: what is {others}?"
     section = MONITORING.split("## Kubernetes Events")[1].split("##")[0]
     explained = {r for line in re.findall(r"^\| `.*?` \|", section, re.MULTILINE) for r in re.findall(r"`(\w+)`", line)}
     assert found == explained

@@ -223,8 +223,7 @@ async fn storm(
 /// Gives the weeder something to do all the time.
 async fn crash_and_recover(plane: Arc<ControlPlane>, over: CancellationToken) -> anyhow::Result<()> {
     while !over.is_cancelled() {
-        // Kubernetes' times are whole seconds, and a pod takes longer than that from its creation to CrashLoopBackOff.
-        sleep(Duration::from_secs(2)).await;
+        plane.wait_aged(STORM).await?;
         plane.down(API_SERVER).await?;
         plane.up(API_SERVER).await?;
         plane.wait_runs(STORM * 2).await?;

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use futures::stream::{self, StreamExt, TryStreamExt};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -121,6 +122,7 @@ struct ComponentStates {
 struct RunningPod {
     name: String,
     uid: String,
+    created: Timestamp,
     crashed: bool,
     /// True if its status says so.
     shown: bool,
@@ -331,6 +333,21 @@ impl ControlPlane {
         .await
     }
 
+    /// Waits until no pod was created in the current second: Kubernetes' times are whole seconds, and a pod takes longer
+    /// than one from its creation to CrashLoopBackOff.
+    ///
+    /// # Errors
+    /// When one still was.
+    pub async fn wait_aged(&self, bound: Duration) -> anyhow::Result<()> {
+        let what = format!("the pods in {} are older than a second", self.namespace);
+        wait::until_true(&what, bound, || async {
+            let state = self.state.lock().await;
+            let newest = state.pods.values().map(|pod| pod.created.as_second()).max();
+            Ok(newest.is_none_or(|newest| newest < Timestamp::now().as_second()))
+        })
+        .await
+    }
+
     /// UIDs of pods that were not listed and are really gone.
     async fn missing(&self, listed: &BTreeSet<String>) -> Vec<String> {
         let state = self.state.lock().await;
@@ -403,6 +420,10 @@ impl ControlPlane {
         Ok(RunningPod {
             name: pod.name_any(),
             uid: pod.uid().context("a pod without a UID")?,
+            created: pod
+                .creation_timestamp()
+                .context("a pod without a creation time")?
+                .0,
             crashed: false,
             shown: false,
         })

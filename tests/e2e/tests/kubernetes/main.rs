@@ -1,5 +1,5 @@
 //! Real Kubernetes: what the sandbox and the simulation rest on, the drop-in image with the rights of gardenlet, and
-//! what only a real API server shows of the coordinator and the weeder.
+//! the properties of the coordinator and of the weeder that need a real API server to be tested.
 
 #![cfg(test)]
 
