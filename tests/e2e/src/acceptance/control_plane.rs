@@ -333,8 +333,8 @@ impl ControlPlane {
         .await
     }
 
-    /// Waits until no pod was created in the current second: Kubernetes' times are whole seconds, and a pod takes longer
-    /// than one from its creation to CrashLoopBackOff.
+    /// Waits until no pod was created in the current second: Kubernetes' times are whole seconds, and a pod takes
+    /// longer than one from its creation to CrashLoopBackOff.
     ///
     /// # Errors
     /// When one still was.
