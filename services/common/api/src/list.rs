@@ -28,6 +28,10 @@ pub struct PageMeta {
     /// Token with which to ask for the next page; empty on the last one.
     #[serde(default, rename = "continue", deserialize_with = "null_as_empty")]
     pub continue_token: String,
+    /// How many items are on the pages after this one; none where the server does not say. It does not count behind a
+    /// selector.
+    #[serde(default)]
+    pub remaining_item_count: Option<u64>,
 }
 
 /// Metadata of an item. What is left out of it is skipped.

@@ -111,6 +111,7 @@ impl From<ListMeta> for PageMeta {
         Self {
             resource_version: metadata.resource_version,
             continue_token: metadata.continue_token,
+            remaining_item_count: None,
         }
     }
 }

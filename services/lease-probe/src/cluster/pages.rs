@@ -147,7 +147,7 @@ fn heap_size<I: Listable>(item: &Item<I>) -> usize {
 }
 
 /// Lists once, page by page.
-pub(super) async fn pages<C: Connector, I: Listable>(
+pub(super) async fn list<C: Connector, I: Listable>(
     connection: &mut CachedConnection<C>,
     size: &mut PageSize,
     kept: &mut KeptLists,
@@ -192,6 +192,18 @@ pub(super) async fn pages<C: Connector, I: Listable>(
     Err(ProbeFailure::ListBrokeOff(format!(
         "it has more than {MAX_PAGES} pages"
     )))
+}
+
+/// Counts the objects by a page of one of them. Returns none if the API server does not say how many there are.
+pub(super) async fn count<C: Connector, I: Listable>(connection: &mut CachedConnection<C>) -> Option<usize> {
+    let request = ApiRequest::get(format!("{}?limit=1", I::PATH), I::ANSWER);
+    let response = connection.request(&request).await.ok()?;
+    let page: ItemList<I> = decode_page(&response, 1).ok()?;
+    let after = match (page.metadata.remaining_item_count, page.metadata.continue_token.as_str()) {
+        (None, "") => 0,
+        (remaining, _) => usize::try_from(remaining?).ok()?,
+    };
+    Some(page.items.len().saturating_add(after))
 }
 
 /// Decodes the page of this number.

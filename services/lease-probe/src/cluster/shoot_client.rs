@@ -22,7 +22,7 @@ use super::answer_budget::{KeptLists, SharedLimits};
 use super::connection::{CachedConnection, OwnWait, Suspicion};
 use super::kubeconfig::Access;
 use super::machines;
-use super::pages::{Listable, Listed, PageSize, pages};
+use super::pages::{self, Listable, Listed, PageSize};
 use super::transport::{AnswerKind, ApiRequest, Connector};
 use crate::domain::assessment::ListedLeases;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
@@ -66,6 +66,9 @@ pub trait ShootClient: Send {
     fn waited(&self) -> Duration {
         Duration::ZERO
     }
+
+    /// Counts the nodes. Returns none if that fails, or if the API server does not say how many there are.
+    fn count_nodes(&mut self, budget: Budget) -> impl Future<Output = Option<usize>> + Send;
 
     /// Lists the nodes and the machines.
     fn nodes_and_machines(
@@ -146,7 +149,7 @@ impl<C: Connector> HttpShootClient<C> {
         let mut failed = false;
         let retried = async {
             loop {
-                match pages(connection, page, kept).await {
+                match pages::list(connection, page, kept).await {
                     Err(ProbeFailure::ListFailed(_)) if !failed => {
                         connection.suspect(Suspicion::noticed_at(began));
                         failed = true;
@@ -285,6 +288,11 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
 
     fn waited(&self) -> Duration {
         self.connection.waited
+    }
+
+    async fn count_nodes(&mut self, budget: Budget) -> Option<usize> {
+        let counted = pages::count::<_, NodeItem>(&mut self.connection);
+        timeout_at(budget.deadline, counted).await.ok()?
     }
 
     async fn nodes_and_machines(

@@ -75,6 +75,14 @@ pub(super) async fn ask_internal<S: ShootClient>(
         };
         let ahead = match state.leases(times, &leases, rule) {
             ProbeStep::Done(assessment) => return Ok(done(assessment)),
+            ProbeStep::CountNodes(assessment) => {
+                let nodes = client.count_nodes(budget).await;
+                note_suspicion(shared, client, state);
+                if nodes.is_some_and(|nodes| nodes <= leases.leases.len()) {
+                    return Ok(done(assessment));
+                }
+                None
+            }
             ProbeStep::ListNodes => None,
             ProbeStep::Ahead(assessment) => Some(assessment),
         };

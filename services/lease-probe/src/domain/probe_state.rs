@@ -81,6 +81,9 @@ pub struct ProbeState {
 pub enum ProbeStep {
     /// No lease is expired or about to, or enough is known of the nodes: they need not be listed.
     Done(Assessment),
+    /// The leases that are there show the nodes connected, but this replica has seen no others that could be missing.
+    /// If there are more nodes than leases, list the nodes and machines, then [`ProbeState::judge`]; else this holds.
+    CountNodes(Assessment),
     /// The nodes and machines must be listed; then [`ProbeState::judge`].
     ListNodes,
     /// Nothing is expired, but a loss is near. List the nodes and machines now, then [`ProbeState::judge`], so that it
@@ -135,6 +138,9 @@ impl ProbeState {
         match self.by_nodes(listed, context, now) {
             Some(judged) => ProbeStep::Done(judged),
             None if suspicious || assessment.outcome.is_loss() => ProbeStep::ListNodes,
+            None if self.settled == LastSettledOutcome::Unknown && assessment.outcome == Outcome::Healthy => {
+                ProbeStep::CountNodes(assessment)
+            }
             None if ahead => ProbeStep::Ahead(assessment),
             None => ProbeStep::Done(assessment),
         }
@@ -335,6 +341,7 @@ mod tests {
     fn watching(place: f64) -> ProbeState {
         let mut state = ProbeState::at_place(place);
         state.leases(listing(-8), &listed(&[-9, -9, -9]), RULE);
+        state.reported(&Outcome::Healthy);
         state
     }
 
@@ -376,6 +383,29 @@ mod tests {
             Some(at(30)),
             "looks again when the first lease would expire"
         );
+    }
+
+    /// What was deleted before the first list does not show in it.
+    #[test]
+    fn a_replica_that_has_just_started_counts_the_nodes() {
+        let mut state = ProbeState::at_place(0.0);
+        let leases = listed(&[0, 1, 2]);
+        let ProbeStep::CountNodes(healthy) = state.leases(listing(5), &leases, RULE) else {
+            panic!("did not count")
+        };
+        assert_eq!(healthy.outcome, Outcome::Healthy);
+        // There are eight nodes: five leases are missing.
+        let nodes: Vec<_> = (0..8).map(|i| format!("n{i}")).collect();
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let judged = state.clone().judge(&leases, index(&nodes), RULE, at(5));
+        assert_eq!(
+            (judged.outcome, judged.evidence.without_lease),
+            (Outcome::Pending, 5)
+        );
+        // Or the three nodes that have a lease: then once is enough.
+        state.reported(&healthy.outcome);
+        let next = listed(&[10, 11, 12]);
+        assert_eq!(done(state.leases(listing(15), &next, RULE)), Outcome::Healthy);
     }
 
     /// Its age is that of the moment at which the list was asked for: since then it may have been renewed.

@@ -272,6 +272,10 @@ impl ShootClient for ScriptedShoot {
         Ok((leases, sent))
     }
 
+    async fn count_nodes(&mut self, _: Budget) -> Option<usize> {
+        Some(self.shoot.renewals.len())
+    }
+
     async fn nodes_and_machines(
         &mut self,
         _: &Access,

@@ -54,12 +54,6 @@ pub(crate) fn absent_over_a_restart(history: &mut Builder) {
         false => history.some_time(),
     };
     let to = absent(history, at);
-    // A prober that has seen no other leases cannot miss them: a limit in safety.md.
-    if let Some(absence) = history.shoot().absences.last_mut()
-        && let (Absent::Leases, Form::Partial(_)) = (absence.absent, absence.form)
-    {
-        absence.form = Form::Empty;
-    }
     let restarts = history.random.between(at, to);
     history.hand_over(restarts, SECOND);
 }

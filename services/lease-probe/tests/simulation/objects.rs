@@ -46,7 +46,7 @@ pub(crate) fn status(shoot: &PlayedShoot, request: &ApiRequest, at: Micros) -> u
 pub(crate) fn answer(shoot: &PlayedShoot, request: &ApiRequest, at: Micros) -> String {
     match request.path.as_str() {
         _ if lists_leases(request) => leases(shoot, at),
-        path if path.starts_with("/api/v1/nodes") => nodes(shoot, at),
+        path if path.starts_with("/api/v1/nodes") => nodes(shoot, counts(request), at),
         path if path.starts_with("/apis/authorization.k8s.io") => r#"{"status":{"allowed":true}}"#.to_owned(),
         path => {
             assert!(path.starts_with("/version"), "an unexpected request: {path}");
@@ -57,6 +57,27 @@ pub(crate) fn answer(shoot: &PlayedShoot, request: &ApiRequest, at: Micros) -> S
 
 fn name(node: usize) -> String {
     format!("node-{node}")
+}
+
+/// Asks for one node, to learn how many there are.
+fn counts(request: &ApiRequest) -> bool {
+    request.path.ends_with("?limit=1")
+}
+
+/// The answer to a list of one item.
+fn first(revision: u64, is_null: bool, items: impl Iterator<Item = String>) -> String {
+    let mut items: Vec<_> = items.collect();
+    let remaining = items.len().saturating_sub(1);
+    items.truncate(1);
+    let page = list(revision, is_null, items.into_iter());
+    match remaining {
+        0 => page,
+        _ => page.replacen(
+            r#""metadata":{"#,
+            &format!(r#""metadata":{{"continue":"token","remainingItemCount":{remaining},"#),
+            1,
+        ),
+    }
 }
 
 fn list(revision: u64, is_null: bool, items: impl Iterator<Item = String>) -> String {
@@ -108,7 +129,7 @@ fn leases(shoot: &PlayedShoot, at: Micros) -> String {
     list(shoot.writes.of_list(server, at), is_null, items)
 }
 
-fn nodes(shoot: &PlayedShoot, at: Micros) -> String {
+fn nodes(shoot: &PlayedShoot, counted: bool, at: Micros) -> String {
     let server = &shoot.script.server;
     let revision = shoot.writes.of_list(server, at);
     let missing = missing(shoot, Absent::Nodes, at);
@@ -137,11 +158,11 @@ fn nodes(shoot: &PlayedShoot, at: Micros) -> String {
             i % 3
         )
     });
-    list(
-        revision,
-        missing.is_some_and(|absence| absence.form == Form::Null),
-        items,
-    )
+    let is_null = missing.is_some_and(|absence| absence.form == Form::Null);
+    match counted {
+        true => first(revision, is_null, items),
+        false => list(revision, is_null, items),
+    }
 }
 
 fn machines(shoot: &PlayedShoot, at: Micros) -> String {

@@ -57,7 +57,8 @@ pub fn answer(fleet: &Fleet, shoot: &FleetShoot, request: &Request<Incoming>) ->
         }
     };
     let counter = match kind {
-        _ if query.start > 0 => &fleet.requests.other,
+        // A page that is not the first, or that only counts.
+        _ if query.start > 0 || query.limit == 1 => &fleet.requests.other,
         ItemKind::Leases => {
             shoot.note_list();
             &fleet.requests.leases

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::KCM;
 use watchdog_test_support::wait;
 
@@ -40,6 +41,10 @@ pub struct IncidentOptions {
     /// Shoots
     #[arg(long, default_value_t = 100)]
     pub shoots: usize,
+    /// While all shoots are lost, cuts all of scaling-coordinator's connections to the seed every 1 to 5 s, the watches
+    /// and the writes under way with them
+    #[arg(long)]
+    pub cut_connections: bool,
 }
 
 /// The result. Spreads are over the shoots.
@@ -48,6 +53,7 @@ pub struct IncidentOptions {
 pub struct IncidentFigures {
     pub scenario: &'static str,
     pub shoots: usize,
+    pub connections_cut: u32,
     pub nodes: usize,
     pub load_average_before: f64,
     pub load_average_after: f64,
@@ -80,15 +86,25 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<IncidentFigures> {
     let wanted = options.shoots * DEPENDANTS;
     until_ready(&rig, 0, 1, wanted, "the dependants run").await?;
     let (services, subscriber, start) = healthy::start(&rig, 1).await?;
+    let proxy = proxy_of(&rig.seed.kubeconfig).await?;
+    let kubeconfig = match options.cut_connections {
+        true => proxy.kubeconfig(&rig.seed.kubeconfig),
+        false => rig.seed.kubeconfig.clone(),
+    };
     let coordinator = rig
         .setup
-        .coordinator("scaling-coordinator-0", &rig.seed.kubeconfig, &[])
+        .coordinator("scaling-coordinator-0", &kubeconfig, &[])
         .await?;
     coordinator.wait_ready().await?;
     tokio::time::sleep(SETTLE).await;
 
     let lost_at = rig.admin.post("/lose").await?;
-    until_ready(&rig, lost_at, 0, wanted, "all dependants are at 0").await?;
+    let down = until_ready(&rig, lost_at, 0, wanted, "all dependants are at 0");
+    let mut connections_cut = 0;
+    tokio::select! {
+        down = down => down?,
+        () = cut_again_and_again(&proxy, &mut connections_cut), if options.cut_connections => {}
+    }
     subscriber
         .until(options.shoots, Outcome::LeasesExpired, BOUND)
         .await?;
@@ -108,6 +124,7 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<IncidentFigures> {
     Ok(IncidentFigures {
         scenario: "incident",
         shoots: options.shoots,
+        connections_cut,
         nodes: NODES,
         load_average_before,
         load_average_after: load_average(),
@@ -123,6 +140,22 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<IncidentFigures> {
         coordinator_cpu_seconds: round(Usage::of_process(coordinator.process.id())?.cpu.as_secs_f64()),
         lease_probe_cpu_seconds: round(Usage::of_services(&services)?.cpu.as_secs_f64()),
     })
+}
+
+/// A proxy before the API server of this kubeconfig.
+async fn proxy_of(kubeconfig: &str) -> anyhow::Result<FaultProxy> {
+    let (_, server) = kubeconfig.split_once("https://").context("the kubeconfig names no server")?;
+    let end = server.find(|c: char| c != '.' && c != ':' && !c.is_ascii_digit());
+    FaultProxy::start_tcp(server[..end.unwrap_or(server.len())].parse()?).await
+}
+
+/// Never ends.
+async fn cut_again_and_again(proxy: &FaultProxy, cut: &mut u32) {
+    for pause in [1.1, 4.3, 2.2, 3.4, 1.7, 5.0].into_iter().cycle() {
+        tokio::time::sleep(Duration::from_secs_f64(pause)).await;
+        proxy.cut_connections();
+        *cut += 1;
+    }
 }
 
 /// Waits until this many dependants have become ready at a count since a time.

@@ -112,6 +112,7 @@ fn encode(res: &ResourceType, page: &ListPage, view: Representation) -> Bytes {
     let mut metadata = json!({ "resourceVersion": page.revision.to_string() });
     if let Some(token) = continue_token(page) {
         metadata["continue"] = token.into();
+        metadata["remainingItemCount"] = page.remaining.into();
     }
     let (kind, version) = match view {
         Representation::Full => (format!("{}List", res.kind), res.api_version()),
