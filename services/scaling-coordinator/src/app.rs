@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
 use watchdog_api::prober::ProberConfig;
+use watchdog_kube::events;
 use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
@@ -36,6 +37,7 @@ use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::controller::inputs::{DecisionInputs, ModeSource};
+use crate::controller::limiter::RequestLimiter;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::overview::ShootScaling;
 use crate::grpc::convert;
@@ -289,8 +291,9 @@ impl Indexes {
         identity: &str,
         request_rate: u32,
     ) -> Controller {
-        let events =
-            watchdog_kube::events::start(self.seed.clone(), SERVICE, identity, &self.readiness, &self.tasks);
+        let limiter = RequestLimiter::new(request_rate);
+        let (seed, waiting) = (self.seed.clone(), limiter.waiting());
+        let events = events::start(seed, SERVICE, identity, waiting, &self.readiness, &self.tasks);
         let events = events.open_if(granted_by == PermissionGrantor::Chart);
         let (resources, restored) = (self.resources.clone(), self.restored.clone());
         let requests = ResourceRequests::new(self.seed.clone(), resources, restored.clone());
@@ -299,7 +302,7 @@ impl Indexes {
             self.work_queue.clone(),
             (requests, restored),
             events,
-            request_rate,
+            limiter,
         )
     }
 

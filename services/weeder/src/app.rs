@@ -78,6 +78,8 @@ pub fn start(
         pace.for_events().client(replica.seed.clone()),
         SERVICE,
         &base.identity,
+        // Their client has the lowest priority already.
+        watch::Sender::default().subscribe(),
         &base.readiness,
         &base.tasks,
     );

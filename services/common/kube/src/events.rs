@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
@@ -63,6 +63,7 @@ pub struct EventSink {
 struct Waiting {
     warnings: mpsc::Receiver<Notice>,
     ordinary: mpsc::Receiver<Notice>,
+    busy: watch::Receiver<usize>,
 }
 
 impl EventSink {
@@ -94,10 +95,20 @@ impl EventSink {
 impl Waiting {
     /// The next notice, warnings first; none when all sinks are gone. Safe to cancel.
     async fn next(&mut self) -> Option<Notice> {
+        let Self {
+            warnings,
+            ordinary,
+            busy,
+        } = self;
+        let ordinary = async {
+            // Without the one who is busy, nothing is more urgent.
+            let _ = busy.wait_for(|urgent| *urgent == 0).await;
+            ordinary.recv().await
+        };
         tokio::select! {
             biased;
-            Some(warning) = self.warnings.recv() => Some(warning),
-            Some(ordinary) = self.ordinary.recv() => Some(ordinary),
+            Some(warning) = warnings.recv() => Some(warning),
+            Some(ordinary) = ordinary => Some(ordinary),
             else => None,
         }
     }
@@ -115,15 +126,18 @@ impl Waiting {
     }
 }
 
-/// A sink whose notices a task of this process publishes, until it drains.
+/// A sink whose notices a task of this process publishes, until it drains. `busy` is the number of things for which the
+/// API server is needed more urgently: meanwhile only warnings are published.
 pub fn start(
     client: kube::Client,
     controller: &str,
     identity: &str,
+    busy: watch::Receiver<usize>,
     readiness: &Readiness,
     tasks: &Tasks,
 ) -> EventSink {
-    let (sink, publish) = recorder(client, controller, identity, readiness.clone(), tasks.draining());
+    let (readiness, stop) = (readiness.clone(), tasks.draining());
+    let (sink, publish) = recorder(client, controller, identity, busy, readiness, stop);
     tasks.critical("events", publish);
     sink
 }
@@ -134,6 +148,7 @@ pub fn recorder(
     client: kube::Client,
     controller: &str,
     identity: &str,
+    busy: watch::Receiver<usize>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> (
@@ -145,6 +160,7 @@ pub fn recorder(
     let mut waiting = Waiting {
         warnings: waiting_warnings,
         ordinary: waiting_ordinary,
+        busy,
     };
     let reporter = Reporter {
         controller: controller.to_owned(),

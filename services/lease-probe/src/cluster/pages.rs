@@ -199,7 +199,10 @@ pub(super) async fn count<C: Connector, I: Listable>(connection: &mut CachedConn
     let request = ApiRequest::get(format!("{}?limit=1", I::PATH), I::ANSWER);
     let response = connection.request(&request).await.ok()?;
     let page: ItemList<I> = decode_page(&response, 1).ok()?;
-    let after = match (page.metadata.remaining_item_count, page.metadata.continue_token.as_str()) {
+    let after = match (
+        page.metadata.remaining_item_count,
+        page.metadata.continue_token.as_str(),
+    ) {
         (None, "") => 0,
         (remaining, _) => usize::try_from(remaining?).ok()?,
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as FairMutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex as FairMutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 use watchdog_runtime::token_bucket::TokenBucket;
 
@@ -26,7 +26,7 @@ pub(crate) struct RequestLimiter {
     /// Held by the one who waits for the rate.
     next: FairMutex<()>,
     bucket: Mutex<TokenBucket>,
-    waiting: Mutex<usize>,
+    waiting: watch::Sender<usize>,
 }
 
 /// A shoot's turn: it may make this many requests at once.
@@ -50,8 +50,13 @@ impl RequestLimiter {
             next: FairMutex::new(()),
             // A tenth of a second's requests at once.
             bucket: Mutex::new(TokenBucket::new(rate, rate / 10.0, Instant::now())),
-            waiting: Mutex::default(),
+            waiting: watch::Sender::default(),
         }
+    }
+
+    /// How many shoots wait for a turn.
+    pub(crate) fn waiting(&self) -> watch::Receiver<usize> {
+        self.waiting.subscribe()
     }
 
     /// Waits for a turn of a shoot that goes in this direction and makes at most `width` requests at once.
@@ -112,9 +117,10 @@ impl<'a> WaitingShoot<'a> {
     }
 
     fn add(&self, shoots: isize) {
-        let mut waiting = self.0.waiting.lock();
-        *waiting = waiting.saturating_add_signed(shoots);
-        WAITING.set((), *waiting as f64);
+        self.0.waiting.send_modify(|waiting| {
+            *waiting = waiting.saturating_add_signed(shoots);
+            WAITING.set((), *waiting as f64);
+        });
     }
 }
 

@@ -11,7 +11,7 @@
 mod events;
 mod history;
 pub(crate) mod inputs;
-mod limiter;
+pub(crate) mod limiter;
 mod reconciler;
 pub(crate) mod releaser;
 mod shoot;
@@ -72,19 +72,19 @@ struct ShootTasks {
 }
 
 impl Controller {
-    /// A controller that makes at most `request_rate` requests a second.
+    /// A controller whose requests wait for their turns.
     pub(crate) fn new(
         inputs: Arc<DecisionInputs>,
         work_queue: Arc<WorkQueue>,
         (requests, restored): (ResourceRequests, RestoredEtcd),
         events: EventSink,
-        request_rate: u32,
+        limiter: RequestLimiter,
     ) -> Self {
         Self {
             reconciler: Reconciler {
                 inputs,
                 requests,
-                limiter: RequestLimiter::new(request_rate),
+                limiter,
                 states: StateStore::new(),
                 events,
                 observe_events: false,

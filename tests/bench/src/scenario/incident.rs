@@ -144,7 +144,9 @@ pub async fn run(options: IncidentOptions) -> anyhow::Result<IncidentFigures> {
 
 /// A proxy before the API server of this kubeconfig.
 async fn proxy_of(kubeconfig: &str) -> anyhow::Result<FaultProxy> {
-    let (_, server) = kubeconfig.split_once("https://").context("the kubeconfig names no server")?;
+    let (_, server) = kubeconfig
+        .split_once("https://")
+        .context("the kubeconfig names no server")?;
     let end = server.find(|c: char| c != '.' && c != ':' && !c.is_ascii_digit());
     FaultProxy::start_tcp(server[..end.unwrap_or(server.len())].parse()?).await
 }
