@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
     let files = [
-        "gardener/watchdog/feed/v1/feed.proto",
+        "gardener/watchdog/stream/v1/stream.proto",
         "gardener/watchdog/probe/v1/probe.proto",
         "gardener/watchdog/scaling/v1/scaling.proto",
         "gardener/watchdog/weeder/v1/weeder.proto",

@@ -11,10 +11,10 @@
 )]
 
 /// `gardener.watchdog.*`
-pub mod feed {
-    /// `gardener.watchdog.feed.v1`
+pub mod stream {
+    /// `gardener.watchdog.stream.v1`
     pub mod v1 {
-        tonic::include_proto!("gardener.watchdog.feed.v1");
+        tonic::include_proto!("gardener.watchdog.stream.v1");
     }
 }
 

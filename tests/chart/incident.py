@@ -199,7 +199,7 @@ class Incident:
 
         # A replica of lease-probe goes for good.
         self.programs.pop(1).stop()
-        self.see("watchdog_feed_client_reconnects_total > 0")
+        self.see("watchdog_stream_client_reconnects_total > 0")
         # Its streams from the others have ended.
         self.see("watchdog_grpc_server_handling_seconds_count > 0")
 

@@ -22,10 +22,10 @@ DASHBOARDS = FLAVORS["grafana"]
 
 # What the incident does not bring about, and what would. Queries with these are checked for their syntax only.
 RARE = {
-    "watchdog_feed_client_skipped_total": "a message that cannot be read",
-    "watchdog_feed_dropped_total": "more than 1,024 streams, or a reader that misses a thousand removals",
+    "watchdog_stream_client_skipped_total": "a message that cannot be read",
+    "watchdog_stream_dropped_total": "more than 1,024 streams, or a reader that misses a thousand removals",
     "watchdog_certificate_expiry_timestamp_seconds": "TLS, see tests/e2e",
-    "watchdog_feed_trimmed_total": "an item with very long texts",
+    "watchdog_stream_trimmed_total": "an item with very long texts",
     "watchdog_readiness_blocked": "seen while a program starts or stops, if a scrape falls into that time",
     "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
     "watchdog_shoot_eligible_lease_fraction": "leases that are not eligible",
@@ -260,7 +260,7 @@ def test_no_panel_is_empty_in_an_ordinary_hour():
             asked = [target["expr"] for target in panel.get("targets", [])]
             for expression in asked:
                 if re.search(f"_shoot_({only_then})|_({only_then})|quantile|> 0$", expression):
-                    calm = "vector(0)" in asked[-1] + expression or re.search(r"^sum\(|feed_lag", expression)
+                    calm = "vector(0)" in asked[-1] + expression or re.search(r"^sum\(|stream_lag", expression)
                     assert calm, f"{panel['title']}: {expression}"
         for row in (panel for panel in panels(dashboard) if panel["type"] == "row"):
             assert row["collapsed"] == row["title"].startswith("Debugging")

@@ -11,7 +11,7 @@ use dependency_watchdog::roles;
 use serde_json::json;
 use tonic::Code;
 use tonic::transport::Channel;
-use watchdog_proto::feed::v1::Completeness;
+use watchdog_proto::stream::v1::Completeness;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;

@@ -21,7 +21,7 @@ use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::ReplicaEndpoints;
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::http::HttpConnector;
@@ -100,7 +100,7 @@ pub fn start(
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     });
-    let verdicts = StateStore::new();
+    let verdicts = StreamStore::new();
     let view = MergedView::new(base.identity.clone());
     let members = match &replica.membership {
         Sharing::Members(members) => follow_members(base, members.clone(), &view),

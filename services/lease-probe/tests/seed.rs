@@ -28,7 +28,7 @@ use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
 use watchdog_test_support::fixtures::{self, PROBE_SECRET};
 use watchdog_test_support::in_process::{CapturedOutput, eventually, rule};
 use watchdog_test_support::sandboxed::client;
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 
 const USER: &str = "lease-probe";
 
@@ -50,7 +50,7 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };
-    let verdicts = StateStore::new();
+    let verdicts = StreamStore::new();
     let manager = ProberManager::new(
         Arc::new(shared),
         verdicts.clone(),

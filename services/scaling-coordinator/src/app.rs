@@ -26,7 +26,7 @@ use watchdog_runtime::tls::Tls;
 use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;
 
 use self::observers::Observers;
@@ -174,7 +174,7 @@ fn spawn_watches(
 fn scaling_view(
     base: &ServiceBuilder,
     leadership: &Leadership,
-    shoots: &StateStore<String, ShootScaling>,
+    shoots: &StreamStore<String, ShootScaling>,
     inputs: &Arc<DecisionInputs>,
     clock: Clock,
 ) -> MergedView<pb::ShootScaling> {

@@ -18,9 +18,9 @@ use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
-use watchdog_watch_stream::item::{FeedItem, NamePair};
+use watchdog_watch_stream::item::{StreamItem, NamePair};
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::discovery::{EndpointsApi, discover};
@@ -191,12 +191,12 @@ async fn watch_seed(
 fn view<V, M>(
     base: &ServiceBuilder,
     leadership: &Leadership,
-    store: &StateStore<NamespacedName, V>,
+    store: &StreamStore<NamespacedName, V>,
     encode: impl Fn(&NamespacedName, &V) -> M + Send + 'static,
 ) -> MergedView<M>
 where
     V: Send + Sync + 'static,
-    M: FeedItem<Key = NamePair>,
+    M: StreamItem<Key = NamePair>,
 {
     let view = MergedView::new(base.identity.clone());
     let (readiness, all) = (base.readiness.clone(), store.clone());

@@ -70,7 +70,7 @@ class Recording(Incident):
         self.steer("/api-server/start")
         self.pass_time()
         self.programs.pop(1).stop()
-        self.see("watchdog_feed_client_reconnects_total > 0")
+        self.see("watchdog_stream_client_reconnects_total > 0")
         self.pass_time()
 
         # Two at once; here it is looked at the dashboards.

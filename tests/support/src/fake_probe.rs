@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Extensions, Request, Response, Status};
 use watchdog_client::validity::LONGEST_VALIDITY;
-use watchdog_proto::feed::v1::Scope;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
 use watchdog_watch_stream::message::Message;
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::{Responses, Streams};
 use watchdog_watch_stream::wire::{WatchResponse as _, duration};
 
@@ -30,7 +30,7 @@ use crate::wait::BOUND;
 pub struct FakeProbe {
     address: SocketAddr,
     name: String,
-    verdicts: StateStore<String, FakeVerdict>,
+    verdicts: StreamStore<String, FakeVerdict>,
     runtime: Option<Runtime>,
 }
 
@@ -62,7 +62,7 @@ impl FakeProbe {
         let mut probe = Self {
             address: (Ipv4Addr::LOCALHOST, 0).into(),
             name: name.to_owned(),
-            verdicts: StateStore::new(),
+            verdicts: StreamStore::new(),
             runtime: None,
         };
         probe.serve().await?;
@@ -121,7 +121,7 @@ impl FakeProbe {
     /// When the address is taken.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.kill();
-        self.verdicts = StateStore::new();
+        self.verdicts = StreamStore::new();
         self.serve().await
     }
 
@@ -136,7 +136,7 @@ impl FakeProbe {
         outcome: Outcome,
     ) -> anyhow::Result<()> {
         self.kill();
-        self.verdicts = StateStore::new();
+        self.verdicts = StreamStore::new();
         self.say(shoots, outcome);
         self.serve().await
     }
@@ -186,7 +186,7 @@ async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 struct VerdictService {
-    verdicts: StateStore<String, FakeVerdict>,
+    verdicts: StreamStore<String, FakeVerdict>,
     streams: Streams,
 }
 

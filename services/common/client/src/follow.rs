@@ -1,4 +1,4 @@
-//! Follows a feed until it is stopped, over any number of streams.
+//! Follows a stream of items until it is stopped, over any number of streams.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -41,7 +41,7 @@ pub struct Received<V> {
 /// The events that a follower receives, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update<K, V> {
-    /// All there is: replaces everything known from this feed. While a replica is missing, keep what is known of items
+    /// All there is: replaces everything known from this stream. While a replica is missing, keep what is known of items
     /// that did not come.
     Snapshot(BTreeMap<K, Received<V>>, Completeness),
     /// A key is new, changed or renewed.
@@ -57,7 +57,7 @@ pub enum Update<K, V> {
     Lost(Failure),
 }
 
-/// Follows a feed until `stop` is cancelled. `open` opens a stream; it is called again whenever the last one is lost.
+/// Follows a stream of items until `stop` is cancelled. `open` opens a stream, again whenever the last one is lost.
 /// `on_update` is called for every update and must not block.
 ///
 /// Reconnects with jittered back-off, reset by a whole snapshot; codes that a retry cannot mend (INVALID_ARGUMENT,

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-pub use watchdog_proto::feed::v1::{Completeness, Position};
+pub use watchdog_proto::stream::v1::{Completeness, Position};
 
 /// A subscriber receives a message at least this often. Three silent intervals mean a dead stream.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);

@@ -1,9 +1,9 @@
-//! The feed's own parts on the wire, and the times that go with them.
+//! The parts that all streams share, on the wire, and the times that go with them.
 
 use std::time::Duration;
 
 use prost_types::Timestamp;
-use watchdog_proto::feed::v1 as pb;
+use watchdog_proto::stream::v1 as pb;
 use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as weeder};
 
 use crate::item::Keyed;

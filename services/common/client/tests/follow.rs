@@ -12,7 +12,7 @@ use tonic::Status;
 use watchdog_client::follow::{Update, follow};
 use watchdog_client::message::{COMPLETE, Event, Message, Position, Unreadable};
 use watchdog_client::open::open;
-use watchdog_proto::feed::v1::SnapshotComplete;
+use watchdog_proto::stream::v1::SnapshotComplete;
 use watchdog_proto::probe::v1::{
     Verdict, WatchVerdictsRequest, WatchVerdictsResponse, watch_verdicts_response,
 };

@@ -1,4 +1,4 @@
-//! Follows a feed as [`watchdog_client::follow`] does, with metrics, a log and readiness.
+//! Follows a stream as [`watchdog_client::follow`] does, with metrics, a log and readiness.
 
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
@@ -6,14 +6,14 @@ use tonic::Status;
 use watchdog_runtime::readiness::Readiness;
 
 use crate::message::Incoming;
-use crate::metrics::{CONNECTED, FeedName, RECONNECTS, SKIPPED};
+use crate::metrics::{CONNECTED, StreamName, RECONNECTS, SKIPPED};
 
 pub use watchdog_client::follow::{Received, Update};
 
-/// Follows a feed until `stop` is cancelled. `feed` names it in metrics, logs and `readiness`, whose instance is the
+/// Follows a stream until `stop` is cancelled. `name` is its name in metrics, logs and `readiness`, whose instance is the
 /// server. `open` opens a stream. `on_update` is called for every update and must not block.
 pub async fn follow<K, V, O, S, I>(
-    feed: &'static str,
+    name: &'static str,
     open: impl FnMut() -> O,
     readiness: &Readiness,
     stop: &CancellationToken,
@@ -24,15 +24,15 @@ pub async fn follow<K, V, O, S, I>(
     S: Stream<Item = Result<I, Status>> + Unpin,
     I: Into<Incoming<K, V>>,
 {
-    let reconnects = RECONNECTS.handle(FeedName(feed));
+    let reconnects = RECONNECTS.handle(StreamName(name));
     let mut connected = None;
     // One line for each stream: a hostile item may come with every probe.
     let mut skipped_before = false;
     watchdog_client::follow::follow(open, stop, |update| {
         match &update {
             Update::Snapshot(..) => {
-                readiness.recovered(feed);
-                connected.get_or_insert_with(|| CONNECTED.track(FeedName(feed)));
+                readiness.recovered(name);
+                connected.get_or_insert_with(|| CONNECTED.track(StreamName(name)));
             }
             Update::Lost(failure) => {
                 connected = None;
@@ -40,15 +40,15 @@ pub async fn follow<K, V, O, S, I>(
                 reconnects.increment(1);
                 let (server, reason) = (readiness.instance(), failure.reason.as_str());
                 let code = failure.code.map(tracing::field::debug);
-                tracing::warn!(feed, server, code, reason, error = %failure, "stream lost; connecting again");
-                readiness.failing(feed, failure.clone());
+                tracing::warn!(stream = name, server, code, reason, error = %failure, "stream lost; connecting again");
+                readiness.failing(name, failure.clone());
             }
             Update::Skipped(why) => {
-                SKIPPED.inc(FeedName(feed));
+                SKIPPED.inc(StreamName(name));
                 if !std::mem::replace(&mut skipped_before, true) {
                     let server = readiness.instance();
                     tracing::warn!(
-                        feed,
+                        stream = name,
                         server,
                         reason = %why,
                         "message of a stream skipped; further ones of this stream are only counted"

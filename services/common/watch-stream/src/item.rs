@@ -8,7 +8,7 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
 use watchdog_client::open::{ItemStream, open};
-use watchdog_proto::feed::v1::Scope;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::weeder::v1 as weeder;
@@ -22,9 +22,9 @@ pub use watchdog_client::item::{Keyed, NamePair};
 pub type ReplicaChannel = Measured<Channel>;
 
 /// An item of a Watch stream, as it is on the wire. Page tokens carry its key as text.
-pub trait FeedItem: Keyed<Key: Display + FromStr + Hash> + prost::Message + Clone + PartialEq {
-    /// Name of the feed in logs, metrics and on /readyz.
-    const FEED: &'static str;
+pub trait StreamItem: Keyed<Key: Display + FromStr + Hash> + prost::Message + Clone + PartialEq {
+    /// Name of the stream in logs, metrics and on /readyz.
+    const STREAM: &'static str;
 
     /// True if an item may go to another replica, which then reports it under the same key.
     const MOVES: bool = true;
@@ -103,8 +103,8 @@ fn is_same_evidence(evidence: &probe::Evidence, sent: &probe::Evidence) -> bool 
         && *zones == sent.zones
 }
 
-impl FeedItem for probe::Verdict {
-    const FEED: &'static str = "lease-probe";
+impl StreamItem for probe::Verdict {
+    const STREAM: &'static str = "lease-probe";
 
     fn age(&mut self, later: Duration) {
         let later = micros(Some(&duration(later)));
@@ -163,8 +163,8 @@ impl FeedItem for probe::Verdict {
     watch_local!(probe::WatchVerdictsRequest => WatchVerdictsResponse);
 }
 
-impl FeedItem for scaling::ShootScaling {
-    const FEED: &'static str = "scaling";
+impl StreamItem for scaling::ShootScaling {
+    const STREAM: &'static str = "scaling";
 
     /// A replica that must not act on a shoot knows less than the one that does.
     fn is_provisional(&self) -> bool {
@@ -174,8 +174,8 @@ impl FeedItem for scaling::ShootScaling {
     watch_local!(scaling::WatchScalingRequest => WatchScalingResponse);
 }
 
-impl FeedItem for weeder::Weeder {
-    const FEED: &'static str = "weeders";
+impl StreamItem for weeder::Weeder {
+    const STREAM: &'static str = "weeders";
     /// A replica that leads no more cancels its weeders and shows them for another minute.
     const MOVES: bool = false;
 
@@ -192,8 +192,8 @@ impl FeedItem for weeder::Weeder {
     watch_local!(weeder::WatchWeedersRequest => WatchWeedersResponse);
 }
 
-impl FeedItem for weeder::EndpointReadiness {
-    const FEED: &'static str = "endpoint-readiness";
+impl StreamItem for weeder::EndpointReadiness {
+    const STREAM: &'static str = "endpoint-readiness";
 
     watch_local!(weeder::WatchEndpointReadinessRequest => WatchEndpointReadinessResponse);
 }

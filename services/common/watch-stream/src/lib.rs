@@ -1,6 +1,6 @@
 //! The one way of streaming keyed state: snapshot, then deltas, conflated per key.
 //!
-//! [`server::StateStore`] holds the latest value of every key. Writers never wait: they replace a value and raise the
+//! [`server::StreamStore`] holds the latest value of every key. Writers never wait: they replace a value and raise the
 //! revision. Each [`subscription::Subscription`] has a cursor; it reads whatever changed since, so a slow reader skips
 //! intermediate values and memory is bounded by the number of keys. [`stream::serve`] turns a subscription into the
 //! body of a streaming RPC, and [`client::follow`] is the other end: it reconnects, notices dead streams, and estimates

@@ -21,11 +21,11 @@ pub use self::answers::{ItemAnswer, scope};
 use self::known_replicas::{KnownReplicas, PeerState};
 use self::peers::PeerHandler;
 use crate::client::{Received, Update};
-use crate::item::FeedItem;
+use crate::item::StreamItem;
 use crate::message::{COMPLETE, Event};
 use crate::replicas::{ReplicaEndpoints, ReplicaHandler, follow_replicas};
 use crate::reports::{ReplicaReport, Reports};
-use crate::server::{KeyUpdate, StateStore};
+use crate::server::{KeyUpdate, StreamStore};
 use crate::wire::forward;
 
 /// Reports that were left behind stay at most this much too long, and renewals that are due wait at most this long.
@@ -37,7 +37,7 @@ const START_INTERVAL: Duration = Duration::from_millis(100);
 /// Where the items of this replica come from.
 pub struct OwnItems<K, V, E, G, X, F> {
     /// The state of this replica.
-    pub store: StateStore<K, V>,
+    pub store: StreamStore<K, V>,
     /// An item as it is sent now.
     pub encode: E,
     /// The key of an item.
@@ -50,10 +50,10 @@ pub struct OwnItems<K, V, E, G, X, F> {
 
 /// The merged items. Cheap to clone.
 #[derive(Clone)]
-pub struct MergedView<M: FeedItem> {
+pub struct MergedView<M: StreamItem> {
     me: Arc<str>,
-    own: StateStore<M::Key, ReplicaReport<M>>,
-    merged: StateStore<M::Key, ReplicaReport<M>>,
+    own: StreamStore<M::Key, ReplicaReport<M>>,
+    merged: StreamStore<M::Key, ReplicaReport<M>>,
     reports: Arc<Mutex<HashMap<M::Key, Reports<M>>>>,
     replicas: watch::Sender<KnownReplicas>,
     answering: watch::Sender<BTreeSet<Arc<str>>>,
@@ -61,22 +61,22 @@ pub struct MergedView<M: FeedItem> {
 
 // === impl MergedView ===
 
-impl<M: FeedItem> std::fmt::Debug for MergedView<M> {
+impl<M: StreamItem> std::fmt::Debug for MergedView<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MergedView")
-            .field("feed", &M::FEED)
+            .field("stream", &M::STREAM)
             .finish_non_exhaustive()
     }
 }
 
-impl<M: FeedItem> MergedView<M> {
+impl<M: StreamItem> MergedView<M> {
     /// A view of the replica named `me`, without any items.
     #[must_use]
     pub fn new(me: Arc<str>) -> Self {
         Self {
             me,
-            own: StateStore::new(),
-            merged: StateStore::new(),
+            own: StreamStore::new(),
+            merged: StreamStore::new(),
             reports: Arc::default(),
             replicas: watch::Sender::new(KnownReplicas::new(Instant::now())),
             answering: watch::Sender::default(),
@@ -126,7 +126,7 @@ impl<M: FeedItem> MergedView<M> {
             base.readiness.clone(),
             base.draining.clone(),
         );
-        base.tasks.critical(M::FEED, async move {
+        base.tasks.critical(M::STREAM, async move {
             let own = view.follow_own(&store, encode, key, &exists);
             tokio::select! {
                 _ = async { tokio::join!(own, view.fill(&is_filled), view.tidy(&exists)) } => Ok(()),
@@ -157,7 +157,7 @@ impl<M: FeedItem> MergedView<M> {
     {
         let (view, stop) = (self.clone(), base.draining.clone());
         view.replicas.send_modify(|replicas| replicas.listed = true);
-        base.tasks.critical(M::FEED, async move {
+        base.tasks.critical(M::STREAM, async move {
             // What the leader takes back is gone.
             let taken_back = |_: &M::Key| false;
             let follow = view.follow_own(&own.store, own.encode, own.key, &taken_back);
@@ -192,7 +192,7 @@ impl<M: FeedItem> MergedView<M> {
     /// Takes over the items of this replica. Never ends.
     async fn follow_own<K: Ord + Clone, V>(
         &self,
-        store: &StateStore<K, V>,
+        store: &StreamStore<K, V>,
         encode: impl Fn(&K, &V) -> M,
         key: impl Fn(&K) -> M::Key,
         exists: &impl Fn(&M::Key) -> bool,

@@ -1,43 +1,43 @@
-//! Metrics of feeds. The label `rpc` is the name of the method.
+//! Metrics of streams. The label `rpc` is the name of the method.
 
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram};
 
 label!(pub(crate) struct Rpc: "rpc");
-label!(pub(crate) struct FeedName: "feed");
+label!(pub(crate) struct StreamName: "stream");
 label!(pub(crate) enum DropReason: "reason" { Behind = "behind", Limit = "limit" });
 
 pub(crate) const SUBSCRIBERS: Gauge<Rpc> =
-    Gauge::new("watchdog_feed_subscribers", "Open Watch streams, by RPC.");
+    Gauge::new("watchdog_stream_subscribers", "Open Watch streams, by RPC.");
 
 pub(crate) const DROPPED: Counter<(Rpc, DropReason)> = Counter::new(
-    "watchdog_feed_dropped_total",
+    "watchdog_stream_dropped_total",
     "Watch streams closed by the server, by RPC and reason: behind (removals were forgotten) or limit (too many \
      streams).",
 );
 
 pub(crate) const LAG: Histogram<Rpc> = Histogram::new(
-    "watchdog_feed_lag_seconds",
+    "watchdog_stream_lag_seconds",
     "Time from the publication of a change until it was handed to the transport of a stream, by RPC.",
 );
 
-pub(crate) const CONNECTED: Gauge<FeedName> = Gauge::new(
-    "watchdog_feed_client_connected",
-    "Streams to other replicas and services that are synchronized now, by feed.",
+pub(crate) const CONNECTED: Gauge<StreamName> = Gauge::new(
+    "watchdog_stream_client_connected",
+    "Streams to other replicas and services that are synchronized now, by stream.",
 );
 
-pub(crate) const RECONNECTS: Counter<FeedName> = Counter::new(
-    "watchdog_feed_client_reconnects_total",
-    "Streams to other replicas and services that were lost or could not be opened, by feed.",
+pub(crate) const RECONNECTS: Counter<StreamName> = Counter::new(
+    "watchdog_stream_client_reconnects_total",
+    "Streams to other replicas and services that were lost or could not be opened, by stream.",
 );
 
-pub(crate) const SKIPPED: Counter<FeedName> = Counter::new(
-    "watchdog_feed_client_skipped_total",
-    "Messages of streams that could not be read and were skipped, by feed. The stream continues.",
+pub(crate) const SKIPPED: Counter<StreamName> = Counter::new(
+    "watchdog_stream_client_skipped_total",
+    "Messages of streams that could not be read and were skipped, by stream. The stream continues.",
 );
 
 pub(crate) const TRIMMED: Counter<Rpc> = Counter::new(
-    "watchdog_feed_trimmed_total",
+    "watchdog_stream_trimmed_total",
     "Items of Watch streams that were sent without their texts, because they were too large, by RPC.",
 );
 

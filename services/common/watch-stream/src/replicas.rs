@@ -15,12 +15,12 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::rpc_metrics::RpcMetrics;
 
 use crate::client::{Update, follow};
-use crate::item::FeedItem;
+use crate::item::StreamItem;
 
 /// Replicas that are followed at most. Each probes a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
 
-/// Where the replicas of a program are, and the channels to them: one for each address, which all feeds of the program
+/// Where the replicas of a program are, and the channels to them: one for each address, which all streams of the program
 /// share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ReplicaEndpoints {
@@ -54,7 +54,7 @@ impl ReplicaEndpoints {
 }
 
 /// The replicas that are followed, and what following one takes.
-struct FollowedReplicas<M: FeedItem> {
+struct FollowedReplicas<M: StreamItem> {
     endpoints: ReplicaEndpoints,
     handler: Arc<dyn ReplicaHandler<M>>,
     readiness: Readiness,
@@ -64,7 +64,7 @@ struct FollowedReplicas<M: FeedItem> {
 }
 
 /// Receives what the replicas report.
-pub trait ReplicaHandler<M: FeedItem>: Send + Sync + 'static {
+pub trait ReplicaHandler<M: StreamItem>: Send + Sync + 'static {
     /// The replicas have been listed for the first time; those that were found have joined.
     fn on_listed(&self) {}
     /// A replica is followed from now on.
@@ -79,7 +79,7 @@ pub trait ReplicaHandler<M: FeedItem>: Send + Sync + 'static {
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
-pub async fn follow_replicas<M: FeedItem>(
+pub async fn follow_replicas<M: StreamItem>(
     me: Option<Arc<str>>,
     endpoints: ReplicaEndpoints,
     handler: impl ReplicaHandler<M>,
@@ -121,7 +121,7 @@ pub async fn follow_replicas<M: FeedItem>(
     }
 }
 
-impl<M: FeedItem> FollowedReplicas<M> {
+impl<M: StreamItem> FollowedReplicas<M> {
     /// Ends with the replicas that are no longer there, or are at another address.
     fn unfollow_gone(&mut self, current: &BTreeMap<Arc<str>, Arc<str>>) {
         let gone: Vec<Arc<str>> = self
@@ -131,9 +131,9 @@ impl<M: FeedItem> FollowedReplicas<M> {
             .map(|(replica, _)| replica.clone())
             .collect();
         for replica in gone {
-            tracing::info!(feed = M::FEED, %replica, "replica removed");
+            tracing::info!(stream = M::STREAM, %replica, "replica removed");
             self.tasks.remove(&replica);
-            self.readiness.part(&replica).recovered(M::FEED);
+            self.readiness.part(&replica).recovered(M::STREAM);
             self.handler.on_leave(&replica);
         }
     }
@@ -144,7 +144,7 @@ impl<M: FeedItem> FollowedReplicas<M> {
             if self.tasks.contains_key(&replica) {
                 continue;
             }
-            tracing::info!(feed = M::FEED, %replica, %address, "following a replica");
+            tracing::info!(stream = M::STREAM, %replica, %address, "following a replica");
             self.handler.on_join(&replica);
             let task = follow_one(
                 replica.clone(),
@@ -161,10 +161,10 @@ impl<M: FeedItem> FollowedReplicas<M> {
 }
 
 /// The first [`MAX_REPLICAS`].
-fn at_most<M: FeedItem>(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<str>, Arc<str>> {
+fn at_most<M: StreamItem>(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<str>, Arc<str>> {
     if replicas.len() > MAX_REPLICAS {
         tracing::error!(
-            feed = M::FEED,
+            stream = M::STREAM,
             replicas = replicas.len(),
             followed = MAX_REPLICAS,
             "there are more replicas than one process can follow; some are not followed"
@@ -173,7 +173,7 @@ fn at_most<M: FeedItem>(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<
     replicas.into_iter().take(MAX_REPLICAS).collect()
 }
 
-async fn follow_one<M: FeedItem>(
+async fn follow_one<M: StreamItem>(
     replica: Arc<str>,
     address: Arc<str>,
     endpoints: ReplicaEndpoints,
@@ -185,13 +185,13 @@ async fn follow_one<M: FeedItem>(
         Ok(channel) => channel,
         Err(error) => {
             let error = format!("{error:#}");
-            tracing::error!(feed = M::FEED, %replica, error, "cannot follow a replica");
+            tracing::error!(stream = M::STREAM, %replica, error, "cannot follow a replica");
             return;
         }
     };
     let on_update = |update| handler.on_update(&replica, update);
     let open = || M::watch(RpcMetrics::client().layer(Channel::clone(&channel)));
-    follow(M::FEED, open, &readiness, &stop, on_update).await;
+    follow(M::STREAM, open, &readiness, &stop, on_update).await;
 }
 
 #[cfg(test)]
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn feeds_share_a_channel_for_as_long_as_one_of_them_needs_it() {
+    async fn streams_share_a_channel_for_as_long_as_one_of_them_needs_it() {
         let dialer = Dialer {
             tls: None,
             server_name: "localhost".to_owned(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::item::FeedItem;
+use crate::item::StreamItem;
 
 /// The report of a replica that does not report the key any more stands at least this long: another witness is found
 /// after 18 s at most, and reports at once. A verdict stands for as long as it is valid, if that is longer.
@@ -44,7 +44,7 @@ impl<M> PartialEq for ReplicaReport<M> {
     }
 }
 
-impl<M: FeedItem> ReplicaReport<M> {
+impl<M: StreamItem> ReplicaReport<M> {
     /// The item now.
     pub(crate) fn now(&self) -> M {
         let mut item = M::clone(&self.item);
@@ -71,7 +71,7 @@ impl<M> Default for Reports<M> {
     }
 }
 
-impl<M: FeedItem> Reports<M> {
+impl<M: StreamItem> Reports<M> {
     /// Replaces the report of a replica.
     pub(crate) fn upsert(&mut self, replica: &Arc<str>, report: ReplicaReport<M>) {
         if !report.item.is_provisional() {

@@ -17,14 +17,14 @@ const MIN_TOMBSTONES: usize = 1024;
 
 /// Keyed state with any number of subscribers. Cheap to clone.
 #[derive(Debug)]
-pub struct StateStore<K, V> {
+pub struct StreamStore<K, V> {
     epoch: Arc<str>,
     started: Instant,
     // Every change with a revision wakes the subscribers.
     pub(crate) state: watch::Sender<State<K, V>>,
 }
 
-impl<K, V> Clone for StateStore<K, V> {
+impl<K, V> Clone for StreamStore<K, V> {
     fn clone(&self) -> Self {
         Self {
             epoch: self.epoch.clone(),
@@ -85,13 +85,13 @@ pub struct ListingPage<K, V> {
     pub position: Position,
 }
 
-impl<K: Ord + Clone, V> Default for StateStore<K, V> {
+impl<K: Ord + Clone, V> Default for StreamStore<K, V> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K: Ord + Clone, V> StateStore<K, V> {
+impl<K: Ord + Clone, V> StreamStore<K, V> {
     /// An empty store of a new epoch.
     #[must_use]
     pub fn new() -> Self {

@@ -1,4 +1,4 @@
-//! The cursor of a reader over the changes of a [`StateStore`].
+//! The cursor of a reader over the changes of a [`StreamStore`].
 
 use std::ops::Bound::{Excluded, Unbounded};
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::message::{COMPLETE, Completeness, Event, HEARTBEAT_INTERVAL, Message};
-use crate::server::{State, StateStore};
+use crate::server::{State, StreamStore};
 
 /// Changes that a subscriber gets each time it takes the lock.
 const BATCH: usize = 256;
@@ -33,10 +33,10 @@ struct PendingChange<K, V> {
     set_at: Option<Instant>,
 }
 
-/// One reader of a feed. It holds no state but where it is, and at most one batch: however slowly it reads, it costs
+/// One reader of a store. It holds no state but where it is, and at most one batch: however slowly it reads, it costs
 /// neither the writer nor other readers anything, and finds the newest values when it goes on.
 pub struct Subscription<K, V> {
-    feed: StateStore<K, V>,
+    store: StreamStore<K, V>,
     state: watch::Receiver<State<K, V>>,
     matches: Box<dyn Fn(&K) -> bool + Send>,
     completeness_changes: CompletenessChanges,
@@ -56,7 +56,7 @@ struct SnapshotCursor<K> {
     items: u64,
 }
 
-impl<K: Ord + Clone, V> StateStore<K, V> {
+impl<K: Ord + Clone, V> StreamStore<K, V> {
     /// Subscribes to the keys that match: a snapshot, each item as it is when it is read, then every later change.
     #[must_use]
     pub fn subscribe(&self, matches: impl Fn(&K) -> bool + Send + 'static) -> Subscription<K, V> {
@@ -67,13 +67,13 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
 
 impl<K: Ord + Clone, V> Subscription<K, V> {
     pub(crate) fn new(
-        feed: &StateStore<K, V>,
+        store: &StreamStore<K, V>,
         matches: impl Fn(&K) -> bool + Send + 'static,
         completeness_changes: CompletenessChanges,
     ) -> Self {
         Self {
-            feed: feed.clone(),
-            state: feed.state.subscribe(),
+            store: store.clone(),
+            state: store.state.subscribe(),
             matches: Box::new(matches),
             completeness_changes,
             completeness: None,
@@ -116,7 +116,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             }
             tokio::select! {
                 changed = self.state.changed() => if changed.is_err() {
-                    // Cannot happen: the sender lives in the feed that this subscription holds.
+                    // Cannot happen: the sender lives in the store that this subscription holds.
                     return Err(Lagged);
                 },
                 completeness = self.completeness_changes.next() => {
@@ -220,7 +220,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
         self.quiet_since = Instant::now();
         let item_age = change.set_at.map(|at| at.elapsed());
         Message {
-            position: self.feed.position_at(change.revision, item_age),
+            position: self.store.position_at(change.revision, item_age),
             event: change.event,
         }
     }

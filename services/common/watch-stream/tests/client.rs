@@ -20,7 +20,7 @@ async fn a_follower_that_is_aborted_is_not_connected_any_more() {
     let _recording = metrics::set_default_local_recorder(&recorder);
     let shown = |n: u32| {
         let text = recorder.handle().render();
-        let line = format!("watchdog_feed_client_connected{{feed=\"test\"}} {n}");
+        let line = format!("watchdog_stream_client_connected{{stream=\"test\"}} {n}");
         assert!(text.lines().any(|shown| shown == line), "{text}");
     };
     let (sender, stream) = mpsc::channel::<Sent>(16);

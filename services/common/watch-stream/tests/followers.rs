@@ -17,7 +17,7 @@ use watchdog_runtime::caller_quota::Caller;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Update, follow};
 use watchdog_watch_stream::message::{COMPLETE, Event, HEARTBEAT_INTERVAL, Message};
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 type Line = Message<String, u32>;
@@ -32,7 +32,7 @@ fn complete(items: u64) -> Event<u32, Arc<u32>> {
 /// A server that may be down, and that may come back with another epoch.
 #[derive(Clone)]
 struct Server {
-    feed: StateStore<String, u32>,
+    store: StreamStore<String, u32>,
     streams: Streams,
     draining: CancellationToken,
     // Cancelled: the connections that are open break.
@@ -43,12 +43,12 @@ struct Server {
 impl Server {
     fn start(items: &BTreeMap<String, u32>) -> Self {
         let draining = CancellationToken::new();
-        let feed = StateStore::new();
+        let store = StreamStore::new();
         for (key, value) in items {
-            feed.upsert(key.clone(), *value);
+            store.upsert(key.clone(), *value);
         }
         Self {
-            feed,
+            store,
             streams: Streams::new(draining.clone()),
             draining,
             connections: CancellationToken::new(),
@@ -72,7 +72,7 @@ fn open(server: &Mutex<Server>, pace: &Arc<Mutex<Duration>>) -> Result<Responses
     let body = server.streams.serve(
         "Watch",
         &Extensions::default(),
-        server.feed.subscribe(|_| true),
+        server.store.subscribe(|_| true),
         plain,
     )?;
     let pace = pace.clone();
@@ -167,21 +167,21 @@ async fn play(steps: Vec<Step>) {
         })
         .collect();
     for step in steps {
-        let feed = server.lock().feed.clone();
+        let store = server.lock().store.clone();
         match step {
             Step::Set(key, value) => {
-                feed.upsert(key.to_string(), value);
+                store.upsert(key.to_string(), value);
                 model.insert(key.to_string(), value);
             }
             Step::Remove(key) => {
-                feed.remove(&key.to_string());
+                store.remove(&key.to_string());
                 model.remove(&key.to_string());
             }
             Step::Churn => {
                 for key in 0..1_500 {
                     let key = format!("passing-{key}");
-                    feed.upsert(key.clone(), 0);
-                    feed.remove(&key);
+                    store.upsert(key.clone(), 0);
+                    store.remove(&key);
                 }
             }
             Step::Cut => {
@@ -236,19 +236,19 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
     const SHOOTS: u32 = 10_000;
     const READERS: usize = 100;
     const ROUNDS: u32 = 1;
-    let feed: StateStore<u32, u32> = StateStore::new();
+    let store: StreamStore<u32, u32> = StreamStore::new();
     for shoot in 0..SHOOTS {
-        feed.upsert(shoot, 0);
+        store.upsert(shoot, 0);
     }
     let streams = Streams::new(CancellationToken::new());
     let same = |message: Message<u32, Arc<u32>>| Ok(message);
     let mut stalled = streams
-        .serve("Watch", &Extensions::default(), feed.subscribe(|_| true), same)
+        .serve("Watch", &Extensions::default(), store.subscribe(|_| true), same)
         .unwrap();
     let readers: Vec<_> = (1..READERS)
         .map(|_| {
             let mut body = streams
-                .serve("Watch", &Extensions::default(), feed.subscribe(|_| true), same)
+                .serve("Watch", &Extensions::default(), store.subscribe(|_| true), same)
                 .unwrap();
             tokio::spawn(async move {
                 // Newest state of all shoots; only the last round's is reported for every one.
@@ -272,7 +272,7 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
         let began = tokio::time::Instant::now();
         for shoot in 0..SHOOTS {
             // Does not wait for readers: it is not even async.
-            feed.upsert(shoot, round);
+            store.upsert(shoot, round);
         }
         assert_eq!(tokio::time::Instant::now(), began);
         tokio::time::sleep(2 * HEARTBEAT_INTERVAL).await;
@@ -294,25 +294,25 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
 /// Three batches of a snapshot; while it is read, what was read and what was not change and go.
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
-    let feed: StateStore<u32, u32> = StateStore::new();
+    let store: StreamStore<u32, u32> = StreamStore::new();
     for key in 0..700 {
-        feed.upsert(key, 0);
+        store.upsert(key, 0);
     }
     let streams = Streams::new(CancellationToken::new());
     let mut body = streams
         .serve(
             "Watch",
             &Extensions::default(),
-            feed.subscribe(|_| true),
+            store.subscribe(|_| true),
             |message| Ok(message.event),
         )
         .unwrap();
     let (mut items, mut snapshot) = (BTreeMap::new(), None);
     for step in 0.. {
         match step {
-            10 => [5, 690].into_iter().for_each(|key| feed.upsert(key, 1)),
-            20 => [6, 691].into_iter().for_each(|key| feed.remove(&key)),
-            30 => feed.upsert(9_999, 1),
+            10 => [5, 690].into_iter().for_each(|key| store.upsert(key, 1)),
+            20 => [6, 691].into_iter().for_each(|key| store.remove(&key)),
+            30 => store.upsert(9_999, 1),
             _ => {}
         }
         match body.next().await.unwrap().unwrap() {
@@ -323,7 +323,7 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
         }
     }
     assert_eq!(snapshot, Some((700, 700)), "without 691, with 9,999");
-    let expected: BTreeMap<u32, u32> = feed
+    let expected: BTreeMap<u32, u32> = store
         .snapshot()
         .into_iter()
         .map(|(key, value)| (key, *value))
@@ -335,7 +335,7 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
 async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
     let draining = CancellationToken::new();
     let streams = Streams::new(draining.clone());
-    let feed: StateStore<u32, u32> = StateStore::new();
+    let store: StreamStore<u32, u32> = StreamStore::new();
     let serve = |name: &str, is_own_service| {
         let mut extensions = Extensions::default();
         extensions.insert(Peer {
@@ -346,7 +346,7 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
             },
             refused: None,
         });
-        streams.serve("Watch", &extensions, feed.subscribe(|_| true), |message| {
+        streams.serve("Watch", &extensions, store.subscribe(|_| true), |message| {
             Ok(message.event)
         })
     };
@@ -379,12 +379,12 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
 fn a_stream_that_is_opened_after_the_drain_began_is_refused() {
     let draining = CancellationToken::new();
     let streams = Streams::new(draining.clone());
-    let feed: StateStore<u32, u32> = StateStore::new();
+    let store: StreamStore<u32, u32> = StreamStore::new();
     draining.cancel();
     let opened = streams.serve(
         "Watch",
         &Extensions::default(),
-        feed.subscribe(|_| true),
+        store.subscribe(|_| true),
         |message| Ok(message.event),
     );
     assert_eq!(opened.err().unwrap().code(), Code::Unavailable);

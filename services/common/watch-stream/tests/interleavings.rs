@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use watchdog_watch_stream::message::Event;
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::subscription::{Lagged, Subscription};
 
 #[derive(Debug, Clone)]
@@ -37,9 +37,9 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(feed: &StateStore<u8, u32>) -> Self {
+    fn new(store: &StreamStore<u8, u32>) -> Self {
         Self {
-            stream: feed.subscribe(|_| true),
+            stream: store.subscribe(|_| true),
             pending: Some(BTreeMap::new()),
             state: BTreeMap::new(),
             revision: 0,
@@ -88,17 +88,17 @@ proptest! {
     fn every_interleaving_ends_in_the_servers_state(steps in prop::collection::vec(step(), 0..120)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let feed = StateStore::new();
+            let store = StreamStore::new();
             let mut model = BTreeMap::new();
-            let mut reader = Reader::new(&feed);
+            let mut reader = Reader::new(&store);
             for step in steps {
                 match step {
                     Step::Set(k, v) => {
-                        feed.upsert(k, v);
+                        store.upsert(k, v);
                         model.insert(k, v);
                     }
                     Step::Remove(k) => {
-                        feed.remove(&k);
+                        store.remove(&k);
                         model.remove(&k);
                     }
                     Step::Read(n) => {
@@ -106,12 +106,12 @@ proptest! {
                             reader.read().await.unwrap();
                         }
                     }
-                    Step::Reconnect => reader = Reader::new(&feed),
+                    Step::Reconnect => reader = Reader::new(&store),
                 }
             }
             while reader.read().await.unwrap() {}
             assert_eq!(reader.state, model);
-            let listed: BTreeMap<u8, u32> = feed.snapshot().into_iter().map(|(k, v): (u8, Arc<u32>)| (k, *v)).collect();
+            let listed: BTreeMap<u8, u32> = store.snapshot().into_iter().map(|(k, v): (u8, Arc<u32>)| (k, *v)).collect();
             assert_eq!(listed, model);
         });
     }
@@ -119,10 +119,10 @@ proptest! {
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_missed_forgotten_removals_is_told_so() {
-    let feed = StateStore::new();
-    feed.upsert(0_u8, 0_u32);
-    let mut slow = feed.subscribe(|_| true);
-    let wide: StateStore<u32, ()> = StateStore::new();
+    let store = StreamStore::new();
+    store.upsert(0_u8, 0_u32);
+    let mut slow = store.subscribe(|_| true);
+    let wide: StreamStore<u32, ()> = StreamStore::new();
     let mut behind = wide.subscribe(|_| true);
     behind.next().await.unwrap();
     for key in 0..5_000 {
@@ -130,21 +130,21 @@ async fn a_reader_that_missed_forgotten_removals_is_told_so() {
         wide.remove(&key);
     }
     assert_eq!(behind.next().await.unwrap_err(), Lagged);
-    // A reader of a feed that forgot nothing is not.
+    // A reader of a store that forgot nothing is not.
     slow.next().await.unwrap();
     slow.next().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn pages_are_ordered_and_complete() {
-    let feed = StateStore::new();
+    let store = StreamStore::new();
     for key in 0..10_u32 {
-        feed.upsert(key, key);
+        store.upsert(key, key);
     }
     let even = |_: &u32, v: &u32| v.is_multiple_of(2);
-    let first = feed.page(None, 3, even);
+    let first = store.page(None, 3, even);
     assert_eq!((first.items.len(), first.more, first.total), (3, true, 5));
     let last = first.items.last().unwrap().0;
-    let second = feed.page(Some(&last), 3, even);
+    let second = store.page(Some(&last), 3, even);
     assert_eq!((second.items.len(), second.more, second.total), (2, false, 5));
 }

@@ -13,7 +13,7 @@ use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{ShootSettings, SkipReason, may_continue, may_start};
 use watchdog_api::prober::ProberConfig;
 use watchdog_runtime::publish::publish_if_changed;
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 
 use super::probe_context::ProbeContext;
 use super::probe_inputs::ProbeInputs;
@@ -38,7 +38,7 @@ use crate::metrics::FailureReason;
 const CONNECT_AT_ONCE: usize = 64;
 
 /// Verdicts by shoot.
-pub type VerdictStore = StateStore<String, Verdict>;
+pub type VerdictStore = StreamStore<String, Verdict>;
 
 /// Failed probes of one shoot, by endpoint and reason.
 pub(crate) type FailureCounts = BTreeMap<(Endpoint, FailureReason), u64>;

@@ -1,7 +1,7 @@
 //! Every RPC, with good and bad requests.
 
 use tonic::Code;
-use watchdog_proto::feed::v1::Scope;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
@@ -134,10 +134,10 @@ async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_reported() {
         .await;
 }
 
-fn complete(items: u64) -> watchdog_proto::feed::v1::SnapshotComplete {
-    watchdog_proto::feed::v1::SnapshotComplete {
+fn complete(items: u64) -> watchdog_proto::stream::v1::SnapshotComplete {
+    watchdog_proto::stream::v1::SnapshotComplete {
         items,
-        completeness: Some(watchdog_proto::feed::v1::Completeness {
+        completeness: Some(watchdog_proto::stream::v1::Completeness {
             complete: true,
             missing_replicas: Vec::new(),
         }),

@@ -1,7 +1,7 @@
 //! Losses and recoveries, as consumers receive them and as /metrics shows them.
 
 use jiff::SignedDuration;
-use watchdog_proto::feed::v1::Scope;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::Cut;
 

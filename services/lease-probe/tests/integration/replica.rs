@@ -7,7 +7,7 @@ use lease_probe::config::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
-use watchdog_proto::feed::v1::Scope;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::cli::CommandLine;

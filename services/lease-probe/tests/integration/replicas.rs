@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tonic::Code;
-use watchdog_proto::feed::v1::Scope;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;

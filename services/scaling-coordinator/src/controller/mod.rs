@@ -30,7 +30,7 @@ use tokio_util::time::delay_queue::Key;
 use tracing::Instrument as _;
 use watchdog_kube::events::EventSink;
 use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 
 use self::inputs::DecisionInputs;
 use self::limiter::RequestLimiter;
@@ -85,7 +85,7 @@ impl Controller {
                 inputs,
                 requests,
                 limiter,
-                states: StateStore::new(),
+                states: StreamStore::new(),
                 events,
                 observe_events: false,
             },
@@ -95,7 +95,7 @@ impl Controller {
     }
 
     /// The states of the shoots, while this replica leads.
-    pub(crate) fn states(&self) -> StateStore<String, ShootScaling> {
+    pub(crate) fn states(&self) -> StreamStore<String, ShootScaling> {
         self.reconciler.states.clone()
     }
 

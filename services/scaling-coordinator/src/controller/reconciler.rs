@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 use watchdog_api::policy::Mode;
 use watchdog_kube::events::{EventSink, Notice};
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 
 use super::events;
 use super::history;
@@ -42,7 +42,7 @@ pub(crate) struct Reconciler {
     pub(super) inputs: Arc<DecisionInputs>,
     pub(super) requests: ResourceRequests,
     pub(super) limiter: RequestLimiter,
-    pub(super) states: StateStore<String, ShootScaling>,
+    pub(super) states: StreamStore<String, ShootScaling>,
     pub(super) events: EventSink,
     /// Kubernetes Events also about shoots in mode observe.
     pub(super) observe_events: bool,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use watchdog_api::prober::{ProberConfig, ResourceRef};
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
@@ -142,7 +142,7 @@ impl Releaser {
     pub(crate) async fn finish(
         &self,
         before: &HeldDown,
-        states: &StateStore<String, ShootScaling>,
+        states: &StreamStore<String, ShootScaling>,
         deadline: Instant,
     ) -> ReleaseReport {
         // The watches may lag behind the last writes of the replicas that have stopped.
@@ -186,7 +186,7 @@ impl Releaser {
     }
 
     /// A line for each resource that is still held down.
-    fn why_held(&self, held: &HeldDown, states: &StateStore<String, ShootScaling>) -> String {
+    fn why_held(&self, held: &HeldDown, states: &StreamStore<String, ShootScaling>) -> String {
         let mut lines = String::new();
         for (shoot, resources) in held {
             let status = states

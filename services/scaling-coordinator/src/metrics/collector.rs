@@ -6,7 +6,7 @@ use std::sync::Arc;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::metrics::{Collector, Exposition, Gauge, ShootLabel};
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::overview::ShootScaling;
@@ -15,7 +15,7 @@ use crate::metrics::{self, ModeLabels, ReplicaState, ShootLabels};
 
 /// Reads the state of the shoots while this replica leads.
 pub(crate) struct Scrape {
-    pub(crate) shoots: StateStore<String, ShootScaling>,
+    pub(crate) shoots: StreamStore<String, ShootScaling>,
     pub(crate) verdicts: Arc<VerdictTable>,
     pub(crate) clock: Clock,
 }

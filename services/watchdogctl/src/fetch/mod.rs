@@ -12,7 +12,7 @@ use tonic::Status;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
 use watchdog_client::follow::Received;
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
-use watchdog_proto::feed::v1::Completeness;
+use watchdog_proto::stream::v1::Completeness;
 use watchdog_proto::probe::v1::{
     GetVerdictRequest, ListVerdictsRequest, ListVerdictsResponse, Outcome, Verdict,
 };

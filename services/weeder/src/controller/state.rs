@@ -14,7 +14,7 @@ use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::events::Notice;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::work_queue::WorkQueue;
-use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::server::StreamStore;
 
 use super::notices;
 use crate::cluster::watches::WatchUpdate;
@@ -47,8 +47,8 @@ pub(crate) struct SharedState {
 /// The part of the state that others see.
 #[derive(Clone)]
 pub(crate) struct Views {
-    pub(crate) services: StateStore<NamespacedName, ServiceState>,
-    pub(crate) weeders: StateStore<NamespacedName, Weeder>,
+    pub(crate) services: StreamStore<NamespacedName, ServiceState>,
+    pub(crate) weeders: StreamStore<NamespacedName, Weeder>,
     /// The namespaces in which something may have to be done.
     pub(crate) queue: Arc<WorkQueue>,
 }
@@ -83,8 +83,8 @@ struct KnownPod {
 impl SharedState {
     pub(crate) fn new(config: Arc<WeederConfig>) -> Self {
         let views = Views {
-            services: StateStore::new(),
-            weeders: StateStore::new(),
+            services: StreamStore::new(),
+            weeders: StreamStore::new(),
             queue: Arc::default(),
         };
         Self {

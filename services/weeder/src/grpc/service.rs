@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_api::names::is_dns_label;
-use watchdog_proto::feed::v1::Scope;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
 use watchdog_runtime::request::PageRequest;

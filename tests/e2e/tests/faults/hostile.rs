@@ -66,8 +66,8 @@ fn check_log(service: &Service) {
 async fn lost(service: &Service) -> Vec<String> {
     let (_, metrics) = service.admin_get("/metrics").await.unwrap();
     let prefixes = [
-        "watchdog_feed_client_reconnects_total{",
-        "watchdog_feed_client_skipped_total{",
+        "watchdog_stream_client_reconnects_total{",
+        "watchdog_stream_client_skipped_total{",
     ];
     let lines = metrics.lines();
     lines

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
-use watchdog_proto::feed::v1::Completeness;
+use watchdog_proto::stream::v1::Completeness;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::scaling::v1 as scaling;
@@ -20,7 +20,7 @@ use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
-use watchdog_watch_stream::item::FeedItem;
+use watchdog_watch_stream::item::StreamItem;
 use watchdog_watch_stream::message::Event;
 use watchdog_watch_stream::wire::WatchResponse;
 
@@ -45,7 +45,7 @@ struct SubscriberState {
 }
 
 /// Opens a stream over the whole seed.
-trait Subscribe: WatchResponse<Item: FeedItem<Key = String>> {
+trait Subscribe: WatchResponse<Item: StreamItem<Key = String>> {
     fn open(channel: Channel) -> impl Future<Output = Result<Streaming<Self>, Status>> + Send;
 }
 

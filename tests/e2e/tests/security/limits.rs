@@ -100,12 +100,12 @@ impl StreamFixture {
     }
 
     async fn until_dropped(&self, reason: &str) {
-        let series = format!("watchdog_feed_dropped_total{{rpc=\"WatchVerdicts\",reason=\"{reason}\"}}");
+        let series = format!("watchdog_stream_dropped_total{{rpc=\"WatchVerdicts\",reason=\"{reason}\"}}");
         self.until_metric(&series, |dropped| dropped > 0.0).await;
     }
 }
 
-const SUBSCRIBERS: &str = "watchdog_feed_subscribers{rpc=\"WatchVerdicts\"}";
+const SUBSCRIBERS: &str = "watchdog_stream_subscribers{rpc=\"WatchVerdicts\"}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_streams_and_larger_messages_than_are_allowed() {

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::{Extensions, Status};
-use watchdog_proto::feed::v1 as pb;
+use watchdog_proto::stream::v1 as pb;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
 use super::MergedView;
 use super::known_replicas::{KnownReplicas, WAIT_FOR_REPLICAS};
-use crate::item::FeedItem;
+use crate::item::StreamItem;
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
 use crate::metrics::{Rpc, TRIMMED};
 use crate::reports::ReplicaReport;
-use crate::server::StateStore;
+use crate::server::StreamStore;
 use crate::stream::{Responses, Streams};
 use crate::subscription::{CompletenessChanges, Subscription};
 use crate::wire::{ItemPage, WatchResponse};
@@ -29,7 +29,7 @@ const LIST: &str = "List";
 const GET: &str = "Get";
 
 /// The item, without its texts where it is too large for those who follow it.
-fn trimmed<M: FeedItem>(rpc: &'static str, mut item: M) -> M {
+fn trimmed<M: StreamItem>(rpc: &'static str, mut item: M) -> M {
     if item.encoded_len() > MAX_ITEM_BYTES {
         item.leave_out_texts();
         TRIMMED.inc(Rpc(rpc));
@@ -59,7 +59,7 @@ pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
     })
 }
 
-impl<M: FeedItem> MergedView<M> {
+impl<M: StreamItem> MergedView<M> {
     /// Waits until an answer of this scope is complete, or there is no use in waiting. Returns what it lacks.
     async fn settled(&self, scope: pb::Scope) -> Completeness {
         let (me, mut replicas) = (&self.me, self.replicas.subscribe());
@@ -92,7 +92,7 @@ impl<M: FeedItem> MergedView<M> {
         Box::pin(futures::stream::unfold((self.clone(), replicas), next))
     }
 
-    fn store(&self, scope: pb::Scope) -> &StateStore<M::Key, ReplicaReport<M>> {
+    fn store(&self, scope: pb::Scope) -> &StreamStore<M::Key, ReplicaReport<M>> {
         match scope {
             pb::Scope::Unspecified => &self.merged,
             pb::Scope::Local => &self.own,

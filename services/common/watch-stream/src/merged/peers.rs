@@ -8,17 +8,17 @@ use tokio::time::Instant;
 use super::MergedView;
 use super::known_replicas::PeerState;
 use crate::client::{Received, Update};
-use crate::item::FeedItem;
+use crate::item::StreamItem;
 use crate::replicas::ReplicaHandler;
 use crate::reports::ReplicaReport;
 
 /// Receives the items of the other replicas for a view.
-pub(super) struct PeerHandler<M: FeedItem, X> {
+pub(super) struct PeerHandler<M: StreamItem, X> {
     pub(super) view: MergedView<M>,
     pub(super) exists: X,
 }
 
-impl<M: FeedItem, X> ReplicaHandler<M> for PeerHandler<M, X>
+impl<M: StreamItem, X> ReplicaHandler<M> for PeerHandler<M, X>
 where
     X: Fn(&M::Key) -> bool + Send + Sync + 'static,
 {

@@ -2,7 +2,7 @@ use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::Extensions;
 use watchdog_client::failure::{Failure, Reason};
-use watchdog_proto::feed::v1 as pb;
+use watchdog_proto::stream::v1 as pb;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event as PbEvent;
 use watchdog_runtime::request::PageRequest;
@@ -285,7 +285,7 @@ async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items
 #[tokio::test(start_paused = true)]
 async fn the_items_of_this_replica_are_local_and_merged() {
     let (view, _) = view();
-    let store = StateStore::<String, &str>::new();
+    let store = StreamStore::<String, &str>::new();
     store.upsert("one".to_owned(), "first");
     let encode = |shoot: &String, observer: &&str| verdict(shoot, observer).value;
     let follow = {

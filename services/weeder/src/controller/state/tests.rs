@@ -14,8 +14,8 @@ use crate::domain::weeder::DeletionResult;
 
 fn new(config: WeederConfig) -> WeederState {
     let views = Views {
-        services: StateStore::new(),
-        weeders: StateStore::new(),
+        services: StreamStore::new(),
+        weeders: StreamStore::new(),
         queue: Arc::default(),
     };
     WeederState::new(Arc::new(config), views)
