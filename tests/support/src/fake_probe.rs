@@ -214,7 +214,7 @@ impl LeaseProbeService for VerdictService {
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
         assert_eq!(
             request.get_ref().scope(),
-            Scope::Local,
+            Scope::Replica,
             "every replica is asked for its own shoots"
         );
         let responses = self.streams.serve(

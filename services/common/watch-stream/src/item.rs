@@ -62,11 +62,11 @@ pub trait StreamItem: Keyed<Key: Display + FromStr + Hash> + prost::Message + Cl
 }
 
 /// All replicas are asked alike.
-macro_rules! watch_local {
+macro_rules! watch_replica {
     ($package:ident::$request:ident => $response:ident) => {
         async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
             let request = $package::$request {
-                scope: Scope::Local.into(),
+                scope: Scope::Replica.into(),
                 ..Default::default()
             };
             open::<_, $package::$response>(channel, request).await
@@ -160,7 +160,7 @@ impl StreamItem for probe::Verdict {
         forward(self.valid_for.as_ref())
     }
 
-    watch_local!(probe::WatchVerdictsRequest => WatchVerdictsResponse);
+    watch_replica!(probe::WatchVerdictsRequest => WatchVerdictsResponse);
 }
 
 impl StreamItem for scaling::ShootScaling {
@@ -171,7 +171,7 @@ impl StreamItem for scaling::ShootScaling {
         self.hold_reason() == scaling::HoldReason::Ownership
     }
 
-    watch_local!(scaling::WatchScalingRequest => WatchScalingResponse);
+    watch_replica!(scaling::WatchScalingRequest => WatchScalingResponse);
 }
 
 impl StreamItem for weeder::Weeder {
@@ -189,13 +189,13 @@ impl StreamItem for weeder::Weeder {
         self.remaining = Some(duration(remaining));
     }
 
-    watch_local!(weeder::WatchWeedersRequest => WatchWeedersResponse);
+    watch_replica!(weeder::WatchWeedersRequest => WatchWeedersResponse);
 }
 
 impl StreamItem for weeder::EndpointReadiness {
     const STREAM: &'static str = "endpoint-readiness";
 
-    watch_local!(weeder::WatchEndpointReadinessRequest => WatchEndpointReadinessResponse);
+    watch_replica!(weeder::WatchEndpointReadinessRequest => WatchEndpointReadinessResponse);
 }
 
 #[cfg(test)]

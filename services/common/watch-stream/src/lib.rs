@@ -9,7 +9,7 @@
 //! Every replica of a service answers for the whole seed (ADR 0004):
 //!
 //! ```text
-//!   domain store ── encode ──> MergedView ── own ─────> SCOPE_LOCAL: other replicas, other services
+//!   domain store ── encode ──> MergedView ── own ─────> SCOPE_REPLICA: other replicas, other services
 //!                              ^       └──── merged ──> everybody else
 //!   other replicas ── follow ──┘
 //! ```

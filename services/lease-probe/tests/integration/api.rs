@@ -52,7 +52,7 @@ async fn verdicts_are_listed_in_pages_and_by_outcome() {
         let shoots = names.iter().map(|name| fixture.shoot(name));
         shoots.map(|shoot| shoot.namespace().to_owned()).collect()
     };
-    for scope in [Scope::Unspecified, Scope::Local] {
+    for scope in [Scope::Seed, Scope::Replica] {
         assert_eq!(pages(scope, &[]).await, named(&names));
         assert_eq!(pages(scope, &[Outcome::Skipped]).await, named(&["b", "d"]));
         let either = [Outcome::Healthy, Outcome::Throttled];
@@ -116,7 +116,7 @@ async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_reported() {
     let replica = Replica::start(&fixture).await;
     let late = SimulatedShootSpec::new("late", 1);
     let name = late.namespace();
-    for scope in [Scope::Local, Scope::Unspecified] {
+    for scope in [Scope::Replica, Scope::Seed] {
         let mut stream = replica.watch(scope, &[&name]).await;
         assert_eq!(stream.next().await.unwrap(), Event::SnapshotComplete(complete(0)));
         fixture.sandbox.add_shoot(late.clone()).await.unwrap();

@@ -14,7 +14,7 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
     let alpha = fixture.shoot("alpha");
     let name = alpha.namespace();
     let replica = Replica::start(&fixture).await;
-    let mut stream = replica.watch(Scope::Local, &[name]).await;
+    let mut stream = replica.watch(Scope::Replica, &[name]).await;
     let snapshot = stream.snapshot().await;
     assert!(snapshot.keys().all(|shoot| shoot == name), "{snapshot:?}");
     let healthy = replica.until_outcome(&alpha, Outcome::Healthy).await;

@@ -36,17 +36,17 @@ async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
     );
     for (replica, name) in [(&first, "first"), (&second, "second")] {
         eventually_async("each probes all", async || {
-            let own = observers(replica, Scope::Local).await;
+            let own = observers(replica, Scope::Replica).await;
             own.len() == SHOOTS.len() && own.values().all(|observer| observer == name)
         })
         .await;
-        assert_eq!(observers(replica, Scope::Unspecified).await.len(), SHOOTS.len());
+        assert_eq!(observers(replica, Scope::Seed).await.len(), SHOOTS.len());
     }
-    let mut all = second.watch(Scope::Unspecified, &[]).await;
+    let mut all = second.watch(Scope::Seed, &[]).await;
     assert_eq!(all.snapshot().await.len(), SHOOTS.len());
     let leaving = [
-        first.watch(Scope::Local, &[]).await,
-        first.watch(Scope::Unspecified, &[]).await,
+        first.watch(Scope::Replica, &[]).await,
+        first.watch(Scope::Seed, &[]).await,
     ];
     assert_eq!(fixture.holder("first").as_deref(), Some("first"));
     first.stop().await;
@@ -57,7 +57,7 @@ async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
     }
     assert_eq!(fixture.holder("first"), None, "its Lease is deleted");
     // Until the second one speaks for every shoot.
-    let mut seen = observers(&second, Scope::Unspecified).await;
+    let mut seen = observers(&second, Scope::Seed).await;
     while seen.values().any(|observer| observer != "second") {
         match all.next().await.unwrap() {
             Event::Upsert(verdict) => {
@@ -67,7 +67,7 @@ async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
             event => panic!("nothing is taken back: {event:?}"),
         }
     }
-    assert_eq!(observers(&second, Scope::Local).await.len(), SHOOTS.len());
+    assert_eq!(observers(&second, Scope::Replica).await.len(), SHOOTS.len());
 }
 
 /// Somebody who looks takes no shoot from a release, and is not found.
@@ -78,7 +78,7 @@ async fn a_standalone_replica_probes_all_shoots_and_writes_nothing() {
     let visitor = Replica::start_as(&fixture, "visitor", &["--standalone"]).await;
     for (replica, name) in [(&release, "release"), (&visitor, "visitor")] {
         eventually_async("each probes all", async || {
-            let all = observers(replica, Scope::Unspecified).await;
+            let all = observers(replica, Scope::Seed).await;
             all.len() == SHOOTS.len() && all.values().all(|observer| observer == name)
         })
         .await;
@@ -96,14 +96,14 @@ async fn leases_that_strangers_made_take_no_shoots_only_witness() {
     }
     let replica = Replica::start_as(&fixture, "first", &[]).await;
     eventually_async("it probes all", async || {
-        observers(&replica, Scope::Local).await.len() == SHOOTS.len()
+        observers(&replica, Scope::Replica).await.len() == SHOOTS.len()
     })
     .await;
     // Those that the strangers would have had the second place of are the only ones that can be missing.
     let second = Replica::start_as(&fixture, "second", &[]).await;
     eventually_async("each shoot has a witness", async || {
-        let own = observers(&second, Scope::Local).await;
-        let others = observers(&replica, Scope::Local).await;
+        let own = observers(&second, Scope::Replica).await;
+        let others = observers(&replica, Scope::Replica).await;
         !own.is_empty()
             && SHOOTS.iter().all(|shoot| {
                 let shoot = fixture.shoot(shoot);

@@ -88,7 +88,7 @@ impl Subscriber {
                 // A replica ends a stream on which more was taken back at once than it remembers, as when another
                 // replica joins: a follower connects again and has everything anew.
                 loop {
-                    if let Ok(answer) = client.watch_verdicts(request(Scope::Local)).await {
+                    if let Ok(answer) = client.watch_verdicts(request(Scope::Replica)).await {
                         let mut stream = answer.into_inner();
                         while let Some(Ok(response)) = stream.next().await {
                             received.lock().note(response);
@@ -244,7 +244,7 @@ async fn open(channel: Channel) -> anyhow::Result<tonic::Streaming<u64>> {
     grpc.ready().await?;
     let path = PathAndQuery::from_static("/gardener.watchdog.probe.v1.LeaseProbeService/WatchVerdicts");
     let streaming = grpc
-        .server_streaming(Request::new(request(Scope::Unspecified)), path, Lengths)
+        .server_streaming(Request::new(request(Scope::Seed)), path, Lengths)
         .await;
     Ok(streaming.context("open a stream of verdicts")?.into_inner())
 }

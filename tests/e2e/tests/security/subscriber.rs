@@ -23,7 +23,7 @@ pub(crate) async fn list(channel: Channel) -> Result<i32, Status> {
 pub(crate) async fn watch(channel: Channel) -> Result<Streaming<pb::WatchVerdictsResponse>, Status> {
     // Every renewal is sent.
     let request = pb::WatchVerdictsRequest {
-        scope: Scope::Local.into(),
+        scope: Scope::Replica.into(),
         ..Default::default()
     };
     let answer = LeaseProbeServiceClient::new(channel)

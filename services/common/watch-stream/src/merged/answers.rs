@@ -54,7 +54,7 @@ pub struct ItemAnswer<M> {
 /// INVALID_ARGUMENT when there is no such scope.
 pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
     pb::Scope::try_from(scope).map_err(|_| {
-        let why = format!("{scope} is unknown: omit the field for the whole seed, or use SCOPE_LOCAL");
+        let why = format!("{scope} is unknown: use SCOPE_SEED, which is the default, or SCOPE_REPLICA");
         invalid_field("scope", &why)
     })
 }
@@ -66,8 +66,8 @@ impl<M: StreamItem> MergedView<M> {
         let latest = Instant::now() + WAIT_FOR_REPLICAS;
         loop {
             let (completeness, wait) = match scope {
-                pb::Scope::Unspecified => replicas.borrow_and_update().completeness(me),
-                pb::Scope::Local => replicas.borrow_and_update().own_completeness(me),
+                pb::Scope::Unspecified | pb::Scope::Seed => replicas.borrow_and_update().completeness(me),
+                pb::Scope::Replica => replicas.borrow_and_update().own_completeness(me),
             };
             let until = wait.map_or(latest, |until| until.min(latest));
             if wait.is_none() || until <= Instant::now() {
@@ -94,8 +94,8 @@ impl<M: StreamItem> MergedView<M> {
 
     fn store(&self, scope: pb::Scope) -> &StreamStore<M::Key, ReplicaReport<M>> {
         match scope {
-            pb::Scope::Unspecified => &self.merged,
-            pb::Scope::Local => &self.own,
+            pb::Scope::Unspecified | pb::Scope::Seed => &self.merged,
+            pb::Scope::Replica => &self.own,
         }
     }
 
@@ -120,7 +120,7 @@ impl<M: StreamItem> MergedView<M> {
                 // Followers must learn when this replica has all of its items, and a stream has one snapshot only.
                 Event::Heartbeat {
                     completeness: Some(now),
-                } if scope == pb::Scope::Local && sent_incomplete && now.complete => {
+                } if scope == pb::Scope::Replica && sent_incomplete && now.complete => {
                     let why = "this replica has only now received all of its items: connect again";
                     return Err(error(ErrorReason::SnapshotIncomplete, why));
                 }
@@ -139,7 +139,7 @@ impl<M: StreamItem> MergedView<M> {
         let completeness = if report.is_some() {
             self.replicas.borrow().completeness(&self.me).0
         } else {
-            let completeness = self.settled(pb::Scope::Unspecified).await;
+            let completeness = self.settled(pb::Scope::Seed).await;
             report = merged.get(key);
             completeness
         };

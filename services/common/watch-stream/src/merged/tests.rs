@@ -94,7 +94,7 @@ async fn a_snapshot_waits_for_every_replica_that_is_known() {
     let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
     let began = Instant::now();
     fill(&view);
-    let mut stream = open(&view, pb::Scope::Unspecified);
+    let mut stream = open(&view, pb::Scope::Seed);
     peers.on_join(&a);
     peers.on_join(&b);
     peers.on_listed();
@@ -121,7 +121,7 @@ async fn an_answer_waits_for_ten_seconds_and_then_says_what_is_missing() {
         let page = view.list(scope, &request, |_, _| true).await.unwrap();
         page.completeness.unwrap()
     };
-    let mut stream = open(&view, pb::Scope::Unspecified);
+    let mut stream = open(&view, pb::Scope::Seed);
     assert!(
         matches!(next(&mut stream).await, PbEvent::Heartbeat(_)),
         "a sign of life after 5 s"
@@ -129,26 +129,26 @@ async fn an_answer_waits_for_ten_seconds_and_then_says_what_is_missing() {
     let unlisted = whole(&mut stream).await;
     assert_eq!(unlisted, (Vec::new(), missing(&["me"])));
     assert_eq!(began.elapsed(), WAIT_FOR_REPLICAS);
-    assert_eq!(list(pb::Scope::Local).await, missing(&["me"]));
+    assert_eq!(list(pb::Scope::Replica).await, missing(&["me"]));
     fill(&view);
     assert_eq!(
-        list(pb::Scope::Unspecified).await,
+        list(pb::Scope::Seed).await,
         missing(&[]),
         "the replicas are not known"
     );
-    assert_eq!(list(pb::Scope::Local).await, COMPLETE);
+    assert_eq!(list(pb::Scope::Replica).await, COMPLETE);
     assert_eq!(began.elapsed(), WAIT_FOR_REPLICAS, "none of them waited again");
 
     peers.on_join(&a);
     peers.on_listed();
-    assert_eq!(list(pb::Scope::Unspecified).await, missing(&["a"]));
+    assert_eq!(list(pb::Scope::Seed).await, missing(&["a"]));
     assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS, "a had its ten seconds");
     peers.on_update(&a, snapshot(&[], "a", COMPLETE));
-    assert_eq!(list(pb::Scope::Unspecified).await, COMPLETE);
+    assert_eq!(list(pb::Scope::Seed).await, COMPLETE);
     peers.on_update(&a, Update::Lost(Failure::new(Reason::Connection, &"cut")));
-    assert_eq!(list(pb::Scope::Unspecified).await, missing(&["a"]));
+    assert_eq!(list(pb::Scope::Seed).await, missing(&["a"]));
     peers.on_leave(&a);
-    assert_eq!(list(pb::Scope::Unspecified).await, COMPLETE);
+    assert_eq!(list(pb::Scope::Seed).await, COMPLETE);
     assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS);
 }
 
@@ -161,7 +161,7 @@ async fn an_open_stream_says_at_once_when_a_replica_is_lost_and_when_it_is_back(
     peers.on_join(&a);
     peers.on_update(&a, snapshot(&["one"], "a", COMPLETE));
     peers.on_listed();
-    let mut stream = open(&view, pb::Scope::Unspecified);
+    let mut stream = open(&view, pb::Scope::Seed);
     assert_eq!(whole(&mut stream).await.1, COMPLETE);
     let began = Instant::now();
     let heartbeat = async |stream: &mut Responses<_>| match next(stream).await {
@@ -198,7 +198,7 @@ async fn a_shoot_that_changes_its_owner_is_never_removed() {
     peers.on_listed();
     peers.on_update(&a, Update::Upsert("moves".to_owned(), verdict("moves", "a")));
     peers.on_update(&a, Update::Upsert("gone".to_owned(), verdict("gone", "a")));
-    let mut stream = open(&view, pb::Scope::Unspecified);
+    let mut stream = open(&view, pb::Scope::Seed);
     assert_eq!(whole(&mut stream).await.0, ["gone", "moves"]);
     peers.on_update(&a, Update::Removed("moves".to_owned()));
     peers.on_update(&a, Update::Removed("gone".to_owned()));
@@ -233,7 +233,7 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
     };
     let report = |outcome| peers.on_update(&a, Update::Upsert("one".to_owned(), probed(outcome)));
     report(probe::Outcome::Healthy);
-    let mut stream = open(&view, pb::Scope::Unspecified);
+    let mut stream = open(&view, pb::Scope::Seed);
     whole(&mut stream).await;
     let began = Instant::now();
     let probes = async {
@@ -269,12 +269,12 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
 #[tokio::test(start_paused = true)]
 async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items() {
     let (view, _) = view();
-    let mut stream = open(&view, pb::Scope::Local);
+    let mut stream = open(&view, pb::Scope::Replica);
     assert_eq!(whole(&mut stream).await, (Vec::new(), missing(&["me"])));
     fill(&view);
     let end = stream.next().await.unwrap().unwrap_err();
     assert_eq!(end.code(), tonic::Code::Unavailable);
-    let mut again = open(&view, pb::Scope::Local);
+    let mut again = open(&view, pb::Scope::Replica);
     assert_eq!(whole(&mut again).await, (Vec::new(), COMPLETE));
     assert!(
         matches!(next(&mut again).await, PbEvent::Heartbeat(_)),
@@ -298,7 +298,7 @@ async fn the_items_of_this_replica_are_local_and_merged() {
             );
         })
     };
-    let mut local = open(&view, pb::Scope::Local);
+    let mut local = open(&view, pb::Scope::Replica);
     assert_eq!(whole(&mut local).await, (vec!["one".to_owned()], COMPLETE));
     store.upsert("one".to_owned(), "second");
     assert!(matches!(next(&mut local).await, PbEvent::Upsert(verdict) if verdict.observer == "second"));
@@ -326,7 +326,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
     let filter = ["ListVerdicts"];
     let request = PageRequest::read(2, "", &filter).unwrap();
     let first = here
-        .list(pb::Scope::Unspecified, &request, |_, _| true)
+        .list(pb::Scope::Seed, &request, |_, _| true)
         .await
         .unwrap();
     let names =
@@ -337,7 +337,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
     );
     let request = PageRequest::read(2, &first.next_page_token, &filter).unwrap();
     let second = there
-        .list(pb::Scope::Unspecified, &request, |_, _| true)
+        .list(pb::Scope::Seed, &request, |_, _| true)
         .await
         .unwrap();
     assert_eq!(
