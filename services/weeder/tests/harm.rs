@@ -31,7 +31,7 @@ async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
         assert_eq!(line[field], value, "{field} in {line}");
     }
 
-    let since = line["service_ready_since"].as_str().unwrap();
+    let since = line["service_ready_time"].as_str().unwrap();
     let note = format!(
         "Deleted pod evidence: container main (exit code 1, Error, 5 restarts) was in CrashLoopBackOff, and service \
          etcd has been ready since {since}."
@@ -61,7 +61,7 @@ async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
     assert_eq!((deletion.restart_count, deletion.init_container), (5, false));
     assert_eq!(shown.key.unwrap().service, "etcd");
     let since = since.parse::<jiff::Timestamp>().unwrap();
-    assert_eq!(deletion.service_ready_since.unwrap().seconds, since.as_second());
+    assert_eq!(deletion.service_ready_time.unwrap().seconds, since.as_second());
     weeder.stop().await;
 }
 

@@ -34,7 +34,7 @@ async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
     assert_eq!(weeding.state(), pb::WeederState::Active);
     assert_eq!(weeding.owner, "weeder-0");
     assert_eq!(weeding.selectors.len(), 2);
-    let (started, ends) = (weeding.started_at.unwrap(), weeding.ends_at.unwrap());
+    let (started, ends) = (weeding.start_time.unwrap(), weeding.end_time.unwrap());
     assert_eq!(ends.seconds - started.seconds, 300, "watchDuration");
     assert!((1..=300).contains(&weeding.remaining.unwrap().seconds));
     let init = weeding

@@ -126,18 +126,18 @@ impl StreamItem for probe::Verdict {
             skip_reason,
             message,
             evidence,
-            observed_at: _,
-            valid_until: _,
+            observe_time: _,
+            expire_time: _,
             age: _,
             valid_for: _,
             observer,
-            outcome_since,
+            outcome_change_time,
             // Like the times, it grows with every list.
             list_revision: _,
         } = self;
         *outcome == sent.outcome
             && *skip_reason == sent.skip_reason
-            && *outcome_since == sent.outcome_since
+            && *outcome_change_time == sent.outcome_change_time
             && *shoot == sent.shoot
             && *observer == sent.observer
             && *message == sent.message
@@ -224,8 +224,8 @@ mod tests {
             ..Default::default()
         };
         let mut later = sent.clone();
-        later.observed_at = Some(crate::wire::timestamp(7));
-        later.valid_until = Some(crate::wire::timestamp(8));
+        later.observe_time = Some(crate::wire::timestamp(7));
+        later.expire_time = Some(crate::wire::timestamp(8));
         later.valid_for = Some(signed(9));
         later.age = Some(signed(0));
         later.evidence.as_mut().unwrap().largest_skew = Some(signed(3));

@@ -18,12 +18,12 @@ pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verd
         skip_reason: skip_reason(&verdict.outcome).into(),
         message: verdict.message.clone(),
         evidence: verdict.evidence.as_deref().map(evidence),
-        observed_at: Some(timestamp(verdict.observed_at.0)),
-        valid_until: Some(timestamp(verdict.valid_until.0)),
+        observe_time: Some(timestamp(verdict.observed_at.0)),
+        expire_time: Some(timestamp(verdict.valid_until.0)),
         age: Some(signed(now.0.saturating_sub(verdict.observed_at.0))),
         valid_for: Some(signed(verdict.valid_until.0.saturating_sub(now.0))),
         observer: verdict.observer.to_string(),
-        outcome_since: Some(timestamp(verdict.outcome_since.0)),
+        outcome_change_time: Some(timestamp(verdict.outcome_since.0)),
         list_revision: verdict.list_revision,
     }
 }

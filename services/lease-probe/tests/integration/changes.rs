@@ -53,7 +53,7 @@ async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
         .await;
     let refused = replica.until(&alpha, "lost by the old threshold", &lost).await;
     let later =
-        |verdict: &Verdict| micros(verdict.observed_at.as_ref()) > micros(refused.observed_at.as_ref());
+        |verdict: &Verdict| micros(verdict.observe_time.as_ref()) > micros(refused.observe_time.as_ref());
     replica
         .until(&alpha, "lost still", |verdict| lost(verdict) && later(verdict))
         .await;

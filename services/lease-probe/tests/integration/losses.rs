@@ -47,8 +47,8 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
         lost.message
     );
     assert_eq!(lost.observer, IDENTITY);
-    assert!(micros(lost.valid_until.as_ref()) > micros(lost.observed_at.as_ref()));
-    assert!(micros(lost.outcome_since.as_ref()) <= micros(lost.observed_at.as_ref()));
+    assert!(micros(lost.expire_time.as_ref()) > micros(lost.observe_time.as_ref()));
+    assert!(micros(lost.outcome_change_time.as_ref()) <= micros(lost.observe_time.as_ref()));
     assert!(lost.age.is_some() && lost.valid_for.is_some());
 
     // A list shows the same as the stream.
@@ -66,7 +66,7 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
 
     alpha.heal();
     let again = stream.until_outcome(name, Outcome::Healthy).await;
-    assert!(micros(again.outcome_since.as_ref()) > micros(lost.outcome_since.as_ref()));
+    assert!(micros(again.outcome_change_time.as_ref()) > micros(lost.outcome_change_time.as_ref()));
     replica.until_metric(&fraction, |share| share == Some(0.0)).await;
     replica.until_metric(&dead_zones, |zones| zones.is_none()).await;
     replica

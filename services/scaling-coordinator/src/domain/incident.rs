@@ -236,9 +236,15 @@ impl Incident {
     }
 
     /// By how much this program would have been earlier than all others; negative if it would have been later.
-    pub(crate) fn lead_seconds(&self, direction: Direction) -> Option<f64> {
+    pub(crate) fn lead_micros(&self, direction: Direction) -> Option<i64> {
         let (ours, other) = self.first(direction);
-        Some(seconds_between(ours?, other?.0))
+        Some(micros_between(ours?, other?.0))
+    }
+
+    /// The lead in seconds, to the millisecond.
+    pub(crate) fn lead_seconds(&self, direction: Direction) -> Option<f64> {
+        let micros = self.lead_micros(direction)?;
+        Some((micros as f64 / 1e3).round() / 1e3)
     }
 
     /// One sentence for people about an incident that has ended.
@@ -278,10 +284,9 @@ impl Incident {
     }
 }
 
-/// Seconds from one instant to another, to the millisecond; negative if that is earlier.
-pub(crate) fn seconds_between(from: Instant, to: Instant) -> f64 {
-    let later = micros(to.saturating_duration_since(from)) - micros(from.saturating_duration_since(to));
-    (later as f64 / 1e3).round() / 1e3
+/// Microseconds from one instant to another; negative if that is earlier.
+pub(crate) fn micros_between(from: Instant, to: Instant) -> i64 {
+    micros(to.saturating_duration_since(from)) - micros(from.saturating_duration_since(to))
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::client::Received;
-use watchdog_watch_stream::wire::{self, duration, forward};
+use watchdog_watch_stream::wire::{self, duration, forward, signed};
 
 use crate::domain::Direction;
 use crate::domain::decision::{EvidenceCounts, HoldReason, Outcome, ReceivedVerdict};
-use crate::domain::incident::{Incident, seconds_between};
+use crate::domain::incident::{Incident, micros_between};
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::Planned;
 use crate::domain::resource_step::{ResourceStep, ResourceWrite};
@@ -60,7 +60,7 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
         observed,
         outcome_since: outcome_since(verdict, observed),
         list_revision: verdict.list_revision,
-        first_revision: if verdict.outcome_since == verdict.observed_at {
+        first_revision: if verdict.outcome_change_time == verdict.observe_time {
             verdict.list_revision
         } else {
             0
@@ -86,8 +86,8 @@ fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Instant {
         at.map(|at| i128::from(at.seconds) * 1_000_000 + i128::from(at.nanos) / 1_000)
     };
     let (Some(since), Some(at)) = (
-        micros(verdict.outcome_since.as_ref()),
-        micros(verdict.observed_at.as_ref()),
+        micros(verdict.outcome_change_time.as_ref()),
+        micros(verdict.observe_time.as_ref()),
     ) else {
         return observed;
     };
@@ -146,14 +146,14 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         state: state(scaling.status.state).into(),
         level: scaling.status.level,
         resources: scaling.status.resources.iter().map(resource_scaling).collect(),
-        direction_since: Some(timestamp(clock, scaling.since)),
-        retry_at: scaling.status.retry_at.map(|at| timestamp(clock, at)),
+        direction_change_time: Some(timestamp(clock, scaling.since)),
+        retry_time: scaling.status.retry_at.map(|at| timestamp(clock, at)),
         owner: scaling.owner.to_string(),
         meltdown_protection_active: scaling.held_down() > 0,
         hold_reason: held(scaling.held).into(),
         mode: mode(scaling.mode.mode).into(),
         mode_from_annotation: scaling.mode.from_annotation,
-        mode_until: scaling.mode.until.map(|until| wire::timestamp(until.0)),
+        mode_expire_time: scaling.mode.until.map(|until| wire::timestamp(until.0)),
         incident: scaling
             .incidents
             .current
@@ -253,7 +253,7 @@ fn incident(incident: &Incident, clock: Clock) -> pb::Incident {
             .outcome
             .map_or(probe::Outcome::Unspecified, probe_outcome)
             .into(),
-        started_at: Some(timestamp(clock, incident.started)),
+        start_time: Some(timestamp(clock, incident.started)),
         last_renewal_to_verdict: incident.last_renewal_to_verdict.map(duration),
         verdict_to_first_write: incident.until_first_write().map(duration),
         verdict_to_last_write: incident.until_last_write().map(duration),
@@ -272,7 +272,7 @@ fn incident(incident: &Incident, clock: Clock) -> pb::Incident {
         in_mode_observe: incident.in_mode_observe(),
         scale_times: scale_times(incident),
         first_to_scale_down: first_to_scale_down.unwrap_or_default().to_owned(),
-        scale_down_lead_seconds: incident.lead_seconds(Direction::Down),
+        scale_down_lead: incident.lead_micros(Direction::Down).map(signed),
         reason: incident.reason.clone(),
         last_error: incident.last_error.clone(),
     }
@@ -285,14 +285,14 @@ fn scale_times(incident: &Incident) -> Vec<pb::ScaleTimes> {
         let other = scaling.other.as_ref().map(|(at, _)| *at);
         scaling.ours.into_iter().chain(other).min()
     });
-    let after = |at| seconds_between(incident.started, at);
+    let after = |at| signed(micros_between(incident.started, at));
     let times = scalings.into_iter().map(|((reference, of), scaling)| {
         let (other_at, other) = scaling.other.clone().unzip();
         pb::ScaleTimes {
             resource: Some(resource_ref(reference)),
             direction: direction(Some(*of)).into(),
-            scaled_after_seconds: scaling.ours.map(after),
-            other_scaled_after_seconds: other_at.map(after),
+            scaled_after: scaling.ours.map(after),
+            other_scaled_after: other_at.map(after),
             other: other.unwrap_or_default(),
         }
     });

@@ -48,7 +48,7 @@ async fn states_are_listed_in_pages_and_found_by_name() {
     );
     assert_eq!(scaling.state(), pb::FlowState::Holding);
     assert_eq!(scaling.resources.len(), 3);
-    assert!(scaling.direction_since.is_some());
+    assert!(scaling.direction_change_time.is_some());
 }
 
 #[tokio::test]

@@ -274,7 +274,7 @@ async fn a_missing_permission_fails_the_level_and_is_named() {
         message.contains("patch deployments.apps in namespace shoot--project--one"),
         "{message}"
     );
-    assert!(failed.retry_at.is_some());
+    assert!(failed.retry_time.is_some());
     eventually("an Event tells of it", || {
         seed.events(SHOOT, MCM).contains(&"ScaleDownFailed".to_owned())
     })

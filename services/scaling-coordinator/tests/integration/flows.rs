@@ -58,7 +58,7 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
     let (running, ended) = (down.incident.unwrap(), up.last_incident.unwrap());
     assert_eq!(running.verdict_to_restored, None, "{running:#?}");
     assert_eq!(up.incident, None);
-    assert_eq!(running.started_at, ended.started_at);
+    assert_eq!(running.start_time, ended.start_time);
     assert_eq!((ended.scaled_down, ended.scaled_up), (3, 3), "{ended:#?}");
     assert!(
         ended.reason.contains("LEASES_EXPIRED") && !ended.in_mode_observe,

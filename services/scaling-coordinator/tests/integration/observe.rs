@@ -10,6 +10,7 @@ use watchdog_proto::scaling::v1::{
 };
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
+use watchdog_watch_stream::wire;
 
 use crate::coordinator::{Coordinator, one_shoot_with, resource, step, until_written};
 use crate::seed::{PROTECTED, Seed};
@@ -93,7 +94,7 @@ async fn the_first_writes_are_kept_back_and_nothing_is_simulated_after_them() {
     );
     assert!(ended.verdict_to_first_write.is_some(), "{ended:#?}");
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator");
-    assert_eq!(ended.scale_down_lead_seconds, None, "nobody else has scaled");
+    assert_eq!(ended.scale_down_lead, None, "nobody else has scaled");
 
     let shown = |times: &ScaleTimes| (times.resource.clone().unwrap().name, times.direction());
     let mut kept_back: Vec<_> = ended.scale_times.iter().map(shown).collect();
@@ -101,8 +102,8 @@ async fn the_first_writes_are_kept_back_and_nothing_is_simulated_after_them() {
     let down = |name: &str| (name.to_owned(), Direction::Down);
     assert_eq!(kept_back, [down(CA), down(MCM)]);
     // Its time is that of the write, had it been sent.
-    let after = ended.scale_times.iter().map(|times| times.scaled_after_seconds);
-    assert!(after.flatten().all(|seconds| seconds >= 0.0), "{ended:#?}");
+    let after = ended.scale_times.iter().map(|times| times.scaled_after);
+    assert!(after.flatten().all(|after| wire::micros(Some(&after)) >= 0), "{ended:#?}");
     assert_eq!(seed.all_writes(), [""; 0]);
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
     let metrics = coordinator.metrics().await;
@@ -157,13 +158,13 @@ async fn beside_another_watchdog_it_says_who_was_first() {
     }
     let ended = incident(&coordinator).await;
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator", "{ended:#?}");
-    assert!(ended.scale_down_lead_seconds > Some(0.0), "{ended:#?}");
+    assert!(wire::micros(ended.scale_down_lead.as_ref()) > 0, "{ended:#?}");
     assert_eq!(ended.scale_times.len(), 6, "{ended:#?}");
     for times in &ended.scale_times {
         assert_eq!(times.other, "dependency-watchdog");
-        assert!(times.other_scaled_after_seconds.is_some());
+        assert!(times.other_scaled_after.is_some());
         let is_down = times.direction() == Direction::Down;
-        assert!(times.scaled_after_seconds.is_some() || !is_down, "{ended:#?}");
+        assert!(times.scaled_after.is_some() || !is_down, "{ended:#?}");
     }
     assert_eq!(ended.failed_writes, 0, "{ended:#?}");
     assert_eq!(seed.all_writes(), [""; 0]);
@@ -178,7 +179,7 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("observe until=2126-12-01T06:00:00Z"));
     until_mode(&coordinator, Mode::Observe).await;
     let observed = coordinator.get(SHOOT).await.unwrap();
-    let end = observed.mode_until.map(|until| until.seconds);
+    let end = observed.mode_expire_time.map(|until| until.seconds);
     assert_eq!((observed.mode_from_annotation, end), (true, Some(4_951_778_400)));
     seed.thaw(SHOOT, MCM);
     let down = until_kept_back(&coordinator, Direction::Down).await;

@@ -168,7 +168,7 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     seed.thaw(SHOOT, MCM);
     story.until(KCM, Step::Failed, "429").await;
     let failed = story.0.lock().last().unwrap().clone();
-    assert!(failed.retry_at.is_some(), "{failed:#?}");
+    assert!(failed.retry_time.is_some(), "{failed:#?}");
     story.until(KCM, Step::Waiting, "2 are still ready").await;
     seed.thaw(SHOOT, KCM);
     story.until_settled(Down).await;

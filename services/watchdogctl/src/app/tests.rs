@@ -60,7 +60,7 @@ fn incident() -> Answers {
                 mode: Mode::Protect.into(),
                 incident: Some(Incident {
                     outcome: Outcome::LeasesExpired.into(),
-                    started_at: states::ago(60),
+                    start_time: states::ago(60),
                     scaled_down: 2,
                     reason: "A sentence.".to_owned(),
                     last_error: "A refusal.".to_owned(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use watchdog_client::wire::forward;
+use watchdog_client::wire::{forward, micros};
 use watchdog_proto::scaling::v1::{Direction, Incident, ShootScaling};
 
 use super::table::{Cell, Style, TextTable};
@@ -56,17 +56,15 @@ fn comparison(incident: &Incident) -> String {
     if !incident.in_mode_observe {
         return String::new();
     }
-    let lead = incident.scale_down_lead_seconds;
-    let lead = lead.map_or_else(
+    let lead = incident.scale_down_lead.as_ref().map_or_else(
         || "no other writer to compare with".to_owned(),
-        |lead| format!("lead {lead:.1} s"),
+        |lead| format!("lead {:.1} s", micros(Some(lead)) as f64 / 1e6),
     );
     format!("; mode observe, {lead}")
 }
 
 /// One row for each thing that has happened, the earliest first.
 fn moments(incident: &Incident, frame: &Frame) -> TextTable {
-    let seconds = |sent: &prost_types::Duration| forward(Some(sent)).as_secs_f64();
     let outcome = match text::outcome(incident.outcome()) {
         "UNSPECIFIED" => "the coordinator became the leader, or another writer scaled".to_owned(),
         outcome => match &incident.last_renewal_to_verdict {
@@ -77,7 +75,7 @@ fn moments(incident: &Incident, frame: &Frame) -> TextTable {
             None => outcome.to_owned(),
         },
     };
-    let mut moments = vec![(0.0, outcome)];
+    let mut moments = vec![(0, outcome)];
     for times in &incident.scale_times {
         let resource = text::resource(times.resource.as_ref());
         let way = if times.direction() == Direction::Down {
@@ -90,28 +88,27 @@ fn moments(incident: &Incident, frame: &Frame) -> TextTable {
         } else {
             "scaled"
         };
-        moments.extend(
-            times
-                .scaled_after_seconds
-                .map(|at| (at, format!("{resource} {ours} {way}"))),
-        );
-        let other = &times.other;
-        let others = times.other_scaled_after_seconds;
-        moments.extend(others.map(|at| (at, format!("{resource} scaled {way} by {other}"))));
+        let scaled = times.scaled_after.as_ref();
+        moments.extend(scaled.map(|after| (micros(Some(after)), format!("{resource} {ours} {way}"))));
+        let others = times.other_scaled_after.as_ref();
+        moments.extend(others.map(|after| {
+            let what = format!("{resource} scaled {way} by {}", times.other);
+            (micros(Some(after)), what)
+        }));
     }
     let healthy = incident.verdict_to_healthy.as_ref();
-    moments.extend(healthy.map(|after| (seconds(after), "healthy".to_owned())));
+    moments.extend(healthy.map(|after| (micros(Some(after)), "healthy".to_owned())));
     let restored = incident.verdict_to_restored.as_ref();
-    moments.extend(restored.map(|after| (seconds(after), "everything restored".to_owned())));
-    moments.sort_by(|a, b| a.0.total_cmp(&b.0));
+    moments.extend(restored.map(|after| (micros(Some(after)), "everything restored".to_owned())));
+    moments.sort_by_key(|(after, _)| *after);
 
     let mut table = TextTable::new(["AFTER", "AT", "WHAT"]).indented(2);
     for (after, what) in moments {
-        let started = text::timestamp(incident.started_at.as_ref());
-        let passed = SignedDuration::try_from_secs_f64(after).unwrap_or_default();
+        let started = text::timestamp(incident.start_time.as_ref());
+        let passed = SignedDuration::from_micros(after);
         let at = started.and_then(|started| started.checked_add(passed).ok());
-        let sign = if after < 0.0 { "-" } else { "" };
-        let after = Duration::try_from_secs_f64(after.abs()).unwrap_or_default();
+        let sign = if after < 0 { "-" } else { "" };
+        let after = Duration::from_micros(after.unsigned_abs());
         let cells: [Cell; 3] = [
             format!("{sign}{}", text::duration(after)).into(),
             at.map_or_else(|| "-".to_owned(), |at| text::clock(at, frame.now))
@@ -125,18 +122,19 @@ fn moments(incident: &Incident, frame: &Frame) -> TextTable {
 
 #[cfg(test)]
 mod tests {
+    use watchdog_client::wire::signed;
     use watchdog_proto::probe::v1::Outcome;
     use watchdog_proto::scaling::v1::{ScaleTimes, Step};
 
     use super::*;
     use crate::render::testing;
 
-    fn times(direction: Direction, ours: Option<f64>, other: Option<f64>) -> ScaleTimes {
+    fn times(direction: Direction, ours: Option<i64>, other: Option<i64>) -> ScaleTimes {
         ScaleTimes {
             resource: testing::resource("kube-controller-manager", 0, Step::Waiting).resource,
             direction: direction.into(),
-            scaled_after_seconds: ours,
-            other_scaled_after_seconds: other,
+            scaled_after: ours.map(signed),
+            other_scaled_after: other.map(signed),
             other: other
                 .map(|_| "dependency-watchdog".to_owned())
                 .unwrap_or_default(),
@@ -147,7 +145,7 @@ mod tests {
     fn an_incident_is_shown_in_the_order_in_which_it_happened() {
         let ended = Incident {
             outcome: Outcome::LeasesExpired.into(),
-            started_at: testing::ago(400),
+            start_time: testing::ago(400),
             last_renewal_to_verdict: testing::seconds(32),
             verdict_to_healthy: testing::seconds(300),
             verdict_to_restored: testing::seconds(312),
@@ -155,15 +153,15 @@ mod tests {
             scaled_up: 1,
             failed_writes: 1,
             scale_times: vec![
-                times(Direction::Down, Some(0.25), None),
-                times(Direction::Up, Some(301.0), None),
+                times(Direction::Down, Some(250_000), None),
+                times(Direction::Up, Some(301_000_000), None),
             ],
             reason: "A sentence.".to_owned(),
             last_error: "forbidden".to_owned(),
             ..Default::default()
         };
         let runs = Incident {
-            started_at: testing::ago(10),
+            start_time: testing::ago(10),
             ..Default::default()
         };
         let scaling = ShootScaling {
@@ -198,8 +196,8 @@ incident not ended: 0 down, 0 up, 0 writes failed
     fn an_incident_in_mode_observe_shows_who_was_first() {
         let mut ended = Incident {
             in_mode_observe: true,
-            scale_times: vec![times(Direction::Down, Some(0.0), Some(-2.0))],
-            scale_down_lead_seconds: Some(-2.04),
+            scale_times: vec![times(Direction::Down, Some(0), Some(-2_000_000))],
+            scale_down_lead: Some(signed(-2_040_000)),
             ..Default::default()
         };
         let shown = incident_lines(&ended, &testing::pipe());
@@ -208,7 +206,7 @@ incident not ended: 0 down, 0 up, 0 writes failed
             shown.find("-2s    -   Deployment/kube-controller-manager scaled down by dependency-watchdog");
         let ours = shown.find("0s     -   Deployment/kube-controller-manager would have been scaled down");
         assert!(other.is_some() && other < ours, "{shown}");
-        ended.scale_down_lead_seconds = None;
+        ended.scale_down_lead = None;
         let alone = incident_lines(&ended, &testing::pipe());
         assert!(
             alone.contains("; mode observe, no other writer to compare with\n"),

@@ -51,7 +51,7 @@ mod tests {
         let verdict = &list["verdicts"][0];
         assert_eq!(verdict["outcome"], "OUTCOME_LEASES_EXPIRED");
         assert_eq!(verdict["validFor"], "12s");
-        assert_eq!(verdict["observedAt"], "2026-11-23T00:39:59Z");
+        assert_eq!(verdict["observeTime"], "2026-11-23T00:39:59Z");
         assert_eq!(verdict["evidence"]["expiredFraction"], 1.0);
         assert_eq!(list["totalSize"], 1);
     }

@@ -18,7 +18,7 @@ pub(crate) fn render(scalings: &[ShootScaling], wide: bool, frame: &Frame) -> St
         let mut cells: Vec<Cell> = vec![
             scaling.shoot.as_str().into(),
             direction_cell(scaling.direction()),
-            text::since(scaling.direction_since.as_ref(), frame.now).into(),
+            text::since(scaling.direction_change_time.as_ref(), frame.now).into(),
             state_cell(scaling.state()),
             text::number(scaling.level).into(),
             held_down(scaling).into(),

@@ -60,9 +60,9 @@ pub(crate) fn render(report: &ShootExplanation, frame: &Frame) -> String {
 
 fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
     let outcome = frame.paint(outcome_style(verdict.outcome()), text::outcome(verdict.outcome()));
-    let since = text::since(verdict.outcome_since.as_ref(), frame.now);
+    let since = text::since(verdict.outcome_change_time.as_ref(), frame.now);
     let mut valid = TextTable::new(["VALID FOR", "UNTIL", "OBSERVED", "BY"]).indented(2);
-    let until = text::timestamp(verdict.valid_until.as_ref());
+    let until = text::timestamp(verdict.expire_time.as_ref());
     let age = text::sent_duration(verdict.age.as_ref());
     valid.row([
         valid_cell(verdict),
@@ -174,7 +174,7 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
     let mut out = format!(
         "  {}{why} since {}, {}, level {}; owner {}{held_down}\n  {}\n",
         text::direction(found.direction()),
-        text::since(found.direction_since.as_ref(), frame.now),
+        text::since(found.direction_change_time.as_ref(), frame.now),
         text::flow_state(found.state()),
         text::number(found.level),
         found.owner,
@@ -184,7 +184,7 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
         let (mode, source) = (text::mode(found.mode()), text::mode_source(found));
         out.push_str(&format!("  not protected: mode {mode}, {source}\n"));
     }
-    if let Some(at) = text::timestamp(found.retry_at.as_ref()) {
+    if let Some(at) = text::timestamp(found.retry_time.as_ref()) {
         out.push_str(&format!("  next try at {}\n", text::clock(at, frame.now)));
     }
     out.push_str(&scaling::resources(&found.resources, frame));

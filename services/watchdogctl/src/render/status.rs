@@ -36,7 +36,7 @@ pub(crate) struct SeedStatus {
 pub(crate) fn sort(rows: &mut [StatusRow]) {
     rows.sort_by_cached_key(|row| {
         let verdict = row.verdict.as_ref();
-        let since = verdict.and_then(|verdict| verdict.outcome_since.as_ref());
+        let since = verdict.and_then(|verdict| verdict.outcome_change_time.as_ref());
         let since = since.map(|since| (since.seconds, since.nanos));
         (urgency(row), since.unwrap_or((i64::MAX, 0)), row.shoot.clone())
     });
@@ -118,7 +118,7 @@ fn unprotected(status: &SeedStatus, frame: &Frame) -> String {
     let mut out = format!("\n{}\n", frame.paint(Style::Warn, &title));
     let mut table = TextTable::new(["SHOOT", "MODE", "BY", "UNTIL"]);
     for scaling in status.unprotected.iter().take(MOST_UNPROTECTED) {
-        let until = text::timestamp(scaling.mode_until.as_ref());
+        let until = text::timestamp(scaling.mode_expire_time.as_ref());
         table.row([
             scaling.shoot.as_str().into(),
             text::mode(scaling.mode()).into(),
@@ -159,7 +159,7 @@ fn cells(row: &StatusRow, frame: &Frame) -> Vec<Cell> {
         Some(verdict) => (
             outcome_cell(verdict),
             text::share(verdict.evidence.as_ref()),
-            text::since(verdict.outcome_since.as_ref(), frame.now),
+            text::since(verdict.outcome_change_time.as_ref(), frame.now),
             valid_cell(verdict),
         ),
         None => ("-".into(), "-".to_owned(), "-".to_owned(), "-".into()),
@@ -347,7 +347,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
         status.unprotected = vec![ShootScaling {
             mode: Mode::Off.into(),
             mode_from_annotation: true,
-            mode_until: Some(prost_types::Timestamp {
+            mode_expire_time: Some(prost_types::Timestamp {
                 seconds: 1_796_104_800,
                 nanos: 0,
             }),

@@ -37,9 +37,9 @@ pub(crate) fn verdict(shoot: &str, outcome: probe::Outcome) -> probe::Verdict {
         outcome: outcome.into(),
         message: "A sentence.".to_owned(),
         observer: "lease-probe-0".to_owned(),
-        observed_at: ago(1),
-        outcome_since: ago(130),
-        valid_until: ago(-12),
+        observe_time: ago(1),
+        outcome_change_time: ago(130),
+        expire_time: ago(-12),
         age: seconds(1),
         valid_for: seconds(12),
         evidence: Some(probe::Evidence {
@@ -99,7 +99,7 @@ pub(crate) fn scaling_down(shoot: &str) -> scaling::ShootScaling {
             resource("kube-controller-manager", 1, scaling::Step::Waiting),
             resource("machine-controller-manager", 0, scaling::Step::Reached),
         ],
-        direction_since: ago(129),
+        direction_change_time: ago(129),
         owner: "scaling-coordinator-0".to_owned(),
         meltdown_protection_active: true,
         ..Default::default()

@@ -18,7 +18,7 @@ pub(crate) fn render(verdicts: &[Verdict], wide: bool, frame: &Frame) -> String 
             verdict.shoot.as_str().into(),
             outcome_cell(verdict),
             text::share(verdict.evidence.as_ref()).into(),
-            text::since(verdict.outcome_since.as_ref(), frame.now).into(),
+            text::since(verdict.outcome_change_time.as_ref(), frame.now).into(),
             valid_cell(verdict),
         ];
         if wide {

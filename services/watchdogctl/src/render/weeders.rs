@@ -35,7 +35,7 @@ pub(crate) fn weeders(weeders: &[Weeder], frame: &Frame) -> String {
                 style,
                 text::bare(weeder.state().as_str_name(), "WEEDER_STATE_").to_lowercase(),
             ),
-            text::since(weeder.started_at.as_ref(), frame.now).into(),
+            text::since(weeder.start_time.as_ref(), frame.now).into(),
             text::sent_duration(weeder.remaining.as_ref()).into(),
             weeder.deleted.to_string().into(),
             weeder.left_alone.len().to_string().into(),
@@ -88,7 +88,7 @@ fn deletion_cells(namespace: &str, deletion: &PodDeletion, frame: &Frame) -> Vec
     vec![
         namespace.into(),
         deletion.pod.as_str().into(),
-        text::since(deletion.at.as_ref(), frame.now).into(),
+        text::since(deletion.delete_time.as_ref(), frame.now).into(),
         Cell::styled(style, result),
         deletion.container.as_str().into(),
         exit.join(" ").trim().into(),
@@ -116,7 +116,7 @@ fn left_alone(weeders: &[Weeder], frame: &Frame) -> String {
                 namespace.into(),
                 pod.pod.as_str().into(),
                 pod.container.as_str().into(),
-                text::since(pod.at.as_ref(), frame.now).into(),
+                text::since(pod.decide_time.as_ref(), frame.now).into(),
                 reason.into(),
                 exit.trim().into(),
                 pod.exit_message.as_str().into(),
@@ -149,7 +149,7 @@ pub(crate) fn services(services: &[EndpointReadiness], frame: &Frame) -> String 
             name.into(),
             Cell::styled(style, readiness),
             format!("{}/{}", service.ready_endpoints, service.endpoints).into(),
-            text::since(service.since.as_ref(), frame.now).into(),
+            text::since(service.readiness_change_time.as_ref(), frame.now).into(),
             service.observer.as_str().into(),
         ]);
     }
@@ -182,14 +182,14 @@ mod tests {
             exit_reason: "Error".to_owned(),
             result: DeletionResult::Deleted.into(),
             useless: true,
-            at: testing::ago(5),
+            delete_time: testing::ago(5),
             message: "Crashed.".to_owned(),
             ..Default::default()
         };
         let weeder = Weeder {
             key: key("kube-apiserver"),
             state: WeederState::Active.into(),
-            started_at: testing::ago(10),
+            start_time: testing::ago(10),
             remaining: testing::seconds(50),
             deleted: 1,
             deletions: vec![deletion],
@@ -215,7 +215,7 @@ mod tests {
             exit_code: Some(137),
             exit_reason: "OOMKilled".to_owned(),
             exit_message: "out of memory".to_owned(),
-            at: testing::ago(5),
+            decide_time: testing::ago(5),
             reason: watchdog_proto::weeder::v1::KeepReason::YoungerThanRecovery.into(),
             ..Default::default()
         };

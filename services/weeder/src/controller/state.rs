@@ -252,8 +252,8 @@ impl WeederState {
                 Recovery::note(&mut weeder.recent, now);
                 metrics::STARTED.inc(());
                 let _span = weeder_span(key).entered();
-                let (since, first_sight) = (weeder.recovery.at, weeder.recovery.first_sight);
-                tracing::info!(%since, first_sight, "service recovered; weeder started");
+                let (since, found_ready) = (weeder.recovery.at, weeder.recovery.found_ready);
+                tracing::info!(%since, found_ready, "service recovered; weeder started");
                 let first = NamespacedName::new(key.namespace.clone(), "");
                 let pods = self.pods.range_mut(first..);
                 for (_, known) in pods.take_while(|(pod, _)| pod.namespace == key.namespace) {

@@ -173,7 +173,7 @@ fn log_deletion(Deletion { pod, recovery, .. }: &Deletion, message: &str) {
     let crash = pod.crash.clone().unwrap_or_default();
     tracing::info!(
         pod = &*pod.key.name,
-        service_ready_since = %recovery.at,
+        service_ready_time = %recovery.at,
         container = crash.container,
         exit_code = crash.exit_code,
         exit_reason = crash.reason,

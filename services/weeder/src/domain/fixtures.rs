@@ -42,7 +42,7 @@ pub(crate) fn recovery(second: i64, version: u64) -> Recovery {
     };
     Recovery {
         at: at(second),
-        first_sight: false,
+        found_ready: false,
         write: Some(write),
         deletes_from: at(second),
         ends_at: at(second).after(Duration::from_secs(300)),

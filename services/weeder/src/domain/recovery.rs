@@ -20,7 +20,7 @@ pub(crate) struct Recovery {
     /// there before is decided by `write`.
     pub(crate) at: UnixTime,
     /// True when the service was found ready in a list.
-    pub(crate) first_sight: bool,
+    pub(crate) found_ready: bool,
     /// The write that made the service ready, no later than that; none when the API server does not tell, and then
     /// nothing is deleted.
     pub(crate) write: Option<SliceWrite>,
@@ -51,7 +51,7 @@ impl Recovery {
         let ends_at = at.after(config.watch_duration);
         let recovery = Self {
             at,
-            first_sight: received == ReceivedBy::List && was_ready.is_none(),
+            found_ready: received == ReceivedBy::List && was_ready.is_none(),
             write,
             deletes_from: at.after(config.ready_for).max(Self::free_from(recent)),
             ends_at,

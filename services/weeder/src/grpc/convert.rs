@@ -39,8 +39,8 @@ pub(crate) fn weeder_message(
     pb::Weeder {
         key: Some(key(service)),
         state: state.into(),
-        started_at: Some(timestamp(recovery.at)),
-        ends_at: Some(timestamp(recovery.ends_at)),
+        start_time: Some(timestamp(recovery.at)),
+        end_time: Some(timestamp(recovery.ends_at)),
         selectors: selectors.map(ToString::to_string).collect(),
         deleted: weeder.deleted,
         deletions: weeder
@@ -52,8 +52,8 @@ pub(crate) fn weeder_message(
         owner: owner.to_owned(),
         remaining: Some(duration(remaining)),
         left_alone: weeder.left_alone.iter().map(left_alone).collect(),
-        first_sight: recovery.first_sight,
-        deletes_from: Some(timestamp(recovery.deletes_from)),
+        found_ready: recovery.found_ready,
+        delete_start_time: Some(timestamp(recovery.deletes_from)),
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn readiness(
         readiness: readiness.into(),
         ready_endpoints: state.endpoints.ready,
         endpoints: state.endpoints.total,
-        since: Some(timestamp(state.since)),
+        readiness_change_time: Some(timestamp(state.since)),
         observer: observer.to_owned(),
     }
 }
@@ -95,10 +95,10 @@ fn deletion(deletion: &PodDeletion, recovery: &Recovery) -> pb::PodDeletion {
         restart_count: crash.restarts,
         result: result.into(),
         message: deletion.message.clone(),
-        at: Some(timestamp(deletion.at)),
+        delete_time: Some(timestamp(deletion.at)),
         exit_code: crash.exit_code,
         exit_reason: crash.reason,
-        service_ready_since: Some(timestamp(recovery.at)),
+        service_ready_time: Some(timestamp(recovery.at)),
         useless: deletion.useless_by.is_some(),
     }
 }
@@ -120,7 +120,7 @@ fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
         exit_code: crash.exit_code,
         exit_reason: crash.reason,
         exit_message: crash.message,
-        at: Some(timestamp(left.at)),
+        decide_time: Some(timestamp(left.at)),
         reason: reason.into(),
     }
 }
@@ -168,11 +168,11 @@ mod tests {
         assert_eq!(active.state(), pb::WeederState::Active);
         assert_eq!(active.key.unwrap().service, "kube-apiserver");
         let time = |seconds| Some(Timestamp { seconds, nanos: 0 });
-        assert_eq!((active.started_at, active.ends_at), (time(100), time(400)));
-        assert_eq!(active.deletes_from, time(100));
+        assert_eq!((active.start_time, active.end_time), (time(100), time(400)));
+        assert_eq!(active.delete_start_time, time(100));
         assert_eq!(active.remaining.unwrap().seconds, 290);
         assert_eq!(active.selectors, ["role in (apiserver,kcm)"]);
-        assert!(!active.first_sight);
+        assert!(!active.found_ready);
         let [refused, deleted] = &active.deletions[..] else {
             panic!("{:?}", active.deletions)
         };
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(deleted.result(), pb::DeletionResult::Deleted);
         assert_eq!((deleted.sequence, deleted.restart_count), (2, 5));
         assert_eq!((deleted.exit_code, &*deleted.exit_reason), (Some(1), "Error"));
-        assert_eq!(deleted.service_ready_since, time(100));
+        assert_eq!(deleted.service_ready_time, time(100));
         assert!(deleted.useless && !refused.useless);
         let [left] = &active.left_alone[..] else {
             panic!("{:?}", active.left_alone)

@@ -166,7 +166,7 @@ impl SubscriberVerdicts {
         };
         let outcome = verdict.outcome();
         let observed_at = verdict
-            .observed_at
+            .observe_time
             .map_or(0, |time| time.seconds * 1_000_000 + i64::from(time.nanos) / 1_000);
         if let Some(known) = self.latest.get_mut(&verdict.shoot)
             && known.outcome == outcome

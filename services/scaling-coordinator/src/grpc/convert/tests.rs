@@ -21,8 +21,8 @@ fn the_first_list_of_an_outcome_is_that_of_its_first_verdict() {
     };
     for (observed, first_revision) in [(100, 42), (102, 0)] {
         let (verdict, _) = verdict_of(probe::Verdict {
-            outcome_since: at(100),
-            observed_at: at(observed),
+            outcome_change_time: at(100),
+            observe_time: at(observed),
             list_revision: 42,
             ..Default::default()
         });

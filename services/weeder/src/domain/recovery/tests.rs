@@ -23,11 +23,11 @@ fn undated(second: i64) -> Slice {
 }
 
 #[test]
-fn at_first_sight_the_slices_say_when_the_service_recovered() {
+fn of_a_service_found_ready_the_slices_say_when_the_service_recovered() {
     let of = |slice: Slice, now| seen(None, ReceivedBy::List, &[slice], now);
     let recovery = of(ready(100), 400).unwrap();
     assert_eq!((recovery.at, recovery.ends_at), (at(100), at(400)));
-    assert!(recovery.first_sight);
+    assert!(recovery.found_ready);
     assert_eq!(recovery.write.unwrap().version, 7);
     assert_eq!(of(ready(100), 401), None, "longer than watchDuration ago");
     assert_eq!(of(undated(100), 101), None, "since an unknown time");
@@ -83,7 +83,7 @@ fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
     let recovery = watched(Some(false), undated(100)).unwrap();
     assert_eq!((recovery.at, recovery.ends_at), (at(900), at(1_200)));
     assert_eq!(recovery.write.unwrap().second, at(100));
-    assert!(!recovery.first_sight);
+    assert!(!recovery.found_ready);
     assert!(
         watched(None, undated(100)).is_some(),
         "created ready while we watch"

@@ -152,7 +152,7 @@ impl ShootUnderTest {
         let renewed = Timestamp::now();
         // Service and test have the same clock.
         let observed = |verdict: &Verdict| {
-            let at = verdict.observed_at.as_ref()?;
+            let at = verdict.observe_time.as_ref()?;
             Timestamp::new(at.seconds, at.nanos).ok()
         };
         self.wait_verdict("it is healthy by the renewed leases", |verdict| {
