@@ -15,7 +15,7 @@ use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::attempts::FlowHints;
 use scaling_coordinator::domain::decision::{self, ReceivedVerdict, StreamCounts, decide};
 use scaling_coordinator::domain::next_step::next_step;
-use scaling_coordinator::domain::observed::{Dependent, Observed, ResourceState};
+use scaling_coordinator::domain::observed::{Dependent, Observed, ObservedResource};
 use tokio::time::Instant;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
@@ -238,7 +238,7 @@ fn gardener() -> Vec<DependentResource> {
 
 fn flow() -> Work {
     let (config, mut hints, now) = (gardener(), FlowHints::default(), Instant::now());
-    let seen = ResourceState {
+    let seen = ObservedResource {
         resource_version: "1".into(),
         replicas: Some(1),
         ready: 1,

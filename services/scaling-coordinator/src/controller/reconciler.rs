@@ -25,9 +25,9 @@ use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_
 use crate::domain::attempts::{RequestOutcome, WriteAttempt};
 use crate::domain::incident::ShootIncidents;
 use crate::domain::next_step::{Alert, NextStep, Request, RequestKind, earliest, next_step};
-use crate::domain::observed::ResourceState;
+use crate::domain::observed::ObservedResource;
 use crate::domain::overview::ShootScaling;
-use crate::domain::status::Step;
+use crate::domain::status::ResourceState;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::FAILURES;
 
@@ -81,7 +81,7 @@ impl Reconciler {
         let holds_down = dependents
             .iter()
             .filter_map(|dependent| dependent.observed.seen())
-            .any(ResourceState::is_protected_by_coordinator);
+            .any(ObservedResource::is_protected_by_coordinator);
         // What is only kept back rests on nothing.
         let writes = mode.mode == Mode::Protect || holds_down;
         for dependent in &mut dependents {
@@ -105,7 +105,7 @@ impl Reconciler {
         memory.keep_state(now, status.state);
         for progress in &mut status.resources {
             if let Some(message) = memory.under_way.get(&progress.reference) {
-                (progress.step, progress.message) = (Step::Writing, message.clone());
+                (progress.state, progress.message) = (ResourceState::Writing, message.clone());
             }
         }
         if mode.mode == Mode::Observe {

@@ -11,11 +11,11 @@ use crate::domain::attempts::{FlowHints, RequestOutcome, WriteAttempt};
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::incident::ShootIncidents;
 use crate::domain::next_step::{Request, RequestKind};
-use crate::domain::observed::{Dependent, ResourceState};
+use crate::domain::observed::{Dependent, ObservedResource};
 use crate::domain::other_writes::OtherWrites;
 use crate::domain::overview::WriteCounts;
 use crate::domain::resource_step::ResourceWrite;
-use crate::domain::status::{FlowState, FlowStatus, Step};
+use crate::domain::status::{FlowState, FlowStatus, ResourceState};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
 
@@ -165,13 +165,13 @@ impl ShootMemory {
             }
             let shown = status.resources.iter_mut();
             for progress in shown.filter(|progress| progress.reference == *reference) {
-                progress.step = Step::KeptBack;
+                progress.state = ResourceState::KeptBack;
                 progress.message = format!("would {write}, but the mode is observe");
             }
             false
         });
-        let shows = |step| status.resources.iter().any(|progress| progress.step == step);
-        if status.state == FlowState::Running && requests.is_empty() && shows(Step::KeptBack) {
+        let shows = |state| status.resources.iter().any(|progress| progress.state == state);
+        if status.state == FlowState::Running && requests.is_empty() && shows(ResourceState::KeptBack) {
             status.state = FlowState::KeptBack;
         }
         kept_back
@@ -182,7 +182,7 @@ impl ShootMemory {
         let of = |dependent: &Dependent<'_>| {
             Some((
                 dependent.config.reference.clone(),
-                dependent.observed.seen().and_then(ResourceState::warning)?,
+                dependent.observed.seen().and_then(ObservedResource::warning)?,
             ))
         };
         let now: BTreeMap<_, _> = dependents.iter().filter_map(of).collect();

@@ -13,7 +13,7 @@ use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
 use super::resource_step::ResourceWrite;
-use super::status::{Step, WriteResult};
+use super::status::{ResourceState, WriteResult};
 
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
 pub(super) const MAX_TRIES: u32 = 3;
@@ -243,17 +243,17 @@ impl Attempts {
         }
     }
 
-    /// The step and the end of the current pause, if there is one. A new round of tries begins after the pause that
+    /// The state and the end of the current pause, if there is one. A new round of tries begins after the pause that
     /// follows a failed level.
-    pub(super) fn paused(&mut self, now: Instant) -> Option<(Step, Instant)> {
+    pub(super) fn paused(&mut self, now: Instant) -> Option<(ResourceState, Instant)> {
         let until = self.not_before?;
         if now < until {
-            let step = if self.is_exhausted() {
-                Step::Failed
+            let state = if self.is_exhausted() {
+                ResourceState::Failed
             } else {
-                Step::BackingOff
+                ResourceState::BackingOff
             };
-            return Some((step, until));
+            return Some((state, until));
         }
         self.not_before = None;
         if self.is_exhausted() {

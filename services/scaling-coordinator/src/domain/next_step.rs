@@ -17,9 +17,9 @@ use watchdog_api::workload::RecordedReplicas;
 
 use super::Direction;
 use super::attempts::{Attempts, FlowHints, read_pause};
-use super::observed::{Dependent, ResourceState};
+use super::observed::{Dependent, ObservedResource};
 use super::resource_step::{PlannedStep, ResourceStep, ResourceWrite, plan_step};
-use super::status::{FlowState, FlowStatus, Progress, Step};
+use super::status::{FlowState, FlowStatus, Progress, ResourceState};
 
 /// A request to make on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -167,14 +167,14 @@ const fn keeps_level_open(step: &ResourceStep, runs: bool) -> bool {
 
 fn hold(dependents: &[Dependent<'_>]) -> NextStep {
     let resources = dependents.iter().map(|dependent| {
-        let (step, message) = if dependent.observed.seen().is_some_and(|seen| seen.ignored) {
-            (Step::Ignored, "it carries ignore-scaling")
+        let (state, message) = if dependent.observed.seen().is_some_and(|seen| seen.ignored) {
+            (ResourceState::Ignored, "it carries ignore-scaling")
         } else if dependent.observed.seen().is_none() && dependent.config.optional {
-            (Step::Absent, "it is optional and absent")
+            (ResourceState::Absent, "it is optional and absent")
         } else {
-            (Step::Pending, "nothing to do while holding")
+            (ResourceState::Pending, "nothing to do while holding")
         };
-        progress(dependent, None, step, message.to_owned(), None, None)
+        progress(dependent, None, state, message.to_owned(), None, None)
     });
     NextStep::showing(FlowState::Holding, None, resources.collect())
 }
@@ -186,10 +186,10 @@ fn settle(direction: Direction, planned: &[PlannedDependent<'_>], hints: &mut Fl
     for (dependent, planned) in planned {
         let level = Some(direction.info(dependent.config).level);
         next.alerts.extend(missing(dependent, planned, hints));
-        let (step, why) = (resting(&planned.step), planned.why.clone());
+        let (state, why) = (resting(&planned.step), planned.why.clone());
         next.status
             .resources
-            .push(progress(dependent, level, step, why, planned.target, None));
+            .push(progress(dependent, level, state, why, planned.target, None));
     }
     next
 }
@@ -209,12 +209,12 @@ fn missing(dependent: &Dependent<'_>, planned: &PlannedStep, hints: &mut FlowHin
     })
 }
 
-/// The step that is shown of a resource that needs nothing.
-const fn resting(step: &ResourceStep) -> Step {
+/// The state of a resource that needs nothing.
+const fn resting(step: &ResourceStep) -> ResourceState {
     match step {
-        ResourceStep::AbsentOptional | ResourceStep::Missing => Step::Absent,
-        ResourceStep::Ignored => Step::Ignored,
-        _ => Step::Reached,
+        ResourceStep::AbsentOptional | ResourceStep::Missing => ResourceState::Absent,
+        ResourceStep::Ignored => ResourceState::Ignored,
+        _ => ResourceState::Reached,
     }
 }
 
@@ -228,16 +228,16 @@ struct Level {
 
 /// The next step of one resource of the level.
 struct Advance {
-    step: Step,
+    state: ResourceState,
     message: String,
     wake: Option<Instant>,
     request: Option<RequestKind>,
 }
 
 impl Advance {
-    const fn to(step: Step, message: String, wake: Option<Instant>) -> Self {
+    const fn to(state: ResourceState, message: String, wake: Option<Instant>) -> Self {
         Self {
-            step,
+            state,
             message,
             wake,
             request: None,
@@ -260,21 +260,21 @@ impl Level {
             let info = self.direction.info(dependent.config);
             next.alerts.extend(missing(dependent, planned, hints));
             let reference = &dependent.config.reference;
-            let (step, message) = if !keeps_level_open(&planned.step, self.runs) {
+            let (state, message) = if !keeps_level_open(&planned.step, self.runs) {
                 (resting(&planned.step), planned.why.clone())
             } else if info.level > self.level {
                 let message = format!("level {} comes first; {}", self.level, planned.why);
-                (Step::Pending, message)
+                (ResourceState::Pending, message)
             } else {
                 let advance = self.advance(dependent, planned, hints);
                 let request = advance.request.map(|kind| request(dependent, kind, info));
                 next.requests.extend(request);
                 next.wake = earliest(next.wake, advance.wake);
-                if advance.step == Step::Failed {
+                if advance.state == ResourceState::Failed {
                     next.status.state = FlowState::Failed;
                     next.status.retry_at = earliest(next.status.retry_at, advance.wake);
                 }
-                (advance.step, advance.message)
+                (advance.state, advance.message)
             };
             let mut attempts = hints.attempts.get_mut(reference);
             let alert = attempts.as_mut().and_then(|attempts| attempts.alert.take());
@@ -287,7 +287,7 @@ impl Level {
             next.status.resources.push(progress(
                 dependent,
                 level,
-                step,
+                state,
                 message,
                 target,
                 attempts.as_deref(),
@@ -351,7 +351,7 @@ impl Level {
             if !std::mem::replace(&mut attempts.broken_reported, true) {
                 attempts.alert = Some(planned.why.clone());
             }
-            return Advance::to(Step::Failed, planned.why.clone(), None);
+            return Advance::to(ResourceState::Failed, planned.why.clone(), None);
         }
         attempts.broken_reported = false;
         if planned.step != ResourceStep::Wait {
@@ -360,15 +360,15 @@ impl Level {
         if planned.step == ResourceStep::NotObserved {
             // That nothing is known of a resource is no failure of it.
             attempts.since = None;
-            return Advance::to(Step::Waiting, planned.why.clone(), None);
+            return Advance::to(ResourceState::Waiting, planned.why.clone(), None);
         }
         let times_out = attempts.since.map(|since| since + info.timeout);
         if times_out.is_some_and(|at| now >= at) {
             let timeout = watchdog_api::duration::format(info.timeout);
             attempts.fail(now, format!("not done within {timeout}: {}", planned.why), None);
         }
-        if let Some((step, until)) = attempts.paused(now) {
-            return Advance::to(step, attempts.error.clone(), Some(until));
+        if let Some((state, until)) = attempts.paused(now) {
+            return Advance::to(state, attempts.error.clone(), Some(until));
         }
         match (&planned.step, dependent.observed.version()) {
             (ResourceStep::Write(write), Some(against)) => {
@@ -378,14 +378,14 @@ impl Level {
                     attempts.since = None;
                     let delay = watchdog_api::duration::format(info.initial_delay);
                     let message = format!("{}; waiting for the initial delay of {delay}", planned.why);
-                    return Advance::to(Step::Delayed, message, Some(due));
+                    return Advance::to(ResourceState::Delayed, message, Some(due));
                 }
                 let message = format!("{}; the write is queued", planned.why);
                 let (write, against) = (write.clone(), against.clone());
-                Advance::to(Step::Writing, message, times_out).by(RequestKind::Write { write, against })
+                Advance::to(ResourceState::Writing, message, times_out).by(RequestKind::Write { write, against })
             }
             (ResourceStep::Read, _) => {
-                Advance::to(Step::Waiting, planned.why.clone(), times_out).by(RequestKind::Read)
+                Advance::to(ResourceState::Waiting, planned.why.clone(), times_out).by(RequestKind::Read)
             }
             _ => {
                 let times = (info.timeout, read_pause(self.direction));
@@ -407,7 +407,7 @@ fn wait(
     let version = dependent.observed.version();
     let read_at = version.map(|version| attempts.read_at(now, version, read_pause));
     let wake = earliest(read_at.filter(|at| now < *at), Some(times_out));
-    let advance = Advance::to(Step::Waiting, planned.why.clone(), wake);
+    let advance = Advance::to(ResourceState::Waiting, planned.why.clone(), wake);
     match read_at {
         Some(at) if now >= at => advance.by(RequestKind::Read),
         _ => advance,
@@ -433,7 +433,7 @@ fn request(dependent: &Dependent<'_>, kind: RequestKind, info: &ScaleInfo) -> Re
 fn progress(
     dependent: &Dependent<'_>,
     level: Option<i32>,
-    step: Step,
+    state: ResourceState,
     message: String,
     target: Option<i32>,
     attempts: Option<&Attempts>,
@@ -448,7 +448,7 @@ fn progress(
     Progress {
         reference: dependent.config.reference.clone(),
         level,
-        step,
+        state,
         replicas: seen.and_then(|seen| seen.replicas),
         ready: seen.map(|seen| seen.ready),
         recorded: seen.and_then(|seen| match seen.recorded {
@@ -456,7 +456,7 @@ fn progress(
             _ => None,
         }),
         protected: seen.is_some_and(|seen| seen.protected),
-        protected_by_coordinator: seen.is_some_and(ResourceState::is_protected_by_coordinator),
+        protected_by_coordinator: seen.is_some_and(ObservedResource::is_protected_by_coordinator),
         target,
         attempts: attempts.map_or(0, Attempts::count),
         message: dependent.with_warning(message),

@@ -8,7 +8,7 @@ use watchdog_api::workload::{FieldWriters, RecordedReplicas};
 
 /// A resource that exists, as last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResourceState {
+pub struct ObservedResource {
     /// The version that every write takes as its precondition.
     pub resource_version: Arc<str>,
     /// Wanted replicas; `None` when the object does not show them and the scale sub-resource has to be read.
@@ -30,7 +30,7 @@ pub struct ResourceState {
     pub writers: Option<Box<FieldWriters>>,
 }
 
-impl ResourceState {
+impl ObservedResource {
     /// True if the coordinator itself has set meltdown-protection-active, and not another watchdog.
     #[must_use]
     pub fn is_protected_by_coordinator(&self) -> bool {
@@ -67,7 +67,7 @@ impl ResourceState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Observed {
     /// It exists.
-    Present(ResourceState),
+    Present(ObservedResource),
     /// It does not exist.
     Absent,
     /// It is being deleted: as good as absent, its controller stops its pods.
@@ -82,7 +82,7 @@ impl Dependent<'_> {
     /// Adds to a message the annotation that an operator has to correct, if there is one.
     #[must_use]
     pub(super) fn with_warning(&self, message: String) -> String {
-        match self.observed.seen().and_then(ResourceState::warning) {
+        match self.observed.seen().and_then(ObservedResource::warning) {
             Some(warning) => format!("{message}; {warning}"),
             None => message,
         }
@@ -92,7 +92,7 @@ impl Dependent<'_> {
 impl Observed {
     /// The resource, where it exists.
     #[must_use]
-    pub const fn seen(&self) -> Option<&ResourceState> {
+    pub const fn seen(&self) -> Option<&ObservedResource> {
         match self {
             Self::Present(seen) => Some(seen),
             _ => None,

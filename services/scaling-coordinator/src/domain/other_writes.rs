@@ -7,7 +7,7 @@ use watchdog_api::prober::ResourceRef;
 use watchdog_api::workload::RecordedReplicas;
 
 use super::Direction;
-use super::observed::{Dependent, ResourceState};
+use super::observed::{Dependent, ObservedResource};
 
 /// The writer of a change that managedFields does not name.
 const UNKNOWN: &str = "an unknown writer";
@@ -92,7 +92,7 @@ impl OtherWrites {
     }
 }
 
-fn is_prepared(seen: &ResourceState, from: i32) -> bool {
+fn is_prepared(seen: &ObservedResource, from: i32) -> bool {
     seen.protected || seen.recorded == RecordedReplicas::Count(from)
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::domain::testing::{dependent_of, gardener, held, seen};
 
-    fn by(writer: &str, mut state: ResourceState) -> ResourceState {
+    fn by(writer: &str, mut state: ObservedResource) -> ObservedResource {
         state.writers = Some(Box::new(FieldWriters {
             replicas: Some(writer.to_owned()),
             protection: None,
@@ -115,7 +115,7 @@ mod tests {
     fn scaling_by_others_is_found_once_with_its_writer() {
         let config = gardener();
         let mut others = OtherWrites::default();
-        let mut find = |state: ResourceState| {
+        let mut find = |state: ObservedResource| {
             let found = others.find(&[dependent_of(&config[0], state)]);
             let short = |other: OtherWrite| (other.direction, other.from, other.to, other.writer);
             found.into_iter().map(short).collect::<Vec<_>>()
@@ -142,7 +142,7 @@ mod tests {
     fn the_writer_of_the_protection_tells_who_scaled() {
         let config = gardener();
         let mut others = OtherWrites::default();
-        let mut find = |state: ResourceState, protection: Option<&str>| {
+        let mut find = |state: ObservedResource, protection: Option<&str>| {
             // An API server that does not say who wrote through the scale sub-resource.
             let mut state = by(COORDINATOR_FIELD_MANAGER, state);
             if let Some(writers) = &mut state.writers {

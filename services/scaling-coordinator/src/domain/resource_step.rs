@@ -23,7 +23,7 @@ use watchdog_api::prober::{DependentResource, ResourceRef};
 use watchdog_api::workload::RecordedReplicas;
 
 use super::Direction;
-use super::observed::{Dependent, Observed, ResourceState};
+use super::observed::{Dependent, Observed, ObservedResource};
 
 /// One change of a resource, sent with the version that the decision was based on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,7 +68,7 @@ impl ResourceWrite {
     /// Returns true if mode observe sends this write all the same: it restores what this program itself holds down
     /// (S6), and nobody else has scaled since. Another watchdog that scales down what is being restored finds the
     /// annotation there, and changes only the replicas.
-    pub(crate) fn restores_own(&self, direction: Direction, seen: &ResourceState) -> bool {
+    pub(crate) fn restores_own(&self, direction: Direction, seen: &ObservedResource) -> bool {
         let is_clean_up = *self == Self::CleanUp;
         let writers = seen.writers.as_deref();
         let replicas = writers.and_then(|writers| writers.replicas.as_deref());
@@ -78,7 +78,7 @@ impl ResourceWrite {
     }
 
     /// Returns true if the observed state is the one that this write leaves; `None` if the state does not show it.
-    pub(crate) fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
+    pub(crate) fn shows_in(&self, seen: &ObservedResource) -> Option<bool> {
         match self {
             Self::Record { replicas } => {
                 Some(seen.protected && seen.recorded == RecordedReplicas::Count(*replicas))
@@ -189,7 +189,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
 /// until the restored replicas are ready. If it has no replicas and is not held down, another client wants that.
 fn is_to_be_restored(direction: Direction, observed: &Observed) -> bool {
     let restored =
-        |seen: &ResourceState| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);
+        |seen: &ObservedResource| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);
     direction == Direction::Up && observed.seen().is_some_and(restored)
 }
 
@@ -212,7 +212,7 @@ fn plain(step: ResourceStep, why: impl Into<String>) -> PlannedStep {
     }
 }
 
-fn ignored(seen: &ResourceState) -> PlannedStep {
+fn ignored(seen: &ObservedResource) -> PlannedStep {
     if seen.protected {
         plain(
             ResourceStep::Write(ResourceWrite::CleanUp),
@@ -223,7 +223,7 @@ fn ignored(seen: &ResourceState) -> PlannedStep {
     }
 }
 
-fn down(config: &DependentResource, seen: &ResourceState, replicas: i32) -> PlannedStep {
+fn down(config: &DependentResource, seen: &ObservedResource, replicas: i32) -> PlannedStep {
     let target = down_target(config);
     let (step, why) = if replicas > target {
         let record = has_spec_replicas(&config.reference);
@@ -263,7 +263,7 @@ fn down(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Plan
     }
 }
 
-fn up(config: &DependentResource, seen: &ResourceState, replicas: i32) -> PlannedStep {
+fn up(config: &DependentResource, seen: &ObservedResource, replicas: i32) -> PlannedStep {
     let (restored, source, unreadable) = up_target(config, seen);
     // Only with `scaleDown.replicas` above 0 can something be held down that still has replicas.
     let held_down = seen.protected && replicas <= down_target(config) && replicas < restored;
@@ -313,7 +313,7 @@ fn down_target(config: &DependentResource) -> i32 {
 }
 
 /// How many replicas to restore, where that number is from, and the recorded text if it could not be read.
-fn up_target(config: &DependentResource, seen: &ResourceState) -> (i32, &'static str, Option<String>) {
+fn up_target(config: &DependentResource, seen: &ObservedResource) -> (i32, &'static str, Option<String>) {
     let (fallback, source) = match config.scale_up.replicas {
         Some(replicas) => (replicas, "as configured"),
         None => (DEFAULT_SCALE_UP_REPLICAS, "the default"),

@@ -60,9 +60,9 @@ impl WriteResult {
     }
 }
 
-/// The step of the flow for one resource.
+/// The state of one resource in the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
+pub(crate) enum ResourceState {
     /// Its level has not started.
     Pending,
     /// Its initial delay runs.
@@ -88,7 +88,7 @@ pub(crate) struct Progress {
     pub(crate) reference: ResourceRef,
     /// Its level in the direction that runs; none while holding.
     pub(crate) level: Option<i32>,
-    pub(crate) step: Step,
+    pub(crate) state: ResourceState,
     /// Wanted replicas as last seen.
     pub(crate) replicas: Option<i32>,
     /// Ready replicas as last seen.

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
 
-use super::observed::{Dependent, Observed, ResourceState};
+use super::observed::{Dependent, Observed, ObservedResource};
 
 pub(crate) const S: Duration = Duration::from_secs(1);
 
@@ -54,8 +54,8 @@ pub(crate) fn gardener() -> Vec<DependentResource> {
     all
 }
 
-pub(crate) fn seen(replicas: i32, ready: i32) -> ResourceState {
-    ResourceState {
+pub(crate) fn seen(replicas: i32, ready: i32) -> ObservedResource {
+    ObservedResource {
         resource_version: "1".into(),
         replicas: Some(replicas),
         ready,
@@ -69,8 +69,8 @@ pub(crate) fn seen(replicas: i32, ready: i32) -> ResourceState {
 }
 
 /// Held down by us with a recorded count.
-pub(crate) fn held(recorded: i32) -> ResourceState {
-    ResourceState {
+pub(crate) fn held(recorded: i32) -> ObservedResource {
+    ObservedResource {
         recorded: RecordedReplicas::Count(recorded),
         protected: true,
         ..seen(0, 0)
@@ -78,8 +78,8 @@ pub(crate) fn held(recorded: i32) -> ResourceState {
 }
 
 /// Restored by us, and not cleaned up yet.
-pub(crate) fn recorded(replicas: i32) -> ResourceState {
-    ResourceState {
+pub(crate) fn recorded(replicas: i32) -> ObservedResource {
+    ObservedResource {
         replicas: Some(replicas),
         ready: replicas,
         ..held(replicas)
@@ -87,8 +87,8 @@ pub(crate) fn recorded(replicas: i32) -> ResourceState {
 }
 
 /// Its replicas have to be read from the scale sub-resource.
-pub(crate) fn unread() -> ResourceState {
-    ResourceState {
+pub(crate) fn unread() -> ObservedResource {
+    ObservedResource {
         replicas: None,
         ..seen(0, 0)
     }
@@ -103,8 +103,8 @@ pub(crate) fn dependent_of(config: &DependentResource, observed: impl Into<Obser
     }
 }
 
-impl From<ResourceState> for Observed {
-    fn from(seen: ResourceState) -> Self {
+impl From<ObservedResource> for Observed {
+    fn from(seen: ObservedResource) -> Self {
         Self::Present(seen)
     }
 }

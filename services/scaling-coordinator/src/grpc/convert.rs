@@ -20,7 +20,7 @@ use crate::domain::incident::{Incident, micros_between};
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::Planned;
 use crate::domain::resource_step::{ResourceStep, ResourceWrite};
-use crate::domain::status::{FlowState, Progress, Step};
+use crate::domain::status::{FlowState, Progress, ResourceState};
 
 /// Zones whose counts are kept. A region has a handful.
 const MAX_ZONES: usize = 16;
@@ -133,7 +133,7 @@ same_in_api! {
     hold_reason: HoldReason => pb::HoldReason
         [Cluster, Ownership, Unreported, Expired, Disagreement, Outdated, Verdict, Mode]
     state: FlowState => pb::FlowState [Holding, Settled, Running, Failed, KeptBack]
-    step: Step => pb::Step
+    resource_state: ResourceState => pb::ResourceState
         [Pending, Delayed, Writing, Waiting, Reached, Absent, Ignored, BackingOff, Failed, KeptBack]
 }
 
@@ -200,7 +200,7 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
     pb::ResourceScaling {
         resource: Some(resource_ref(&progress.reference)),
         level: progress.level,
-        step: step(progress.step).into(),
+        state: resource_state(progress.state).into(),
         spec_replicas: progress.replicas,
         ready_replicas: progress.ready,
         recorded_replicas: progress.recorded,

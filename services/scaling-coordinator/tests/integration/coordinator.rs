@@ -148,10 +148,10 @@ impl Coordinator {
         self.until_settled(shoot, pb::Direction::Up).await
     }
 
-    /// Waits until a resource is in this step.
-    pub async fn until_step(&self, shoot: &str, name: &str, wanted: pb::Step) -> pb::ShootScaling {
+    /// Waits until a resource is in this state.
+    pub async fn until_state(&self, shoot: &str, name: &str, wanted: pb::ResourceState) -> pb::ShootScaling {
         let what = format!("{name} is {wanted:?}");
-        self.until(shoot, &what, |scaling| step(scaling, name) == wanted)
+        self.until(shoot, &what, |scaling| state_of(scaling, name) == wanted)
             .await
     }
 
@@ -182,9 +182,9 @@ pub async fn one_shoot_with(kcm: i32, with_ca: bool, options: &[&str]) -> (Seed,
     (seed, probe, coordinator)
 }
 
-/// The step of a resource by its name.
-pub fn step(scaling: &pb::ShootScaling, name: &str) -> pb::Step {
-    resource(scaling, name).step()
+/// The state of a resource by its name.
+pub fn state_of(scaling: &pb::ShootScaling, name: &str) -> pb::ResourceState {
+    resource(scaling, name).state()
 }
 
 pub fn resource<'a>(scaling: &'a pb::ShootScaling, name: &str) -> &'a pb::ResourceScaling {

@@ -1,7 +1,7 @@
 //! The API server refuses, fails, hangs; others write; the process dies; the shoot goes away.
 
 use serde_json::json;
-use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceState};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
@@ -63,7 +63,7 @@ async fn a_crash_between_scaling_up_and_cleaning_up_leaves_no_protection() {
     until_written(&seed, SHOOT, &format!("scale {KCM} 2")).await;
     coordinator.kill();
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    coordinator.until_step(SHOOT, KCM, Step::Waiting).await;
+    coordinator.until_state(SHOOT, KCM, ResourceState::Waiting).await;
     assert!(
         seed.annotation(SHOOT, KCM, PROTECTED).is_some(),
         "until it is ready"
@@ -90,7 +90,7 @@ async fn a_shoot_that_hibernates_or_goes_away_is_released_and_not_scaled_again()
         let (seed, probe, coordinator) = one_shoot(1, false).await;
         seed.freeze(SHOOT, MCM);
         probe.say([SHOOT], Outcome::LeasesExpired);
-        coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
+        coordinator.until_state(SHOOT, MCM, ResourceState::Waiting).await;
         let mut expected = seed.writes(SHOOT);
         stop(&seed);
         if !gone {

@@ -1,11 +1,11 @@
 //! Down and up, in order, with everything that a configuration can say.
 
-use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceState};
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::bulk::requests;
-use crate::coordinator::{Coordinator, one_shoot, resource, step, until_written};
+use crate::coordinator::{Coordinator, one_shoot, resource, state_of, until_written};
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{CA, KCM, MCM, SHOOT, eventually};
 
@@ -121,7 +121,7 @@ async fn a_contrary_verdict_turns_the_flow_round() {
     let (seed, probe, coordinator) = one_shoot(3, true).await;
     seed.freeze(SHOOT, MCM);
     probe.say([SHOOT], Outcome::ExternalUnreachable);
-    coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
+    coordinator.until_state(SHOOT, MCM, ResourceState::Waiting).await;
     probe.say([SHOOT], Outcome::Healthy);
     coordinator
         .until(SHOOT, "it has turned", |s| s.direction() == Direction::Up)
@@ -136,7 +136,7 @@ async fn a_contrary_verdict_turns_the_flow_round() {
     // And on the way up.
     coordinator.lose(&probe, SHOOT).await;
     probe.say([SHOOT], Outcome::Healthy);
-    coordinator.until_step(SHOOT, MCM, Step::Delayed).await;
+    coordinator.until_state(SHOOT, MCM, ResourceState::Delayed).await;
     coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("3"));
     coordinator.recover(&probe, SHOOT).await;
@@ -151,7 +151,7 @@ async fn ignored_resources_are_left_alone_and_cleaned_up() {
     seed.annotate(SHOOT, MCM, PROTECTED, "");
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     let down = coordinator.lose(&probe, SHOOT).await;
-    assert_eq!(step(&down, MCM), Step::Ignored);
+    assert_eq!(state_of(&down, MCM), ResourceState::Ignored);
     assert_eq!(seed.all(SHOOT), [0, 1, -1]);
     assert_eq!(seed.annotation(SHOOT, MCM, PROTECTED), None);
     assert_eq!(seed.writes(SHOOT)[0], format!("clean {MCM}"));
@@ -201,7 +201,7 @@ async fn what_is_absent_and_not_optional_is_at_zero_on_the_way_down_and_fails_on
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     let down = coordinator.lose(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [0, -1, 0], "it keeps nothing else up");
-    assert_eq!(step(&down, MCM), Step::Absent);
+    assert_eq!(state_of(&down, MCM), ResourceState::Absent);
     let message = &resource(&down, MCM).message;
     assert!(message.contains("not optional"), "{message}");
     eventually("an Event tells of it, once", || {
@@ -212,7 +212,7 @@ async fn what_is_absent_and_not_optional_is_at_zero_on_the_way_down_and_fails_on
     let failed = coordinator
         .until(SHOOT, "its level has failed", |s| s.state() == FlowState::Failed)
         .await;
-    assert_eq!((failed.level, step(&failed, MCM)), (Some(1), Step::Failed));
+    assert_eq!((failed.level, state_of(&failed, MCM)), (Some(1), ResourceState::Failed));
     assert_eq!(seed.all(SHOOT), [1, -1, 0], "the next level does not start");
     eventually("an Event tells of it", || {
         seed.events(SHOOT, MCM).contains(&"ScaleUpFailed".to_owned())

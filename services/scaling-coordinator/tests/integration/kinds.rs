@@ -1,12 +1,12 @@
 //! Resources that are no Deployments.
 
 use serde_json::{Value, json};
-use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceState};
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::{ResourceKey, ResourceType, ScalePaths, keys};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
-use crate::coordinator::{Coordinator, resource, step};
+use crate::coordinator::{Coordinator, resource, state_of};
 use crate::seed::{PROTECTED, RECORDED, Seed};
 use crate::{SHOOT, eventually};
 
@@ -100,7 +100,7 @@ async fn any_kind_with_a_scale_sub_resource_works() {
     .await;
     coordinator
         .until(SHOOT, "the engine is waited for", |s| {
-            step(s, "engine") == Step::Waiting
+            state_of(s, "engine") == ResourceState::Waiting
         })
         .await;
     assert_eq!(
@@ -124,7 +124,7 @@ async fn any_kind_with_a_scale_sub_resource_works() {
         json!({ "replicas": 0 }),
     );
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert_eq!(step(&down, "ghost"), Step::Absent);
+    assert_eq!(state_of(&down, "ghost"), ResourceState::Absent);
     assert_eq!(resource(&down, "engine").spec_replicas, Some(0));
 
     probe.say([SHOOT], Outcome::Healthy);
@@ -189,7 +189,7 @@ async fn a_kind_that_comes_back_is_followed_again() {
     let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     coordinator
         .until(SHOOT, "the engine is known", |s| {
-            step(s, "engine") != Step::Absent
+            state_of(s, "engine") != ResourceState::Absent
         })
         .await;
     // The backup of etcd from which the seed is restored does not know the CustomResourceDefinition yet.

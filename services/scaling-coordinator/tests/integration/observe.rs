@@ -6,13 +6,13 @@ use serde_json::json;
 use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
 use watchdog_api::unix_time::{UnixTime, micros};
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, HoldReason, Incident, ListScalingRequest, Mode, ScaleTimes, ShootScaling, Step,
+    Direction, FlowState, HoldReason, Incident, ListScalingRequest, Mode, ScaleTimes, ShootScaling, ResourceState,
 };
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 use watchdog_watch_stream::wire;
 
-use crate::coordinator::{Coordinator, one_shoot_with, resource, step, until_written};
+use crate::coordinator::{Coordinator, one_shoot_with, resource, state_of, until_written};
 use crate::seed::{PROTECTED, Seed};
 use crate::{CA, KCM, MCM, SHOOT, eventually, eventually_async};
 
@@ -46,7 +46,7 @@ async fn until_mode(coordinator: &Coordinator, mode: Mode) {
 
 /// Waits until the autoscaler is down and machine-controller-manager is not.
 async fn until_mcm_is_waited_for(coordinator: &Coordinator) -> ShootScaling {
-    let wanted = |s: &ShootScaling| step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached;
+    let wanted = |s: &ShootScaling| state_of(s, MCM) == ResourceState::Waiting && state_of(s, CA) == ResourceState::Reached;
     coordinator.until(SHOOT, "mcm is waited for", wanted).await
 }
 
@@ -78,8 +78,8 @@ async fn the_first_writes_are_kept_back_and_nothing_is_simulated_after_them() {
     let down = lose_observed(&coordinator, &probe).await;
     assert_eq!((down.mode(), down.mode_from_annotation), (Mode::Observe, false));
     assert!(!down.meltdown_protection_active, "nothing is held down");
-    for (name, shown) in [(KCM, Step::Pending), (MCM, Step::KeptBack), (CA, Step::KeptBack)] {
-        assert_eq!(step(&down, name), shown, "{down:#?}");
+    for (name, shown) in [(KCM, ResourceState::Pending), (MCM, ResourceState::KeptBack), (CA, ResourceState::KeptBack)] {
+        assert_eq!(state_of(&down, name), shown, "{down:#?}");
     }
     assert_eq!(resource(&down, MCM).spec_replicas, Some(1));
     // A renewed verdict keeps nothing back a second time.
@@ -141,7 +141,7 @@ async fn beside_another_watchdog_it_says_who_was_first() {
         seed.scale_as_dwd(SHOOT, name, Some(count), 0);
     }
     // The next level rests on what the other one has done.
-    let wanted = |s: &ShootScaling| step(s, KCM) == Step::KeptBack;
+    let wanted = |s: &ShootScaling| state_of(s, KCM) == ResourceState::KeptBack;
     coordinator
         .until(SHOOT, "the next level is kept back", wanted)
         .await;
@@ -183,7 +183,7 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     assert_eq!((observed.mode_from_annotation, end), (true, Some(4_951_778_400)));
     seed.thaw(SHOOT, MCM);
     let down = until_kept_back(&coordinator, Direction::Down).await;
-    assert_eq!(step(&down, KCM), Step::KeptBack, "{down:#?}");
+    assert_eq!(state_of(&down, KCM), ResourceState::KeptBack, "{down:#?}");
     assert_eq!(seed.all(SHOOT), [2, 0, 0], "the next level was kept back");
     coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
@@ -211,8 +211,8 @@ async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order()
         (Mode::Protect, true)
     );
     assert_eq!(
-        step(&waiting, KCM),
-        Step::Pending,
+        state_of(&waiting, KCM),
+        ResourceState::Pending,
         "what was kept back is forgotten"
     );
     assert_eq!(seed.all(SHOOT), [2, 0, 0]);

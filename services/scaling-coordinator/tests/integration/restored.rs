@@ -1,6 +1,6 @@
 //! The seed's etcd is restored from a backup: resource versions are lower than before.
 
-use watchdog_proto::scaling::v1::{Direction, Step};
+use watchdog_proto::scaling::v1::{Direction, ResourceState};
 use watchdog_sandbox::store::Backup;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
@@ -48,7 +48,7 @@ async fn in_the_middle_of_a_flow_down() {
     time_passes(&seed);
     seed.freeze(SHOOT, MCM);
     probe.say([SHOOT], Outcome::LeasesExpired);
-    coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
+    coordinator.until_state(SHOOT, MCM, ResourceState::Waiting).await;
     let coordinator = restore(&seed, &probe, coordinator, &up).await;
     seed.thaw(SHOOT, MCM);
     coordinator.until_settled(SHOOT, Direction::Down).await;
@@ -66,7 +66,7 @@ async fn in_the_middle_of_a_flow_up() {
     time_passes(&seed);
     seed.freeze(SHOOT, KCM);
     probe.say([SHOOT], Outcome::Healthy);
-    coordinator.until_step(SHOOT, KCM, Step::Waiting).await;
+    coordinator.until_state(SHOOT, KCM, ResourceState::Waiting).await;
     let coordinator = restore(&seed, &probe, coordinator, &down).await;
     seed.thaw(SHOOT, KCM);
     coordinator.until_settled(SHOOT, Direction::Up).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceState};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot};
@@ -60,7 +60,7 @@ async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
     assert_eq!(seed.writes(SHOOT), [""; 0]);
     // Valid for long enough to begin, but not to end: mcm never becomes unready in that time.
     probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::from_secs(2));
-    coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
+    coordinator.until_state(SHOOT, MCM, ResourceState::Waiting).await;
     let holding = coordinator.until_holding(SHOOT, "is no longer valid").await;
     assert_eq!(holding.state(), FlowState::Holding);
     seed.thaw(SHOOT, MCM);
@@ -85,7 +85,7 @@ async fn a_lost_stream_holds_and_a_restarted_one_goes_on() {
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     seed.freeze(SHOOT, MCM);
     probe.say([SHOOT], Outcome::LeasesExpired);
-    coordinator.until_step(SHOOT, MCM, Step::Waiting).await;
+    coordinator.until_state(SHOOT, MCM, ResourceState::Waiting).await;
     probe.kill();
     coordinator
         .until_holding(SHOOT, "No stream from lease-probe is connected")

@@ -9,7 +9,7 @@ use tonic::Code;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::Direction::{Down, Up};
 use watchdog_proto::scaling::v1::FlowState::{self, Failed, Running, Settled};
-use watchdog_proto::scaling::v1::Step;
+use watchdog_proto::scaling::v1::ResourceState;
 use watchdog_proto::scaling::v1::watch_scaling_response::Event;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction};
@@ -40,13 +40,13 @@ impl ScalingHistory {
         }))
     }
 
-    /// Waits until the newest state has this resource in this step, with these words.
-    async fn until(&self, name: &str, step: Step, words: &str) {
-        eventually(&format!("{name} is {step:?}, {words:?}"), || {
+    /// Waits until the newest state has this resource in this state, with these words.
+    async fn until(&self, name: &str, state: ResourceState, words: &str) {
+        eventually(&format!("{name} is {state:?}, {words:?}"), || {
             let story = self.0.lock();
             story.last().is_some_and(|last| {
                 let shown = resource(last, name);
-                shown.step() == step && shown.message.contains(words)
+                shown.state() == state && shown.message.contains(words)
             })
         })
         .await;
@@ -72,56 +72,56 @@ impl ScalingHistory {
         states
     }
 
-    /// The steps of one resource: direction, level, step, and all messages shown meanwhile.
-    fn steps(&self, name: &str) -> Vec<(pb::Direction, i32, Step, String)> {
-        let mut steps: Vec<(pb::Direction, i32, Step, String)> = Vec::new();
+    /// The states of one resource: direction, level, state, and all messages shown meanwhile.
+    fn states_of(&self, name: &str) -> Vec<(pb::Direction, i32, ResourceState, String)> {
+        let mut states: Vec<(pb::Direction, i32, ResourceState, String)> = Vec::new();
         for scaling in self.0.lock().iter() {
             let shown = resource(scaling, name);
-            let now = (scaling.direction(), shown.level(), shown.step());
-            match steps.last_mut() {
-                Some((direction, level, step, messages)) if (*direction, *level, *step) == now => {
+            let now = (scaling.direction(), shown.level(), shown.state());
+            match states.last_mut() {
+                Some((direction, level, state, messages)) if (*direction, *level, *state) == now => {
                     messages.push_str(&shown.message);
                 }
-                _ => steps.push((now.0, now.1, now.2, shown.message.clone())),
+                _ => states.push((now.0, now.1, now.2, shown.message.clone())),
             }
         }
-        steps
+        states
     }
 }
 
-/// A step that must be shown, with words that a message must contain meanwhile.
-fn must(step: Step, words: &'static str) -> (Step, Option<&'static str>) {
-    (step, Some(words))
+/// A state that must be shown, with words that a message must contain meanwhile.
+fn must(state: ResourceState, words: &'static str) -> (ResourceState, Option<&'static str>) {
+    (state, Some(words))
 }
 
-/// Steps that pass by themselves, within milliseconds: a slow reader of the stream may miss them.
-fn passing() -> Vec<(Step, Option<&'static str>)> {
+/// States that pass by themselves, within milliseconds: a slow reader of the stream may miss them.
+fn passing() -> Vec<(ResourceState, Option<&'static str>)> {
     vec![
-        (Step::Writing, None),
-        (Step::Waiting, None),
-        (Step::Writing, None),
-        (Step::Waiting, None),
+        (ResourceState::Writing, None),
+        (ResourceState::Waiting, None),
+        (ResourceState::Writing, None),
+        (ResourceState::Waiting, None),
     ]
 }
 
-/// Direction, level, step and words that are expected; without words it may be missing.
-type Expected = (pb::Direction, i32, Step, Option<&'static str>);
+/// Direction, level, state and words that are expected; without words it may be missing.
+type Expected = (pb::Direction, i32, ResourceState, Option<&'static str>);
 
-fn is_told(seen: &[(pb::Direction, i32, Step, String)], expected: &[Expected]) -> bool {
-    let Some(((direction, level, step, words), rest)) = expected.split_first() else {
+fn is_told(seen: &[(pb::Direction, i32, ResourceState, String)], expected: &[Expected]) -> bool {
+    let Some(((direction, level, state, words), rest)) = expected.split_first() else {
         return seen.is_empty();
     };
-    let fits = |(d, l, s, messages): &(pb::Direction, i32, Step, String)| {
-        (d, l, s) == (direction, level, step) && words.is_none_or(|words| messages.contains(words))
+    let fits = |(d, l, s, messages): &(pb::Direction, i32, ResourceState, String)| {
+        (d, l, s) == (direction, level, state) && words.is_none_or(|words| messages.contains(words))
     };
     let shown = seen.split_first();
     shown.is_some_and(|(first, others)| fits(first) && is_told(others, rest))
         || (words.is_none() && is_told(seen, rest))
 }
 
-/// Checks that one resource went through exactly these steps.
+/// Checks that one resource went through exactly these states.
 fn assert_steps(story: &ScalingHistory, name: &str, expected: &[Expected]) {
-    let seen = story.steps(name);
+    let seen = story.states_of(name);
     assert!(
         is_told(&seen, expected),
         "{name}: expected {expected:#?}\nbut it was {seen:#?}"
@@ -132,11 +132,11 @@ fn assert_steps(story: &ScalingHistory, name: &str, expected: &[Expected]) {
 fn of(
     direction: pb::Direction,
     level: i32,
-    steps: impl IntoIterator<Item = Vec<(Step, Option<&'static str>)>>,
+    states: impl IntoIterator<Item = Vec<(ResourceState, Option<&'static str>)>>,
 ) -> Vec<Expected> {
-    let steps = steps.into_iter().flatten();
-    steps
-        .map(|(step, words)| (direction, level, step, words))
+    let states = states.into_iter().flatten();
+    states
+        .map(|(state, words)| (direction, level, state, words))
         .collect()
 }
 
@@ -163,13 +163,13 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
         seed.freeze(SHOOT, name);
     }
     probe.say([SHOOT], Outcome::LeasesExpired);
-    story.until(MCM, Step::Waiting, "1 are still ready").await;
-    story.until(CA, Step::Absent, "absent").await;
+    story.until(MCM, ResourceState::Waiting, "1 are still ready").await;
+    story.until(CA, ResourceState::Absent, "absent").await;
     seed.thaw(SHOOT, MCM);
-    story.until(KCM, Step::Failed, "429").await;
+    story.until(KCM, ResourceState::Failed, "429").await;
     let failed = story.0.lock().last().unwrap().clone();
     assert!(failed.retry_time.is_some(), "{failed:#?}");
-    story.until(KCM, Step::Waiting, "2 are still ready").await;
+    story.until(KCM, ResourceState::Waiting, "2 are still ready").await;
     seed.thaw(SHOOT, KCM);
     story.until_settled(Down).await;
 
@@ -179,11 +179,11 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     }
     probe.say([SHOOT], Outcome::Healthy);
     story
-        .until(KCM, Step::Waiting, "its status is not updated yet")
+        .until(KCM, ResourceState::Waiting, "its status is not updated yet")
         .await;
     seed.thaw(SHOOT, KCM);
     story
-        .until(MCM, Step::Waiting, "its status is not updated yet")
+        .until(MCM, ResourceState::Waiting, "its status is not updated yet")
         .await;
     seed.thaw(SHOOT, MCM);
     story.until_settled(Up).await;
@@ -202,24 +202,24 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
             (Up, Settled, None),
         ]
     );
-    let backs_off = || vec![(Step::Writing, None), must(Step::BackingOff, "429")];
+    let backs_off = || vec![(ResourceState::Writing, None), must(ResourceState::BackingOff, "429")];
     let kcm = [
-        of(Up, 0, [vec![must(Step::Reached, "2 are ready")]]),
+        of(Up, 0, [vec![must(ResourceState::Reached, "2 are ready")]]),
         of(
             Down,
             1,
             [
                 vec![must(
-                    Step::Pending,
+                    ResourceState::Pending,
                     "Level 0 comes first; it has 2 replicas, target 0",
                 )],
                 backs_off(),
                 backs_off(),
-                vec![(Step::Writing, None), must(Step::Failed, "429")],
+                vec![(ResourceState::Writing, None), must(ResourceState::Failed, "429")],
                 passing(),
                 vec![
-                    must(Step::Waiting, "2 are still ready"),
-                    must(Step::Reached, "scaled to 0"),
+                    must(ResourceState::Waiting, "2 are still ready"),
+                    must(ResourceState::Reached, "scaled to 0"),
                 ],
             ],
         ),
@@ -228,23 +228,23 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
             0,
             [
                 passing(),
-                vec![must(Step::Waiting, "its status is not updated yet")],
+                vec![must(ResourceState::Waiting, "its status is not updated yet")],
                 passing(),
-                vec![must(Step::Reached, "2 are ready")],
+                vec![must(ResourceState::Reached, "2 are ready")],
             ],
         ),
     ];
     assert_steps(&story, KCM, &kcm.concat());
     let mcm = [
-        of(Up, 1, [vec![must(Step::Reached, "1 are ready")]]),
+        of(Up, 1, [vec![must(ResourceState::Reached, "1 are ready")]]),
         of(
             Down,
             0,
             [
                 passing(),
                 vec![
-                    must(Step::Waiting, "1 are still ready"),
-                    must(Step::Reached, "scaled to 0"),
+                    must(ResourceState::Waiting, "1 are still ready"),
+                    must(ResourceState::Reached, "scaled to 0"),
                 ],
             ],
         ),
@@ -253,18 +253,18 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
             1,
             [
                 vec![
-                    must(Step::Pending, "Level 0 comes first"),
-                    must(Step::Delayed, "initial delay of 2s"),
+                    must(ResourceState::Pending, "Level 0 comes first"),
+                    must(ResourceState::Delayed, "initial delay of 2s"),
                 ],
                 passing(),
-                vec![must(Step::Waiting, "its status is not updated yet")],
+                vec![must(ResourceState::Waiting, "its status is not updated yet")],
                 passing(),
-                vec![must(Step::Reached, "1 are ready")],
+                vec![must(ResourceState::Reached, "1 are ready")],
             ],
         ),
     ];
     assert_steps(&story, MCM, &mcm.concat());
-    let absent = || vec![must(Step::Absent, "optional and absent")];
+    let absent = || vec![must(ResourceState::Absent, "optional and absent")];
     let ca = [
         of(Up, 2, [absent()]),
         // It is looked for once, for the next level rests on its absence.

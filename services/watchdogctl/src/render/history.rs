@@ -124,14 +124,14 @@ fn moments(incident: &Incident, frame: &Frame) -> TextTable {
 mod tests {
     use watchdog_client::wire::signed;
     use watchdog_proto::probe::v1::Outcome;
-    use watchdog_proto::scaling::v1::{ScaleTimes, Step};
+    use watchdog_proto::scaling::v1::{ScaleTimes, ResourceState};
 
     use super::*;
     use crate::render::testing;
 
     fn times(direction: Direction, ours: Option<i64>, other: Option<i64>) -> ScaleTimes {
         ScaleTimes {
-            resource: testing::resource("kube-controller-manager", 0, Step::Waiting).resource,
+            resource: testing::resource("kube-controller-manager", 0, ResourceState::Waiting).resource,
             direction: direction.into(),
             scaled_after: ours.map(signed),
             other_scaled_after: other.map(signed),

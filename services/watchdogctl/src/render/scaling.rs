@@ -1,6 +1,6 @@
 //! Scaling states as a table.
 
-use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceScaling, ShootScaling, Step};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceScaling, ShootScaling, ResourceState};
 
 use super::status::waits_for;
 use super::table::{Cell, Style, TextTable};
@@ -64,7 +64,7 @@ pub(crate) fn resources(resources: &[ResourceScaling], frame: &Frame) -> String 
     let mut table = TextTable::new([
         "DEPENDANT",
         "LEVEL",
-        "STEP",
+        "STATE",
         "REPLICAS",
         "READY",
         "RECORDED",
@@ -75,15 +75,15 @@ pub(crate) fn resources(resources: &[ResourceScaling], frame: &Frame) -> String 
     let mut ordered: Vec<&ResourceScaling> = resources.iter().collect();
     ordered.sort_by_key(|resource| resource.level);
     for resource in ordered {
-        let style = match resource.step() {
-            Step::Failed | Step::BackingOff => Style::Bad,
-            Step::Reached | Step::Absent | Step::Ignored => Style::Plain,
+        let style = match resource.state() {
+            ResourceState::Failed | ResourceState::BackingOff => Style::Bad,
+            ResourceState::Reached | ResourceState::Absent | ResourceState::Ignored => Style::Plain,
             _ => Style::Warn,
         };
         table.row([
             text::resource(resource.resource.as_ref()).into(),
             text::number(resource.level).into(),
-            Cell::styled(style, text::step(resource.step())),
+            Cell::styled(style, text::resource_state(resource.state())),
             text::number(resource.spec_replicas).into(),
             text::number(resource.ready_replicas).into(),
             text::number(resource.recorded_replicas).into(),
@@ -119,7 +119,7 @@ shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-contr
     fn dependants_stand_in_the_order_of_their_levels() {
         let shown = resources(&testing::scaling_down("a").resources, &testing::pipe());
         let expected = "  \
-  DEPENDANT                              LEVEL  STEP     REPLICAS  READY  RECORDED  TARGET  NEXT
+  DEPENDANT                              LEVEL  STATE    REPLICAS  READY  RECORDED  TARGET  NEXT
   Deployment/machine-controller-manager  0      REACHED  0         1      1         0       It has 1 ready replica.
   Deployment/kube-controller-manager     1      WAITING  0         1      1         0       It has 1 ready replica.
 ";

@@ -1,7 +1,7 @@
 //! One screen about a seed.
 
 use watchdog_proto::probe::v1::{Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling, Step};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling, ResourceState};
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, missing, text};
@@ -213,8 +213,8 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
     let unfinished = scaling.resources.iter().find(|resource| {
         let at_level = scaling.level.is_none() || resource.level == scaling.level;
         let finished = matches!(
-            resource.step(),
-            Step::Reached | Step::Absent | Step::Ignored | Step::Pending
+            resource.state(),
+            ResourceState::Reached | ResourceState::Absent | ResourceState::Ignored | ResourceState::Pending
         );
         at_level && !finished
     });
@@ -224,7 +224,7 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
                 .resource
                 .as_ref()
                 .map_or("?", |reference| &reference.name);
-            format!("{name} {}: {}", text::step(resource.step()), resource.message)
+            format!("{name} {}: {}", text::resource_state(resource.state()), resource.message)
         }
         (FlowState::KeptBack, _) => "nothing: the mode is observe".to_owned(),
         (FlowState::Settled, _) if scaling.direction() == Direction::Down => {

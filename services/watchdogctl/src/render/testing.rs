@@ -69,7 +69,7 @@ fn zone(zone: &str, candidates: u32, expired: u32) -> probe::ZoneEvidence {
     }
 }
 
-pub(crate) fn resource(name: &str, level: i32, step: scaling::Step) -> scaling::ResourceScaling {
+pub(crate) fn resource(name: &str, level: i32, state: scaling::ResourceState) -> scaling::ResourceScaling {
     scaling::ResourceScaling {
         resource: Some(scaling::ResourceRef {
             api_version: "apps/v1".to_owned(),
@@ -77,7 +77,7 @@ pub(crate) fn resource(name: &str, level: i32, step: scaling::Step) -> scaling::
             name: name.to_owned(),
         }),
         level: Some(level),
-        step: step.into(),
+        state: state.into(),
         spec_replicas: Some(0),
         ready_replicas: Some(1),
         recorded_replicas: Some(1),
@@ -96,8 +96,8 @@ pub(crate) fn scaling_down(shoot: &str) -> scaling::ShootScaling {
         state: scaling::FlowState::Running.into(),
         level: Some(1),
         resources: vec![
-            resource("kube-controller-manager", 1, scaling::Step::Waiting),
-            resource("machine-controller-manager", 0, scaling::Step::Reached),
+            resource("kube-controller-manager", 1, scaling::ResourceState::Waiting),
+            resource("machine-controller-manager", 0, scaling::ResourceState::Reached),
         ],
         direction_change_time: ago(129),
         owner: "scaling-coordinator-0".to_owned(),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason};
 use watchdog_proto::scaling::v1::{
-    Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ShootScaling, Step,
+    Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ShootScaling, ResourceState,
 };
 
 /// Outcomes, the most urgent first.
@@ -56,8 +56,8 @@ pub(crate) fn flow_state(state: FlowState) -> String {
     bare(state.as_str_name(), "FLOW_STATE_").to_lowercase()
 }
 
-pub(crate) fn step(step: Step) -> &'static str {
-    bare(step.as_str_name(), "STEP_")
+pub(crate) fn resource_state(state: ResourceState) -> &'static str {
+    bare(state.as_str_name(), "RESOURCE_STATE_")
 }
 
 pub(crate) fn action(action: Action) -> &'static str {

@@ -140,14 +140,14 @@ async fn scalings(
                 .as_ref()
                 .map(|r| r.name.clone())
                 .unwrap_or_default();
-            let step = resource.step();
-            let last = printed.insert((shoot.shoot.clone(), name.clone()), resource.step);
-            let quiet = matches!(step, scaling::Step::Pending | scaling::Step::Unspecified)
-                || (step == scaling::Step::Reached && last.is_none());
-            if last != Some(resource.step) && !quiet {
-                let step = step.as_str_name().trim_start_matches("STEP_").to_lowercase();
+            let state = resource.state();
+            let last = printed.insert((shoot.shoot.clone(), name.clone()), resource.state);
+            let quiet = matches!(state, scaling::ResourceState::Pending | scaling::ResourceState::Unspecified)
+                || (state == scaling::ResourceState::Reached && last.is_none());
+            if last != Some(resource.state) && !quiet {
+                let state = state.as_str_name().trim_start_matches("RESOURCE_STATE_").to_lowercase();
                 output.line(format!(
-                    "scaling  {} {direction}, level {}: {name} {step}",
+                    "scaling  {} {direction}, level {}: {name} {state}",
                     shoot.shoot,
                     resource.level()
                 ));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 
-use crate::domain::observed::{Observed, ResourceState};
+use crate::domain::observed::{Observed, ObservedResource};
 
 /// The content of the scale sub-resource for one version of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl ResourceEntry {
                 } else {
                     scale.existing
                 };
-                Observed::Present(ResourceState {
+                Observed::Present(ObservedResource {
                     replicas: Some(scale.replicas),
                     ready,
                     ..seen.clone()
@@ -82,7 +82,7 @@ fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
     let ignore_scaling = workload.ignore_scaling();
     let is_scaled =
         workload.is_meltdown_protected() || workload.recorded_replicas() != RecordedReplicas::Absent;
-    Observed::Present(ResourceState {
+    Observed::Present(ObservedResource {
         resource_version,
         replicas: spec.replicas,
         ready,

@@ -3,7 +3,7 @@ use watchdog_api::workload::RecordedReplicas;
 use watchdog_runtime::work_queue::WorkItem;
 
 use super::*;
-use crate::domain::observed::ResourceState;
+use crate::domain::observed::ObservedResource;
 
 fn kcm() -> ResourceRef {
     ResourceRef {
@@ -144,7 +144,7 @@ fn what_the_rules_read() {
         .into(),
     );
     resources.applied(&kcm(), &object);
-    let expected = ResourceState {
+    let expected = ObservedResource {
         resource_version: "1".into(),
         replicas: Some(3),
         ready: 2,

@@ -11,16 +11,16 @@ use crate::domain::testing::{S, held, recorded, seen, unread};
 fn down_runs_level_by_level_and_waits_for_ready_replicas() {
     let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
-    assert_eq!(bench.steps(DOWN), [Step::Pending, Step::Writing, Step::Absent]);
-    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
+    assert_eq!(bench.steps(DOWN), [ResourceState::Pending, ResourceState::Writing, ResourceState::Absent]);
+    bench.done(DOWN, "down mcm 1", "mcm", ObservedResource { ready: 1, ..held(1) });
     assert_eq!(bench.wanted(DOWN), [""; 0]);
     assert_eq!(
         bench.steps(DOWN),
-        [Step::Pending, Step::Waiting, Step::Absent],
+        [ResourceState::Pending, ResourceState::Waiting, ResourceState::Absent],
         "scaled is not reached"
     );
     bench.see("mcm", held(1));
-    bench.done(DOWN, "down kcm 2", "kcm", ResourceState { ready: 2, ..held(2) });
+    bench.done(DOWN, "down kcm 2", "kcm", ObservedResource { ready: 2, ..held(2) });
     assert_eq!(bench.state(DOWN), FlowState::Running);
     bench.see("kcm", held(2));
     assert_eq!(bench.state(DOWN), FlowState::Settled);
@@ -42,18 +42,18 @@ fn the_resources_of_a_level_go_together() {
 #[test]
 fn up_restores_counts_after_delays_and_cleans_up() {
     let mut bench = Bench::new(held(2), held(1), held(1));
-    let unready = ResourceState {
+    let unready = ObservedResource {
         ready: 0,
         ..recorded(2)
     };
     bench.done(UP, "scale kcm 2", "kcm", unready);
     assert_eq!(bench.wanted(UP), [""; 0], "protected until it is ready");
-    assert_eq!(bench.steps(UP), [Step::Waiting, Step::Pending, Step::Pending]);
+    assert_eq!(bench.steps(UP), [ResourceState::Waiting, ResourceState::Pending, ResourceState::Pending]);
     bench.see("kcm", recorded(2));
     bench.done(UP, "clean kcm", "kcm", seen(2, 1));
     let started = bench.now;
     let steps = bench.next(UP);
-    assert_eq!(steps.status.resources[1].step, Step::Delayed);
+    assert_eq!(steps.status.resources[1].state, ResourceState::Delayed);
     assert_eq!(steps.wake, Some(started + 30 * S));
     bench.now += 10 * S;
     assert_eq!(
@@ -81,7 +81,7 @@ fn a_healthy_shoot_with_nothing_to_write_is_settled_even_when_unready() {
     assert_eq!((steps.status.state, steps.wake), (FlowState::Settled, None));
     // But an unready level keeps the next one back once there is something to do there.
     bench.see("mcm", held(1));
-    assert_eq!(bench.steps(UP), [Step::Waiting, Step::Pending, Step::Absent]);
+    assert_eq!(bench.steps(UP), [ResourceState::Waiting, ResourceState::Pending, ResourceState::Absent]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn an_initial_delay_does_not_count_without_work() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 0), held(1));
     assert_eq!(
         bench.steps(UP),
-        [Step::Reached, Step::Waiting, Step::Pending],
+        [ResourceState::Reached, ResourceState::Waiting, ResourceState::Pending],
         "nothing to write at mcm"
     );
     bench.see("mcm", seen(1, 1));
@@ -99,7 +99,7 @@ fn an_initial_delay_does_not_count_without_work() {
 #[test]
 fn while_holding_only_an_optional_resource_is_absent() {
     let mut bench = Bench::new(Observed::Absent, seen(1, 1), Observed::Absent);
-    assert_eq!(bench.steps(None), [Step::Pending, Step::Pending, Step::Absent]);
+    assert_eq!(bench.steps(None), [ResourceState::Pending, ResourceState::Pending, ResourceState::Absent]);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn what_is_absent_and_not_optional_is_at_zero_on_the_way_down_and_fails_on_the_w
     assert_eq!(bench.next(DOWN).alerts, [], "reported once");
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
     bench.done(DOWN, "down kcm 1", "kcm", held(1));
-    assert_eq!(bench.steps(DOWN), [Step::Reached, Step::Absent, Step::Absent]);
+    assert_eq!(bench.steps(DOWN), [ResourceState::Reached, ResourceState::Absent, ResourceState::Absent]);
     assert_eq!(bench.next(DOWN).alerts, [], "reported once");
     bench.done(UP, "scale kcm 1", "kcm", recorded(1));
     bench.done(UP, "clean kcm", "kcm", seen(1, 1));
@@ -243,7 +243,7 @@ fn a_contrary_direction_turns_at_the_next_write() {
     let retry_after = Some(60 * S);
     let why = "500".into();
     bench.answer(UP, "scale kcm 2", RequestOutcome::Refused { why, retry_after });
-    assert_eq!(bench.steps(UP)[0], Step::BackingOff);
+    assert_eq!(bench.steps(UP)[0], ResourceState::BackingOff);
     assert_eq!(bench.state(DOWN), FlowState::Settled);
     assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
     // The end of a write of the direction before means nothing.
@@ -256,13 +256,13 @@ fn a_contrary_direction_turns_at_the_next_write() {
 #[test]
 fn losing_the_hints_costs_only_time() {
     let mut bench = Bench::new(held(2), held(1), held(1));
-    let unready = ResourceState {
+    let unready = ObservedResource {
         ready: 0,
         ..recorded(2)
     };
     bench.done(UP, "scale kcm 2", "kcm", unready);
     bench.hints = FlowHints::default();
-    assert_eq!(bench.steps(UP), [Step::Waiting, Step::Pending, Step::Pending]);
+    assert_eq!(bench.steps(UP), [ResourceState::Waiting, ResourceState::Pending, ResourceState::Pending]);
     bench.see("kcm", recorded(2));
     bench.done(UP, "clean kcm", "kcm", seen(2, 1));
     bench.next(UP);

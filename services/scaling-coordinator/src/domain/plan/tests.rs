@@ -1,5 +1,5 @@
 use super::*;
-use crate::domain::observed::{Observed, ResourceState};
+use crate::domain::observed::{Observed, ObservedResource};
 use crate::domain::testing::{S, dependent_of, gardener, held, seen};
 
 /// A line for each resource: level, name and next step.
@@ -33,7 +33,7 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
             "1 kube-controller-manager: record 2 replicas and scale to 0",
         ]
     );
-    let ignored = ResourceState {
+    let ignored = ObservedResource {
         ignored: true,
         ..held(1)
     };

@@ -33,13 +33,13 @@ fn record_and_scale(from: i32, to: i32) -> ResourceStep {
 #[test]
 fn down_is_one_write_for_deployments_and_two_for_kinds_with_only_a_scale_sub_resource() {
     let (kcm, etcd) = (dependent("kcm", 0, 0), scale_only(dependent("etcd", 0, 0)));
-    let one = |seen: ResourceState| next_step(Direction::Down, &kcm, seen);
-    let next_step = |seen: ResourceState| next_step(Direction::Down, &etcd, seen);
-    let recorded = |n| ResourceState {
+    let one = |seen: ObservedResource| next_step(Direction::Down, &kcm, seen);
+    let next_step = |seen: ObservedResource| next_step(Direction::Down, &etcd, seen);
+    let recorded = |n| ObservedResource {
         recorded: RecordedReplicas::Count(n),
         ..seen(3, 3)
     };
-    let protected = |n| ResourceState {
+    let protected = |n| ObservedResource {
         protected: true,
         ..recorded(n)
     };
@@ -59,11 +59,11 @@ fn down_is_one_write_for_deployments_and_two_for_kinds_with_only_a_scale_sub_res
     assert_eq!(next_step(protected(2)), record(3), "somebody scaled it since");
     assert_eq!(next_step(protected(3)), scale(3, 0));
     assert_eq!(
-        next_step(ResourceState { ready: 1, ..held(3) }),
+        next_step(ObservedResource { ready: 1, ..held(3) }),
         ResourceStep::Wait
     );
     assert_eq!(
-        next_step(ResourceState {
+        next_step(ObservedResource {
             current: false,
             ..held(3)
         }),
@@ -90,7 +90,7 @@ fn down_to_more_than_zero_never_scales_up_and_is_restored() {
         next_step(Direction::Down, &kcm, seen(3, 3)),
         record_and_scale(3, 2)
     );
-    let half = ResourceState {
+    let half = ObservedResource {
         recorded: RecordedReplicas::Count(3),
         ..recorded(2)
     };
@@ -100,7 +100,7 @@ fn down_to_more_than_zero_never_scales_up_and_is_restored() {
         "2 is not recorded over 3"
     );
     assert_eq!(next_step(Direction::Up, &kcm, half.clone()), scale(2, 3));
-    let recorded_only = ResourceState {
+    let recorded_only = ObservedResource {
         replicas: Some(3),
         ..half
     };
@@ -116,7 +116,7 @@ fn up_scales_then_waits_then_cleans_up() {
     let mut kcm = dependent("kcm", 0, 0);
     assert_eq!(next_step(Direction::Up, &kcm, held(3)), scale(0, 3));
     assert_eq!(next_step(Direction::Up, &kcm, seen(0, 0)), scale(0, 1));
-    let unreadable = ResourceState {
+    let unreadable = ObservedResource {
         recorded: RecordedReplicas::Unreadable("two".into()),
         ..held(1)
     };
@@ -137,7 +137,7 @@ fn up_scales_then_waits_then_cleans_up() {
         scale(0, 3),
         "a recorded count wins"
     );
-    let restored = |ready| ResourceState {
+    let restored = |ready| ObservedResource {
         replicas: Some(3),
         ready,
         ..held(3)
@@ -152,7 +152,7 @@ fn up_scales_then_waits_then_cleans_up() {
         next_step(
             Direction::Up,
             &kcm,
-            ResourceState {
+            ObservedResource {
                 current: false,
                 ..seen(3, 1)
             }
@@ -175,7 +175,7 @@ fn what_is_ignored_absent_or_unknown() {
     };
     for direction in [Direction::Down, Direction::Up] {
         for replicas in [0, 3] {
-            let ignored = ResourceState {
+            let ignored = ObservedResource {
                 ignored: true,
                 ..seen(replicas, 0)
             };
@@ -183,7 +183,7 @@ fn what_is_ignored_absent_or_unknown() {
                 next_step(direction, &mandatory, ignored.clone()),
                 ResourceStep::Ignored
             );
-            let leftover = ResourceState {
+            let leftover = ObservedResource {
                 protected: true,
                 ..ignored
             };
@@ -215,7 +215,7 @@ fn what_is_ignored_absent_or_unknown() {
     }
 }
 
-fn any_seen() -> impl Strategy<Value = ResourceState> {
+fn any_seen() -> impl Strategy<Value = ObservedResource> {
     let recorded = prop_oneof![
         Just(RecordedReplicas::Absent),
         (1..5_i32).prop_map(RecordedReplicas::Count),
@@ -230,7 +230,7 @@ fn any_seen() -> impl Strategy<Value = ResourceState> {
         any::<bool>(),
     )
         .prop_map(
-            |(replicas, ready, current, recorded, protected, ignored)| ResourceState {
+            |(replicas, ready, current, recorded, protected, ignored)| ObservedResource {
                 current,
                 recorded,
                 protected,
@@ -323,7 +323,7 @@ fn what_is_dropped_from_the_configuration_is_only_restored() {
         };
         plan_step(direction, &dropped).step
     };
-    let ignored = ResourceState {
+    let ignored = ObservedResource {
         ignored: true,
         ..held(3)
     };
@@ -407,7 +407,7 @@ fn a_write_shows_in_what_it_leaves() {
         unreadable: None,
     };
     let recorded = recorded(3);
-    let unread = ResourceState {
+    let unread = ObservedResource {
         replicas: None,
         ..held(3)
     };

@@ -13,7 +13,7 @@ use anyhow::Context;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use watchdog_proto::scaling::v1::{Direction, Step};
+use watchdog_proto::scaling::v1::{Direction, ResourceState};
 use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome};
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::history::History;
@@ -161,7 +161,7 @@ impl Fixture {
             for resource in state
                 .resources
                 .iter()
-                .filter(|resource| resource.step() != Step::Absent)
+                .filter(|resource| resource.state() != ResourceState::Absent)
             {
                 let (wanted, ready) = (resource.spec_replicas, resource.ready_replicas);
                 anyhow::ensure!(wanted.is_some() && wanted == ready, "{resource:?}");

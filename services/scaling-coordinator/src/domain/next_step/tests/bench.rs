@@ -68,9 +68,9 @@ impl Bench {
         self.next(direction).requests.iter().map(text).collect()
     }
 
-    pub(super) fn steps(&mut self, direction: Option<Direction>) -> Vec<Step> {
+    pub(super) fn steps(&mut self, direction: Option<Direction>) -> Vec<ResourceState> {
         let resources = self.next(direction).status.resources;
-        resources.iter().map(|resource| resource.step).collect()
+        resources.iter().map(|resource| resource.state).collect()
     }
 
     pub(super) fn state(&mut self, direction: Option<Direction>) -> FlowState {
@@ -95,9 +95,9 @@ impl Bench {
     }
 
     /// The watch shows this.
-    pub(super) fn see(&mut self, name: &'static str, seen: ResourceState) {
+    pub(super) fn see(&mut self, name: &'static str, seen: ObservedResource) {
         self.version += 1;
-        let seen = ResourceState {
+        let seen = ObservedResource {
             resource_version: self.version.to_string().into(),
             ..seen
         };
@@ -115,7 +115,7 @@ impl Bench {
         direction: Option<Direction>,
         wanted: &str,
         name: &'static str,
-        then: ResourceState,
+        then: ObservedResource,
     ) {
         self.answer(direction, wanted, RequestOutcome::Done);
         self.see(name, then);

@@ -70,14 +70,14 @@ fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
 #[test]
 fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
+    bench.done(DOWN, "down mcm 1", "mcm", ObservedResource { ready: 1, ..held(1) });
     let begun = bench.now;
     bench.next(DOWN);
     bench.now = begun + 30 * S;
     for _ in 0..2 {
-        assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+        assert_eq!(bench.steps(DOWN)[1], ResourceState::BackingOff);
         bench.now = bench.next(DOWN).wake.unwrap();
-        assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+        assert_eq!(bench.steps(DOWN)[1], ResourceState::Waiting);
         bench.now += 30 * S;
     }
     let steps = bench.next(DOWN);
@@ -92,9 +92,9 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
 }
 
 /// kcm is scaled up and its level has failed, because it did not become ready.
-fn failed_to_start() -> (Bench, ResourceState) {
+fn failed_to_start() -> (Bench, ObservedResource) {
     let mut bench = Bench::new(held(1), held(1), Observed::Absent);
-    let starting = ResourceState {
+    let starting = ObservedResource {
         ready: 0,
         ..recorded(1)
     };
@@ -155,7 +155,7 @@ fn a_withdrawn_write_costs_nothing() {
 #[test]
 fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    let stopping = || ResourceState { ready: 1, ..held(1) };
+    let stopping = || ObservedResource { ready: 1, ..held(1) };
     bench.done(DOWN, "down mcm 1", "mcm", stopping());
     let begun = bench.now;
     let mut read_after = Vec::new();
@@ -164,7 +164,7 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
         bench.answer(DOWN, "read mcm", outcome);
         assert_eq!(
             bench.steps(DOWN)[1],
-            Step::Waiting,
+            ResourceState::Waiting,
             "a read that fails is no failed try"
         );
         read_after.push((bench.now - begun).as_secs());
@@ -182,7 +182,7 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     bench.done(DOWN, "down kcm 1", "kcm", held(1));
     assert_eq!(bench.next(DOWN).wake, None, "nothing is read once all is reached");
     // On the way up most pods need longer.
-    let starting = ResourceState {
+    let starting = ObservedResource {
         ready: 0,
         ..recorded(1)
     };
@@ -203,7 +203,7 @@ fn the_timeout_covers_the_writes_of_a_try() {
         .begin(bench.now, &request.reference, request.timeout);
     assert_eq!(within, S, "what remains of the timeout");
     bench.now += S;
-    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+    assert_eq!(bench.steps(DOWN)[1], ResourceState::BackingOff);
 }
 
 #[test]
@@ -234,14 +234,14 @@ fn conflicts_are_decided_again_but_not_for_ever() {
 #[test]
 fn no_try_times_out_while_holding() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
+    bench.done(DOWN, "down mcm 1", "mcm", ObservedResource { ready: 1, ..held(1) });
     bench.next(DOWN);
     bench.now += 20 * S;
     bench.next(None);
     bench.now += 60 * S;
-    assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+    assert_eq!(bench.steps(DOWN)[1], ResourceState::Waiting);
     bench.now += 30 * S - MS;
-    assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+    assert_eq!(bench.steps(DOWN)[1], ResourceState::Waiting);
     bench.now += MS;
-    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+    assert_eq!(bench.steps(DOWN)[1], ResourceState::BackingOff);
 }
