@@ -98,7 +98,7 @@ pub(crate) const INCIDENT_STAGES: Histogram<IncidentStage> = Histogram::new(
 pub(crate) const SHOOTS: Gauge<ShootLabels> = Gauge::new(
     "watchdog_scaling_shoots",
     "Shoots of the seed, on the leader, by direction (down, up or hold), state of the flow (holding, settled, running, \
-     failed, kept_back) and why they are held (no; cluster, ownership, unreported, expired, verdict, mode; \
+     failed, kept_back) and why they are held (no; cluster, not_leading, unreported, expired, verdict, mode; \
      disagreement and outdated: lease-probe is not as it should be).",
 );
 

@@ -104,14 +104,14 @@ pub fn start(
         stop: base.draining.clone(),
     };
     spawn_watches(base, replica, watches, rules.clone(), state.clone());
-    let (observer, owner) = (base.identity.clone(), base.identity.clone());
+    let (observer, replica) = (base.identity.clone(), base.identity.clone());
     let clock = state.clone();
     let api = WeederApi {
         readiness: view(base, &leadership, &state.views.services, move |key, state| {
             convert::readiness(key, state, &observer)
         }),
         weeders: view(base, &leadership, &state.views.weeders, move |key, weeder| {
-            convert::weeder_message(key, weeder, &rules.borrow(), &owner, clock.now())
+            convert::weeder_message(key, weeder, &rules.borrow(), &replica, clock.now())
         }),
         streams: Streams::new(base.draining.clone()),
     };

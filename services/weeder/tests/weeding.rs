@@ -32,7 +32,7 @@ async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
     }
     let weeding = weeder.wait_deleted("shoot--a", "kube-apiserver", 3).await;
     assert_eq!(weeding.state(), pb::WeederState::Active);
-    assert_eq!(weeding.owner, "weeder-0");
+    assert_eq!(weeding.replica, "weeder-0");
     assert_eq!(weeding.selectors.len(), 2);
     let (started, ends) = (weeding.start_time.unwrap(), weeding.end_time.unwrap());
     assert_eq!(ends.seconds - started.seconds, 300, "watchDuration");

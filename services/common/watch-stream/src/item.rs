@@ -168,7 +168,7 @@ impl StreamItem for scaling::ShootScaling {
 
     /// A replica that must not act on a shoot knows less than the one that does.
     fn is_provisional(&self) -> bool {
-        self.hold_reason() == scaling::HoldReason::Ownership
+        self.hold_reason() == scaling::HoldReason::NotLeading
     }
 
     watch_replica!(scaling::WatchScalingRequest => WatchScalingResponse);
@@ -232,10 +232,10 @@ mod tests {
         assert!(later.renews(&sent));
         later.evidence.as_mut().unwrap().expired = 1;
         assert!(!later.renews(&sent));
-        let other_owner = probe::Verdict {
+        let other_observer = probe::Verdict {
             observer: "b".to_owned(),
             ..sent.clone()
         };
-        assert!(!other_owner.renews(&sent));
+        assert!(!other_observer.renews(&sent));
     }
 }

@@ -156,7 +156,7 @@ impl DecisionInputs {
             }
             None => "No replica is the leader.".to_owned(),
         };
-        Err((HoldReason::Ownership, why))
+        Err((HoldReason::NotLeading, why))
     }
 
     /// Returns true if the Cluster says that the shoot is no longer protected, and this replica may remove leftover

@@ -141,7 +141,7 @@ impl Reconciler {
             status,
             incidents: ShootIncidents::default(),
             write_counts: memory.write_counts.clone(),
-            owner: self.inputs.leadership.identity().clone(),
+            replica: self.inputs.leadership.identity().clone(),
         };
         self.publish(shoot, memory, scaling);
         looked

@@ -134,8 +134,8 @@ pub struct StreamCounts {
 pub enum HoldReason {
     /// The Cluster forbids it, or is not known.
     Cluster,
-    /// Another replica acts on it, or this one must not.
-    Ownership,
+    /// Another replica leads, or this one must not act.
+    NotLeading,
     /// Nobody who is connected reports it.
     Unreported,
     /// The last verdict is no longer valid.
@@ -156,7 +156,7 @@ impl HoldReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
-            Self::Ownership => "ownership",
+            Self::NotLeading => "not_leading",
             Self::Unreported => "unreported",
             Self::Expired => "expired",
             Self::Disagreement => "disagreement",

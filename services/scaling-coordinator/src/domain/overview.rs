@@ -30,8 +30,8 @@ pub(crate) struct ShootScaling {
     pub(crate) status: FlowStatus,
     pub(crate) incidents: ShootIncidents,
     pub(crate) write_counts: WriteCounts,
-    /// The leader, which reports this.
-    pub(crate) owner: Arc<str>,
+    /// The replica that reports this: the leader.
+    pub(crate) replica: Arc<str>,
 }
 
 impl ShootScaling {

@@ -131,7 +131,7 @@ macro_rules! same_in_api {
 same_in_api! {
     mode: Mode => pb::Mode [Protect, Observe, Off]
     hold_reason: HoldReason => pb::HoldReason
-        [Cluster, Ownership, Unreported, Expired, Disagreement, Outdated, Verdict, Mode]
+        [Cluster, NotLeading, Unreported, Expired, Disagreement, Outdated, Verdict, Mode]
     state: FlowState => pb::FlowState [Holding, Settled, Running, Failed, KeptBack]
     resource_state: ResourceState => pb::ResourceState
         [Pending, Delayed, Writing, Waiting, Reached, Absent, Ignored, BackingOff, Failed, KeptBack]
@@ -148,7 +148,7 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         resources: scaling.status.resources.iter().map(resource_scaling).collect(),
         direction_change_time: Some(timestamp(clock, scaling.since)),
         retry_time: scaling.status.retry_at.map(|at| timestamp(clock, at)),
-        owner: scaling.owner.to_string(),
+        replica: scaling.replica.to_string(),
         meltdown_protection_active: scaling.held_down() > 0,
         hold_reason: held(scaling.held).into(),
         mode: mode(scaling.mode.mode).into(),

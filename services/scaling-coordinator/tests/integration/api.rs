@@ -43,7 +43,7 @@ async fn states_are_listed_in_pages_and_found_by_name() {
     assert_eq!(seen, ["shoot--0", "shoot--1", "shoot--2", "shoot--3", "shoot--4"]);
     let scaling = coordinator.get("shoot--3").await.unwrap();
     assert_eq!(
-        (scaling.shoot.as_str(), scaling.owner.as_str()),
+        (scaling.shoot.as_str(), scaling.replica.as_str()),
         ("shoot--3", "coordinator-0")
     );
     assert_eq!(scaling.state(), pb::FlowState::Holding);

@@ -69,12 +69,12 @@ fn a_late_write_of_a_crashed_process_arrives_under_its_successor() {
 }
 
 #[test]
-fn ownership_moves_to_and_fro() {
+fn leadership_moves_to_and_fro() {
     holds(|may| (may.turns, may.moves) = (1, 2));
 }
 
 #[test]
-fn ownership_moves_while_writes_are_lost() {
+fn leadership_moves_while_writes_are_lost() {
     holds(|may| (may.turns, may.moves, may.losses) = (1, 1, 1));
 }
 

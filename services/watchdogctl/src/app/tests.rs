@@ -29,7 +29,7 @@ fn incident() -> Answers {
         direction: direction.into(),
         state: state.into(),
         mode: Mode::Protect.into(),
-        owner: "scaling-coordinator-0".to_owned(),
+        replica: "scaling-coordinator-0".to_owned(),
         ..Default::default()
     };
     let key = |namespace: &str, service: &str| {

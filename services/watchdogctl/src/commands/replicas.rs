@@ -19,29 +19,29 @@ pub(crate) async fn run(dialer: &ProgramDialer, frame: &Frame) -> Result<String,
 }
 
 async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, CommandError> {
-    let (owners, items, missing): (Vec<String>, _, _) = match program {
+    let (replicas, items, missing): (Vec<String>, _, _) = match program {
         Program::LeaseProbe => {
             let answer = fetch::verdicts(&dialer.lease_probe().await?, &[]).await?;
             let missing = fetch::missing(program, answer.completeness.as_ref());
-            let owners = answer.verdicts.into_iter().map(|verdict| verdict.observer);
-            (owners.collect(), "shoots", missing)
+            let replicas = answer.verdicts.into_iter().map(|verdict| verdict.observer);
+            (replicas.collect(), "shoots", missing)
         }
         Program::ScalingCoordinator => {
             let answer = fetch::scalings(&dialer.coordinator().await?, &[]).await?;
             let missing = fetch::missing(program, answer.completeness.as_ref());
-            let owners = answer.scalings.into_iter().map(|scaling| scaling.owner);
-            (owners.collect(), "shoots", missing)
+            let replicas = answer.scalings.into_iter().map(|scaling| scaling.replica);
+            (replicas.collect(), "shoots", missing)
         }
         Program::Weeder => {
             let mut missing = Missing::default();
             let filter = ServiceFilterArgs::default();
             let services = fetch::services(&dialer.weeder().await?, &filter, &mut missing).await?;
-            let owners = services.into_iter().map(|service| service.observer);
-            (owners.collect(), "services", missing.into_names())
+            let replicas = services.into_iter().map(|service| service.observer);
+            (replicas.collect(), "services", missing.into_names())
         }
     };
     let mut owned: BTreeMap<String, usize> = BTreeMap::new();
-    for owner in owners {
+    for owner in replicas {
         *owned.entry(owner).or_default() += 1;
     }
     Ok(Shares {

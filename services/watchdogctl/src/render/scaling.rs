@@ -6,11 +6,11 @@ use super::status::waits_for;
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
-/// One row for each shoot; with `wide`, also the owner and the reason.
+/// One row for each shoot; with `wide`, also the replica that reports it and the reason.
 pub(crate) fn render(scalings: &[ShootScaling], wide: bool, frame: &Frame) -> String {
     let mut header = vec!["SHOOT", "DIRECTION", "SINCE", "STATE", "LEVEL", "HELD DOWN"];
     if wide {
-        header.extend(["OWNER", "REASON"]);
+        header.extend(["REPLICA", "REASON"]);
     }
     header.push("WAITS FOR");
     let mut table = TextTable::new(header);
@@ -24,7 +24,7 @@ pub(crate) fn render(scalings: &[ShootScaling], wide: bool, frame: &Frame) -> St
             held_down(scaling).into(),
         ];
         if wide {
-            cells.push(scaling.owner.as_str().into());
+            cells.push(scaling.replica.as_str().into());
             cells.push(scaling.reason.as_str().into());
         }
         cells.push(waits_for(scaling).into());

@@ -172,12 +172,12 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
         _ => String::new(),
     };
     let mut out = format!(
-        "  {}{why} since {}, {}, level {}; owner {}{held_down}\n  {}\n",
+        "  {}{why} since {}, {}, level {}; reported by {}{held_down}\n  {}\n",
         text::direction(found.direction()),
         text::since(found.direction_change_time.as_ref(), frame.now),
         text::flow_state(found.state()),
         text::number(found.level),
-        found.owner,
+        found.replica,
         found.reason,
     );
     if matches!(found.mode(), Mode::Observe | Mode::Off) {
@@ -239,7 +239,7 @@ DECIDING RULE
   The share of expired leases (100 %) has reached the threshold (60 %): the nodes are cut off. Direction: down.
 
 SCALING
-  down since 2m09s (00:37:51Z), running, level 1; owner scaling-coordinator-0; dependants are held down
+  down since 2m09s (00:37:51Z), running, level 1; reported by scaling-coordinator-0; dependants are held down
   The nodes are cut off.
 ";
         assert!(text.starts_with(expected), "{text}");

@@ -100,7 +100,7 @@ pub(crate) fn scaling_down(shoot: &str) -> scaling::ShootScaling {
             resource("machine-controller-manager", 0, scaling::ResourceState::Reached),
         ],
         direction_change_time: ago(129),
-        owner: "scaling-coordinator-0".to_owned(),
+        replica: "scaling-coordinator-0".to_owned(),
         meltdown_protection_active: true,
         ..Default::default()
     }

@@ -21,7 +21,7 @@ pub(crate) fn weeder_message(
     service: &NamespacedName,
     weeder: &Weeder,
     config: &WeederConfig,
-    owner: &str,
+    replica: &str,
     now: UnixTime,
 ) -> pb::Weeder {
     let state = match weeder.phase {
@@ -49,7 +49,7 @@ pub(crate) fn weeder_message(
             .map(|one| deletion(one, recovery))
             .collect(),
         message: weeder.message(&service.name),
-        owner: owner.to_owned(),
+        replica: replica.to_owned(),
         remaining: Some(duration(remaining)),
         left_alone: weeder.left_alone.iter().map(left_alone).collect(),
         found_ready: recovery.found_ready,

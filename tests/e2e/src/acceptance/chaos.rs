@@ -155,21 +155,21 @@ async fn wait_settled(
 ) -> anyhow::Result<()> {
     let what = format!("{} is settled", shoot.namespace());
     wait::until_true(&what, shoot.times().bound, || async {
-        let mut owners = 0;
+        let mut leaders = 0;
         for service in coordinators {
             let mut client = ScalingServiceClient::new(service.channel(&seed.setup)?);
             let shoot = shoot.namespace().to_owned();
             let answer = client.get_scaling(GetScalingRequest { shoot }).await?;
             let scaling = answer.into_inner().scaling.context("no scaling in the answer")?;
-            if scaling.owner != service.get().process.name() {
+            if scaling.replica != service.get().process.name() {
                 continue;
             }
             let state = (scaling.direction(), scaling.state());
             let settled = state == (Direction::Up, FlowState::Settled);
-            anyhow::ensure!(settled, "{}: {state:?}: {}", scaling.owner, scaling.reason);
-            owners += 1;
+            anyhow::ensure!(settled, "{}: {state:?}: {}", scaling.replica, scaling.reason);
+            leaders += 1;
         }
-        anyhow::ensure!(owners == 1, "{owners} coordinators own it");
+        anyhow::ensure!(leaders == 1, "{leaders} coordinators lead");
         Ok(true)
     })
     .await

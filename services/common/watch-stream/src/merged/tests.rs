@@ -187,7 +187,7 @@ async fn an_open_stream_says_at_once_when_a_replica_is_lost_and_when_it_is_back(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shoot_that_changes_its_owner_is_never_removed() {
+async fn a_shoot_that_moves_to_another_replica_is_never_removed() {
     let (view, peers) = view();
     let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
     fill(&view);

@@ -346,7 +346,7 @@ fn label_values() {
     }
     let reasons = [
         (HoldReason::Cluster, "cluster"),
-        (HoldReason::Ownership, "ownership"),
+        (HoldReason::NotLeading, "not_leading"),
         (HoldReason::Unreported, "unreported"),
         (HoldReason::Expired, "expired"),
         (HoldReason::Disagreement, "disagreement"),

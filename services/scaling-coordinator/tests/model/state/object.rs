@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::next_step::Request;
-use scaling_coordinator::domain::observed::ResourceState;
+use scaling_coordinator::domain::observed::ObservedResource;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
 
@@ -53,8 +53,8 @@ pub(super) fn index(request: &Request) -> usize {
 }
 
 impl Object {
-    pub(super) fn seen(&self) -> ResourceState {
-        ResourceState {
+    pub(super) fn seen(&self) -> ObservedResource {
+        ObservedResource {
             resource_version: self.version.to_string().into(),
             replicas: Some(self.replicas),
             ready: self.ready,

@@ -27,7 +27,7 @@ async fn standby(seed: &Seed, probe: &FakeProbe) -> Coordinator {
 /// Returns true if a replica answers, and says that this one leads.
 async fn leads(replica: &Coordinator, name: &str) -> bool {
     let shoot = replica.get("shoot--0").await;
-    shoot.is_some_and(|scaling| scaling.owner == name)
+    shoot.is_some_and(|scaling| scaling.replica == name)
 }
 
 #[tokio::test]
