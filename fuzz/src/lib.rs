@@ -83,18 +83,18 @@ fn cluster(data: &[u8]) {
     let Ok(cluster) = serde_json::from_slice::<Cluster>(data) else {
         return;
     };
-    let go_on = may_continue(&cluster);
+    let continued = may_continue(&cluster);
     if cluster.metadata.deletion_timestamp.is_some() {
-        assert_eq!(go_on, Err(SkipReason::Deleting));
+        assert_eq!(continued, Err(SkipReason::Deleting));
     }
     match may_start(&cluster) {
         Ok(settings) => {
             assert!(settings.node_monitor_grace.is_none_or(|grace| !grace.is_zero()));
-            assert_eq!(go_on, Ok(settings));
+            assert_eq!(continued, Ok(settings));
         }
         Err(reason) => {
             assert!(reason.to_string().len() <= LONGEST_REASON, "{reason}");
-            if go_on.is_ok() {
+            if continued.is_ok() {
                 assert!(matches!(reason, SkipReason::WakingUp | SkipReason::NotReconciled));
             }
         }

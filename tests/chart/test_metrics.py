@@ -253,7 +253,7 @@ def test_no_color_follows_from_the_order_of_the_series():
 def test_no_panel_is_empty_in_an_ordinary_hour():
     """What has series only while something is wrong says "none" or 0 otherwise; what is for debugging is folded."""
     only_then = (
-        "held_down_resources|resources_to_restore|zones_expired|unprotected|readiness_blocked|last_try_failed|skew"
+        "held_down_resources|resources_to_restore|zones_expired|unprotected|readiness_blocked|retry_loop_failing|skew"
     )
     for dashboard in DASHBOARDS.values():
         for panel in panels(dashboard):

@@ -200,13 +200,13 @@ CASES = {
         ["WatchdogCertificateExpires"],
     ),
     "an-authority-that-cannot-be-read": (
-        {'watchdog_last_try_failed{pod="probe-0",loop="certificate",reason="forbidden"}': "_x21 1x279"},
+        {'watchdog_retry_loop_failing{pod="probe-0",loop="certificate",reason="forbidden"}': "_x21 1x279"},
         "25m",
         "26m",
         ["WatchdogCertificateAuthorityFails"],
     ),
     "an-authority-that-cannot-be-read-for-a-while": (
-        {'watchdog_last_try_failed{pod="probe-0",loop="certificate",reason="timeout"}': "_x21 1x20 stale _x258"},
+        {'watchdog_retry_loop_failing{pod="probe-0",loop="certificate",reason="timeout"}': "_x21 1x20 stale _x258"},
         "25m",
         "2h",
         [],

@@ -51,7 +51,7 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.probe.v1.LeaseProbeService";
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
     let replica = if config.standalone {
-        Replica::alone(&base, SERVICE).await?
+        Replica::standalone(&base, SERVICE).await?
     } else {
         Replica::join_members(&base, SERVICE).await?
     };

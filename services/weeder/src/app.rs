@@ -18,7 +18,7 @@ use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
-use watchdog_watch_stream::item::{StreamItem, NamePair};
+use watchdog_watch_stream::item::{NamePair, StreamItem};
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;

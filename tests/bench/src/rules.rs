@@ -211,7 +211,7 @@ fn probe(nodes: usize) -> Work {
 fn direction() -> Work {
     let now = Instant::now();
     let verdict = ReceivedVerdict {
-        outcome: decision::Outcome::LeasesExpired,
+        outcome: decision::ReportedOutcome::LeasesExpired,
         observer: "lease-probe-0".into(),
         observed: now,
         outcome_since: now,

@@ -47,7 +47,7 @@ impl ResourceUsage {
         let status = std::fs::read_to_string(format!("{folder}/status"))?;
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let resident = resident.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-        let tasks = service.metric("watchdog_tasks").await?;
+        let tasks = service.metric("watchdog_runtime_tasks").await?;
         let tasks = tasks.context("a service that does not count its tasks")?;
         Ok(Self {
             #[expect(

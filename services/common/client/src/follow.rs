@@ -41,8 +41,8 @@ pub struct Received<V> {
 /// The events that a follower receives, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update<K, V> {
-    /// All there is: replaces everything known from this stream. While a replica is missing, keep what is known of items
-    /// that did not come.
+    /// All there is: replaces everything known from this stream. While a replica is missing, keep what is known of
+    /// items that did not come.
     Snapshot(BTreeMap<K, Received<V>>, Completeness),
     /// A key is new, changed or renewed.
     Upsert(K, Received<V>),

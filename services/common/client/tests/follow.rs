@@ -12,10 +12,10 @@ use tonic::Status;
 use watchdog_client::follow::{Update, follow};
 use watchdog_client::message::{COMPLETE, Event, Message, Position, Unreadable};
 use watchdog_client::open::open;
-use watchdog_proto::stream::v1::SnapshotComplete;
 use watchdog_proto::probe::v1::{
     Verdict, WatchVerdictsRequest, WatchVerdictsResponse, watch_verdicts_response,
 };
+use watchdog_proto::stream::v1::SnapshotComplete;
 
 type Sent = Result<Message<String, u32>, Status>;
 

@@ -72,7 +72,7 @@ pub(crate) const LEADER: Gauge<ServiceName> = Gauge::new(
 pub(crate) const RENEWALS: Counter<(ServiceName, RenewalResult)> = Counter::new(
     "watchdog_membership_renewals_total",
     "Attempts to write this replica's own membership Lease or that of the leader, by service and result: ok, or why it \
-     failed as watchdog_last_try_failed has it.",
+     failed as watchdog_retry_loop_failing has it.",
 );
 
 pub(crate) const CHANGES: Counter<ServiceName> = Counter::new(

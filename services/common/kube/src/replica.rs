@@ -108,7 +108,7 @@ impl Replica<watch::Receiver<Members>> {
     ///
     /// # Errors
     /// When there is no way to the seed.
-    pub async fn alone(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
+    pub async fn standalone(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
         // Nobody waits for the certificate but the callers.

@@ -17,7 +17,9 @@ use tokio::net::TcpListener;
 
 use crate::admin_server::{self, AdminTls};
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits};
-use crate::metrics::{BLOCKED, BlockerName, Collector, Exposition, LAST_TRY_FAILED, LoopName, READY, TASKS};
+use crate::metrics::{
+    BLOCKED, BlockerName, Collector, Exposition, LoopName, READY, RETRY_LOOP_FAILING, TASKS,
+};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
 
@@ -135,7 +137,7 @@ fn render(admin: Admin) -> String {
     let failures = failures
         .into_iter()
         .map(|(name, reason)| ((LoopName(name), reason), 1.0));
-    out.family(&LAST_TRY_FAILED, failures);
+    out.family(&RETRY_LOOP_FAILING, failures);
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
     out.family(&TASKS, [((), f64::from(tasks))]);

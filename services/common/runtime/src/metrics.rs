@@ -270,8 +270,8 @@ pub(crate) const BLOCKED: Gauge<BlockerName> = Gauge::new(
     "1 for everything that keeps the service from being ready, by blocker; /readyz says what to do about it.",
 );
 
-pub(crate) const LAST_TRY_FAILED: Gauge<(LoopName, Reason)> = Gauge::new(
-    "watchdog_last_try_failed",
+pub(crate) const RETRY_LOOP_FAILING: Gauge<(LoopName, Reason)> = Gauge::new(
+    "watchdog_retry_loop_failing",
     "1 for every loop whose last try failed and that tries again, by loop (membership, leader-election, discovery, \
      lease-probe, events, permissions, pods, the watches, and timer, file-descriptors and log, where the process \
      itself lacks something) and reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, \
@@ -281,7 +281,7 @@ pub(crate) const LAST_TRY_FAILED: Gauge<(LoopName, Reason)> = Gauge::new(
 
 /// A leak in an asynchronous program is first a leak of tasks.
 pub(crate) const TASKS: Gauge = Gauge::new(
-    "watchdog_tasks",
+    "watchdog_runtime_tasks",
     "Tasks of the asynchronous runtime that have not ended.",
 );
 

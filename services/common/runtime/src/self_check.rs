@@ -26,7 +26,7 @@ pub(crate) const LOG_LINES_LOST: Counter = Counter::new(
     "Log lines that could not be written to standard error, or were dropped because it was not read.",
 );
 
-/// The names on /readyz and of the label `loop` of `watchdog_last_try_failed`.
+/// The names on /readyz and of the label `loop` of `watchdog_retry_loop_failing`.
 const TIMER: &str = "timer";
 const FILE_DESCRIPTORS: &str = "file-descriptors";
 const LOG: &str = "log";

@@ -6,12 +6,12 @@ use tonic::Status;
 use watchdog_runtime::readiness::Readiness;
 
 use crate::message::Incoming;
-use crate::metrics::{CONNECTED, StreamName, RECONNECTS, SKIPPED};
+use crate::metrics::{CONNECTED, RECONNECTS, SKIPPED, StreamName};
 
 pub use watchdog_client::follow::{Received, Update};
 
-/// Follows a stream until `stop` is cancelled. `name` is its name in metrics, logs and `readiness`, whose instance is the
-/// server. `open` opens a stream. `on_update` is called for every update and must not block.
+/// Follows a stream until `stop` is cancelled. `name` is its name in metrics, logs and `readiness`, whose instance is
+/// the server. `open` opens a stream. `on_update` is called for every update and must not block.
 pub async fn follow<K, V, O, S, I>(
     name: &'static str,
     open: impl FnMut() -> O,

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
 use watchdog_client::open::{ItemStream, open};
-use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as scaling;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::weeder::v1 as weeder;
 use watchdog_runtime::rpc_metrics::Measured;
 

@@ -20,8 +20,8 @@ use crate::item::StreamItem;
 /// Replicas that are followed at most. Each probes a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
 
-/// Where the replicas of a program are, and the channels to them: one for each address, which all streams of the program
-/// share. Cheap to clone.
+/// Where the replicas of a program are, and the channels to them: one for each address, which all streams of the
+/// program share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ReplicaEndpoints {
     addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,

@@ -111,7 +111,8 @@ proptest! {
             }
             while reader.read().await.unwrap() {}
             assert_eq!(reader.state, model);
-            let listed: BTreeMap<u8, u32> = store.snapshot().into_iter().map(|(k, v): (u8, Arc<u32>)| (k, *v)).collect();
+            let listed = store.snapshot().into_iter().map(|(k, v): (u8, Arc<u32>)| (k, *v));
+            let listed: BTreeMap<u8, u32> = listed.collect();
             assert_eq!(listed, model);
         });
     }

@@ -195,7 +195,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let seen = ScheduleInputs {
             outcome: &result.outcome,
             counting: result.counting.is_some(),
-            tense: found.tense,
+            urgent: found.urgent,
             started: self.started,
             judged: found.judged,
             crossing: found.crossing,
@@ -203,7 +203,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             look_ahead: found.look_ahead,
             longest_pause: longest_pause(found.evidence.expiry_age),
         };
-        match (&self.close, found.tense || result.outcome.is_loss()) {
+        match (&self.close, found.urgent || result.outcome.is_loss()) {
             (None, true) => self.close = Some(CloseProbing::begin(&self.shared)),
             (Some(_), false) => self.close = None,
             _ => {}

@@ -71,7 +71,7 @@ struct ManagerState {
 /// The settings that a Cluster yields, or the reason to skip it, under the start rules and under the stop rules.
 struct ClusterFacts {
     start: Result<Arc<ShootSettings>, SkipReason>,
-    go_on: Result<Arc<ShootSettings>, SkipReason>,
+    may_continue: Result<Arc<ShootSettings>, SkipReason>,
 }
 
 struct RunningProber {
@@ -211,7 +211,7 @@ impl ProberManager {
         };
         // A running probe stops by the stop rules only.
         let wanted = if inner.probes.contains_key(shoot) {
-            &facts.go_on
+            &facts.may_continue
         } else {
             &facts.start
         };
@@ -282,7 +282,7 @@ impl SeedHandler for Arc<ProberManager> {
         }
         let facts = ClusterFacts {
             start,
-            go_on: may_continue(cluster).map(Arc::new),
+            may_continue: may_continue(cluster).map(Arc::new),
         };
         let mut inner = self.inner.lock();
         inner.clusters.insert(shoot.clone(), facts);

@@ -81,7 +81,7 @@ pub struct AnsweredMark {
     total: Duration,
     outages: u32,
     silences: u32,
-    first_sight: bool,
+    first_observed: bool,
 }
 
 /// The span that a list adds to the answered time.
@@ -160,16 +160,16 @@ impl AnsweredTime {
             total: self.total.saturating_add(self.unconfirmed),
             outages: self.outages,
             silences: self.silences,
-            first_sight: false,
+            first_observed: false,
         }
     }
 
     /// The mark for a lease that is seen for the first time. Nobody knows for how long it has been silent, what has
     /// become of connections before, or how far its node's clock is off.
     #[must_use]
-    pub fn first_sight(&self) -> AnsweredMark {
+    pub fn first_observed(&self) -> AnsweredMark {
         AnsweredMark {
-            first_sight: true,
+            first_observed: true,
             ..self.now()
         }
     }
@@ -182,7 +182,7 @@ impl AnsweredTime {
             total: (self.total + self.unconfirmed).saturating_sub(span.until.since(made).min(span.counted)),
             outages: self.outages - u32::from(span.outage),
             silences: self.silences - u32::from(span.silent),
-            first_sight: false,
+            first_observed: false,
         }
     }
 
@@ -196,7 +196,7 @@ impl AnsweredTime {
     /// is.
     #[must_use]
     pub fn proven_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
-        let may_reconnect = mark.first_sight || self.silences != mark.silences;
+        let may_reconnect = mark.first_observed || self.silences != mark.silences;
         let extra = if may_reconnect {
             renew_interval
         } else {
@@ -338,7 +338,7 @@ mod tests {
     fn silence_is_proven_in_the_future_until_it_is() {
         let mut answered = AnsweredTime::default();
         answered.record(list(0.0, 0.02, 1), R, LONGEST);
-        let (mark, first) = (answered.now(), answered.first_sight());
+        let (mark, first) = (answered.now(), answered.first_observed());
         for second in [10, 20, 22, 23, 24] {
             answered.record(list(f64::from(second), 0.02, second as u64), R, LONGEST);
         }

@@ -70,7 +70,7 @@ pub struct Evidence {
     /// have renewed by now.
     pub unconfirmed: u32,
     /// Leases as old, but not counted for a reason that passes: a node condition, an update in place.
-    pub excused: u32,
+    pub temporarily_excluded: u32,
     /// Leases as old whose node or Machine is missing while the other one is there.
     pub absent: u32,
     /// Candidates that the list does not have. They are unconfirmed.
@@ -148,7 +148,7 @@ pub struct Assessment {
     pub list_revision: u64,
     /// True if the next verdict depends on seconds: a loss may be under way, or kubelets have not renewed since an
     /// outage.
-    pub tense: bool,
+    pub urgent: bool,
 }
 
 /// How many of `candidates` must be expired for the threshold to be reached: the smallest number whose share, as the
@@ -218,7 +218,7 @@ pub fn assess(
             since_outage.max(*proofs.select_nth_unstable(nth).1)
         });
     let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
-    let tense = several && ages.iter().filter(uncertain).count() >= required as usize;
+    let urgent = several && ages.iter().filter(uncertain).count() >= required as usize;
     let crossing = match (crossing, by_external) {
         (Some(crossing), Some(external)) => Some(crossing.min(external)),
         (crossing, _) => crossing,
@@ -242,7 +242,7 @@ pub fn assess(
         crossing,
         look_ahead: None,
         list_revision: listed.revision,
-        tense,
+        urgent,
     }
 }
 
@@ -291,7 +291,7 @@ fn count_leases(
                 *evidence.excluded.entry(reason).or_default() += 1;
             }
             let old = age.is_some_and(|age| age.old_from <= now);
-            evidence.excused += u32::from(old && reason.is_temporary());
+            evidence.temporarily_excluded += u32::from(old && reason.is_temporary());
             evidence.absent += u32::from(old && reason.is_absence());
             continue;
         };
@@ -333,7 +333,7 @@ fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool, nodes: Opti
     // of.
     let unknown = evidence.absent
         + if loss_may_stand {
-            evidence.excused + evidence.without_lease
+            evidence.temporarily_excluded + evidence.without_lease
         } else {
             0
         };

@@ -112,7 +112,7 @@ impl Renewals {
             let interval = interval(lease);
             // In place: nearly every list has the leases of the list before it.
             let Some(known) = self.nodes.get_mut(&lease.name) else {
-                let renewal = Renewal::first_seen(lease, renew_time, times, self.answered.first_sight());
+                let renewal = Renewal::first_seen(lease, renew_time, times, self.answered.first_observed());
                 self.nodes.insert(lease.name.clone(), renewal);
                 listed += 1;
                 continue;

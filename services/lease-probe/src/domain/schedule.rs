@@ -9,7 +9,7 @@ use watchdog_api::unix_time::UnixTime;
 use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
 
 /// Two probes of one shoot are never closer than this, except for those due at a crossing ([`CROSSING_SPACING`]) and
-/// [`TENSE_RETRY`].
+/// [`URGENT_RETRY`].
 pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);
 
 /// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
@@ -33,18 +33,18 @@ const MEET: u128 = 150;
 const CROSSING_SPACING: Duration = Duration::from_millis(100);
 
 /// While seconds decide, probes of one shoot follow each other at this pace.
-const TENSE: Duration = Duration::from_secs(1);
+const URGENT: Duration = Duration::from_secs(1);
 
 /// While a loss stands, probes follow each other at this pace, so that a recovery is seen at once.
 const LOST: Duration = Duration::from_secs(2);
 
-/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: a quarter to half of a core (at
-/// 100 to 200 us each, see docs/explanation/performance.md).
+/// In all, at most this many probes a second are spent on [`URGENT`] or [`LOST`] shoots: a quarter to half of a core
+/// (at 100 to 200 us each, see docs/explanation/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
 
 /// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A
 /// gap between two lists counts as answered only if it is short.
-const TENSE_RETRY: Duration = Duration::from_millis(500);
+const URGENT_RETRY: Duration = Duration::from_millis(500);
 
 /// An API server that does not answer is asked again at least this often: from when it is back, kube-controller-manager
 /// counts its grace period.
@@ -107,8 +107,8 @@ pub(crate) struct ScheduleInputs<'a> {
     pub(crate) outcome: &'a Outcome,
     /// True while more probes in a row must find the same before it is reported.
     pub(crate) counting: bool,
-    /// True if seconds decide; see [`Assessment::tense`](super::assessment::Assessment::tense).
-    pub(crate) tense: bool,
+    /// True if seconds decide; see [`Assessment::urgent`](super::assessment::Assessment::urgent).
+    pub(crate) urgent: bool,
     /// When the probe began.
     pub(crate) started: UnixTime,
     /// The moment at which the leases were judged.
@@ -144,8 +144,8 @@ pub(crate) fn after_assessment(
     }
     if seen.outcome.is_loss() {
         within(pace.bounded(LOST));
-    } else if seen.tense {
-        within(pace.bounded(TENSE));
+    } else if seen.urgent {
+        within(pace.bounded(URGENT));
     }
     if seen.counting {
         due = due.min(now.after(MIN_SPACING));
@@ -189,7 +189,7 @@ pub(crate) fn after_failure(
     let is_large = matches!(failure, ProbeFailure::AnswerTooLarge(_));
     if close && failure.evidence() == FailureEvidence::Away && !is_large {
         return started
-            .after(pace.bounded(TENSE_RETRY))
+            .after(pace.bounded(URGENT_RETRY))
             .max(now.after(SHORTEST_TICK));
     }
     // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage
@@ -295,7 +295,7 @@ mod tests {
         ScheduleInputs {
             outcome,
             counting,
-            tense: false,
+            urgent: false,
             started: at(0),
             judged: at(0),
             crossing,
@@ -471,7 +471,7 @@ mod tests {
         let alone = ProbePace { close: 1, ..PACE };
         assert_eq!(
             after_failure((at(0), at(0)), alone, &failed, 9, true, 0.0),
-            at(0).after(TENSE_RETRY),
+            at(0).after(URGENT_RETRY),
             "while seconds decide"
         );
         assert_eq!(

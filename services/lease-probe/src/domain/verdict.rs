@@ -116,15 +116,15 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             "There are no leases, and no Machines or nodes to protect.".to_owned()
         }
         Outcome::Healthy if e.candidates == 0 => format!("None of {} leases is eligible.", e.leases),
-        Outcome::Pending if e.renewing == 0 && e.candidates == 0 && e.excused == 0 => format!(
+        Outcome::Pending if e.renewing == 0 && e.candidates == 0 && e.temporarily_excluded == 0 => format!(
             "None of {} leases shows that a node is connected, but there are Machines or nodes to protect, or \
              lease-probe does not know yet whether there are any.",
             e.leases
         ),
-        Outcome::Pending if e.excused > 0 && e.expired + e.unconfirmed == 0 => format!(
+        Outcome::Pending if e.temporarily_excluded > 0 && e.expired + e.unconfirmed == 0 => format!(
             "{} leases have not been renewed for {age}. Their nodes are excluded because of conditions or an in-place \
              update; it is unknown whether they are connected.",
-            e.excused
+            e.temporarily_excluded
         ),
         Outcome::Pending => format!(
             "{} of {} eligible leases are overdue. They do not count as expired: the API server may have been \
@@ -360,7 +360,7 @@ mod tests {
             judged: UnixTime::default(),
             crossing: crossing.map(|seconds| UnixTime(seconds * 1_000_000)),
             next_expiry: None,
-            tense: false,
+            urgent: false,
             look_ahead: None,
             list_revision: 0,
         };

@@ -1,10 +1,10 @@
 //! Every RPC, with good and bad requests.
 
 use tonic::Code;
-use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_sandbox::SimulatedShootSpec;
 
 use crate::fixture::{Fixture, real};

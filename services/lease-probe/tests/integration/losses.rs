@@ -1,8 +1,8 @@
 //! Losses and recoveries, as consumers receive them and as /metrics shows them.
 
 use jiff::SignedDuration;
-use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_sandbox::Cut;
 
 use crate::fixture::{Fixture, fast};

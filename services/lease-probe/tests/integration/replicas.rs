@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use tonic::Code;
-use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_proto::stream::v1::Scope;
 
 use crate::fixture::{Fixture, real};
 use crate::replica::{IDENTITY, Replica};

@@ -1,7 +1,7 @@
 //! Two witnesses of a shoot, and the direction that the coordinator's own rule derives from their verdicts.
 
 use scaling_coordinator::domain;
-use scaling_coordinator::domain::decision::{Outcome, ReceivedVerdict, StreamCounts, decide};
+use scaling_coordinator::domain::decision::{ReceivedVerdict, ReportedOutcome, StreamCounts, decide};
 use tokio::time::Instant;
 
 use crate::judge::{Direction, SeenVerdict};
@@ -24,14 +24,14 @@ pub(crate) struct SecondWitness {
 }
 
 /// As the coordinator receives it.
-pub(crate) fn outcome(of: &lease_probe::domain::outcome::Outcome) -> Outcome {
+pub(crate) fn outcome(of: &lease_probe::domain::outcome::Outcome) -> ReportedOutcome {
     use lease_probe::domain::outcome::Outcome as Probed;
     match of {
-        Probed::Healthy => Outcome::Healthy,
-        Probed::LeasesExpired => Outcome::LeasesExpired,
-        Probed::ExternalUnreachable => Outcome::ExternalUnreachable,
-        Probed::Pending => Outcome::Pending,
-        _ => Outcome::Inconclusive,
+        Probed::Healthy => ReportedOutcome::Healthy,
+        Probed::LeasesExpired => ReportedOutcome::LeasesExpired,
+        Probed::ExternalUnreachable => ReportedOutcome::ExternalUnreachable,
+        Probed::Pending => ReportedOutcome::Pending,
+        _ => ReportedOutcome::Inconclusive,
     }
 }
 

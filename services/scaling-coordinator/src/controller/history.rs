@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::Direction;
-use crate::domain::decision::Outcome;
+use crate::domain::decision::ReportedOutcome;
 use crate::domain::incident::Incident;
 use crate::metrics::{INCIDENT_STAGES, INCIDENTS, IncidentStage};
 
@@ -34,7 +34,7 @@ pub(super) fn log(shoot: &str, incident: &Incident) {
         .collect();
     tracing::info!(
         shoot,
-        outcome = incident.outcome.map_or("unknown", Outcome::as_str),
+        outcome = incident.outcome.map_or("unknown", ReportedOutcome::as_str),
         last_renewal_to_verdict_seconds = incident.last_renewal_to_verdict.map(seconds),
         verdict_to_first_write_seconds = incident.until_first_write().map(seconds),
         verdict_to_last_write_seconds = incident.until_last_write().map(seconds),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use watchdog_runtime::work_queue::WorkQueue;
 
-use crate::domain::decision::{Outcome, ReceivedVerdict, StreamCounts};
+use crate::domain::decision::{ReceivedVerdict, ReportedOutcome, StreamCounts};
 
 /// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ impl VerdictTable {
     }
 
     /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
-    /// [`Outcome::Outdated`] until something new comes.
+    /// [`ReportedOutcome::Outdated`] until something new comes.
     pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: ReceivedVerdict) {
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(stream) {
@@ -95,7 +95,7 @@ impl VerdictTable {
                 if let Some(before) = of_shoot.get(stream) {
                     verdict.take_first_revision(before, ROUNDING);
                     if verdict.observed + ROUNDING < before.observed {
-                        verdict.outcome = Outcome::Outdated;
+                        verdict.outcome = ReportedOutcome::Outdated;
                         verdict.observed = before.observed;
                         verdict.valid_until = verdict.valid_until.max(before.valid_until);
                     }
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    fn received(outcome: Outcome, observed: Instant) -> ReceivedVerdict {
+    fn received(outcome: ReportedOutcome, observed: Instant) -> ReceivedVerdict {
         ReceivedVerdict {
             outcome,
             observer: "o".into(),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn verdict() -> ReceivedVerdict {
-        received(Outcome::Healthy, Instant::now())
+        received(ReportedOutcome::Healthy, Instant::now())
     }
 
     #[test]
@@ -189,17 +189,27 @@ mod tests {
         };
         let late = now + Duration::from_secs(20);
         let ago = |seconds| now - Duration::from_secs(seconds);
-        assert_eq!(upsert(now, Outcome::Healthy), (Outcome::Healthy, now, late));
+        assert_eq!(
+            upsert(now, ReportedOutcome::Healthy),
+            (ReportedOutcome::Healthy, now, late)
+        );
         for seconds in [30, 10] {
-            let outdated = upsert(ago(seconds), Outcome::LeasesExpired);
-            assert_eq!(outdated, (Outcome::Outdated, now, late), "{seconds} s old");
+            let outdated = upsert(ago(seconds), ReportedOutcome::LeasesExpired);
+            assert_eq!(
+                outdated,
+                (ReportedOutcome::Outdated, now, late),
+                "{seconds} s old"
+            );
         }
         let rounded = now - Duration::from_millis(1);
-        assert_eq!(upsert(rounded, Outcome::LeasesExpired).0, Outcome::LeasesExpired);
+        assert_eq!(
+            upsert(rounded, ReportedOutcome::LeasesExpired).0,
+            ReportedOutcome::LeasesExpired
+        );
         verdicts.lost("a");
         assert_eq!(
-            upsert(ago(10), Outcome::Healthy).0,
-            Outcome::Healthy,
+            upsert(ago(10), ReportedOutcome::Healthy).0,
+            ReportedOutcome::Healthy,
             "another stream begins anew"
         );
     }
@@ -217,23 +227,23 @@ mod tests {
             verdicts.on("s")[0].first_revision
         };
         assert_eq!(
-            upsert(Outcome::LeasesExpired, 5, 0),
+            upsert(ReportedOutcome::LeasesExpired, 5, 0),
             0,
             "its begin was not received"
         );
-        assert_eq!(upsert(Outcome::Healthy, 10, 7), 7);
-        assert_eq!(upsert(Outcome::Healthy, 10, 0), 7);
-        assert_eq!(upsert(Outcome::LeasesExpired, 20, 9), 9);
-        assert_eq!(upsert(Outcome::LeasesExpired, 20, 0), 9);
+        assert_eq!(upsert(ReportedOutcome::Healthy, 10, 7), 7);
+        assert_eq!(upsert(ReportedOutcome::Healthy, 10, 0), 7);
+        assert_eq!(upsert(ReportedOutcome::LeasesExpired, 20, 9), 9);
+        assert_eq!(upsert(ReportedOutcome::LeasesExpired, 20, 0), 9);
         assert_eq!(
-            upsert(Outcome::LeasesExpired, 40, 0),
+            upsert(ReportedOutcome::LeasesExpired, 40, 0),
             0,
             "it has ended and begun anew meanwhile"
         );
-        assert_eq!(upsert(Outcome::LeasesExpired, 60, 12), 12);
+        assert_eq!(upsert(ReportedOutcome::LeasesExpired, 60, 12), 12);
         verdicts.lost("a");
         assert_eq!(
-            upsert(Outcome::LeasesExpired, 60, 0),
+            upsert(ReportedOutcome::LeasesExpired, 60, 0),
             0,
             "another stream knows nothing of it"
         );

@@ -19,7 +19,7 @@ pub const CONFIRMATION_WAIT: Duration = Duration::from_secs(3);
 
 /// The result of probing a shoot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ReportedOutcome {
     /// The nodes are connected.
     Healthy,
     /// The nodes are cut off.
@@ -44,7 +44,7 @@ pub enum Outcome {
     Outdated,
 }
 
-impl Outcome {
+impl ReportedOutcome {
     /// Where it wants the dependants; `None` holds.
     #[must_use]
     pub const fn direction(self) -> Option<Direction> {
@@ -98,7 +98,7 @@ pub struct EvidenceCounts {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReceivedVerdict {
     /// The result of the probe.
-    pub outcome: Outcome,
+    pub outcome: ReportedOutcome,
     /// The observer that sent the verdict.
     pub observer: Arc<str>,
     /// When it was observed.
@@ -330,7 +330,7 @@ fn without_vote(
 ) -> Decision {
     if let Some(first) = valid.first() {
         let held = match first.outcome {
-            Outcome::Outdated => HoldReason::Outdated,
+            ReportedOutcome::Outdated => HoldReason::Outdated,
             _ => HoldReason::Verdict,
         };
         return Decision {
@@ -341,7 +341,12 @@ fn without_vote(
     match newest {
         None => Decision::hold(HoldReason::Unreported, silence(streams)),
         // These are never valid: they give no reason to act.
-        Some(verdict) if matches!(verdict.outcome, Outcome::Pending | Outcome::Skipped) => {
+        Some(verdict)
+            if matches!(
+                verdict.outcome,
+                ReportedOutcome::Pending | ReportedOutcome::Skipped
+            ) =>
+        {
             Decision::hold(HoldReason::Verdict, sentence(verdict))
         }
         Some(verdict) => Decision::hold(HoldReason::Expired, expired(verdict)),
@@ -355,7 +360,7 @@ fn report(verdict: &ReceivedVerdict) -> String {
 fn sentence(verdict: &ReceivedVerdict) -> String {
     let (observer, outcome) = (&verdict.observer, verdict.outcome.as_str());
     // Every renewal of a healthy verdict may count other leases; that is no news about the scaling.
-    if verdict.outcome == Outcome::Healthy || verdict.message.is_empty() {
+    if verdict.outcome == ReportedOutcome::Healthy || verdict.message.is_empty() {
         format!("{observer} reports {outcome}.")
     } else {
         format!("{observer} reports {outcome}: {}", verdict.message)

@@ -12,7 +12,7 @@ use watchdog_api::unix_time::micros;
 
 use super::Direction;
 use super::attempts::{RequestOutcome, WriteAttempt};
-use super::decision::{Decision, EvidenceCounts, Outcome};
+use super::decision::{Decision, EvidenceCounts, ReportedOutcome};
 use super::other_writes::OtherWrite;
 
 /// The incidents of a shoot that are known: bounded by what one incident can hold.
@@ -27,7 +27,7 @@ pub(crate) struct ShootIncidents {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Incident {
     /// The outcome that began it; none when the replica began to lead within it, or while only others have scaled.
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) outcome: Option<ReportedOutcome>,
     /// The sentence of the decision that began it.
     pub(crate) reason: String,
     pub(crate) started: Instant,
@@ -300,7 +300,7 @@ mod tests {
 
     fn loss(at: Instant, expired: u32) -> Decision {
         let verdict = ReceivedVerdict {
-            outcome: Outcome::LeasesExpired,
+            outcome: ReportedOutcome::LeasesExpired,
             observer: "lease-probe-0".into(),
             observed: at,
             outcome_since: at,
@@ -377,7 +377,7 @@ mod tests {
         incidents.note_write(t0 + 62 * S, &attempt("mcm", Direction::Up), &RequestOutcome::Done);
         let ended = incidents.end(t0 + 71 * S).unwrap();
         assert_eq!((incidents.current, incidents.last), (None, Some(ended.clone())));
-        assert_eq!(ended.outcome, Some(Outcome::LeasesExpired));
+        assert_eq!(ended.outcome, Some(ReportedOutcome::LeasesExpired));
         assert_eq!(
             ended.last_renewal_to_verdict,
             Some(33 * S),

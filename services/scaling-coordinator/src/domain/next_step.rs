@@ -382,7 +382,8 @@ impl Level {
                 }
                 let message = format!("{}; the write is queued", planned.why);
                 let (write, against) = (write.clone(), against.clone());
-                Advance::to(ResourceState::Writing, message, times_out).by(RequestKind::Write { write, against })
+                Advance::to(ResourceState::Writing, message, times_out)
+                    .by(RequestKind::Write { write, against })
             }
             (ResourceStep::Read, _) => {
                 Advance::to(ResourceState::Waiting, planned.why.clone(), times_out).by(RequestKind::Read)

@@ -15,7 +15,7 @@ use watchdog_watch_stream::client::Received;
 use watchdog_watch_stream::wire::{self, duration, forward, signed};
 
 use crate::domain::Direction;
-use crate::domain::decision::{EvidenceCounts, HoldReason, Outcome, ReceivedVerdict};
+use crate::domain::decision::{EvidenceCounts, HoldReason, ReceivedVerdict, ReportedOutcome};
 use crate::domain::incident::{Incident, micros_between};
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::Planned;
@@ -25,19 +25,25 @@ use crate::domain::status::{FlowState, Progress, ResourceState};
 /// Zones whose counts are kept. A region has a handful.
 const MAX_ZONES: usize = 16;
 
-const OUTCOMES: [(Outcome, probe::Outcome); 9] = [
-    (Outcome::Healthy, probe::Outcome::Healthy),
-    (Outcome::LeasesExpired, probe::Outcome::LeasesExpired),
-    (Outcome::ExternalUnreachable, probe::Outcome::ExternalUnreachable),
+const OUTCOMES: [(ReportedOutcome, probe::Outcome); 9] = [
+    (ReportedOutcome::Healthy, probe::Outcome::Healthy),
+    (ReportedOutcome::LeasesExpired, probe::Outcome::LeasesExpired),
     (
-        Outcome::ApiServerUnreachable,
+        ReportedOutcome::ExternalUnreachable,
+        probe::Outcome::ExternalUnreachable,
+    ),
+    (
+        ReportedOutcome::ApiServerUnreachable,
         probe::Outcome::ApiServerUnreachable,
     ),
-    (Outcome::Throttled, probe::Outcome::Throttled),
-    (Outcome::Inconclusive, probe::Outcome::Inconclusive),
-    (Outcome::TooFewCandidates, probe::Outcome::TooFewCandidates),
-    (Outcome::Skipped, probe::Outcome::Skipped),
-    (Outcome::Pending, probe::Outcome::Pending),
+    (ReportedOutcome::Throttled, probe::Outcome::Throttled),
+    (ReportedOutcome::Inconclusive, probe::Outcome::Inconclusive),
+    (
+        ReportedOutcome::TooFewCandidates,
+        probe::Outcome::TooFewCandidates,
+    ),
+    (ReportedOutcome::Skipped, probe::Outcome::Skipped),
+    (ReportedOutcome::Pending, probe::Outcome::Pending),
 ];
 
 /// Characters of a verdict's sentence that are kept.
@@ -97,9 +103,9 @@ fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Instant {
         .unwrap_or(observed)
 }
 
-fn outcome(outcome: i32) -> Outcome {
+fn outcome(outcome: i32) -> ReportedOutcome {
     let known = OUTCOMES.iter().find(|(_, of_api)| i32::from(*of_api) == outcome);
-    known.map_or(Outcome::Unknown, |(outcome, _)| *outcome)
+    known.map_or(ReportedOutcome::Unknown, |(outcome, _)| *outcome)
 }
 
 fn evidence_counts(evidence: &probe::Evidence) -> Arc<EvidenceCounts> {
@@ -300,7 +306,7 @@ fn scale_times(incident: &Incident) -> Vec<pb::ScaleTimes> {
 }
 
 /// Outcomes of this program's own stand for none of the API.
-fn probe_outcome(outcome: Outcome) -> probe::Outcome {
+fn probe_outcome(outcome: ReportedOutcome) -> probe::Outcome {
     let known = OUTCOMES.iter().find(|(of_domain, _)| *of_domain == outcome);
     known.map_or(probe::Outcome::Unspecified, |(_, of_api)| *of_api)
 }

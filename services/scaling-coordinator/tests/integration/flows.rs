@@ -212,7 +212,10 @@ async fn what_is_absent_and_not_optional_is_at_zero_on_the_way_down_and_fails_on
     let failed = coordinator
         .until(SHOOT, "its level has failed", |s| s.state() == FlowState::Failed)
         .await;
-    assert_eq!((failed.level, state_of(&failed, MCM)), (Some(1), ResourceState::Failed));
+    assert_eq!(
+        (failed.level, state_of(&failed, MCM)),
+        (Some(1), ResourceState::Failed)
+    );
     assert_eq!(seed.all(SHOOT), [1, -1, 0], "the next level does not start");
     eventually("an Event tells of it", || {
         seed.events(SHOOT, MCM).contains(&"ScaleUpFailed".to_owned())

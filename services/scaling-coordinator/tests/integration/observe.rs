@@ -6,7 +6,8 @@ use serde_json::json;
 use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
 use watchdog_api::unix_time::{UnixTime, micros};
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, HoldReason, Incident, ListScalingRequest, Mode, ScaleTimes, ShootScaling, ResourceState,
+    Direction, FlowState, HoldReason, Incident, ListScalingRequest, Mode, ResourceState, ScaleTimes,
+    ShootScaling,
 };
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
@@ -46,7 +47,9 @@ async fn until_mode(coordinator: &Coordinator, mode: Mode) {
 
 /// Waits until the autoscaler is down and machine-controller-manager is not.
 async fn until_mcm_is_waited_for(coordinator: &Coordinator) -> ShootScaling {
-    let wanted = |s: &ShootScaling| state_of(s, MCM) == ResourceState::Waiting && state_of(s, CA) == ResourceState::Reached;
+    let wanted = |s: &ShootScaling| {
+        state_of(s, MCM) == ResourceState::Waiting && state_of(s, CA) == ResourceState::Reached
+    };
     coordinator.until(SHOOT, "mcm is waited for", wanted).await
 }
 
@@ -78,7 +81,11 @@ async fn the_first_writes_are_kept_back_and_nothing_is_simulated_after_them() {
     let down = lose_observed(&coordinator, &probe).await;
     assert_eq!((down.mode(), down.mode_from_annotation), (Mode::Observe, false));
     assert!(!down.meltdown_protection_active, "nothing is held down");
-    for (name, shown) in [(KCM, ResourceState::Pending), (MCM, ResourceState::KeptBack), (CA, ResourceState::KeptBack)] {
+    for (name, shown) in [
+        (KCM, ResourceState::Pending),
+        (MCM, ResourceState::KeptBack),
+        (CA, ResourceState::KeptBack),
+    ] {
         assert_eq!(state_of(&down, name), shown, "{down:#?}");
     }
     assert_eq!(resource(&down, MCM).spec_replicas, Some(1));
@@ -103,7 +110,10 @@ async fn the_first_writes_are_kept_back_and_nothing_is_simulated_after_them() {
     assert_eq!(kept_back, [down(CA), down(MCM)]);
     // Its time is that of the write, had it been sent.
     let after = ended.scale_times.iter().map(|times| times.scaled_after);
-    assert!(after.flatten().all(|after| wire::micros(Some(&after)) >= 0), "{ended:#?}");
+    assert!(
+        after.flatten().all(|after| wire::micros(Some(&after)) >= 0),
+        "{ended:#?}"
+    );
     assert_eq!(seed.all_writes(), [""; 0]);
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
     let metrics = coordinator.metrics().await;

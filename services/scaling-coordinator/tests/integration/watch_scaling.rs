@@ -163,13 +163,17 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
         seed.freeze(SHOOT, name);
     }
     probe.say([SHOOT], Outcome::LeasesExpired);
-    story.until(MCM, ResourceState::Waiting, "1 are still ready").await;
+    story
+        .until(MCM, ResourceState::Waiting, "1 are still ready")
+        .await;
     story.until(CA, ResourceState::Absent, "absent").await;
     seed.thaw(SHOOT, MCM);
     story.until(KCM, ResourceState::Failed, "429").await;
     let failed = story.0.lock().last().unwrap().clone();
     assert!(failed.retry_time.is_some(), "{failed:#?}");
-    story.until(KCM, ResourceState::Waiting, "2 are still ready").await;
+    story
+        .until(KCM, ResourceState::Waiting, "2 are still ready")
+        .await;
     seed.thaw(SHOOT, KCM);
     story.until_settled(Down).await;
 
@@ -202,7 +206,12 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
             (Up, Settled, None),
         ]
     );
-    let backs_off = || vec![(ResourceState::Writing, None), must(ResourceState::BackingOff, "429")];
+    let backs_off = || {
+        vec![
+            (ResourceState::Writing, None),
+            must(ResourceState::BackingOff, "429"),
+        ]
+    };
     let kcm = [
         of(Up, 0, [vec![must(ResourceState::Reached, "2 are ready")]]),
         of(

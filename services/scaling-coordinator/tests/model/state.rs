@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::attempts::FlowHints;
-use scaling_coordinator::domain::decision::{Outcome as Says, ReceivedVerdict, StreamCounts, decide};
+use scaling_coordinator::domain::decision::{ReceivedVerdict, ReportedOutcome as Says, StreamCounts, decide};
 use scaling_coordinator::domain::next_step::{Request, next_step};
 use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;

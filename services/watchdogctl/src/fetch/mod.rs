@@ -12,7 +12,6 @@ use tonic::Status;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
 use watchdog_client::follow::Received;
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
-use watchdog_proto::stream::v1::Completeness;
 use watchdog_proto::probe::v1::{
     GetVerdictRequest, ListVerdictsRequest, ListVerdictsResponse, Outcome, Verdict,
 };
@@ -20,6 +19,7 @@ use watchdog_proto::scaling::v1::{
     Direction, GetScalingRequest, ListScalingRequest, ListScalingResponse, PlanScalingRequest,
     PlanScalingResponse, ShootScaling,
 };
+use watchdog_proto::stream::v1::Completeness;
 use watchdog_proto::weeder::v1::{
     EndpointReadiness, ListEndpointReadinessRequest, ListWeedersRequest, Weeder,
 };

@@ -124,7 +124,7 @@ fn moments(incident: &Incident, frame: &Frame) -> TextTable {
 mod tests {
     use watchdog_client::wire::signed;
     use watchdog_proto::probe::v1::Outcome;
-    use watchdog_proto::scaling::v1::{ScaleTimes, ResourceState};
+    use watchdog_proto::scaling::v1::{ResourceState, ScaleTimes};
 
     use super::*;
     use crate::render::testing;

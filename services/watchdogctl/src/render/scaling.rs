@@ -1,6 +1,6 @@
 //! Scaling states as a table.
 
-use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceScaling, ShootScaling, ResourceState};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceScaling, ResourceState, ShootScaling};
 
 use super::status::waits_for;
 use super::table::{Cell, Style, TextTable};

@@ -1,7 +1,7 @@
 //! One screen about a seed.
 
 use watchdog_proto::probe::v1::{Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling, ResourceState};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceState, ShootScaling};
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, missing, text};
@@ -224,7 +224,11 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
                 .resource
                 .as_ref()
                 .map_or("?", |reference| &reference.name);
-            format!("{name} {}: {}", text::resource_state(resource.state()), resource.message)
+            format!(
+                "{name} {}: {}",
+                text::resource_state(resource.state()),
+                resource.message
+            )
         }
         (FlowState::KeptBack, _) => "nothing: the mode is observe".to_owned(),
         (FlowState::Settled, _) if scaling.direction() == Direction::Down => {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason};
 use watchdog_proto::scaling::v1::{
-    Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ShootScaling, ResourceState,
+    Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ResourceState, ShootScaling,
 };
 
 /// Outcomes, the most urgent first.

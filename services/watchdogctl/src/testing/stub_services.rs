@@ -14,11 +14,11 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use watchdog_client::wire::ItemPage;
-use watchdog_proto::stream::v1::{Completeness, Position, SnapshotComplete};
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
 use watchdog_proto::probe::v1::*;
 use watchdog_proto::scaling::v1::scaling_service_server::{ScalingService, ScalingServiceServer};
 use watchdog_proto::scaling::v1::*;
+use watchdog_proto::stream::v1::{Completeness, Position, SnapshotComplete};
 use watchdog_proto::weeder::v1::weeder_service_server::{WeederService, WeederServiceServer};
 use watchdog_proto::weeder::v1::*;
 

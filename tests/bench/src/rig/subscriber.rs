@@ -15,10 +15,10 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 use tonic_prost::ProstEncoder;
-use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_test_support::wait;
 use watchdog_test_support::watchdog::{Service, Setup};
 

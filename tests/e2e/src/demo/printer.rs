@@ -142,10 +142,15 @@ async fn scalings(
                 .unwrap_or_default();
             let state = resource.state();
             let last = printed.insert((shoot.shoot.clone(), name.clone()), resource.state);
-            let quiet = matches!(state, scaling::ResourceState::Pending | scaling::ResourceState::Unspecified)
-                || (state == scaling::ResourceState::Reached && last.is_none());
+            let quiet = matches!(
+                state,
+                scaling::ResourceState::Pending | scaling::ResourceState::Unspecified
+            ) || (state == scaling::ResourceState::Reached && last.is_none());
             if last != Some(resource.state) && !quiet {
-                let state = state.as_str_name().trim_start_matches("RESOURCE_STATE_").to_lowercase();
+                let state = state
+                    .as_str_name()
+                    .trim_start_matches("RESOURCE_STATE_")
+                    .to_lowercase();
                 output.line(format!(
                     "scaling  {} {direction}, level {}: {name} {state}",
                     shoot.shoot,

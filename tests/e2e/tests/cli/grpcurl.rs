@@ -113,7 +113,11 @@ async fn lease_probe() {
         .shows(&[
             ("GetVerdict", one, r#""outcome": "OUTCOME_HEALTHY""#),
             ("ListVerdicts", r#"{"pageSize": 1}"#, r#""totalSize": 1"#),
-            ("WatchVerdicts", r#"{"scope": "SCOPE_REPLICA"}"#, "snapshotComplete"),
+            (
+                "WatchVerdicts",
+                r#"{"scope": "SCOPE_REPLICA"}"#,
+                "snapshotComplete",
+            ),
             ("WatchVerdicts", "{}", r#""shoot": "shoot--sandbox--one""#),
             ("WatchVerdicts", nobody, "heartbeat"),
             // The descriptors of details come from reflection, too.

@@ -24,7 +24,7 @@ pub(crate) struct Fleet {
 }
 
 /// The symptom that a program lacks something: a line of /readyz that begins with `name`, the series of
-/// `watchdog_last_try_failed` with that loop and `reason`, and a line of the log.
+/// `watchdog_retry_loop_failing` with that loop and `reason`, and a line of the log.
 pub(crate) struct Symptom {
     pub(crate) name: &'static str,
     pub(crate) reason: &'static str,
@@ -150,7 +150,7 @@ impl Fleet {
 impl Symptom {
     fn series(&self) -> String {
         let (name, reason) = (self.name, self.reason);
-        format!("watchdog_last_try_failed{{loop=\"{name}\",reason=\"{reason}\"}}")
+        format!("watchdog_retry_loop_failing{{loop=\"{name}\",reason=\"{reason}\"}}")
     }
 
     fn line(&self) -> String {

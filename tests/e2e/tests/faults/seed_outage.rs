@@ -56,8 +56,14 @@ async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
     appears.set_last_operation("Create", "Succeeded").unwrap();
     // The watches also miss this: history that the server does not remember.
     seed.compact();
-    let observed =
-        || async { anyhow::Ok(fixture.verdict(&lease_probe, same.namespace()).await?.observe_time) };
+    let observed = || async {
+        anyhow::Ok(
+            fixture
+                .verdict(&lease_probe, same.namespace())
+                .await?
+                .observe_time,
+        )
+    };
     for _ in 0..2 {
         let before = observed().await.unwrap();
         until_true("the probes go on without the seed", BOUND, || async {

@@ -115,7 +115,7 @@ async fn coordinator_writes_nothing_late(name: &str, shortage: Shortage) {
     let starved = shortage.begin(&fleet, &services).await.unwrap();
     fleet.fixture.sandbox.seed().cut_connections();
     for service in services {
-        let series = "watchdog_last_try_failed{loop=\"leader-election\",reason=\"local_limit\"}";
+        let series = "watchdog_retry_loop_failing{loop=\"leader-election\",reason=\"local_limit\"}";
         wait::until_true("the leader election names the cause", BOUND, || async {
             let (_, body) = service.admin_get("/readyz").await?;
             anyhow::ensure!(body.contains("leader-election: the last try failed: "), "{body}");

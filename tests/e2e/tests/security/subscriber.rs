@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
-use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::stream::v1::Scope;
 use watchdog_test_support::wait::{self, BOUND};
 
 /// The number of verdicts.

@@ -2,9 +2,9 @@ use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::Extensions;
 use watchdog_client::failure::{Failure, Reason};
-use watchdog_proto::stream::v1 as pb;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event as PbEvent;
+use watchdog_proto::stream::v1 as pb;
 use watchdog_runtime::request::PageRequest;
 
 use super::known_replicas::WAIT_FOR_REPLICAS;
@@ -325,10 +325,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
     }
     let filter = ["ListVerdicts"];
     let request = PageRequest::read(2, "", &filter).unwrap();
-    let first = here
-        .list(pb::Scope::Seed, &request, |_, _| true)
-        .await
-        .unwrap();
+    let first = here.list(pb::Scope::Seed, &request, |_, _| true).await.unwrap();
     let names =
         |page: &ItemPage<probe::Verdict>| page.items.iter().map(|v| v.shoot.clone()).collect::<Vec<_>>();
     assert_eq!(
@@ -336,10 +333,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
         (vec!["a".to_owned(), "b".to_owned()], 3)
     );
     let request = PageRequest::read(2, &first.next_page_token, &filter).unwrap();
-    let second = there
-        .list(pb::Scope::Seed, &request, |_, _| true)
-        .await
-        .unwrap();
+    let second = there.list(pb::Scope::Seed, &request, |_, _| true).await.unwrap();
     assert_eq!(
         (names(&second), second.next_page_token.as_str()),
         (vec!["c".to_owned()], "")

@@ -103,12 +103,12 @@ fn seconds_decide_when_kubelets_are_silent_at_their_own_pace() {
         },
         ..CONTEXT
     };
-    let tense = |slow_kubelets: usize| {
+    let urgent = |slow_kubelets: usize| {
         let duration = |i| if i < slow_kubelets { 80 } else { 40 };
         let (listed, renewals) = leases_that_last(&[20, 20, 5, 5, 5], duration);
-        assess(&listed, &renewals, |_| None, None, context, at(1000)).tense
+        assess(&listed, &renewals, |_| None, None, context, at(1000)).urgent
     };
-    assert_eq!([tense(0), tense(1), tense(2)], [true, false, false]);
+    assert_eq!([urgent(0), urgent(1), urgent(2)], [true, false, false]);
 }
 
 #[test]

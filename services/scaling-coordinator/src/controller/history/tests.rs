@@ -8,7 +8,9 @@ use watchdog_runtime::telemetry;
 use super::log;
 use crate::domain::Direction;
 use crate::domain::attempts::{RequestOutcome, WriteAttempt};
-use crate::domain::decision::{Decision, EvidenceCounts, Outcome, ReceivedVerdict, StreamCounts, decide};
+use crate::domain::decision::{
+    Decision, EvidenceCounts, ReceivedVerdict, ReportedOutcome, StreamCounts, decide,
+};
 use crate::domain::incident::ShootIncidents;
 use crate::domain::resource_step::ResourceWrite;
 use crate::domain::testing::{S, dependent};
@@ -21,7 +23,7 @@ async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
     let start = Instant::now();
     let zone = |name: &str, expired| (name.to_owned(), 2, expired);
     let lost = ReceivedVerdict {
-        outcome: Outcome::LeasesExpired,
+        outcome: ReportedOutcome::LeasesExpired,
         observer: "lease-probe-0".into(),
         observed: start,
         outcome_since: start,

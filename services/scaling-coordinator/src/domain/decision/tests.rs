@@ -6,25 +6,31 @@ use super::*;
 use crate::domain::direction_name;
 
 const STREAMS: StreamCounts = StreamCounts { known: 2, synced: 2 };
-const ALL: [Outcome; 11] = [
-    Outcome::Healthy,
-    Outcome::LeasesExpired,
-    Outcome::ExternalUnreachable,
-    Outcome::ApiServerUnreachable,
-    Outcome::Throttled,
-    Outcome::Inconclusive,
-    Outcome::TooFewCandidates,
-    Outcome::Skipped,
-    Outcome::Pending,
-    Outcome::Unknown,
-    Outcome::Outdated,
+const ALL: [ReportedOutcome; 11] = [
+    ReportedOutcome::Healthy,
+    ReportedOutcome::LeasesExpired,
+    ReportedOutcome::ExternalUnreachable,
+    ReportedOutcome::ApiServerUnreachable,
+    ReportedOutcome::Throttled,
+    ReportedOutcome::Inconclusive,
+    ReportedOutcome::TooFewCandidates,
+    ReportedOutcome::Skipped,
+    ReportedOutcome::Pending,
+    ReportedOutcome::Unknown,
+    ReportedOutcome::Outdated,
 ];
 
 fn start() -> Instant {
     Instant::now() + Duration::from_secs(1_000)
 }
 
-fn verdict(start: Instant, observer: &str, outcome: Outcome, observed: i64, valid: i64) -> ReceivedVerdict {
+fn verdict(
+    start: Instant,
+    observer: &str,
+    outcome: ReportedOutcome,
+    observed: i64,
+    valid: i64,
+) -> ReceivedVerdict {
     let at = |seconds: i64| match u64::try_from(seconds) {
         Ok(ahead) => start + Duration::from_secs(ahead),
         Err(_) => start - Duration::from_secs(seconds.unsigned_abs()),
@@ -50,8 +56,8 @@ fn one_valid_verdict_decides_until_its_validity_ends() {
         let verdict = verdict(now, "a", outcome, -1, 20);
         let decision = decide(now, [&verdict], STREAMS);
         let expected = match outcome {
-            Outcome::LeasesExpired | Outcome::ExternalUnreachable => Some(Direction::Down),
-            Outcome::Healthy => Some(Direction::Up),
+            ReportedOutcome::LeasesExpired | ReportedOutcome::ExternalUnreachable => Some(Direction::Down),
+            ReportedOutcome::Healthy => Some(Direction::Up),
             _ => None,
         };
         assert_eq!(decision.direction, expected, "{outcome:?}");
@@ -68,7 +74,7 @@ fn one_valid_verdict_decides_until_its_validity_ends() {
 
 /// A verdict whose list showed a revision, and whose outcome was first found at `since`.
 fn vote(
-    outcome: Outcome,
+    outcome: ReportedOutcome,
     observer: &str,
     revision: u64,
     since: Instant,
@@ -91,7 +97,7 @@ fn vote(
 #[test]
 fn a_verdict_that_holds_does_not_vote() {
     let now = start();
-    for wants in [Outcome::Healthy, Outcome::LeasesExpired] {
+    for wants in [ReportedOutcome::Healthy, ReportedOutcome::LeasesExpired] {
         for holds in ALL.into_iter().filter(|outcome| outcome.direction().is_none()) {
             let (a, b) = (verdict(now, "a", wants, -5, 20), verdict(now, "b", holds, -1, 10));
             let decision = decide(now, [&a, &b], STREAMS);
@@ -116,13 +122,13 @@ fn the_newer_list_decides_after_the_older_one_had_its_time() {
         ((7, 0), 5 * s),
     ] {
         let healthy = vote(
-            Outcome::Healthy,
+            ReportedOutcome::Healthy,
             "a",
             revisions.0,
             start - 60 * s,
             start - observed_before,
         );
-        let lost = vote(Outcome::LeasesExpired, "b", revisions.1, start, start);
+        let lost = vote(ReportedOutcome::LeasesExpired, "b", revisions.1, start, start);
         let at = |seconds: u32| decide(start + seconds * s, [&healthy, &lost], STREAMS);
         for seconds in 0..3 {
             let waits = at(seconds);
@@ -140,8 +146,8 @@ fn the_newer_list_decides_after_the_older_one_had_its_time() {
 #[test]
 fn a_renewed_verdict_does_not_begin_its_wait_anew() {
     let (s, start) = (Duration::from_secs(1), start());
-    let healthy = vote(Outcome::Healthy, "a", 7, start - 60 * s, start - 5 * s);
-    let renewed = vote(Outcome::LeasesExpired, "b", 11, start, start + 2 * s);
+    let healthy = vote(ReportedOutcome::Healthy, "a", 7, start - 60 * s, start - 5 * s);
+    let renewed = vote(ReportedOutcome::LeasesExpired, "b", 11, start, start + 2 * s);
     let decision = decide(start + 3 * s, [&healthy, &renewed], STREAMS);
     assert_eq!(decision.direction, Some(Direction::Down));
 }
@@ -149,11 +155,17 @@ fn a_renewed_verdict_does_not_begin_its_wait_anew() {
 #[test]
 fn a_contrary_verdict_that_was_confirmed_since_holds_while_it_is_valid() {
     let (s, start) = (Duration::from_secs(1), start());
-    let lost = vote(Outcome::LeasesExpired, "b", 9, start, start);
+    let lost = vote(ReportedOutcome::LeasesExpired, "b", 9, start, start);
     // With the newer list, and with an older one that was looked at since: both witnesses look, and disagree.
     for (revision, observed) in [(11, start + s), (9, start - s), (8, start + s)] {
-        let healthy = vote(Outcome::Healthy, "a", revision, start - 60 * s, observed);
-        let renewed = vote(Outcome::LeasesExpired, "b", revision.max(9), start, start + 2 * s);
+        let healthy = vote(ReportedOutcome::Healthy, "a", revision, start - 60 * s, observed);
+        let renewed = vote(
+            ReportedOutcome::LeasesExpired,
+            "b",
+            revision.max(9),
+            start,
+            start + 2 * s,
+        );
         for other in [&lost, &renewed] {
             let decision = decide(start + 10 * s, [&healthy, other], STREAMS);
             let down = decision.direction == Some(Direction::Down);
@@ -179,7 +191,7 @@ fn what_a_witness_says_on_a_stale_api_server_decides_nothing() {
     for second in 0..60_u32 {
         let now = start + second * s;
         let stale = vote(
-            Outcome::LeasesExpired,
+            ReportedOutcome::LeasesExpired,
             "a",
             100,
             start,
@@ -187,7 +199,7 @@ fn what_a_witness_says_on_a_stale_api_server_decides_nothing() {
         );
         let look = second / 10 * 10;
         let healthy = vote(
-            Outcome::Healthy,
+            ReportedOutcome::Healthy,
             "b",
             101 + u64::from(look),
             start - 60 * s,
@@ -213,7 +225,7 @@ fn a_witness_on_an_api_server_that_lags_delays_a_loss_by_its_time_to_confirm() {
             let lost = ReceivedVerdict {
                 first_revision: revision(0),
                 ..vote(
-                    Outcome::LeasesExpired,
+                    ReportedOutcome::LeasesExpired,
                     "a",
                     revision(second / 2 * 2),
                     start,
@@ -221,7 +233,7 @@ fn a_witness_on_an_api_server_that_lags_delays_a_loss_by_its_time_to_confirm() {
                 )
             };
             let lagging = vote(
-                Outcome::Healthy,
+                ReportedOutcome::Healthy,
                 "b",
                 revision(second) - u64::from(lag),
                 start - 60 * s,
@@ -249,8 +261,8 @@ fn a_witness_on_an_api_server_that_lags_delays_a_loss_by_its_time_to_confirm() {
 #[test]
 fn an_unknown_first_list_holds() {
     let (s, start) = (Duration::from_secs(1), start());
-    let lost = vote(Outcome::LeasesExpired, "a", 1_002, start, start + 2 * s);
-    let lagging = vote(Outcome::Healthy, "b", 900, start - 60 * s, start + s);
+    let lost = vote(ReportedOutcome::LeasesExpired, "a", 1_002, start, start + 2 * s);
+    let lagging = vote(ReportedOutcome::Healthy, "b", 900, start - 60 * s, start + s);
     let unknown = ReceivedVerdict {
         first_revision: 0,
         ..lost.clone()
@@ -278,8 +290,8 @@ fn an_unknown_first_list_holds() {
 #[test]
 fn one_direction_for_different_reasons_is_no_contradiction() {
     let now = start();
-    let a = verdict(now, "a", Outcome::LeasesExpired, -5, 20);
-    let b = verdict(now, "b", Outcome::ExternalUnreachable, -1, 10);
+    let a = verdict(now, "a", ReportedOutcome::LeasesExpired, -5, 20);
+    let b = verdict(now, "b", ReportedOutcome::ExternalUnreachable, -1, 10);
     assert_eq!(decide(now, [&a, &b], STREAMS).direction, Some(Direction::Down));
 }
 
@@ -299,7 +311,7 @@ fn says_why_there_is_no_verdict() {
         reason(StreamCounts { known: 1, synced: 1 }),
         "No lease-probe replica reports this shoot."
     );
-    let old = verdict(now, "a", Outcome::LeasesExpired, -60, -20);
+    let old = verdict(now, "a", ReportedOutcome::LeasesExpired, -60, -20);
     assert_eq!(
         decide(now, [&old], STREAMS).reason,
         "The last verdict, LEASES_EXPIRED by a, is no longer valid and was not renewed."
@@ -309,9 +321,9 @@ fn says_why_there_is_no_verdict() {
 #[test]
 fn the_newest_of_several_expired_verdicts_is_named() {
     let now = start();
-    let older = verdict(now, "c", Outcome::Healthy, -60, -20);
-    let newest = verdict(now, "a", Outcome::LeasesExpired, -50, -10);
-    let same_time = verdict(now, "b", Outcome::Throttled, -50, -10);
+    let older = verdict(now, "c", ReportedOutcome::Healthy, -60, -20);
+    let newest = verdict(now, "a", ReportedOutcome::LeasesExpired, -50, -10);
+    let same_time = verdict(now, "b", ReportedOutcome::Throttled, -50, -10);
     for (given, named) in [
         ([&older, &newest], "LEASES_EXPIRED by a"),
         ([&newest, &older], "LEASES_EXPIRED by a"),

@@ -11,16 +11,37 @@ use crate::domain::testing::{S, held, recorded, seen, unread};
 fn down_runs_level_by_level_and_waits_for_ready_replicas() {
     let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
-    assert_eq!(bench.steps(DOWN), [ResourceState::Pending, ResourceState::Writing, ResourceState::Absent]);
-    bench.done(DOWN, "down mcm 1", "mcm", ObservedResource { ready: 1, ..held(1) });
+    assert_eq!(
+        bench.steps(DOWN),
+        [
+            ResourceState::Pending,
+            ResourceState::Writing,
+            ResourceState::Absent
+        ]
+    );
+    bench.done(
+        DOWN,
+        "down mcm 1",
+        "mcm",
+        ObservedResource { ready: 1, ..held(1) },
+    );
     assert_eq!(bench.wanted(DOWN), [""; 0]);
     assert_eq!(
         bench.steps(DOWN),
-        [ResourceState::Pending, ResourceState::Waiting, ResourceState::Absent],
+        [
+            ResourceState::Pending,
+            ResourceState::Waiting,
+            ResourceState::Absent
+        ],
         "scaled is not reached"
     );
     bench.see("mcm", held(1));
-    bench.done(DOWN, "down kcm 2", "kcm", ObservedResource { ready: 2, ..held(2) });
+    bench.done(
+        DOWN,
+        "down kcm 2",
+        "kcm",
+        ObservedResource { ready: 2, ..held(2) },
+    );
     assert_eq!(bench.state(DOWN), FlowState::Running);
     bench.see("kcm", held(2));
     assert_eq!(bench.state(DOWN), FlowState::Settled);
@@ -48,7 +69,14 @@ fn up_restores_counts_after_delays_and_cleans_up() {
     };
     bench.done(UP, "scale kcm 2", "kcm", unready);
     assert_eq!(bench.wanted(UP), [""; 0], "protected until it is ready");
-    assert_eq!(bench.steps(UP), [ResourceState::Waiting, ResourceState::Pending, ResourceState::Pending]);
+    assert_eq!(
+        bench.steps(UP),
+        [
+            ResourceState::Waiting,
+            ResourceState::Pending,
+            ResourceState::Pending
+        ]
+    );
     bench.see("kcm", recorded(2));
     bench.done(UP, "clean kcm", "kcm", seen(2, 1));
     let started = bench.now;
@@ -81,7 +109,14 @@ fn a_healthy_shoot_with_nothing_to_write_is_settled_even_when_unready() {
     assert_eq!((steps.status.state, steps.wake), (FlowState::Settled, None));
     // But an unready level keeps the next one back once there is something to do there.
     bench.see("mcm", held(1));
-    assert_eq!(bench.steps(UP), [ResourceState::Waiting, ResourceState::Pending, ResourceState::Absent]);
+    assert_eq!(
+        bench.steps(UP),
+        [
+            ResourceState::Waiting,
+            ResourceState::Pending,
+            ResourceState::Absent
+        ]
+    );
 }
 
 #[test]
@@ -89,7 +124,11 @@ fn an_initial_delay_does_not_count_without_work() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 0), held(1));
     assert_eq!(
         bench.steps(UP),
-        [ResourceState::Reached, ResourceState::Waiting, ResourceState::Pending],
+        [
+            ResourceState::Reached,
+            ResourceState::Waiting,
+            ResourceState::Pending
+        ],
         "nothing to write at mcm"
     );
     bench.see("mcm", seen(1, 1));
@@ -99,7 +138,14 @@ fn an_initial_delay_does_not_count_without_work() {
 #[test]
 fn while_holding_only_an_optional_resource_is_absent() {
     let mut bench = Bench::new(Observed::Absent, seen(1, 1), Observed::Absent);
-    assert_eq!(bench.steps(None), [ResourceState::Pending, ResourceState::Pending, ResourceState::Absent]);
+    assert_eq!(
+        bench.steps(None),
+        [
+            ResourceState::Pending,
+            ResourceState::Pending,
+            ResourceState::Absent
+        ]
+    );
 }
 
 #[test]
@@ -213,7 +259,14 @@ fn what_is_absent_and_not_optional_is_at_zero_on_the_way_down_and_fails_on_the_w
     assert_eq!(bench.next(DOWN).alerts, [], "reported once");
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
     bench.done(DOWN, "down kcm 1", "kcm", held(1));
-    assert_eq!(bench.steps(DOWN), [ResourceState::Reached, ResourceState::Absent, ResourceState::Absent]);
+    assert_eq!(
+        bench.steps(DOWN),
+        [
+            ResourceState::Reached,
+            ResourceState::Absent,
+            ResourceState::Absent
+        ]
+    );
     assert_eq!(bench.next(DOWN).alerts, [], "reported once");
     bench.done(UP, "scale kcm 1", "kcm", recorded(1));
     bench.done(UP, "clean kcm", "kcm", seen(1, 1));
@@ -262,7 +315,14 @@ fn losing_the_hints_costs_only_time() {
     };
     bench.done(UP, "scale kcm 2", "kcm", unready);
     bench.hints = FlowHints::default();
-    assert_eq!(bench.steps(UP), [ResourceState::Waiting, ResourceState::Pending, ResourceState::Pending]);
+    assert_eq!(
+        bench.steps(UP),
+        [
+            ResourceState::Waiting,
+            ResourceState::Pending,
+            ResourceState::Pending
+        ]
+    );
     bench.see("kcm", recorded(2));
     bench.done(UP, "clean kcm", "kcm", seen(2, 1));
     bench.next(UP);

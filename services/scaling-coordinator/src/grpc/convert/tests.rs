@@ -47,11 +47,11 @@ fn texts_are_bounded_and_nothing_is_concluded_from_what_is_unset() {
 
 #[test]
 fn outcomes_that_are_new_hold() {
-    assert_eq!(outcome(4711), Outcome::Unknown);
-    assert_eq!(outcome(0), Outcome::Unknown);
+    assert_eq!(outcome(4711), ReportedOutcome::Unknown);
+    assert_eq!(outcome(0), ReportedOutcome::Unknown);
     assert_eq!(
         outcome(probe::Outcome::ExternalUnreachable.into()),
-        Outcome::ExternalUnreachable
+        ReportedOutcome::ExternalUnreachable
     );
 }
 

@@ -291,11 +291,11 @@ struct Sent {
     /// When its sender learns the outcome, in milliseconds of the world.
     back: u64,
     /// None where the server has not handled it yet.
-    outcome: Option<Outcome>,
+    outcome: Option<LeaseAnswer>,
     write: Option<Lease>,
 }
 
-enum Outcome {
+enum LeaseAnswer {
     Read(Option<Lease>),
     Wrote(Lease),
     Conflict,
@@ -347,12 +347,12 @@ impl Actor {
             RequestFate::AppliedLast | RequestFate::Late => {
                 let arrives = world + delay.max(deadline) * 5;
                 server.late.extend(write.clone().map(|lease| (arrives, lease)));
-                Some(Outcome::Failed)
+                Some(LeaseAnswer::Failed)
             }
-            RequestFate::Refused => Some(Outcome::Failed),
+            RequestFate::Refused => Some(LeaseAnswer::Failed),
         };
         if delay > deadline {
-            outcome = Some(Outcome::Failed);
+            outcome = Some(LeaseAnswer::Failed);
         }
         let back = world + delay.min(deadline);
         self.sent = Some(Sent {
@@ -374,10 +374,10 @@ impl Actor {
         let now = self.clock(world);
         let outcome = sent.outcome.unwrap_or_else(|| server.handle(sent.write.as_ref()));
         match outcome {
-            Outcome::Read(lease) => self.candidate.on_read(now, lease, Duration::from_secs(2)),
-            Outcome::Wrote(lease) => self.candidate.on_written(sent.started, now, lease),
-            Outcome::Conflict => self.candidate.on_failed(sent.started, now, true),
-            Outcome::Failed => self.candidate.on_failed(sent.started, now, false),
+            LeaseAnswer::Read(lease) => self.candidate.on_read(now, lease, Duration::from_secs(2)),
+            LeaseAnswer::Wrote(lease) => self.candidate.on_written(sent.started, now, lease),
+            LeaseAnswer::Conflict => self.candidate.on_failed(sent.started, now, true),
+            LeaseAnswer::Failed => self.candidate.on_failed(sent.started, now, false),
         }
     }
 }
@@ -391,21 +391,21 @@ struct Server {
 }
 
 impl Server {
-    fn handle(&mut self, write: Option<&Lease>) -> Outcome {
+    fn handle(&mut self, write: Option<&Lease>) -> LeaseAnswer {
         let Some(lease) = write else {
-            return Outcome::Read(self.lease.clone());
+            return LeaseAnswer::Read(self.lease.clone());
         };
         let current = self
             .lease
             .as_ref()
             .and_then(|lease| lease.metadata.resource_version.clone());
         if lease.metadata.resource_version != current {
-            return Outcome::Conflict;
+            return LeaseAnswer::Conflict;
         }
         self.version += 1;
         let lease = stored(lease.clone(), self.version);
         self.lease = Some(lease.clone());
-        Outcome::Wrote(lease)
+        LeaseAnswer::Wrote(lease)
     }
 
     /// Now and then somebody deletes the Lease, empties it, or shortens its duration. It is deleted once: nobody can

@@ -70,7 +70,12 @@ fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
 #[test]
 fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.done(DOWN, "down mcm 1", "mcm", ObservedResource { ready: 1, ..held(1) });
+    bench.done(
+        DOWN,
+        "down mcm 1",
+        "mcm",
+        ObservedResource { ready: 1, ..held(1) },
+    );
     let begun = bench.now;
     bench.next(DOWN);
     bench.now = begun + 30 * S;
@@ -234,7 +239,12 @@ fn conflicts_are_decided_again_but_not_for_ever() {
 #[test]
 fn no_try_times_out_while_holding() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.done(DOWN, "down mcm 1", "mcm", ObservedResource { ready: 1, ..held(1) });
+    bench.done(
+        DOWN,
+        "down mcm 1",
+        "mcm",
+        ObservedResource { ready: 1, ..held(1) },
+    );
     bench.next(DOWN);
     bench.now += 20 * S;
     bench.next(None);
