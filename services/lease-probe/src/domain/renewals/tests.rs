@@ -37,7 +37,7 @@ fn the_formula_is_exact_without_skew() {
 }
 
 #[test]
-fn a_lease_that_looks_expired_at_first_sight_is_watched_first() {
+fn a_lease_that_looks_expired_when_first_observed_is_watched_first() {
     let mut renewals = Renewals::default();
     renewals.observe(list(0), &[lease(-100)], EXPIRY / 2);
     let age = renewals.age("n", EXPIRY).unwrap();
