@@ -67,8 +67,13 @@ class Program:
             *options,
             *_transport(tls),
         ]
-        with open(self.log, "wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._command = command
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, also once more with the same name and addresses."""
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
 
     @property
     def pid(self) -> int:
@@ -80,6 +85,11 @@ class Program:
 
     def __exit__(self, *_):
         self.stop()
+
+    def kill(self) -> None:
+        """Ends it without a drain."""
+        self._process.kill()
+        self._process.wait()
 
     def stop(self) -> None:
         """Ends it; nothing happens when it has ended."""

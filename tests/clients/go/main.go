@@ -2,7 +2,7 @@
 //
 //	watch-verdicts ADDRESS [CA CERTIFICATE KEY SERVERNAME]
 //
-// Without certificates it speaks plaintext. The generated code is in target/clients/go (tests/clients/generate).
+// Without certificates it speaks plaintext.
 package main
 
 import (
@@ -11,7 +11,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log"
-	"math/rand"
 	"os"
 	"time"
 
@@ -19,35 +18,24 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
-	probe "gardener.cloud/dependency-watchdog/clients/gardener/watchdog/probe/v1"
+	"github.com/gardener/dependency-watchdog/proto/go/follow"
+	probev1 "github.com/gardener/dependency-watchdog/proto/go/probe/v1"
+	streamv1 "github.com/gardener/dependency-watchdog/proto/go/stream/v1"
 )
-
-// Three heartbeats missed: the stream is dead.
-const silence = 15 * time.Second
 
 func main() {
 	channel, err := connect(os.Args[1:])
 	if err != nil {
 		log.Fatal(err)
 	}
-	client := probe.NewLeaseProbeServiceClient(channel)
-	// The latest verdict of every shoot; it outlives streams.
-	known := map[string]received{}
-	for pause := time.Second; ; {
-		began := time.Now()
-		log.Printf("lost: %v", follow(client, known))
-		// The end of a stream says nothing about shoots: go on with what is known, and come back soon.
-		if pause *= 2; pause > 30*time.Second || time.Since(began) > silence {
-			pause = time.Second
-		}
-		time.Sleep(time.Duration(rand.Int63n(int64(pause))))
-	}
+	client, printer := probev1.NewLeaseProbeServiceClient(channel), &printer{verdicts: map[string]received{}}
+	log.Fatal(follow.Verdicts(context.Background(), client, &probev1.WatchVerdictsRequest{}, printer))
 }
 
 // connect gives a channel with or without TLS.
 func connect(args []string) (*grpc.ClientConn, error) {
 	// A dead connection is noticed without waiting for TCP.
-	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence})
+	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: follow.SilenceLimit, Timeout: 5 * time.Second})
 	switch len(args) {
 	case 1:
 		return grpc.Dial(args[0], alive, grpc.WithInsecure())
@@ -69,90 +57,58 @@ func connect(args []string) (*grpc.ClientConn, error) {
 	}
 }
 
-// sendTimes finds when the messages of one stream were sent, by the clock of this process (docs/reference/api.md).
-type sendTimes struct {
-	opened, seen, first         time.Time
-	firstUptime, delay, fastest time.Duration
-}
-
-func (s *sendTimes) sent(uptime time.Duration) time.Time {
-	now := time.Now()
-	if s.first.IsZero() {
-		s.first, s.firstUptime, s.delay, s.seen = now, uptime, now.Sub(s.opened), now
-	}
-	late := now.Sub(s.first) - (uptime - s.firstUptime)
-	if s.fastest += now.Sub(s.seen) / 10; late < s.fastest {
-		s.fastest = late
-	}
-	s.seen = now
-	if transit := late - s.fastest + s.delay; transit > 0 {
-		return now.Add(-transit)
-	}
-	return now
-}
-
-// received is a verdict and until when it may be acted upon.
+// received is a verdict, and until when it may be acted upon.
 type received struct {
-	*probe.Verdict
+	*probev1.Verdict
 	validUntil time.Time
 }
 
-// follow reads one stream until it ends.
-func follow(client probe.LeaseProbeServiceClient, known map[string]received) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	times := sendTimes{opened: time.Now()}
-	stream, err := client.WatchVerdicts(ctx, &probe.WatchVerdictsRequest{})
-	if err != nil {
-		return err
-	}
-	// Collected until the snapshot is complete; before that moment nothing may be concluded.
-	snapshot := map[string]received{}
-	dead := time.AfterFunc(silence, cancel)
-	defer dead.Stop()
-	for {
-		update, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		dead.Reset(silence)
-		sent := times.sent(update.Position.GetUptime().AsDuration())
-		switch event := update.Event.(type) {
-		case *probe.WatchVerdictsResponse_Upsert:
-			// Act on a verdict until then, and no longer.
-			verdict := received{event.Upsert, sent.Add(event.Upsert.ValidFor.AsDuration())}
-			if snapshot != nil {
-				snapshot[verdict.Shoot] = verdict
-			} else {
-				record(known, verdict)
-			}
-		case *probe.WatchVerdictsResponse_Removed:
-			if snapshot == nil {
-				delete(known, event.Removed)
-				fmt.Printf("%s is gone\n", event.Removed)
-			}
-		case *probe.WatchVerdictsResponse_SnapshotComplete:
-			// What is not in a whole snapshot is gone.
-			for shoot := range known {
-				if snapshot[shoot].Verdict == nil && event.SnapshotComplete.GetCompleteness().GetComplete() {
-					delete(known, shoot)
-				}
-			}
-			for _, verdict := range snapshot {
-				record(known, verdict)
-			}
-			snapshot = nil
-			fmt.Printf("complete: %d shoots\n", len(known))
-		}
+// printer has the latest verdict of every shoot, and prints what changes.
+type printer struct {
+	verdicts map[string]received
+	state    string
+}
+
+// Set keeps a verdict, and prints it if its outcome differs from the last one.
+func (p *printer) Set(verdict *probev1.Verdict, sent time.Time, changed bool) {
+	last := p.verdicts[verdict.Shoot]
+	now := received{verdict, follow.ValidUntil(verdict, sent)}
+	p.verdicts[verdict.Shoot] = now
+	if last.Verdict == nil || last.Outcome != verdict.Outcome {
+		valid := time.Until(now.validUntil).Round(time.Second)
+		fmt.Printf("%s %s (valid for %s): %s\n", verdict.Shoot, verdict.Outcome, valid, verdict.Message)
 	}
 }
 
-// record keeps a verdict, and prints it if its outcome differs from the last one.
-func record(known map[string]received, verdict received) {
-	before := known[verdict.Shoot]
-	known[verdict.Shoot] = verdict
-	if before.Verdict == nil || before.Outcome != verdict.Outcome {
-		valid := time.Until(verdict.validUntil).Round(time.Second)
-		fmt.Printf("%s %s (valid for %s): %s\n", verdict.Shoot, verdict.Outcome, valid, verdict.Message)
+// Remove forgets a shoot.
+func (p *printer) Remove(shoot string) {
+	delete(p.verdicts, shoot)
+	fmt.Printf("%s is gone\n", shoot)
+}
+
+// Complete says how much is known, if that has changed.
+func (p *printer) Complete(completeness *streamv1.Completeness) {
+	if completeness.GetComplete() {
+		p.show(fmt.Sprintf("complete: %d shoots", len(p.verdicts)))
+	} else {
+		p.show(fmt.Sprintf("incomplete: %v", completeness.GetMissingReplicas()))
 	}
+}
+
+// Lost says why a stream ended, and how many verdicts may still be acted upon.
+func (p *printer) Lost(err error) {
+	valid := 0
+	for _, verdict := range p.verdicts {
+		if time.Now().Before(verdict.validUntil) {
+			valid++
+		}
+	}
+	p.show(fmt.Sprintf("lost with %d valid verdicts: %v", valid, err))
+}
+
+func (p *printer) show(state string) {
+	if state != p.state {
+		fmt.Println(state)
+	}
+	p.state = state
 }
