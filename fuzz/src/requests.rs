@@ -50,6 +50,11 @@ pub(crate) fn requests(data: &[u8]) {
             b'l' => call(data, |request| weeder.watch_weeders(request)),
             b'm' => call(data, |request| weeder.get_weeder(request)),
             b'n' => call(data, |request| weeder.list_weeders(request)),
+            b'o' => call(data, |request| probe.get_seed_summary(request)),
+            b'p' => call(data, |request| probe.list_replicas(request)),
+            b'q' => call(data, |request| scaling.get_seed_summary(request)),
+            b'r' => call(data, |request| weeder.get_seed_summary(request)),
+            b's' => call(data, |request| weeder.get_endpoint_readiness(request)),
             _ => {}
         }
     });

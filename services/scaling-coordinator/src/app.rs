@@ -135,6 +135,7 @@ pub fn start(
         scaling: scaling_view(base, &leadership, &shoots, &inputs, clock),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
+        identity: base.identity.clone(),
     };
     let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));

@@ -114,6 +114,7 @@ pub fn start(
             convert::weeder_message(key, weeder, &rules.borrow(), &replica, clock.now())
         }),
         streams: Streams::new(base.draining.clone()),
+        identity: base.identity.clone(),
     };
     let api = WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     let dialer = base.peer_dialer(SERVICE);

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use support::Seed;
 use tonic::Code;
+use tonic_types::StatusExt as _;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_test_support::wait::BOUND;
 
@@ -16,6 +17,60 @@ async fn twelve_weeders(seed: &Seed) {
         seed.recover(&namespace, "etcd");
         seed.recover(&namespace, "kube-apiserver");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_service_is_found_by_its_name_and_all_are_counted() {
+    let seed = Seed::new().await;
+    twelve_weeders(&seed).await;
+    seed.service("shoot--0", "etcd", false);
+    let weeder = seed.ready().await;
+    let mut client = weeder.client.clone();
+    let get = |namespace: &str, service: &str| pb::GetEndpointReadinessRequest {
+        key: Some(pb::ServiceKey {
+            namespace: namespace.to_owned(),
+            service: service.to_owned(),
+        }),
+    };
+    for (namespace, wanted) in [
+        ("shoot--0", pb::Readiness::NotReady),
+        ("shoot--1", pb::Readiness::Ready),
+    ] {
+        let request = get(namespace, "etcd");
+        let answer = client.get_endpoint_readiness(request.clone()).await.unwrap();
+        let readiness = answer.into_inner().readiness.unwrap();
+        assert_eq!((readiness.readiness(), readiness.key), (wanted, request.key));
+    }
+    for (request, code, reason) in [
+        (get("shoot--0", "no-such"), Code::NotFound, "SERVICE_NOT_FOUND"),
+        (get("", "etcd"), Code::InvalidArgument, "INVALID_FIELD"),
+        (
+            get("shoot--0", "Not A Name"),
+            Code::InvalidArgument,
+            "INVALID_FIELD",
+        ),
+    ] {
+        let status = client.get_endpoint_readiness(request).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        assert_eq!(status.get_details_error_info().unwrap().reason, reason);
+    }
+    let request = pb::GetSeedSummaryRequest::default();
+    let answer = client.get_seed_summary(request).await.unwrap().into_inner();
+    let summary = answer.summary.unwrap();
+    let count = |readiness: pb::Readiness, services| pb::ReadinessCount {
+        readiness: readiness.into(),
+        services,
+    };
+    assert_eq!(
+        summary.readiness,
+        [count(pb::Readiness::Ready, 11), count(pb::Readiness::NotReady, 1)]
+    );
+    let weeders: u32 = summary.weeders.iter().map(|count| count.weeders).sum();
+    assert_eq!(
+        (summary.services, weeders, &*summary.leader),
+        (12, 11, "weeder-0")
+    );
+    assert!(answer.completeness.unwrap().complete);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -239,4 +239,18 @@ impl LeaseProbeService for VerdictService {
     ) -> Result<Response<pb::ListVerdictsResponse>, Status> {
         Err(Status::unimplemented("not asked for"))
     }
+
+    async fn get_seed_summary(
+        &self,
+        _: Request<pb::GetSeedSummaryRequest>,
+    ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn list_replicas(
+        &self,
+        _: Request<pb::ListReplicasRequest>,
+    ) -> Result<Response<pb::ListReplicasResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
 }

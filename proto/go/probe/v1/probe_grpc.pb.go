@@ -28,6 +28,10 @@ type LeaseProbeServiceClient interface {
 	GetVerdict(ctx context.Context, in *GetVerdictRequest, opts ...grpc.CallOption) (*GetVerdictResponse, error)
 	// Lists the state of all shoots, ordered by name, in pages. Includes the skipped shoots, with the reason.
 	ListVerdicts(ctx context.Context, in *ListVerdictsRequest, opts ...grpc.CallOption) (*ListVerdictsResponse, error)
+	// Returns the number of shoots of the seed by outcome and by skip reason.
+	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
+	// Lists the replicas of lease-probe that the replica that answers knows, itself included, ordered by name, in pages.
+	ListReplicas(ctx context.Context, in *ListReplicasRequest, opts ...grpc.CallOption) (*ListReplicasResponse, error)
 }
 
 type leaseProbeServiceClient struct {
@@ -88,6 +92,24 @@ func (c *leaseProbeServiceClient) ListVerdicts(ctx context.Context, in *ListVerd
 	return out, nil
 }
 
+func (c *leaseProbeServiceClient) GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error) {
+	out := new(GetSeedSummaryResponse)
+	err := c.cc.Invoke(ctx, "/gardener.watchdog.probe.v1.LeaseProbeService/GetSeedSummary", in, out, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *leaseProbeServiceClient) ListReplicas(ctx context.Context, in *ListReplicasRequest, opts ...grpc.CallOption) (*ListReplicasResponse, error) {
+	out := new(ListReplicasResponse)
+	err := c.cc.Invoke(ctx, "/gardener.watchdog.probe.v1.LeaseProbeService/ListReplicas", in, out, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LeaseProbeServiceServer is the server API for LeaseProbeService service.
 // All implementations must embed UnimplementedLeaseProbeServiceServer
 // for forward compatibility
@@ -103,6 +125,10 @@ type LeaseProbeServiceServer interface {
 	GetVerdict(context.Context, *GetVerdictRequest) (*GetVerdictResponse, error)
 	// Lists the state of all shoots, ordered by name, in pages. Includes the skipped shoots, with the reason.
 	ListVerdicts(context.Context, *ListVerdictsRequest) (*ListVerdictsResponse, error)
+	// Returns the number of shoots of the seed by outcome and by skip reason.
+	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
+	// Lists the replicas of lease-probe that the replica that answers knows, itself included, ordered by name, in pages.
+	ListReplicas(context.Context, *ListReplicasRequest) (*ListReplicasResponse, error)
 	mustEmbedUnimplementedLeaseProbeServiceServer()
 }
 
@@ -118,6 +144,12 @@ func (UnimplementedLeaseProbeServiceServer) GetVerdict(context.Context, *GetVerd
 }
 func (UnimplementedLeaseProbeServiceServer) ListVerdicts(context.Context, *ListVerdictsRequest) (*ListVerdictsResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ListVerdicts not implemented")
+}
+func (UnimplementedLeaseProbeServiceServer) GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method GetSeedSummary not implemented")
+}
+func (UnimplementedLeaseProbeServiceServer) ListReplicas(context.Context, *ListReplicasRequest) (*ListReplicasResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method ListReplicas not implemented")
 }
 func (UnimplementedLeaseProbeServiceServer) mustEmbedUnimplementedLeaseProbeServiceServer() {}
 
@@ -189,6 +221,42 @@ func _LeaseProbeService_ListVerdicts_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LeaseProbeService_GetSeedSummary_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSeedSummaryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LeaseProbeServiceServer).GetSeedSummary(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: "/gardener.watchdog.probe.v1.LeaseProbeService/GetSeedSummary",
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LeaseProbeServiceServer).GetSeedSummary(ctx, req.(*GetSeedSummaryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LeaseProbeService_ListReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListReplicasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LeaseProbeServiceServer).ListReplicas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: "/gardener.watchdog.probe.v1.LeaseProbeService/ListReplicas",
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LeaseProbeServiceServer).ListReplicas(ctx, req.(*ListReplicasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 var _LeaseProbeService_serviceDesc = grpc.ServiceDesc{
 	ServiceName: "gardener.watchdog.probe.v1.LeaseProbeService",
 	HandlerType: (*LeaseProbeServiceServer)(nil),
@@ -200,6 +268,14 @@ var _LeaseProbeService_serviceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListVerdicts",
 			Handler:    _LeaseProbeService_ListVerdicts_Handler,
+		},
+		{
+			MethodName: "GetSeedSummary",
+			Handler:    _LeaseProbeService_GetSeedSummary_Handler,
+		},
+		{
+			MethodName: "ListReplicas",
+			Handler:    _LeaseProbeService_ListReplicas_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -31,6 +31,8 @@ type ScalingServiceClient interface {
 	// changing anything. The replica that receives the call answers from its own watches. Fails with NOT_FOUND and
 	// INVALID_ARGUMENT as GetScaling does, and with INVALID_ARGUMENT if the direction is neither down nor up.
 	PlanScaling(ctx context.Context, in *PlanScalingRequest, opts ...grpc.CallOption) (*PlanScalingResponse, error)
+	// Returns the number of shoots of the seed by direction, state, hold reason and mode, and who leads.
+	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
 }
 
 type scalingServiceClient struct {
@@ -100,6 +102,15 @@ func (c *scalingServiceClient) PlanScaling(ctx context.Context, in *PlanScalingR
 	return out, nil
 }
 
+func (c *scalingServiceClient) GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error) {
+	out := new(GetSeedSummaryResponse)
+	err := c.cc.Invoke(ctx, "/gardener.watchdog.scaling.v1.ScalingService/GetSeedSummary", in, out, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ScalingServiceServer is the server API for ScalingService service.
 // All implementations must embed UnimplementedScalingServiceServer
 // for forward compatibility
@@ -118,6 +129,8 @@ type ScalingServiceServer interface {
 	// changing anything. The replica that receives the call answers from its own watches. Fails with NOT_FOUND and
 	// INVALID_ARGUMENT as GetScaling does, and with INVALID_ARGUMENT if the direction is neither down nor up.
 	PlanScaling(context.Context, *PlanScalingRequest) (*PlanScalingResponse, error)
+	// Returns the number of shoots of the seed by direction, state, hold reason and mode, and who leads.
+	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
 	mustEmbedUnimplementedScalingServiceServer()
 }
 
@@ -136,6 +149,9 @@ func (UnimplementedScalingServiceServer) ListScaling(context.Context, *ListScali
 }
 func (UnimplementedScalingServiceServer) PlanScaling(context.Context, *PlanScalingRequest) (*PlanScalingResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method PlanScaling not implemented")
+}
+func (UnimplementedScalingServiceServer) GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method GetSeedSummary not implemented")
 }
 func (UnimplementedScalingServiceServer) mustEmbedUnimplementedScalingServiceServer() {}
 
@@ -225,6 +241,24 @@ func _ScalingService_PlanScaling_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ScalingService_GetSeedSummary_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSeedSummaryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ScalingServiceServer).GetSeedSummary(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: "/gardener.watchdog.scaling.v1.ScalingService/GetSeedSummary",
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ScalingServiceServer).GetSeedSummary(ctx, req.(*GetSeedSummaryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 var _ScalingService_serviceDesc = grpc.ServiceDesc{
 	ServiceName: "gardener.watchdog.scaling.v1.ScalingService",
 	HandlerType: (*ScalingServiceServer)(nil),
@@ -240,6 +274,10 @@ var _ScalingService_serviceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanScaling",
 			Handler:    _ScalingService_PlanScaling_Handler,
+		},
+		{
+			MethodName: "GetSeedSummary",
+			Handler:    _ScalingService_GetSeedSummary_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

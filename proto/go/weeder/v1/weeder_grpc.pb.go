@@ -21,6 +21,9 @@ type WeederServiceClient interface {
 	// gardener.watchdog.stream.v1 for the contract). Fails with INVALID_ARGUMENT if a namespace or service is not a valid
 	// name.
 	WatchEndpointReadiness(ctx context.Context, in *WatchEndpointReadinessRequest, opts ...grpc.CallOption) (WeederService_WatchEndpointReadinessClient, error)
+	// Returns the readiness of one service. Fails with NOT_FOUND if the service is not configured or has no slices, with
+	// UNAVAILABLE while that is uncertain, and with INVALID_ARGUMENT if a name is empty or not valid.
+	GetEndpointReadiness(ctx context.Context, in *GetEndpointReadinessRequest, opts ...grpc.CallOption) (*GetEndpointReadinessResponse, error)
 	// Lists the readiness of every configured service in every namespace, ordered by namespace and service, in pages.
 	// Fails with INVALID_ARGUMENT as WatchEndpointReadiness does.
 	ListEndpointReadiness(ctx context.Context, in *ListEndpointReadinessRequest, opts ...grpc.CallOption) (*ListEndpointReadinessResponse, error)
@@ -34,6 +37,8 @@ type WeederServiceClient interface {
 	// Lists the weeders, ordered by namespace and service, in pages. Fails with INVALID_ARGUMENT as
 	// WatchEndpointReadiness does.
 	ListWeeders(ctx context.Context, in *ListWeedersRequest, opts ...grpc.CallOption) (*ListWeedersResponse, error)
+	// Returns the number of services by readiness and of weeders by state, and who leads.
+	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
 }
 
 type weederServiceClient struct {
@@ -74,6 +79,15 @@ func (x *weederServiceWatchEndpointReadinessClient) Recv() (*WatchEndpointReadin
 		return nil, err
 	}
 	return m, nil
+}
+
+func (c *weederServiceClient) GetEndpointReadiness(ctx context.Context, in *GetEndpointReadinessRequest, opts ...grpc.CallOption) (*GetEndpointReadinessResponse, error) {
+	out := new(GetEndpointReadinessResponse)
+	err := c.cc.Invoke(ctx, "/gardener.watchdog.weeder.v1.WeederService/GetEndpointReadiness", in, out, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *weederServiceClient) ListEndpointReadiness(ctx context.Context, in *ListEndpointReadinessRequest, opts ...grpc.CallOption) (*ListEndpointReadinessResponse, error) {
@@ -135,6 +149,15 @@ func (c *weederServiceClient) ListWeeders(ctx context.Context, in *ListWeedersRe
 	return out, nil
 }
 
+func (c *weederServiceClient) GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error) {
+	out := new(GetSeedSummaryResponse)
+	err := c.cc.Invoke(ctx, "/gardener.watchdog.weeder.v1.WeederService/GetSeedSummary", in, out, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WeederServiceServer is the server API for WeederService service.
 // All implementations must embed UnimplementedWeederServiceServer
 // for forward compatibility
@@ -143,6 +166,9 @@ type WeederServiceServer interface {
 	// gardener.watchdog.stream.v1 for the contract). Fails with INVALID_ARGUMENT if a namespace or service is not a valid
 	// name.
 	WatchEndpointReadiness(*WatchEndpointReadinessRequest, WeederService_WatchEndpointReadinessServer) error
+	// Returns the readiness of one service. Fails with NOT_FOUND if the service is not configured or has no slices, with
+	// UNAVAILABLE while that is uncertain, and with INVALID_ARGUMENT if a name is empty or not valid.
+	GetEndpointReadiness(context.Context, *GetEndpointReadinessRequest) (*GetEndpointReadinessResponse, error)
 	// Lists the readiness of every configured service in every namespace, ordered by namespace and service, in pages.
 	// Fails with INVALID_ARGUMENT as WatchEndpointReadiness does.
 	ListEndpointReadiness(context.Context, *ListEndpointReadinessRequest) (*ListEndpointReadinessResponse, error)
@@ -156,6 +182,8 @@ type WeederServiceServer interface {
 	// Lists the weeders, ordered by namespace and service, in pages. Fails with INVALID_ARGUMENT as
 	// WatchEndpointReadiness does.
 	ListWeeders(context.Context, *ListWeedersRequest) (*ListWeedersResponse, error)
+	// Returns the number of services by readiness and of weeders by state, and who leads.
+	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
 	mustEmbedUnimplementedWeederServiceServer()
 }
 
@@ -165,6 +193,9 @@ type UnimplementedWeederServiceServer struct {
 
 func (UnimplementedWeederServiceServer) WatchEndpointReadiness(*WatchEndpointReadinessRequest, WeederService_WatchEndpointReadinessServer) error {
 	return status.Errorf(codes.Unimplemented, "method WatchEndpointReadiness not implemented")
+}
+func (UnimplementedWeederServiceServer) GetEndpointReadiness(context.Context, *GetEndpointReadinessRequest) (*GetEndpointReadinessResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method GetEndpointReadiness not implemented")
 }
 func (UnimplementedWeederServiceServer) ListEndpointReadiness(context.Context, *ListEndpointReadinessRequest) (*ListEndpointReadinessResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ListEndpointReadiness not implemented")
@@ -177,6 +208,9 @@ func (UnimplementedWeederServiceServer) GetWeeder(context.Context, *GetWeederReq
 }
 func (UnimplementedWeederServiceServer) ListWeeders(context.Context, *ListWeedersRequest) (*ListWeedersResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ListWeeders not implemented")
+}
+func (UnimplementedWeederServiceServer) GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method GetSeedSummary not implemented")
 }
 func (UnimplementedWeederServiceServer) mustEmbedUnimplementedWeederServiceServer() {}
 
@@ -210,6 +244,24 @@ type weederServiceWatchEndpointReadinessServer struct {
 
 func (x *weederServiceWatchEndpointReadinessServer) Send(m *WatchEndpointReadinessResponse) error {
 	return x.ServerStream.SendMsg(m)
+}
+
+func _WeederService_GetEndpointReadiness_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetEndpointReadinessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WeederServiceServer).GetEndpointReadiness(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: "/gardener.watchdog.weeder.v1.WeederService/GetEndpointReadiness",
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WeederServiceServer).GetEndpointReadiness(ctx, req.(*GetEndpointReadinessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _WeederService_ListEndpointReadiness_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -287,10 +339,32 @@ func _WeederService_ListWeeders_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WeederService_GetSeedSummary_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSeedSummaryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WeederServiceServer).GetSeedSummary(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: "/gardener.watchdog.weeder.v1.WeederService/GetSeedSummary",
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WeederServiceServer).GetSeedSummary(ctx, req.(*GetSeedSummaryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 var _WeederService_serviceDesc = grpc.ServiceDesc{
 	ServiceName: "gardener.watchdog.weeder.v1.WeederService",
 	HandlerType: (*WeederServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetEndpointReadiness",
+			Handler:    _WeederService_GetEndpointReadiness_Handler,
+		},
 		{
 			MethodName: "ListEndpointReadiness",
 			Handler:    _WeederService_ListEndpointReadiness_Handler,
@@ -302,6 +376,10 @@ var _WeederService_serviceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListWeeders",
 			Handler:    _WeederService_ListWeeders_Handler,
+		},
+		{
+			MethodName: "GetSeedSummary",
+			Handler:    _WeederService_GetSeedSummary_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -103,6 +103,14 @@ consumer! {
             /// One page of verdicts.
             list_verdicts(probe::ListVerdictsRequest) -> probe::ListVerdictsResponse
         }
+        unary! {
+            /// The shoots of the seed in numbers.
+            get_seed_summary(probe::GetSeedSummaryRequest) -> probe::GetSeedSummaryResponse
+        }
+        unary! {
+            /// One page of the replicas of lease-probe.
+            list_replicas(probe::ListReplicasRequest) -> probe::ListReplicasResponse
+        }
         watch! {
             /// Follows verdicts.
             follow(probe::WatchVerdictsRequest) -> probe::WatchVerdictsResponse
@@ -125,6 +133,10 @@ consumer! {
             /// The plan of a direction, as it would run now.
             plan_scaling(scaling::PlanScalingRequest) -> scaling::PlanScalingResponse
         }
+        unary! {
+            /// The scaling of the seed in numbers.
+            get_seed_summary(scaling::GetSeedSummaryRequest) -> scaling::GetSeedSummaryResponse
+        }
         watch! {
             /// Follows the state of shoots.
             follow(scaling::WatchScalingRequest) -> scaling::WatchScalingResponse
@@ -142,6 +154,15 @@ consumer! {
         unary! {
             /// The latest weeder of one service.
             get_weeder(weeder::GetWeederRequest) -> weeder::GetWeederResponse
+        }
+        unary! {
+            /// The readiness of one service.
+            get_endpoint_readiness(weeder::GetEndpointReadinessRequest)
+                -> weeder::GetEndpointReadinessResponse
+        }
+        unary! {
+            /// The services and weeders of the seed in numbers.
+            get_seed_summary(weeder::GetSeedSummaryRequest) -> weeder::GetSeedSummaryResponse
         }
         unary! {
             /// One page of the readiness of services.

@@ -21,6 +21,8 @@ pub enum ErrorReason {
     ShootNotFound,
     /// The service has no weeder.
     WeederNotFound,
+    /// The service is not watched.
+    ServiceNotFound,
     /// No replica has reported the shoot yet.
     NotReported,
     /// Another process leads, or none does, and only the leader can answer.
@@ -39,12 +41,13 @@ pub enum ErrorReason {
 
 impl ErrorReason {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::InvalidField,
         Self::InvalidPageToken,
         Self::PageTokenMismatch,
         Self::ShootNotFound,
         Self::WeederNotFound,
+        Self::ServiceNotFound,
         Self::NotReported,
         Self::NotLeading,
         Self::SnapshotIncomplete,
@@ -62,6 +65,7 @@ impl ErrorReason {
             Self::PageTokenMismatch => ("PAGE_TOKEN_MISMATCH", Code::InvalidArgument, None),
             Self::ShootNotFound => ("SHOOT_NOT_FOUND", Code::NotFound, None),
             Self::WeederNotFound => ("WEEDER_NOT_FOUND", Code::NotFound, None),
+            Self::ServiceNotFound => ("SERVICE_NOT_FOUND", Code::NotFound, None),
             Self::NotReported => ("NOT_REPORTED", Code::Unavailable, Some(1)),
             Self::NotLeading => ("NOT_LEADING", Code::Unavailable, Some(10)),
             Self::SnapshotIncomplete => ("SNAPSHOT_INCOMPLETE", Code::Unavailable, Some(1)),

@@ -18,7 +18,8 @@ use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 pub use self::answers::{ItemAnswer, scope};
-use self::known_replicas::{KnownReplicas, PeerState};
+use self::known_replicas::KnownReplicas;
+pub use self::known_replicas::PeerState;
 use self::peers::PeerHandler;
 use crate::client::{Received, Update};
 use crate::item::StreamItem;

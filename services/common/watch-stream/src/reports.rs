@@ -167,6 +167,11 @@ impl<M: StreamItem> Reports<M> {
         self.renewed && self.renewal_due.is_none_or(|due| due <= now)
     }
 
+    /// The replicas that report this key.
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.by_replica.iter().map(|(replica, _)| replica)
+    }
+
     pub(crate) const fn is_empty(&self) -> bool {
         self.by_replica.is_empty() && self.left_behind.is_none()
     }

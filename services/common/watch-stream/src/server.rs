@@ -191,6 +191,14 @@ impl<K: Ord + Clone, V> StreamStore<K, V> {
         self.page(None, usize::MAX, |_, _| true).items
     }
 
+    /// Visits all values, in the order of their keys. Returns where an answer from them stands.
+    pub fn visit(&self, visit: impl FnMut(&V)) -> Position {
+        let state = self.state.borrow();
+        let values = state.items.values();
+        values.filter_map(|item| item.value.as_deref()).for_each(visit);
+        self.position_at(state.changes.revision, None)
+    }
+
     /// Lists up to `limit` items that match, from the first key after `after`.
     #[must_use]
     pub fn page(

@@ -3,6 +3,7 @@
 use watchdog_api::eligibility::SkipReason as DomainSkip;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::probe::v1 as pb;
+use watchdog_watch_stream::merged::PeerState;
 use watchdog_watch_stream::wire::{duration, signed, timestamp};
 
 use crate::domain::assessment::Evidence;
@@ -25,6 +26,20 @@ pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verd
         observer: verdict.observer.to_string(),
         outcome_change_time: Some(timestamp(verdict.outcome_since.0)),
         list_revision: verdict.list_revision,
+    }
+}
+
+/// A replica that has reported this number of shoots.
+pub(crate) fn replica(name: &str, state: PeerState, shoots: u32) -> pb::Replica {
+    let state = match state {
+        PeerState::Joined(_) => pb::ReplicaState::Joining,
+        PeerState::Synced => pb::ReplicaState::Connected,
+        PeerState::Outdated => pb::ReplicaState::Outdated,
+    };
+    pb::Replica {
+        name: name.to_owned(),
+        state: state.into(),
+        shoots,
     }
 }
 

@@ -9,6 +9,9 @@ use watchdog_runtime::rpc_error::{ErrorReason, error};
 use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
+use super::convert;
+use super::summary::VerdictCounts;
+
 /// Returns true if it is certain that the seed has no Cluster of a name.
 pub(crate) type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
@@ -90,6 +93,47 @@ impl LeaseProbeService for LeaseProbeApi {
             |_: &String, verdict: &pb::Verdict| outcomes.is_empty() || outcomes.contains(&verdict.outcome);
         let page = self.verdicts.list(scope, &page, asked).await?;
         Ok(Response::new(page.into()))
+    }
+
+    async fn get_seed_summary(
+        &self,
+        request: Request<pb::GetSeedSummaryRequest>,
+    ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
+        let scope = scope(request.into_inner().scope)?;
+        let mut counts = VerdictCounts::default();
+        let (position, completeness) = self.verdicts.visit(scope, |verdict| counts.add(verdict)).await;
+        let replicas = self.verdicts.known_replicas().len();
+        Ok(Response::new(pb::GetSeedSummaryResponse {
+            summary: Some(counts.summary(replicas)),
+            position: Some(position),
+            completeness: Some(completeness),
+        }))
+    }
+
+    async fn list_replicas(
+        &self,
+        request: Request<pb::ListReplicasRequest>,
+    ) -> Result<Response<pb::ListReplicasResponse>, Status> {
+        let request = request.into_inner();
+        let page = PageRequest::read(request.page_size, &request.page_token, &["ListReplicas"])?;
+        let known = self.verdicts.known_replicas();
+        let (position, completeness) = self.verdicts.standing();
+        let total_size = i32::try_from(known.len()).unwrap_or(i32::MAX);
+        let is_next = |name: &str| page.after.as_deref().is_none_or(|after| name > after);
+        let rest = known.into_iter().filter(|(name, _)| is_next(name));
+        let mut replicas: Vec<pb::Replica> = rest
+            .map(|(name, (state, shoots))| convert::replica(&name, state, shoots))
+            .collect();
+        let has_more = replicas.len() > page.size;
+        replicas.truncate(page.size);
+        let last = replicas.last().filter(|_| has_more);
+        Ok(Response::new(pb::ListReplicasResponse {
+            next_page_token: last.map(|last| page.token_after(&last.name)).unwrap_or_default(),
+            replicas,
+            total_size,
+            position: Some(position),
+            completeness: Some(completeness),
+        }))
     }
 }
 

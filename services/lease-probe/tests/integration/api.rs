@@ -62,6 +62,43 @@ async fn verdicts_are_listed_in_pages_and_by_outcome() {
 }
 
 #[tokio::test]
+async fn a_summary_counts_shoots_by_outcome_and_by_the_reason_to_skip_them() {
+    let fixture = Fixture::new(real(), 1, &["a", "b", "c"]).await;
+    fixture.shoot("b").set_hibernated(true).unwrap();
+    let replica = Replica::start(&fixture).await;
+    for awake in ["a", "c"] {
+        replica
+            .until_outcome(&fixture.shoot(awake), Outcome::Healthy)
+            .await;
+    }
+    replica.until_outcome(&fixture.shoot("b"), Outcome::Skipped).await;
+    for scope in [Scope::Unspecified, Scope::Seed, Scope::Replica] {
+        let request = pb::GetSeedSummaryRequest { scope: scope.into() };
+        let answer = replica.client.clone().get_seed_summary(request).await.unwrap();
+        let pb::GetSeedSummaryResponse {
+            summary,
+            position,
+            completeness,
+        } = answer.into_inner();
+        let count = |outcome: Outcome, shoots| pb::OutcomeCount {
+            outcome: outcome.into(),
+            shoots,
+        };
+        let expected = pb::SeedSummary {
+            shoots: 3,
+            outcomes: vec![count(Outcome::Healthy, 2), count(Outcome::Skipped, 1)],
+            skip_reasons: vec![pb::SkipReasonCount {
+                skip_reason: pb::SkipReason::Hibernating.into(),
+                shoots: 1,
+            }],
+            replicas: 1,
+        };
+        assert_eq!(summary, Some(expected), "{scope:?}");
+        assert!(position.is_some() && completeness.unwrap().complete);
+    }
+}
+
+#[tokio::test]
 async fn bad_requests_name_the_field() {
     let fixture = Fixture::new(real(), 1, &["a"]).await;
     let replica = Replica::start(&fixture).await;
@@ -80,7 +117,14 @@ async fn bad_requests_name_the_field() {
     let nowhere = pb::ListVerdictsRequest { scope: 99, ..list() };
     let (good, bad) = (String::from("shoot--good"), String::from("Not a name"));
     let many = vec![good.clone(); 1_001];
+    let summary = pb::GetSeedSummaryRequest { scope: 99 };
+    let replicas = pb::ListReplicasRequest {
+        page_size: -1,
+        ..Default::default()
+    };
     let answers = [
+        ("scope: ", client.get_seed_summary(summary).await.err()),
+        ("page_size: ", client.list_replicas(replicas).await.err()),
         ("shoot: ", client.get_verdict(get("")).await.err()),
         ("shoot: ", client.get_verdict(get("UPPER")).await.err()),
         (

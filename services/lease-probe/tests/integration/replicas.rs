@@ -27,6 +27,29 @@ async fn observers(replica: &Replica, scope: Scope) -> BTreeMap<String, String> 
         .collect()
 }
 
+/// The replicas that one knows, read in pages: their names, their states and the number of their shoots.
+async fn known(replica: &Replica) -> Vec<(String, pb::ReplicaState, usize)> {
+    let (mut found, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let request = pb::ListReplicasRequest {
+            page_size: 1,
+            page_token,
+        };
+        let page = replica.client.clone().list_replicas(request).await.unwrap();
+        let page = page.into_inner();
+        assert!(page.replicas.len() <= 1);
+        found.extend(
+            page.replicas
+                .iter()
+                .map(|one| (one.name.clone(), one.state(), one.shoots as usize)),
+        );
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return found;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
     let fixture = Fixture::new(real(), 1, &SHOOTS).await;
@@ -41,6 +64,13 @@ async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
         })
         .await;
         assert_eq!(observers(replica, Scope::Seed).await.len(), SHOOTS.len());
+    }
+    let connected = |name: &str| (name.to_owned(), pb::ReplicaState::Connected, SHOOTS.len());
+    for replica in [&first, &second] {
+        eventually_async("it knows both", async || {
+            known(replica).await == [connected("first"), connected("second")]
+        })
+        .await;
     }
     let mut all = second.watch(Scope::Seed, &[]).await;
     assert_eq!(all.snapshot().await.len(), SHOOTS.len());
@@ -68,6 +98,10 @@ async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
         }
     }
     assert_eq!(observers(&second, Scope::Replica).await.len(), SHOOTS.len());
+    eventually_async("it knows none but itself", async || {
+        known(&second).await == [connected("second")]
+    })
+    .await;
 }
 
 /// Somebody who looks takes no shoot from a release, and is not found.

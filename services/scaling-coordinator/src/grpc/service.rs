@@ -12,6 +12,7 @@ use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
+use super::summary::ScalingCounts;
 use crate::domain::Direction;
 use crate::domain::overview::{Overview, ShootPlan};
 
@@ -21,6 +22,8 @@ pub struct ScalingApi {
     /// This replica's own knowledge of every shoot, and plans.
     pub(crate) overview: Arc<dyn Overview>,
     pub(crate) streams: Streams,
+    /// The name of this replica, which leads when it answers.
+    pub(crate) identity: Arc<str>,
 }
 
 /// The overview of a replica without shoots.
@@ -44,6 +47,7 @@ impl ScalingApi {
             scaling: MergedView::new("empty".into()),
             overview: Arc::new(NoShoots),
             streams: Streams::new(CancellationToken::new()),
+            identity: "empty".into(),
         }
     }
 
@@ -102,13 +106,15 @@ impl ScalingService for ScalingApi {
         let directions = request::enum_values::<pb::Direction>("directions", &request.directions)?;
         let states = request::enum_values::<pb::FlowState>("states", &request.states)?;
         let modes = request::enum_values::<pb::Mode>("modes", &request.modes)?;
-        let filter = format!("{directions:?} {states:?} {modes:?}");
+        let active = request.meltdown_protection_active;
+        let filter = format!("{directions:?} {states:?} {modes:?} {active:?}");
         let filter = ["ListScaling", scope.as_str_name(), &filter];
         let page = PageRequest::read(request.page_size, &request.page_token, &filter)?;
         let asked = |_: &String, scaling: &pb::ShootScaling| {
             (directions.is_empty() || directions.contains(&scaling.direction))
                 && (states.is_empty() || states.contains(&scaling.state))
                 && (modes.is_empty() || modes.contains(&scaling.mode))
+                && active.is_none_or(|active| active == scaling.meltdown_protection_active)
         };
         let page = self.scaling.list(scope, &page, asked).await?;
         Ok(Response::new(page.into()))
@@ -129,5 +135,19 @@ impl ScalingService for ScalingApi {
             .plan(&request.shoot, direction)
             .ok_or_else(|| self.not_reported(&request.shoot))?;
         Ok(Response::new(convert::plan(&plan)))
+    }
+
+    async fn get_seed_summary(
+        &self,
+        request: Request<pb::GetSeedSummaryRequest>,
+    ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
+        let scope = scope(request.into_inner().scope)?;
+        let mut counts = ScalingCounts::default();
+        let (position, completeness) = self.scaling.visit(scope, |scaling| counts.add(scaling)).await;
+        Ok(Response::new(pb::GetSeedSummaryResponse {
+            summary: Some(counts.summary(&self.identity)),
+            position: Some(position),
+            completeness: Some(completeness),
+        }))
     }
 }

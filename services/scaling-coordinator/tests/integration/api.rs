@@ -52,6 +52,59 @@ async fn states_are_listed_in_pages_and_found_by_name() {
 }
 
 #[tokio::test]
+async fn what_is_held_down_is_counted_and_listed_whatever_its_direction() {
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
+    let (down, up) = ("shoot--0", "shoot--1");
+    for shoot in [down, up] {
+        seed.shoot(shoot, 1, false).await;
+    }
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    coordinator.lose(&probe, down).await;
+    coordinator.recover(&probe, up).await;
+    // The reason to scale down is gone, and what is held down stays down.
+    probe.take_back(down);
+    coordinator.until_holding(down, "reports this shoot").await;
+    let mut client = coordinator.client.clone();
+    for (active, shoot) in [(true, down), (false, up)] {
+        let request = pb::ListScalingRequest {
+            meltdown_protection_active: Some(active),
+            ..Default::default()
+        };
+        let page = client.list_scaling(request).await.unwrap().into_inner();
+        let shoots: Vec<_> = page.scalings.into_iter().map(|scaling| scaling.shoot).collect();
+        assert_eq!((shoots, page.total_size), (vec![shoot.to_owned()], 1));
+    }
+    let request = pb::GetSeedSummaryRequest::default();
+    let answer = client.get_seed_summary(request).await.unwrap().into_inner();
+    let direction = |direction: pb::Direction| pb::DirectionCount {
+        direction: direction.into(),
+        shoots: 1,
+    };
+    let state = |state: pb::FlowState| pb::FlowStateCount {
+        state: state.into(),
+        shoots: 1,
+    };
+    let expected = pb::SeedSummary {
+        shoots: 2,
+        directions: vec![direction(pb::Direction::Hold), direction(pb::Direction::Up)],
+        states: vec![state(pb::FlowState::Holding), state(pb::FlowState::Settled)],
+        hold_reasons: vec![pb::HoldReasonCount {
+            hold_reason: pb::HoldReason::Unreported.into(),
+            shoots: 1,
+        }],
+        modes: vec![pb::ModeCount {
+            mode: pb::Mode::Protect.into(),
+            shoots: 2,
+        }],
+        meltdown_protection_active: 1,
+        incidents: 1,
+        leader: "coordinator-0".to_owned(),
+    };
+    assert_eq!(answer.summary, Some(expected));
+    assert!(answer.position.is_some() && answer.completeness.unwrap().complete);
+}
+
+#[tokio::test]
 async fn bad_requests_name_the_field() {
     let (_seed, _probe, coordinator) = one_shoot(1, false).await;
     let mut client = coordinator.client.clone();
@@ -70,7 +123,9 @@ async fn bad_requests_name_the_field() {
         ..Default::default()
     };
     let down = pb::Direction::Down.into();
+    let summary = pb::GetSeedSummaryRequest { scope: 99 };
     let answers = [
+        ("scope: ", client.get_seed_summary(summary).await.err()),
         ("shoot: ", client.get_scaling(get("")).await.err()),
         ("shoot: ", client.get_scaling(get("UPPER")).await.err()),
         ("shoots[1]: ", client.watch_scaling(watch).await.err()),

@@ -1,6 +1,6 @@
 //! Two replicas elect a leader, and the other one is warm.
 
-use watchdog_proto::scaling::v1::Direction;
+use watchdog_proto::scaling::v1::{Direction, GetSeedSummaryRequest};
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
@@ -50,6 +50,10 @@ async fn one_replica_acts_and_the_other_one_passes_on_what_it_says_and_takes_ove
         let writes = seed.writes(&name);
         assert_eq!(writes.len(), 2, "by one of them: {writes:?}");
     }
+    let summary = GetSeedSummaryRequest::default();
+    let answer = standby.client.clone().get_seed_summary(summary).await.unwrap();
+    let summary = answer.into_inner().summary.unwrap();
+    assert_eq!((summary.shoots, &*summary.leader), (12, "coordinator-0"));
     // The standby goes on when the leader dies, as soon as its Lease has run out.
     leader.kill();
     for name in names() {

@@ -1,5 +1,6 @@
 //! All gRPC services on one port. Lists are filtered and cut into pages as the programs do.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::StreamExt as _;
@@ -21,6 +22,8 @@ use watchdog_proto::scaling::v1::*;
 use watchdog_proto::stream::v1::{Completeness, Position, SnapshotComplete};
 use watchdog_proto::weeder::v1::weeder_service_server::{WeederService, WeederServiceServer};
 use watchdog_proto::weeder::v1::*;
+// Each has a summary of the seed.
+use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as weeder};
 
 /// Items of a page at most, whatever a request asks for.
 const PAGE: usize = 2;
@@ -33,6 +36,7 @@ pub(crate) struct Answers {
     pub(crate) plan: PlanScalingResponse,
     pub(crate) weeders: Vec<Weeder>,
     pub(crate) services: Vec<EndpointReadiness>,
+    pub(crate) replicas: Vec<Replica>,
     /// The replicas that no answer has the items of.
     pub(crate) missing: Vec<String>,
     /// Every call but those of health fails with it.
@@ -160,9 +164,25 @@ fn position() -> Option<Position> {
     })
 }
 
+fn number<T>(items: &[T]) -> u32 {
+    u32::try_from(items.len()).unwrap()
+}
+
 /// True if a filter is empty or names it.
 fn is_among<T: PartialEq>(filter: &[T], value: &T) -> bool {
     filter.is_empty() || filter.contains(value)
+}
+
+/// How many items have each of these values, without those that none has.
+fn counts<T, C>(items: &[T], value: impl Fn(&T) -> i32, count: impl Fn(i32, u32) -> C) -> Vec<C> {
+    let mut numbers: BTreeMap<i32, u32> = BTreeMap::new();
+    for item in items {
+        *numbers.entry(value(item)).or_default() += 1;
+    }
+    numbers
+        .into_iter()
+        .map(|(value, number)| count(value, number))
+        .collect()
 }
 
 fn not_found() -> Status {
@@ -218,6 +238,50 @@ impl LeaseProbeService for StubServices {
         let page = answers.page(&answers.verdicts, asked.page_size, &asked.page_token, filter);
         Ok(Response::new(page.into()))
     }
+
+    async fn get_seed_summary(
+        &self,
+        _: Request<probe::GetSeedSummaryRequest>,
+    ) -> Result<Response<probe::GetSeedSummaryResponse>, Status> {
+        let answers = self.allowed()?;
+        let verdicts = &answers.verdicts;
+        let is_skipped = |one: &&Verdict| one.outcome() == Outcome::Skipped;
+        let skipped: Vec<Verdict> = verdicts.iter().filter(is_skipped).cloned().collect();
+        let summary = probe::SeedSummary {
+            shoots: number(verdicts),
+            outcomes: counts(
+                verdicts,
+                |one| one.outcome,
+                |outcome, shoots| OutcomeCount { outcome, shoots },
+            ),
+            skip_reasons: counts(
+                &skipped,
+                |one| one.skip_reason,
+                |skip_reason, shoots| SkipReasonCount { skip_reason, shoots },
+            ),
+            replicas: number(&answers.replicas),
+        };
+        Ok(Response::new(probe::GetSeedSummaryResponse {
+            summary: Some(summary),
+            position: position(),
+            completeness: answers.completeness(),
+        }))
+    }
+
+    async fn list_replicas(
+        &self,
+        request: Request<ListReplicasRequest>,
+    ) -> Result<Response<ListReplicasResponse>, Status> {
+        let (answers, asked) = (self.allowed()?, request.into_inner());
+        let page = answers.page(&answers.replicas, asked.page_size, &asked.page_token, |_| true);
+        Ok(Response::new(ListReplicasResponse {
+            replicas: page.items,
+            next_page_token: page.next_page_token,
+            total_size: page.total_size,
+            position: page.position,
+            completeness: page.completeness,
+        }))
+    }
 }
 
 #[tonic::async_trait]
@@ -264,6 +328,8 @@ impl ScalingService for StubServices {
             is_among(&asked.directions, &one.direction)
                 && is_among(&asked.states, &one.state)
                 && (one.mode == 0 || is_among(&asked.modes, &one.mode))
+                && { asked.meltdown_protection_active }
+                    .is_none_or(|active| active == one.meltdown_protection_active)
         };
         let page = answers.page(&answers.scalings, asked.page_size, &asked.page_token, filter);
         Ok(Response::new(page.into()))
@@ -274,6 +340,48 @@ impl ScalingService for StubServices {
         _: Request<PlanScalingRequest>,
     ) -> Result<Response<PlanScalingResponse>, Status> {
         Ok(Response::new(self.allowed()?.plan.clone()))
+    }
+
+    async fn get_seed_summary(
+        &self,
+        _: Request<scaling::GetSeedSummaryRequest>,
+    ) -> Result<Response<scaling::GetSeedSummaryResponse>, Status> {
+        let answers = self.allowed()?;
+        let scalings = &answers.scalings;
+        let of = |condition: fn(&&ShootScaling) -> bool| -> Vec<ShootScaling> {
+            scalings.iter().filter(condition).cloned().collect()
+        };
+        let summary = scaling::SeedSummary {
+            shoots: number(scalings),
+            directions: counts(
+                scalings,
+                |one| one.direction,
+                |direction, shoots| DirectionCount { direction, shoots },
+            ),
+            states: counts(
+                scalings,
+                |one| one.state,
+                |state, shoots| FlowStateCount { state, shoots },
+            ),
+            hold_reasons: counts(
+                &of(|one| one.direction() == Direction::Hold),
+                |one| one.hold_reason,
+                |hold_reason, shoots| HoldReasonCount { hold_reason, shoots },
+            ),
+            modes: counts(
+                scalings,
+                |one| one.mode,
+                |mode, shoots| ModeCount { mode, shoots },
+            ),
+            meltdown_protection_active: number(&of(|one| one.meltdown_protection_active)),
+            incidents: number(&of(|one| one.incident.is_some())),
+            leader: "scaling-coordinator-0".to_owned(),
+        };
+        Ok(Response::new(scaling::GetSeedSummaryResponse {
+            summary: Some(summary),
+            position: position(),
+            completeness: answers.completeness(),
+        }))
     }
 }
 
@@ -293,6 +401,45 @@ impl WeederService for StubServices {
         _: Request<WatchEndpointReadinessRequest>,
     ) -> Result<Response<Self::WatchEndpointReadinessStream>, Status> {
         Err(Status::unimplemented("no command asks for it"))
+    }
+
+    async fn get_endpoint_readiness(
+        &self,
+        request: Request<GetEndpointReadinessRequest>,
+    ) -> Result<Response<GetEndpointReadinessResponse>, Status> {
+        let (answers, asked) = (self.allowed()?, request.into_inner());
+        let found = answers.services.iter().find(|one| one.key == asked.key);
+        Ok(Response::new(GetEndpointReadinessResponse {
+            readiness: Some(found.ok_or_else(not_found)?.clone()),
+            position: position(),
+            completeness: answers.completeness(),
+        }))
+    }
+
+    async fn get_seed_summary(
+        &self,
+        _: Request<weeder::GetSeedSummaryRequest>,
+    ) -> Result<Response<weeder::GetSeedSummaryResponse>, Status> {
+        let answers = self.allowed()?;
+        let summary = weeder::SeedSummary {
+            services: number(&answers.services),
+            readiness: counts(
+                &answers.services,
+                |one| one.readiness,
+                |readiness, services| ReadinessCount { readiness, services },
+            ),
+            weeders: counts(
+                &answers.weeders,
+                |one| one.state,
+                |state, weeders| WeederStateCount { state, weeders },
+            ),
+            leader: "weeder-0".to_owned(),
+        };
+        Ok(Response::new(weeder::GetSeedSummaryResponse {
+            summary: Some(summary),
+            position: position(),
+            completeness: answers.completeness(),
+        }))
     }
 
     async fn list_endpoint_readiness(

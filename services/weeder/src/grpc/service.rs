@@ -1,5 +1,7 @@
 //! `gardener.watchdog.weeder.v1.WeederService`.
 
+use std::sync::Arc;
+
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_api::names::is_dns_label;
@@ -12,12 +14,16 @@ use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{self, MergedView};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
+use super::summary::WeederCounts;
+
 /// The gRPC service of a replica.
 #[derive(Debug)]
 pub struct WeederApi {
     pub(crate) readiness: MergedView<pb::EndpointReadiness>,
     pub(crate) weeders: MergedView<pb::Weeder>,
     pub(crate) streams: Streams,
+    /// The name of this replica, which leads when it answers.
+    pub(crate) identity: Arc<str>,
 }
 
 impl WeederApi {
@@ -28,6 +34,7 @@ impl WeederApi {
             readiness: MergedView::new("empty".into()),
             weeders: MergedView::new("empty".into()),
             streams: Streams::new(CancellationToken::new()),
+            identity: "empty".into(),
         }
     }
 }
@@ -50,6 +57,33 @@ impl WeederService for WeederApi {
                 filter.matches(key)
             });
         Ok(Response::new(stream?))
+    }
+
+    async fn get_endpoint_readiness(
+        &self,
+        request: Request<pb::GetEndpointReadinessRequest>,
+    ) -> Result<Response<pb::GetEndpointReadinessResponse>, Status> {
+        let key = service_key(request.into_inner().key)?;
+        let answer = self.readiness.get(&key).await;
+        let is_certain = { answer.completeness.as_ref() }.is_some_and(|completeness| completeness.complete);
+        let readiness = answer.item.ok_or_else(|| {
+            let NamePair(namespace, service) = &key;
+            if is_certain {
+                let message = format!(
+                    "the Service {service} in {namespace} has no slices, or is not configured: list the services that \
+                     are known"
+                );
+                error(ErrorReason::ServiceNotFound, message)
+            } else {
+                let message = format!("nothing is known of the Service {service} in {namespace} yet: try again in 1 s");
+                error(ErrorReason::NotReported, message)
+            }
+        })?;
+        Ok(Response::new(pb::GetEndpointReadinessResponse {
+            readiness: Some(readiness),
+            position: answer.position,
+            completeness: answer.completeness,
+        }))
     }
 
     async fn list_endpoint_readiness(
@@ -84,10 +118,7 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::GetWeederRequest>,
     ) -> Result<Response<pb::GetWeederResponse>, Status> {
-        let key = request.into_inner().key.unwrap_or_default();
-        check("key.namespace", "namespace", &key.namespace)?;
-        check("key.service", "Service", &key.service)?;
-        let key = NamePair(key.namespace.into(), key.service.into());
+        let key = service_key(request.into_inner().key)?;
         let answer = self.weeders.get(&key).await;
         let weeder = answer.item.ok_or_else(|| {
             let NamePair(namespace, service) = &key;
@@ -116,6 +147,38 @@ impl WeederService for WeederApi {
             .list(filter.scope, &page, |key, _| filter.matches(key));
         Ok(Response::new(page.await?.into()))
     }
+
+    async fn get_seed_summary(
+        &self,
+        request: Request<pb::GetSeedSummaryRequest>,
+    ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
+        let scope = merged::scope(request.into_inner().scope)?;
+        let mut counts = WeederCounts::default();
+        let services = self.readiness.visit(scope, |service| counts.add_service(service));
+        let (position, completeness) = services.await;
+        let (_, of_weeders) = self
+            .weeders
+            .visit(scope, |weeder| counts.add_weeder(weeder))
+            .await;
+        Ok(Response::new(pb::GetSeedSummaryResponse {
+            summary: Some(counts.summary(&self.identity)),
+            position: Some(position),
+            // Both are filled by the same watches, one right after the other.
+            completeness: Some(if completeness.complete {
+                of_weeders
+            } else {
+                completeness
+            }),
+        }))
+    }
+}
+
+/// The key of the one service that a request asks for.
+fn service_key(key: Option<pb::ServiceKey>) -> Result<NamePair, Status> {
+    let key = key.unwrap_or_default();
+    check("key.namespace", "namespace", &key.namespace)?;
+    check("key.service", "Service", &key.service)?;
+    Ok(NamePair(key.namespace.into(), key.service.into()))
 }
 
 /// The services that a request asks for; an empty name stands for all.

@@ -113,6 +113,8 @@ async fn lease_probe() {
         .shows(&[
             ("GetVerdict", one, r#""outcome": "OUTCOME_HEALTHY""#),
             ("ListVerdicts", r#"{"pageSize": 1}"#, r#""totalSize": 1"#),
+            ("GetSeedSummary", "{}", r#""outcome": "OUTCOME_HEALTHY""#),
+            ("ListReplicas", "{}", "REPLICA_STATE_CONNECTED"),
             (
                 "WatchVerdicts",
                 r#"{"scope": "SCOPE_REPLICA"}"#,
@@ -153,6 +155,12 @@ async fn scaling_coordinator() {
             ("PlanScaling", hold, "Code: InvalidArgument"),
             ("WatchScaling", "{}", "snapshotComplete"),
             ("GetScaling", one, "OUTCOME_LEASES_EXPIRED"),
+            ("GetSeedSummary", "{}", r#""meltdownProtectionActive": 1"#),
+            (
+                "ListScaling",
+                r#"{"meltdownProtectionActive": true}"#,
+                r#""totalSize": 1"#,
+            ),
         ])
         .await;
 }
@@ -178,6 +186,9 @@ async fn weeder() {
             ("WatchWeeders", one, r#""service": "kube-apiserver""#),
             ("GetWeeder", key, r#""service": "kube-apiserver""#),
             ("GetWeeder", absent, "WEEDER_NOT_FOUND"),
+            ("GetEndpointReadiness", key, "READINESS_READY"),
+            ("GetEndpointReadiness", absent, "SERVICE_NOT_FOUND"),
+            ("GetSeedSummary", "{}", r#""services": "#),
         ])
         .await;
 }

@@ -57,6 +57,20 @@ impl LeaseProbeService for LeaseProbeDouble {
         Err(Status::unimplemented("nobody lists"))
     }
 
+    async fn get_seed_summary(
+        &self,
+        _: Request<probe::GetSeedSummaryRequest>,
+    ) -> Result<Response<probe::GetSeedSummaryResponse>, Status> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
+    async fn list_replicas(
+        &self,
+        _: Request<probe::ListReplicasRequest>,
+    ) -> Result<Response<probe::ListReplicasResponse>, Status> {
+        Err(Status::unimplemented("nobody lists"))
+    }
+
     async fn watch_verdicts(
         &self,
         request: Request<probe::WatchVerdictsRequest>,

@@ -1,5 +1,6 @@
 //! The answers to callers: Watch, Get and List.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
 use super::MergedView;
-use super::known_replicas::{KnownReplicas, WAIT_FOR_REPLICAS};
+use super::known_replicas::{KnownReplicas, PeerState, WAIT_FOR_REPLICAS};
 use crate::item::StreamItem;
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
 use crate::metrics::{Rpc, TRIMMED};
@@ -148,6 +149,43 @@ impl<M: StreamItem> MergedView<M> {
             position: Some(merged.position()),
             completeness: Some(completeness),
         }
+    }
+
+    /// Visits all items, after waiting for the replicas that have not sent theirs yet. Returns where an answer from
+    /// them stands and what it lacks.
+    pub async fn visit(
+        &self,
+        scope: pb::Scope,
+        mut visit: impl FnMut(&M) + Send,
+    ) -> (pb::Position, pb::Completeness) {
+        let completeness = self.settled(scope).await;
+        let position = self.store(scope).visit(|report| visit(&report.item));
+        (position, completeness)
+    }
+
+    /// The replicas that are known now, this one included: how much is known of each, and how many items it reports.
+    #[must_use]
+    pub fn known_replicas(&self) -> BTreeMap<Arc<str>, (PeerState, u32)> {
+        let states = self.replicas.borrow().states(&self.me);
+        let mut known: BTreeMap<_, _> = states
+            .into_iter()
+            .map(|(name, state)| (name, (state, 0)))
+            .collect();
+        for reports in self.reports.lock().values() {
+            for replica in reports.replicas() {
+                if let Some((_, items)) = known.get_mut(replica) {
+                    *items += 1;
+                }
+            }
+        }
+        known
+    }
+
+    /// Where an answer of the whole seed stands now, and what it lacks.
+    #[must_use]
+    pub fn standing(&self) -> (pb::Position, pb::Completeness) {
+        let (completeness, _) = self.replicas.borrow().completeness(&self.me);
+        (self.merged.position(), completeness)
     }
 
     /// A page of the items that match, after waiting for the replicas that have not sent theirs yet.

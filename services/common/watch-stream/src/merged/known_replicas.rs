@@ -22,9 +22,9 @@ pub(super) struct KnownReplicas {
     pub(super) others: BTreeMap<Arc<str>, PeerState>,
 }
 
-/// How much is known of another replica.
+/// How much is known of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PeerState {
+pub enum PeerState {
     /// It is known since then and has not sent its items yet.
     Joined(Instant),
     /// Its items are up to date.
@@ -79,5 +79,16 @@ impl KnownReplicas {
             missing_replicas: vec![me.to_owned()],
         };
         (completeness, Some(self.started + WAIT_FOR_REPLICAS))
+    }
+
+    /// How much is known of each replica, this one included.
+    pub(super) fn states(&self, me: &Arc<str>) -> BTreeMap<Arc<str>, PeerState> {
+        let own = match self.filled {
+            true => PeerState::Synced,
+            false => PeerState::Joined(self.started),
+        };
+        let mut states = self.others.clone();
+        states.insert(me.clone(), own);
+        states
     }
 }
