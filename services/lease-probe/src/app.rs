@@ -266,17 +266,11 @@ fn merge(
     manager: &Arc<ProberManager>,
     clock: Clock,
 ) {
-    let (exists, filled) = (manager.clone(), manager.clone());
-    let own = OwnItems {
-        store: verdicts.clone(),
-        encode: move |shoot: &String, verdict: &Verdict| {
-            convert::verdict(shoot, verdict, UnixTime(clock.now_micros()))
-        },
-        key: String::clone,
-        exists: move |shoot: &String| !exists.is_unknown(shoot),
-        is_filled: move |has: &dyn Fn(&String) -> bool| {
-            !members.borrow().is_empty() && filled.all_witnessed(has)
-        },
+    let own = OwnVerdicts {
+        verdicts: verdicts.clone(),
+        manager: manager.clone(),
+        members,
+        clock,
     };
     match &replica.membership {
         Sharing::Members(members) => {
@@ -284,5 +278,38 @@ fn merge(
             view.spawn(base, own, peers);
         }
         Sharing::Leader(leadership) => view.spawn_led(base, own, leadership.subscribe()),
+    }
+}
+
+/// The verdicts of this replica.
+struct OwnVerdicts {
+    verdicts: VerdictStore,
+    manager: Arc<ProberManager>,
+    members: watch::Receiver<LiveMembers>,
+    clock: Clock,
+}
+
+impl OwnItems<pb::Verdict> for OwnVerdicts {
+    type Key = String;
+    type Value = Verdict;
+
+    fn store(&self) -> &VerdictStore {
+        &self.verdicts
+    }
+
+    fn key(&self, shoot: &String) -> String {
+        shoot.clone()
+    }
+
+    fn encode(&self, shoot: &String, verdict: &Verdict) -> pb::Verdict {
+        convert::verdict(shoot, verdict, UnixTime(self.clock.now_micros()))
+    }
+
+    fn exists(&self, shoot: &String) -> bool {
+        !self.manager.is_unknown(shoot)
+    }
+
+    fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
+        !self.members.borrow().is_empty() && self.manager.all_witnessed(has)
     }
 }

@@ -180,16 +180,41 @@ fn scaling_view(
     clock: Clock,
 ) -> MergedView<pb::ShootScaling> {
     let view = MergedView::new(base.identity.clone());
-    let filled = inputs.clone();
-    let own = OwnItems {
-        store: shoots.clone(),
-        encode: move |shoot: &String, scaling: &ShootScaling| convert::shoot_scaling(shoot, scaling, clock),
-        key: String::clone,
-        exists: |_: &String| true,
-        is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_owned(has),
+    let own = OwnScaling {
+        shoots: shoots.clone(),
+        inputs: inputs.clone(),
+        clock,
     };
     view.spawn_led(base, own, leadership.subscribe());
     view
+}
+
+/// The scaling states of the leader.
+struct OwnScaling {
+    shoots: StreamStore<String, ShootScaling>,
+    inputs: Arc<DecisionInputs>,
+    clock: Clock,
+}
+
+impl OwnItems<pb::ShootScaling> for OwnScaling {
+    type Key = String;
+    type Value = ShootScaling;
+
+    fn store(&self) -> &StreamStore<String, ShootScaling> {
+        &self.shoots
+    }
+
+    fn key(&self, shoot: &String) -> String {
+        shoot.clone()
+    }
+
+    fn encode(&self, shoot: &String, scaling: &ShootScaling) -> pb::ShootScaling {
+        convert::shoot_scaling(shoot, scaling, self.clock)
+    }
+
+    fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
+        self.inputs.has_all_shoots(has)
+    }
 }
 
 /// Follows the verdicts of lease-probe.

@@ -17,6 +17,7 @@ use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::{NamePair, StreamItem};
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
@@ -193,24 +194,57 @@ fn view<V, M>(
     base: &ServiceBuilder,
     leadership: &Leadership,
     store: &StreamStore<NamespacedName, V>,
-    encode: impl Fn(&NamespacedName, &V) -> M + Send + 'static,
+    encode: impl Fn(&NamespacedName, &V) -> M + Send + Sync + 'static,
 ) -> MergedView<M>
 where
     V: Send + Sync + 'static,
     M: StreamItem<Key = NamePair>,
 {
     let view = MergedView::new(base.identity.clone());
-    let (readiness, all) = (base.readiness.clone(), store.clone());
-    let own = OwnItems {
+    let own = OwnStore {
         store: store.clone(),
         encode,
-        key: convert::name_pair,
-        exists: |_: &NamePair| true,
-        // The view has all items of the store, and the store those of the whole seed.
-        is_filled: move |has: &dyn Fn(&NamePair) -> bool| {
-            readiness.blockers().is_empty() && all.keys().iter().map(convert::name_pair).all(|key| has(&key))
-        },
+        readiness: base.readiness.clone(),
     };
     view.spawn_led(base, own, leadership.subscribe());
     view
+}
+
+/// What the leader knows of the seed.
+struct OwnStore<V, E> {
+    store: StreamStore<NamespacedName, V>,
+    encode: E,
+    readiness: Readiness,
+}
+
+impl<V, M, E> OwnItems<M> for OwnStore<V, E>
+where
+    V: Send + Sync + 'static,
+    M: StreamItem<Key = NamePair>,
+    E: Fn(&NamespacedName, &V) -> M + Send + Sync + 'static,
+{
+    type Key = NamespacedName;
+    type Value = V;
+
+    fn store(&self) -> &StreamStore<NamespacedName, V> {
+        &self.store
+    }
+
+    fn key(&self, name: &NamespacedName) -> NamePair {
+        convert::name_pair(name)
+    }
+
+    fn encode(&self, name: &NamespacedName, value: &V) -> M {
+        (self.encode)(name, value)
+    }
+
+    /// The view has all items of the store, and the store those of the whole seed.
+    fn is_filled(&self, has: &dyn Fn(&NamePair) -> bool) -> bool {
+        let mut keys = self
+            .store
+            .keys()
+            .into_iter()
+            .map(|name| convert::name_pair(&name));
+        self.readiness.blockers().is_empty() && keys.all(|key| has(&key))
+    }
 }

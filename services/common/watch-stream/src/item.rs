@@ -26,9 +26,6 @@ pub trait StreamItem: Keyed<Key: Display + FromStr + Hash> + prost::Message + Cl
     /// Name of the stream in logs, metrics and on /readyz.
     const STREAM: &'static str;
 
-    /// True if an item may go to another replica, which then reports it under the same key.
-    const MOVES: bool = true;
-
     /// The item `later` after it was as it is.
     fn age(&mut self, _later: Duration) {}
 
@@ -166,23 +163,11 @@ impl StreamItem for probe::Verdict {
 impl StreamItem for scaling::ShootScaling {
     const STREAM: &'static str = "scaling";
 
-    /// A replica that must not act on a shoot knows less than the one that does.
-    fn is_provisional(&self) -> bool {
-        self.hold_reason() == scaling::HoldReason::NotLeading
-    }
-
     watch_replica!(scaling::WatchScalingRequest => WatchScalingResponse);
 }
 
 impl StreamItem for weeder::Weeder {
     const STREAM: &'static str = "weeders";
-    /// A replica that leads no more cancels its weeders and shows them for another minute.
-    const MOVES: bool = false;
-
-    /// The next leader may have started another one before.
-    fn is_provisional(&self) -> bool {
-        self.state() == weeder::WeederState::Cancelled
-    }
 
     fn age(&mut self, later: Duration) {
         let remaining = forward(self.remaining.as_ref()).saturating_sub(later);

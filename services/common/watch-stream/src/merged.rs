@@ -35,18 +35,30 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a replica that starts checks whether it has all of its own items.
 const START_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where the items of this replica come from.
-pub struct OwnItems<K, V, E, G, X, F> {
+/// The items of this replica: how its state becomes what is sent.
+pub trait OwnItems<M: StreamItem>: Send + Sync + 'static {
+    /// The key of the state.
+    type Key: Ord + Clone + Send + Sync + 'static;
+    /// The state.
+    type Value: Send + Sync + 'static;
+
     /// The state of this replica.
-    pub store: StreamStore<K, V>,
-    /// An item as it is sent now.
-    pub encode: E,
+    fn store(&self) -> &StreamStore<Self::Key, Self::Value>;
+
     /// The key of an item.
-    pub key: G,
-    /// Returns false if it is certain that no replica has this item any more.
-    pub exists: X,
+    fn key(&self, key: &Self::Key) -> M::Key;
+
+    /// An item as it is sent now.
+    fn encode(&self, key: &Self::Key, value: &Self::Value) -> M;
+
+    /// Returns false if it is certain that no replica has this item any more. Only asked where the items of several
+    /// replicas are merged.
+    fn exists(&self, _key: &M::Key) -> bool {
+        false
+    }
+
     /// Returns true if all items of this replica are there, by what says so of a key.
-    pub is_filled: F,
+    fn is_filled(&self, has: &dyn Fn(&M::Key) -> bool) -> bool;
 }
 
 /// The merged items. Cheap to clone.
@@ -92,33 +104,11 @@ impl<M: StreamItem> MergedView<M> {
 
     /// Follows the items of this replica and of the others until the process drains. A replica without reachable peers
     /// answers from what it has; nothing here keeps it from being ready.
-    pub fn spawn<K, V>(
-        &self,
-        base: &ServiceBuilder,
-        own: OwnItems<
-            K,
-            V,
-            impl Fn(&K, &V) -> M + Send + 'static,
-            impl Fn(&K) -> M::Key + Send + 'static,
-            impl Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
-            impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + Sync + 'static,
-        >,
-        peers: ReplicaEndpoints,
-    ) where
-        K: Ord + Clone + Send + Sync + 'static,
-        V: Send + Sync + 'static,
-    {
-        let OwnItems {
-            store,
-            encode,
-            key,
-            exists,
-            is_filled,
-        } = own;
-        let view = self.clone();
+    pub fn spawn(&self, base: &ServiceBuilder, own: impl OwnItems<M>, peers: ReplicaEndpoints) {
+        let (view, own) = (self.clone(), Arc::new(own));
         let handler = PeerHandler {
             view: view.clone(),
-            exists: exists.clone(),
+            own: own.clone(),
         };
         let follow = follow_replicas(
             Some(base.identity.clone()),
@@ -128,9 +118,8 @@ impl<M: StreamItem> MergedView<M> {
             base.draining.clone(),
         );
         base.tasks.critical(M::STREAM, async move {
-            let own = view.follow_own(&store, encode, key, &exists);
             tokio::select! {
-                _ = async { tokio::join!(own, view.fill(&is_filled), view.tidy(&exists)) } => Ok(()),
+                _ = view.merge_own(&*own) => Ok(()),
                 // Ends with the drain, and the rest with it.
                 followed = follow => followed,
             }
@@ -140,46 +129,32 @@ impl<M: StreamItem> MergedView<M> {
     /// Follows the items of a program of which one replica leads, until the process drains. Only the leader is asked,
     /// so there is nothing to merge. `leads` says whether this one leads; each time it begins to, answers wait until it
     /// has all items.
-    pub fn spawn_led<K, V>(
-        &self,
-        base: &ServiceBuilder,
-        own: OwnItems<
-            K,
-            V,
-            impl Fn(&K, &V) -> M + Send + 'static,
-            impl Fn(&K) -> M::Key + Send + 'static,
-            impl Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
-            impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + Sync + 'static,
-        >,
-        leads: watch::Receiver<bool>,
-    ) where
-        K: Ord + Clone + Send + Sync + 'static,
-        V: Send + Sync + 'static,
-    {
+    pub fn spawn_led(&self, base: &ServiceBuilder, own: impl OwnItems<M>, leads: watch::Receiver<bool>) {
         let (view, stop) = (self.clone(), base.draining.clone());
         view.replicas.send_modify(|replicas| replicas.listed = true);
         base.tasks.critical(M::STREAM, async move {
             // What the leader takes back is gone.
-            let taken_back = |_: &M::Key| false;
-            let follow = view.follow_own(&own.store, own.encode, own.key, &taken_back);
-            let led = async { tokio::join!(follow, view.follow_lead(leads, &own.is_filled)) };
+            let follow = view.follow_own(&own, |_| false);
+            let led = async { tokio::join!(follow, view.follow_lead(leads, &own)) };
             stop.run_until_cancelled(led).await;
             Ok(())
         });
     }
 
+    /// Takes over the items of this replica among those of the others. Never ends.
+    async fn merge_own(&self, own: &impl OwnItems<M>) {
+        let follow = self.follow_own(own, |key| own.exists(key));
+        tokio::join!(follow, self.fill(own), self.tidy(own));
+    }
+
     /// A replica that begins to lead has all items once it has those of the whole seed. Ends with the election.
-    async fn follow_lead(
-        &self,
-        mut leads: watch::Receiver<bool>,
-        is_filled: &impl Fn(&dyn Fn(&M::Key) -> bool) -> bool,
-    ) {
+    async fn follow_lead(&self, mut leads: watch::Receiver<bool>, own: &impl OwnItems<M>) {
         loop {
             let leads_now = *leads.borrow_and_update();
             self.replicas.send_modify(|replicas| replicas.filled = false);
             let filled = async {
                 if leads_now {
-                    self.fill(is_filled).await;
+                    self.fill(own).await;
                 }
                 std::future::pending::<()>().await;
             };
@@ -190,18 +165,13 @@ impl<M: StreamItem> MergedView<M> {
         }
     }
 
-    /// Takes over the items of this replica. Never ends.
-    async fn follow_own<K: Ord + Clone, V>(
-        &self,
-        store: &StreamStore<K, V>,
-        encode: impl Fn(&K, &V) -> M,
-        key: impl Fn(&K) -> M::Key,
-        exists: &impl Fn(&M::Key) -> bool,
-    ) {
-        let me = &self.me;
+    /// Takes over the items of this replica. One that it takes back and that `stays` waits for that of another replica.
+    /// Never ends.
+    async fn follow_own(&self, own: &impl OwnItems<M>, stays: impl Fn(&M::Key) -> bool) {
+        let (me, store) = (&self.me, own.store());
         let remove = |of: &M::Key| {
             self.own.remove(of);
-            self.unset(me, of, M::MOVES && exists(of));
+            self.unset(me, of, stays(of));
         };
         let mut subscription = store.subscribe(|_| true);
         loop {
@@ -211,7 +181,7 @@ impl<M: StreamItem> MergedView<M> {
             };
             match message.event {
                 Event::Upsert(of, value) => {
-                    let (of, item) = (key(&of), encode(&of, &value));
+                    let (of, item) = (own.key(&of), own.encode(&of, &value));
                     let as_of = Instant::now();
                     let age = forward(message.position.item_age.as_ref());
                     let report = ReplicaReport {
@@ -223,12 +193,12 @@ impl<M: StreamItem> MergedView<M> {
                     self.own.update(of.clone(), report.set_at, |_| changed);
                     self.set(me, of, report);
                 }
-                Event::Removed(of) => remove(&key(&of)),
+                Event::Removed(of) => remove(&own.key(&of)),
                 // What was removed before the snapshot. What is removed from then on comes as an event.
                 Event::SnapshotComplete { .. } => {
-                    let keys: HashSet<M::Key> = store.keys().iter().map(&key).collect();
-                    let own = self.own.keys().into_iter();
-                    own.filter(|of| !keys.contains(of)).for_each(|of| remove(&of));
+                    let keys: HashSet<M::Key> = store.keys().iter().map(|of| own.key(of)).collect();
+                    let before = self.own.keys().into_iter();
+                    before.filter(|of| !keys.contains(of)).for_each(|of| remove(&of));
                 }
                 Event::Heartbeat { .. } => {}
             }
@@ -236,10 +206,10 @@ impl<M: StreamItem> MergedView<M> {
     }
 
     /// Waits until this replica has all of its own items.
-    async fn fill(&self, is_filled: impl Fn(&dyn Fn(&M::Key) -> bool) -> bool) {
+    async fn fill(&self, own: &impl OwnItems<M>) {
         let mut ticks = tokio::time::interval(START_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !is_filled(&|key| self.own.get(key).is_some()) {
+        while !own.is_filled(&|key| self.own.get(key).is_some()) {
             ticks.tick().await;
         }
         self.replicas.send_modify(|replicas| replicas.filled = true);
@@ -295,7 +265,7 @@ impl<M: StreamItem> MergedView<M> {
 
     /// Drops what was left behind once its time is over or the item is gone, and publishes the renewals that are due,
     /// all at once: to wake every subscriber for each of them costs more than to send them.
-    async fn tidy(&self, exists: &impl Fn(&M::Key) -> bool) {
+    async fn tidy(&self, own: &impl OwnItems<M>) {
         let mut ticks = tokio::time::interval(TIDY_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -304,7 +274,7 @@ impl<M: StreamItem> MergedView<M> {
             let others = self.replicas.borrow().others.clone();
             let is_lost = |replica: &str| others.get(replica) == Some(&PeerState::Outdated);
             self.reports.lock().retain(|key, reports| {
-                if reports.tidy(now, || exists(key), is_lost) || reports.renewal_is_due(now) {
+                if reports.tidy(now, || own.exists(key), is_lost) || reports.renewal_is_due(now) {
                     self.publish(key, reports, now);
                 }
                 !reports.is_empty()

@@ -51,17 +51,17 @@ pub(crate) enum ModeSource {
 
 impl DecisionInputs {
     /// Returns true if the shoot exists and this replica is the one to act on it, even if it must not act now.
-    pub(crate) fn owns_existing(&self, shoot: &str) -> bool {
+    pub(crate) fn acts_on(&self, shoot: &str) -> bool {
         self.leadership.holds_lease() && self.exists(shoot)
     }
 
     /// Returns true if the Clusters have been listed and `has` holds for every shoot on which this replica is to act.
-    pub(crate) fn all_owned(&self, has: &dyn Fn(&String) -> bool) -> bool {
+    pub(crate) fn has_all_shoots(&self, has: &dyn Fn(&String) -> bool) -> bool {
         let mut owned = self
             .clusters
             .names()
             .into_iter()
-            .filter(|shoot| self.owns_existing(shoot));
+            .filter(|shoot| self.acts_on(shoot));
         self.clusters.is_listed() && owned.all(|shoot| has(&shoot.to_string()))
     }
 

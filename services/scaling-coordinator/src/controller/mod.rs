@@ -169,10 +169,10 @@ impl ShootTasks {
         // At the level of errors, so that no filter takes the field away from a line that it lets pass.
         let span = tracing::error_span!("reconcile", shoot = &**shoot);
         let inputs = &self.reconciler.inputs;
-        let is_owned = inputs.owns_existing(shoot);
+        let is_ours = inputs.acts_on(shoot);
         let known = match self.shoots.get_mut(shoot) {
             Some(known) => known,
-            None if !is_owned => return,
+            None if !is_ours => return,
             None => {
                 let new = ReconciledShoot {
                     memory: Some(ShootMemory::new(
@@ -189,7 +189,7 @@ impl ShootTasks {
             known.news.notify_one();
             return;
         };
-        if !is_owned {
+        if !is_ours {
             set_timer(&mut known.timer, &mut self.timers, shoot, None);
             self.shoots.remove(shoot);
             self.reconciler.forget(shoot);

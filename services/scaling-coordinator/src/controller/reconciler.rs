@@ -150,7 +150,7 @@ impl Reconciler {
     /// Makes the requests that a shoot needs, until nothing is left to do now. `news` says that something about the
     /// shoot has changed meanwhile.
     pub(super) async fn act(&self, shoot: &Arc<str>, memory: &mut ShootMemory, news: &Notify) {
-        while !self.inputs.draining.is_cancelled() && self.inputs.owns_existing(shoot) {
+        while !self.inputs.draining.is_cancelled() && self.inputs.acts_on(shoot) {
             let looked = self.look(shoot, memory);
             let Some(direction) = looked.work() else {
                 return;

@@ -5,23 +5,20 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::MergedView;
 use super::known_replicas::PeerState;
+use super::{MergedView, OwnItems};
 use crate::client::{Received, Update};
 use crate::item::StreamItem;
 use crate::replicas::ReplicaHandler;
 use crate::reports::ReplicaReport;
 
 /// Receives the items of the other replicas for a view.
-pub(super) struct PeerHandler<M: StreamItem, X> {
+pub(super) struct PeerHandler<M: StreamItem, O> {
     pub(super) view: MergedView<M>,
-    pub(super) exists: X,
+    pub(super) own: Arc<O>,
 }
 
-impl<M: StreamItem, X> ReplicaHandler<M> for PeerHandler<M, X>
-where
-    X: Fn(&M::Key) -> bool + Send + Sync + 'static,
-{
+impl<M: StreamItem, O: OwnItems<M>> ReplicaHandler<M> for PeerHandler<M, O> {
     fn on_listed(&self) {
         self.view
             .replicas
@@ -37,7 +34,7 @@ where
 
     fn on_leave(&self, replica: &Arc<str>) {
         // Before the replica stops being missing.
-        self.view.forget(replica, |_| false, &self.exists);
+        self.view.forget(replica, |_| false, |key| self.own.exists(key));
         self.view.replicas.send_modify(|replicas| {
             replicas.others.remove(replica);
         });
@@ -46,7 +43,7 @@ where
 
     fn on_update(&self, replica: &Arc<str>, update: Update<M::Key, M>) {
         let view = &self.view;
-        let keep = |key: &M::Key| M::MOVES && (self.exists)(key);
+        let keep = |key: &M::Key| self.own.exists(key);
         match update {
             Update::Snapshot(items, completeness) => {
                 let keys: BTreeSet<M::Key> = items.keys().cloned().collect();

@@ -15,15 +15,44 @@ use crate::wire::{self, ItemPage};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-type Exists = fn(&String) -> bool;
+/// The shoots of this replica, with who observed them.
+#[derive(Default)]
+struct OwnVerdicts(StreamStore<String, &'static str>);
+
+impl OwnItems<probe::Verdict> for OwnVerdicts {
+    type Key = String;
+    type Value = &'static str;
+
+    fn store(&self) -> &StreamStore<String, &'static str> {
+        &self.0
+    }
+
+    fn key(&self, key: &String) -> String {
+        key.clone()
+    }
+
+    fn encode(&self, shoot: &String, observer: &&'static str) -> probe::Verdict {
+        verdict(shoot, observer).value
+    }
+
+    fn exists(&self, shoot: &String) -> bool {
+        shoot != "gone"
+    }
+
+    fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
+        has(&"one".to_owned())
+    }
+}
 
 /// The view of a replica `me` that knows the seed, with what it receives of the others.
-fn view() -> (MergedView<probe::Verdict>, PeerHandler<probe::Verdict, Exists>) {
+fn view() -> (
+    MergedView<probe::Verdict>,
+    PeerHandler<probe::Verdict, OwnVerdicts>,
+) {
     let view = MergedView::new("me".into());
-    let exists: Exists = |shoot| shoot != "gone";
     let peers = PeerHandler {
         view: view.clone(),
-        exists,
+        own: Arc::default(),
     };
     (view, peers)
 }
@@ -254,8 +283,9 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
         }
         upserts
     };
+    let own = OwnVerdicts::default();
     let upserts = tokio::select! {
-        () = view.tidy(&|_| true) => unreachable!("never ends"),
+        () = view.tidy(&own) => unreachable!("never ends"),
         ((), upserts) = async { tokio::join!(probes, read) } => upserts,
     };
     let [(renewed, renewal), (changed, change)] = &upserts[..] else {
@@ -285,18 +315,12 @@ async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items
 #[tokio::test(start_paused = true)]
 async fn the_items_of_this_replica_are_local_and_merged() {
     let (view, _) = view();
-    let store = StreamStore::<String, &str>::new();
+    let own = OwnVerdicts::default();
+    let store = own.0.clone();
     store.upsert("one".to_owned(), "first");
-    let encode = |shoot: &String, observer: &&str| verdict(shoot, observer).value;
     let follow = {
-        let (view, store) = (view.clone(), store.clone());
-        tokio::spawn(async move {
-            let is_filled = |has: &dyn Fn(&String) -> bool| has(&"one".to_owned());
-            tokio::join!(
-                view.follow_own(&store, encode, String::clone, &|_| true),
-                view.fill(is_filled),
-            );
-        })
+        let view = view.clone();
+        tokio::spawn(async move { view.merge_own(&own).await })
     };
     let mut local = open(&view, pb::Scope::Replica);
     assert_eq!(whole(&mut local).await, (vec!["one".to_owned()], COMPLETE));
@@ -397,8 +421,8 @@ async fn a_replica_has_all_items_anew_each_time_it_begins_to_lead() {
     let (view, peers) = view();
     let leads = watch::Sender::new(false);
     peers.on_listed();
-    let has_one = |has: &dyn Fn(&String) -> bool| has(&"one".to_owned());
-    let follow = view.follow_lead(leads.subscribe(), &has_one);
+    let own = OwnVerdicts::default();
+    let follow = view.follow_lead(leads.subscribe(), &own);
     let completeness = || view.replicas.borrow().completeness("me").0;
     let play = async {
         leads.send_replace(true);
