@@ -113,7 +113,7 @@ fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
     };
     let (_, member) = FollowedMembers::new(config("lease-probe"), Some(own));
     let watch = Watch {
-        name: "leases",
+        name: "leases".into(),
         api: Api::<Lease>::namespaced(client.clone(), "garden"),
         config: watcher::Config::default(),
     };

@@ -129,11 +129,11 @@ fn render(admin: Admin) -> String {
     let mut out = Exposition::default();
     let blockers = admin.readiness.blockers();
     out.family(&READY, [((), f64::from(u8::from(blockers.is_empty())))]);
-    let blockers = blockers.keys().map(|name| (BlockerName(name), 1.0));
+    let blockers = blockers.into_keys().map(|name| (BlockerName(name), 1.0));
     out.family(&BLOCKED, blockers);
     let failures = admin.readiness.failures();
     // Several replicas may fail for one reason.
-    let failures: BTreeSet<_> = failures.iter().map(|(name, _, f)| (*name, f.reason)).collect();
+    let failures: BTreeSet<_> = failures.into_iter().map(|(name, _, f)| (name, f.reason)).collect();
     let failures = failures
         .into_iter()
         .map(|(name, reason)| ((LoopName(name), reason), 1.0));
