@@ -37,11 +37,11 @@ test-rest:
 	cargo test $(LOCKED) --workspace --doc
 	fuzz/run 10 1
 
-acceptance: ## Play the scenarios and faults on the sandbox and on real Kubernetes; writes the page acceptance.md
+acceptance: ## Play the scenarios and faults on real Kubernetes; writes the page acceptance.md
 	tests/tools/setup test >/dev/null
 	cargo build $(LOCKED) --workspace --bins
 	cargo nextest run $(LOCKED) -p watchdog-e2e --no-fail-fast --test scenarios \
-	  -E 'test(/^(sandbox|kubernetes)::/)'; \
+	  -E 'test(/^kubernetes::/)'; \
 	  result=$$?; $(TARGET)/debug/acceptance-report && exit $$result
 
 soak: ## Random incidents over 200 shoots; SECONDS=600
@@ -58,9 +58,9 @@ safety: ## Judge the verdicts over HISTORIES=100000 simulated histories; writes 
 	  cargo test $(LOCKED) --release -p lease-probe --test simulation -- --nocapture --test-threads 1 \
 	    kube_controller_manager_confirms false_verdicts_that_nobody_can_prevent
 
-nightly: acceptance soak safety fuzz ## Long tests: the suite, 10 min of soak, 10 min of fuzzing, 20 chaos seeds
+nightly: acceptance soak safety fuzz ## Long tests: the suite, 10 min of soak, 10 min of fuzzing, 10 chaos seeds
 	REPLICAS_SHOOTS=1000 cargo nextest run $(LOCKED) -p watchdog-e2e --test replicas whole_seed
-	CHAOS_SEEDS=$(or $(SEEDS),20) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test nightly chaos
+	CHAOS_SEEDS=$(or $(SEEDS),10) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test nightly chaos
 	$(MAKE) audit || ! ls -d $(ADVISORIES)
 
 fuzz: ## Fuzz everything that decodes foreign bytes, guided by coverage; SECONDS=600
