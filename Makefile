@@ -1,7 +1,7 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-chart test-rest fuzz lint fmt build image release chart-package chart-readme \
-  audit bench bench-fleet bench-check bench-profile pictures acceptance soak safety coverage nightly
+  audit bench bench-fleet bench-profile pictures acceptance soak safety coverage nightly
 .PHONY: lint-workflows cli-archive release-cli release-notes publish publish-sign
 SHELL := /bin/bash
 
@@ -140,10 +140,6 @@ bench-fleet: ## Start a simulated fleet and its seed alone, for any prober. ARGS
 	$(if $(findstring --real,$(ARGS)),tests/tools/setup test >/dev/null)
 	cargo build $(LOCKED) --release --bins $(MEASURED)
 	$(TARGET)/release/probe-fleet serve $(ARGS)
-
-bench-check: ## Count the instructions of the rules and compare them with the baseline; RECORD=1 records it anew
-	cargo build $(LOCKED) --release -p watchdog-bench --bin rule-cost
-	$(TARGET)/release/rule-cost check tests/bench/baseline.json $(if $(RECORD),--record)
 
 bench-profile: ## Draw flamegraphs of the healthy state and of a loss into docs/explanation/performance; needs perf
 	cargo build $(LOCKED) --release --bins $(MEASURED)
