@@ -95,18 +95,6 @@ impl SimulatedShoot {
         self.engine.poke();
     }
 
-    /// Scales a Deployment as an operator would.
-    ///
-    /// # Errors
-    /// When there is no such Deployment.
-    pub fn scale(&self, deployment: &str, replicas: u32) -> Result<(), SandboxError> {
-        let namespace = self.namespace();
-        self.engine
-            .change(&keys::DEPLOYMENTS, namespace, deployment, |value| {
-                value["spec"]["replicas"] = replicas.into();
-            })
-    }
-
     /// Changes the Cluster object.
     ///
     /// # Errors
@@ -191,11 +179,6 @@ impl SimulatedShoot {
         let store = self.engine.api.store();
         let nodes = store.all(&keys::NODES, None);
         nodes.iter().map(|node| views::node(node, store)).collect()
-    }
-
-    /// How many nodes are Unknown now.
-    pub fn nodes_unknown(&self) -> usize {
-        self.nodes().iter().filter(|node| node.ready == "Unknown").count()
     }
 
     /// How often a node was marked Unknown so far.
