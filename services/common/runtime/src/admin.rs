@@ -195,7 +195,7 @@ mod tests {
             readiness: Readiness::default(),
             metrics: None,
             collectors: Vec::new(),
-            log_level: LogLevel::fixed(),
+            log_level: LogLevel::default(),
         };
         let state = State((admin, CallerQuota::new(SCRAPES)));
         let never = Body::from_stream(tokio_stream::pending::<Result<Bytes, Infallible>>());
