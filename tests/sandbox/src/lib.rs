@@ -22,8 +22,8 @@
 //! it: revisions, watches, preconditions, the parts of an object that a write may change, who wrote a field last. It
 //! takes any JSON object: types and validity are those of the tests on real API servers. It takes merge patches only,
 //! has Protobuf only for lists of Leases, and selects by fields only the name. It has no server-side apply, no dry run,
-//! no tables, no list of API groups, no watch lists, no finalizers and no deletion of collections. The simulation writes
-//! EndpointSlices and no Endpoints.
+//! no tables, no list of API groups, no watch lists, no finalizers and no deletion of collections. The simulation
+//! writes EndpointSlices and no Endpoints.
 
 #![allow(missing_docs, reason = "no API: only tests use it")]
 #![allow(

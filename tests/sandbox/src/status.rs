@@ -97,7 +97,11 @@ impl ApiError {
 
     /// 415 of a patch; `accepted` is the type that is taken.
     pub fn unsupported_patch(accepted: &str) -> Self {
-        Self::new(415, "UnsupportedMediaType", format!("only {accepted} is accepted"))
+        Self::new(
+            415,
+            "UnsupportedMediaType",
+            format!("only {accepted} is accepted"),
+        )
     }
 
     /// 429 with a `Retry-After` in seconds.

@@ -1,4 +1,4 @@
-//! What the programs rely on of an API server: preconditions, bookmarks, credentials, the end of a server.
+//! The API server, as far as the programs rely on it: preconditions, bookmarks, credentials, the end of a server.
 
 #![allow(
     clippy::unwrap_used,
@@ -160,7 +160,11 @@ async fn a_write_rests_on_its_preconditions() {
     let again = deployments.patch("kcm", &params, &down(&version)).await.unwrap();
     assert_eq!(again.resource_version().unwrap(), version, "nothing changed");
     let writers = again.metadata.managed_fields.as_ref().unwrap();
-    assert!(writers.iter().any(|writer| writer.manager.as_deref() == Some("tester")));
+    assert!(
+        writers
+            .iter()
+            .any(|writer| writer.manager.as_deref() == Some("tester"))
+    );
 
     let status = Patch::Merge(json!({ "spec": { "replicas": 5 }, "status": { "readyReplicas": 2 } }));
     let with_status = deployments.patch_status("kcm", &params, &status).await.unwrap();
@@ -178,7 +182,11 @@ async fn a_write_rests_on_its_preconditions() {
     let post = PostParams::default();
     deployments.replace_scale("kcm", &post, &scale).await.unwrap();
     assert_eq!(counts(&deployments.get("kcm").await.unwrap()).0, Some(3));
-    assert_eq!(code(deployments.replace_scale("kcm", &post, &scale).await), 409, "stale");
+    assert_eq!(
+        code(deployments.replace_scale("kcm", &post, &scale).await),
+        409,
+        "stale"
+    );
 
     let delete = |preconditions: Preconditions| DeleteParams {
         preconditions: Some(preconditions),

@@ -133,7 +133,10 @@ fn render(admin: Admin) -> String {
     out.family(&BLOCKED, blockers);
     let failures = admin.readiness.failures();
     // Several replicas may fail for one reason.
-    let failures: BTreeSet<_> = failures.into_iter().map(|(name, _, f)| (name, f.reason)).collect();
+    let failures: BTreeSet<_> = failures
+        .into_iter()
+        .map(|(name, _, f)| (name, f.reason))
+        .collect();
     let failures = failures
         .into_iter()
         .map(|(name, reason)| ((LoopName(name), reason), 1.0));

@@ -81,7 +81,10 @@ impl Readiness {
             }
             reasons.join("; ")
         };
-        blockers.iter().map(|(name, of)| (name.clone(), reasons(of))).collect()
+        blockers
+            .iter()
+            .map(|(name, of)| (name.clone(), reasons(of)))
+            .collect()
     }
 
     /// For one of several loops of the same name: has blockers of its own, and shows its failures under `instance`.
@@ -184,7 +187,10 @@ impl Blocker {
             instance => format!("{instance}: {}", why.into()),
         };
         self.readiness.update(|blockers| {
-            blockers.entry(self.name.clone()).or_default().insert(self.number, why);
+            blockers
+                .entry(self.name.clone())
+                .or_default()
+                .insert(self.number, why);
         });
     }
 }

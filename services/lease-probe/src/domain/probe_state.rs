@@ -325,8 +325,8 @@ mod tests {
     use watchdog_api::machine::MachinePhase;
 
     use super::super::candidates::tests::{machine, node};
-    use super::super::renewals::ListedLease;
     use super::super::fixtures::list_at;
+    use super::super::renewals::ListedLease;
     use super::*;
 
     const RULE: ExpiryRule = ExpiryRule {

@@ -55,7 +55,8 @@ impl Seed {
         let (timeline, recorder) = Timeline::start(&client).await?;
         let prober = fixtures::prober(&times.prober_head(), "500ms");
         let setup = Arc::new(Setup::new(scratch, &prober, &fixtures::weeder("2m"))?);
-        let [probe, coordinator, weeder] = ["lease-probe-0", "scaling-coordinator-0", "weeder-0"].map(kubeconfig);
+        let [probe, coordinator, weeder] =
+            ["lease-probe-0", "scaling-coordinator-0", "weeder-0"].map(kubeconfig);
         let (probe, coordinator, weeder) = (&probe?, &coordinator?, &weeder?);
         let (lease_probe, coordinator, weeder) = tokio::try_join!(
             setup.lease_probe("lease-probe-0", probe),

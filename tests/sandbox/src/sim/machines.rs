@@ -77,7 +77,10 @@ fn replace(machine: &Object, node: &str, kubelets: &mut Kubelets, around: &StepI
     kubelets.stop(node);
     for (what, removed) in [
         ("removal of a node", shoot.discard(&keys::NODES, "", node)),
-        ("removal of a lease", shoot.discard(&keys::LEASES, LEASE_NAMESPACE, node)),
+        (
+            "removal of a lease",
+            shoot.discard(&keys::LEASES, LEASE_NAMESPACE, node),
+        ),
         (
             "removal of a machine",
             seed.discard(&keys::MACHINES, around.namespace, machine.name()),

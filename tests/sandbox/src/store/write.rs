@@ -184,7 +184,9 @@ fn prepare_create(
     if name.is_empty() {
         let prefix = string(metadata, "generateName");
         if prefix.is_empty() {
-            return Err(ApiError::invalid("metadata.name: name or generateName is required"));
+            return Err(ApiError::invalid(
+                "metadata.name: name or generateName is required",
+            ));
         }
         name = format!("{prefix}{}", random_suffix());
         metadata.insert("name".into(), name.clone().into());
@@ -251,8 +253,8 @@ fn settle(
     inner.put(&res.key(), key, new)
 }
 
-/// What makes `metadata.generation` grow when it changes: everything but metadata and status, and the annotations of a
-/// Deployment.
+/// The content whose changes make `metadata.generation` grow: everything but metadata and status, and the annotations of
+/// a Deployment.
 fn generation_content(res: &ResourceType, value: &Value) -> (Map<String, Value>, Option<Value>) {
     let mut map = value.as_object().cloned().unwrap_or_default();
     map.remove("status");
@@ -304,7 +306,11 @@ fn check(res: &ResourceType, old: &Object, preconditions: &Preconditions) -> Res
         return Err(ApiError::conflict(res, old.name(), "its UID is another one"));
     }
     if fails(&preconditions.resource_version, &version) {
-        return Err(ApiError::conflict(res, old.name(), "the object has been modified"));
+        return Err(ApiError::conflict(
+            res,
+            old.name(),
+            "the object has been modified",
+        ));
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Where the scenarios are played: real API servers. One etcd, one API server as the seed, and a pool of them as shoots.
+//! Where the scenarios are played: on real API servers. One etcd, one API server as the seed, and a pool of them as
+//! shoots.
 
 mod machines;
 mod plan;

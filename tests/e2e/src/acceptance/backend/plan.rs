@@ -1,4 +1,4 @@
-//! What a scenario asks of a shoot.
+//! The shoot that a scenario asks for.
 
 /// The description of a shoot.
 #[derive(Clone, Debug)]
