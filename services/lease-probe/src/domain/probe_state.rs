@@ -386,7 +386,7 @@ mod tests {
         );
     }
 
-    /// What was deleted before the first list does not show in it.
+    /// A lease that was deleted before the first list does not show in it.
     #[test]
     fn a_replica_that_has_just_started_counts_the_nodes() {
         let mut state = ProbeState::at_place(0.0);

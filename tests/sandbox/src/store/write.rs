@@ -253,8 +253,8 @@ fn settle(
     inner.put(&res.key(), key, new)
 }
 
-/// The content whose changes make `metadata.generation` grow: everything but metadata and status, and the annotations of
-/// a Deployment.
+/// The content whose changes make `metadata.generation` grow: everything but metadata and status, and the annotations
+/// of a Deployment.
 fn generation_content(res: &ResourceType, value: &Value) -> (Map<String, Value>, Option<Value>) {
     let mut map = value.as_object().cloned().unwrap_or_default();
     map.remove("status");
