@@ -20,7 +20,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::machines::RealMachines;
 pub use self::plan::Plan;
-use self::pool::{Pool, PooledServer};
+use self::pool::Pool;
+pub use self::pool::PooledServer;
 use super::seed::Seed;
 use super::times::Times;
 use super::{COUNTS, PROJECT};
