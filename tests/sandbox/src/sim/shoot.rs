@@ -95,6 +95,18 @@ impl SimulatedShoot {
         self.engine.poke();
     }
 
+    /// Scales a Deployment as an operator would.
+    ///
+    /// # Errors
+    /// When there is no such Deployment.
+    pub fn scale(&self, deployment: &str, replicas: u32) -> Result<(), SandboxError> {
+        let namespace = self.namespace();
+        self.engine
+            .change(&keys::DEPLOYMENTS, namespace, deployment, |value| {
+                value["spec"]["replicas"] = replicas.into();
+            })
+    }
+
     /// Changes the Cluster object.
     ///
     /// # Errors
