@@ -104,7 +104,7 @@ fn serve_health(base: &ServiceBuilder, listener: TcpListener) {
         readiness: base.readiness.clone(),
         metrics: None,
         collectors: Vec::new(),
-        log_level: LogLevel::fixed(),
+        log_level: LogLevel::default(),
     };
     base.tasks
         .spawn_critical("health", admin::serve(listener, None, admin));

@@ -169,7 +169,7 @@ impl DropIn {
             "--allow-local-addresses".to_owned(),
         ];
         let options = DropInOptions::parse(args.map(OsString::from)).unwrap();
-        let service = InProcess::start(roles::build(options, Process::for_tests()));
+        let service = InProcess::start(roles::build(options, Process::default()));
         Self {
             service: service.await.unwrap(),
             _files: files,

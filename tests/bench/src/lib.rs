@@ -4,7 +4,6 @@
 
 pub mod fleet;
 pub mod rig;
-pub mod rules;
 pub mod scenario;
 pub mod usage;
 

@@ -17,7 +17,6 @@ pub struct Usage {
     pub resident_mib: f64,
     /// The most resident memory so far, in MiB.
     pub peak_mib: f64,
-    pub threads: u64,
 }
 
 impl Usage {
@@ -45,7 +44,6 @@ impl Usage {
             sum.cpu += one.cpu;
             sum.resident_mib += one.resident_mib;
             sum.peak_mib += one.peak_mib;
-            sum.threads += one.threads;
         }
         Ok(sum)
     }
@@ -62,7 +60,6 @@ impl Usage {
             cpu: Duration::from_millis((ticks(11)? + ticks(12)?) * 1_000 / TICKS_PER_SECOND),
             resident_mib: number("VmRSS:")? as f64 / 1024.0,
             peak_mib: number("VmHWM:")? as f64 / 1024.0,
-            threads: number("Threads:")?,
         })
     }
 }
@@ -82,13 +79,10 @@ mod tests {
     fn files_of_proc() {
         let stat =
             "42 (a (b) c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 5 0 1000 1000000 2560 184467";
-        let status = "Name:\ta\nVmHWM:\t   20480 kB\nVmRSS:\t   10240 kB\nThreads:\t5\n";
+        let status = "Name:\ta\nVmHWM:\t   20480 kB\nVmRSS:\t   10240 kB\n";
         let usage = Usage::parse(stat, status).unwrap();
         assert_eq!(usage.cpu, Duration::from_secs(3));
-        assert_eq!(
-            (usage.threads, usage.resident_mib, usage.peak_mib),
-            (5, 10.0, 20.0)
-        );
+        assert_eq!((usage.resident_mib, usage.peak_mib), (10.0, 20.0));
     }
 
     #[test]

@@ -9,13 +9,13 @@ use watchdog_proto::probe::v1::Outcome;
 
 use crate::acceptance::backend::Plan;
 use crate::acceptance::fixture::Fixture;
-use watchdog_test_support::fault_proxy::{Behaviour, FixedAnswer};
+use watchdog_test_support::fault_proxy::Behaviour;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture
         .healthy_shoot(Plan::nodes(3).behind_proxy().counted())
         .await?;
-    shoot.proxy()?.set(Behaviour::Answer(FixedAnswer::Throttled(1)));
+    shoot.proxy()?.set(Behaviour::Throttle(1));
     shoot.wait_outcome(Outcome::Throttled).await?;
     shoot.cut_all().await;
     shoot.stays_untouched(fixture.times().outage()).await?;

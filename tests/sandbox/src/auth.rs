@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use parking_lot::RwLock;
 use rand::Rng;
 
-use crate::status::{self, ApiError};
+use crate::status::ApiError;
 
 /// The credentials that an API server accepts.
 #[derive(Default)]
@@ -96,40 +96,25 @@ impl Attributes {
         self.resource.is_empty() || self.resource == "selfsubjectaccessreviews"
     }
 
-    /// The 403 of the real server.
     fn forbidden(&self) -> ApiError {
-        if self.resource.is_empty() {
-            return ApiError::new(
-                403,
-                "Forbidden",
-                format!(
-                    "forbidden: User \"{}\" cannot {} path \"{}\"",
-                    self.user, self.verb, self.path
-                ),
-            );
-        }
-        let plural = self.resource.split('/').next().unwrap_or_default();
-        let qualified = status::qualified(plural, &self.group);
-        let subject = if self.name.is_empty() {
-            qualified
+        let Self {
+            user,
+            verb,
+            group,
+            resource,
+            namespace,
+            name,
+            path,
+        } = self;
+        let message = if resource.is_empty() {
+            format!("forbidden: User \"{user}\" cannot {verb} path \"{path}\"")
         } else {
-            format!("{qualified} \"{}\"", self.name)
-        };
-        let scope = if self.namespace.is_empty() {
-            "at the cluster scope".to_owned()
-        } else {
-            format!("in the namespace \"{}\"", self.namespace)
-        };
-        let mut error = ApiError::new(
-            403,
-            "Forbidden",
             format!(
-                "{subject} is forbidden: User \"{}\" cannot {} resource \"{}\" in API group \"{}\" {scope}",
-                self.user, self.verb, self.resource, self.group
-            ),
-        );
-        error.details = Some(Box::new(status::details(plural, &self.group, &self.name)));
-        error
+                "{resource} \"{name}\" is forbidden: User \"{user}\" cannot {verb} resource \"{resource}\" in API \
+                 group \"{group}\" in the namespace \"{namespace}\""
+            )
+        };
+        ApiError::new(403, "Forbidden", message)
     }
 }
 

@@ -18,11 +18,12 @@
 //! # }
 //! ```
 //!
-//! Its answers are held to those of a real kube-apiserver by `tests/conformance`. It serves what the programs and their
-//! tests ask for. It takes merge patches only, has Protobuf only for lists of Leases, and selects by fields only the
-//! name. It has no server-side apply, no dry run, no tables, no list of API groups, no watch lists and no deletion of
-//! collections. Deletion is immediate: there is no grace period. The two Event APIs do not show each other's objects.
-//! Admission is limited to namespaces, names, types and Events. The simulation writes EndpointSlices and no Endpoints.
+//! It serves what the programs and their tests ask for, and decides as kube-apiserver does where the programs depend on
+//! it: revisions, watches, preconditions, the parts of an object that a write may change, who wrote a field last. It
+//! takes any JSON object: types and validity are those of the tests on real API servers. It takes merge patches only,
+//! has Protobuf only for lists of Leases, and selects by fields only the name. It has no server-side apply, no dry run,
+//! no tables, no list of API groups, no watch lists, no finalizers and no deletion of collections. The simulation
+//! writes EndpointSlices and no Endpoints.
 
 #![allow(missing_docs, reason = "no API: only tests use it")]
 #![allow(
@@ -44,14 +45,12 @@ mod listener;
 pub mod protobuf;
 pub mod resource;
 mod sandbox;
-mod schema;
 mod server;
 mod sim;
 pub mod status;
 pub mod store;
 mod time;
 mod tls;
-mod validate;
 
 pub use audit::AuditEntry;
 pub use auth::Rule;

@@ -2,13 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
-
-use crate::{
-    schema,
-    status::qualified,
-    validate::{self, Validate},
-};
+use crate::status::qualified;
 
 /// Identifies a resource within one API server: group, version and plural.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,41 +53,15 @@ pub struct ScalePaths {
     pub spec_replicas: Cow<'static, str>,
     /// Pointer to the observed count, `/status/replicas`.
     pub status_replicas: Cow<'static, str>,
-    /// Pointer to the selector: a LabelSelector object or a string.
-    pub selector: Cow<'static, str>,
 }
 
 impl ScalePaths {
-    /// The paths of the apps/v1 workloads.
-    pub const WORKLOAD: Self = Self {
+    /// The paths of the apps/v1 workloads, and those that most custom resources declare.
+    pub const USUAL: Self = Self {
         spec_replicas: Cow::Borrowed("/spec/replicas"),
         status_replicas: Cow::Borrowed("/status/replicas"),
-        selector: Cow::Borrowed("/spec/selector"),
-    };
-
-    /// The paths that most custom resources declare.
-    pub const CUSTOM: Self = Self {
-        spec_replicas: Cow::Borrowed("/spec/replicas"),
-        status_replicas: Cow::Borrowed("/status/replicas"),
-        selector: Cow::Borrowed("/status/labelSelector"),
     };
 }
-
-/// When `metadata.generation` grows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Generation {
-    /// The kind has no generation.
-    None,
-    /// Grows when `spec` changes.
-    Spec,
-    /// Grows when `spec` or the annotations change (Deployments).
-    SpecAndAnnotations,
-    /// Grows when anything but metadata and status changes (custom resources).
-    AllButStatus,
-}
-
-/// Checks an object against its Go type and returns it as that type would be stored.
-pub(crate) type Normalise = fn(Value) -> Result<Value, String>;
 
 /// One served resource.
 #[derive(Debug, Clone)]
@@ -112,16 +80,10 @@ pub struct ResourceType {
     pub status: bool,
     /// The scale sub-resource, if there is one.
     pub scale: Option<ScalePaths>,
-    /// When the generation grows.
-    pub generation: Generation,
-    /// True if an update without resourceVersion is accepted.
-    pub unconditional_update: bool,
     /// Defined by a CustomResourceDefinition: list items carry their type.
     pub custom: bool,
     /// Only POST is served and nothing is stored (access reviews).
     pub review: bool,
-    pub(crate) normalise: Option<Normalise>,
-    pub(crate) validate: Option<Validate>,
 }
 
 impl ResourceType {
@@ -138,22 +100,26 @@ impl ResourceType {
             namespaced: true,
             status: false,
             scale: None,
-            generation: Generation::None,
-            unconditional_update: true,
             custom: false,
             review: false,
-            normalise: None,
-            validate: None,
         }
     }
 
-    fn workload(kind: &'static str, plural: &'static str, normalise: Normalise) -> Self {
+    fn workload(kind: &'static str, plural: &'static str) -> Self {
         Self {
-            status: true,
-            scale: Some(ScalePaths::WORKLOAD),
-            generation: Generation::Spec,
-            normalise: Some(normalise),
-            ..Self::builtin("apps", "v1", kind, plural)
+            scale: Some(ScalePaths::USUAL),
+            ..Self::builtin("apps", "v1", kind, plural).with_status()
+        }
+    }
+
+    fn with_status(self) -> Self {
+        Self { status: true, ..self }
+    }
+
+    fn of_cluster(self) -> Self {
+        Self {
+            namespaced: false,
+            ..self
         }
     }
 
@@ -166,8 +132,6 @@ impl ResourceType {
             plural: plural.to_owned().into(),
             status: true,
             scale,
-            generation: Generation::AllButStatus,
-            unconditional_update: false,
             custom: true,
             ..Self::builtin("", "", "", "")
         }
@@ -199,77 +163,37 @@ impl ResourceType {
 
 /// Every resource that is served unless options say otherwise.
 pub fn builtin() -> Vec<ResourceType> {
-    use k8s_openapi::api::{apps::v1 as apps, core::v1 as core, discovery::v1 as discovery};
-
-    let core_typed = |kind, plural, normalise: Normalise| ResourceType {
-        normalise: Some(normalise),
-        ..ResourceType::core(kind, plural)
-    };
+    let (core, builtin) = (ResourceType::core, ResourceType::builtin);
+    let review = builtin(
+        "authorization.k8s.io",
+        "v1",
+        "SelfSubjectAccessReview",
+        "selfsubjectaccessreviews",
+    );
+    let (gardener, machine) = ("extensions.gardener.cloud", "machine.sapcloud.io");
     vec![
+        core("Namespace", "namespaces").of_cluster().with_status(),
+        core("Node", "nodes").of_cluster().with_status(),
+        core("Secret", "secrets"),
+        core("ConfigMap", "configmaps"),
+        core("Pod", "pods").with_status(),
+        core("Service", "services").with_status(),
+        core("Endpoints", "endpoints"),
+        core("Event", "events"),
+        builtin("coordination.k8s.io", "v1", "Lease", "leases"),
+        ResourceType::workload("Deployment", "deployments"),
+        ResourceType::workload("StatefulSet", "statefulsets"),
+        builtin("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
+        builtin("events.k8s.io", "v1", "Event", "events"),
         ResourceType {
-            namespaced: false,
-            status: true,
-            ..core_typed("Namespace", "namespaces", schema::typed::<core::Namespace>)
-        },
-        ResourceType {
-            namespaced: false,
-            status: true,
-            ..core_typed("Node", "nodes", schema::typed::<core::Node>)
-        },
-        core_typed("Secret", "secrets", schema::typed::<core::Secret>),
-        core_typed("ConfigMap", "configmaps", schema::typed::<core::ConfigMap>),
-        ResourceType {
-            status: true,
-            ..core_typed("Pod", "pods", schema::typed::<core::Pod>)
-        },
-        ResourceType {
-            status: true,
-            ..core_typed("Service", "services", schema::typed::<core::Service>)
-        },
-        core_typed("Endpoints", "endpoints", schema::typed::<core::Endpoints>),
-        core_typed("Event", "events", schema::typed::<core::Event>),
-        ResourceType {
-            unconditional_update: false,
-            normalise: Some(schema::lease),
-            ..ResourceType::builtin("coordination.k8s.io", "v1", "Lease", "leases")
-        },
-        ResourceType {
-            generation: Generation::SpecAndAnnotations,
-            ..ResourceType::workload("Deployment", "deployments", schema::typed::<apps::Deployment>)
-        },
-        ResourceType::workload("StatefulSet", "statefulsets", schema::typed::<apps::StatefulSet>),
-        ResourceType {
-            generation: Generation::AllButStatus,
-            normalise: Some(schema::typed::<discovery::EndpointSlice>),
-            ..ResourceType::builtin("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
-        },
-        ResourceType {
-            normalise: Some(schema::event),
-            validate: Some(validate::event),
-            ..ResourceType::builtin("events.k8s.io", "v1", "Event", "events")
-        },
-        ResourceType {
-            namespaced: false,
             review: true,
-            ..ResourceType::builtin(
-                "authorization.k8s.io",
-                "v1",
-                "SelfSubjectAccessReview",
-                "selfsubjectaccessreviews",
-            )
+            ..review.of_cluster()
         },
         ResourceType {
-            namespaced: false,
             // Gardener's Cluster CRD declares no status sub-resource.
             status: false,
-            ..ResourceType::custom(
-                "extensions.gardener.cloud",
-                "v1alpha1",
-                "Cluster",
-                "clusters",
-                None,
-            )
+            ..ResourceType::custom(gardener, "v1alpha1", "Cluster", "clusters", None).of_cluster()
         },
-        ResourceType::custom("machine.sapcloud.io", "v1alpha1", "Machine", "machines", None),
+        ResourceType::custom(machine, "v1alpha1", "Machine", "machines", None),
     ]
 }

@@ -1,4 +1,4 @@
-//! Features of the API server that the recorded answers do not show: bookmarks, credentials, the end of a server.
+//! The API server, as far as the programs rely on it: preconditions, bookmarks, credentials, the end of a server.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,10 +12,11 @@ use std::{pin::pin, time::Duration};
 
 use futures::{Stream, StreamExt, TryStreamExt};
 use http_body_util::BodyExt;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, PostParams, WatchEvent, WatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams},
     client::Body,
 };
 use serde_json::json;
@@ -126,4 +127,85 @@ async fn a_server_that_stops_breaks_its_watches() {
     let end = tokio::time::timeout(PATIENCE, response.into_body().collect()).await;
     assert!(end.unwrap().is_err(), "it does not end as at its timeout");
     eventually("no watch is left", || api.counters().open_watches == 0).await;
+}
+
+fn code<T: std::fmt::Debug>(answer: Result<T, kube::Error>) -> u16 {
+    match answer {
+        Err(kube::Error::Api(status)) => status.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_write_rests_on_its_preconditions() {
+    let api = server().await;
+    let deployments: Api<Deployment> = Api::namespaced(client(&api, "admin").await, "default");
+    let kcm = json!({ "metadata": { "name": "kcm" }, "spec": { "selector": {}, "template": {} } });
+    let kcm: Deployment = serde_json::from_value(kcm).unwrap();
+    let made = deployments.create(&PostParams::default(), &kcm).await.unwrap();
+    assert_eq!(made.spec.as_ref().unwrap().replicas, Some(1), "the default");
+    let exists = deployments.create(&PostParams::default(), &kcm).await;
+    assert_eq!(code(exists), 409);
+
+    let stale = made.resource_version().unwrap();
+    let down = |version: &str| {
+        let metadata = json!({ "resourceVersion": version, "annotations": { "a": "b" } });
+        Patch::Merge(json!({ "metadata": metadata, "spec": { "replicas": 0 } }))
+    };
+    let params = PatchParams::apply("tester");
+    let patched = deployments.patch("kcm", &params, &down(&stale)).await.unwrap();
+    let version = patched.resource_version().unwrap();
+    assert_ne!(version, stale);
+    assert_eq!(code(deployments.patch("kcm", &params, &down(&stale)).await), 409);
+    let again = deployments.patch("kcm", &params, &down(&version)).await.unwrap();
+    assert_eq!(again.resource_version().unwrap(), version, "nothing changed");
+    let writers = again.metadata.managed_fields.as_ref().unwrap();
+    assert!(
+        writers
+            .iter()
+            .any(|writer| writer.manager.as_deref() == Some("tester"))
+    );
+
+    let status = Patch::Merge(json!({ "spec": { "replicas": 5 }, "status": { "readyReplicas": 2 } }));
+    let with_status = deployments.patch_status("kcm", &params, &status).await.unwrap();
+    let counts = |of: &Deployment| {
+        let ready = of.status.as_ref().and_then(|status| status.ready_replicas);
+        (of.spec.as_ref().and_then(|spec| spec.replicas), ready)
+    };
+    assert_eq!(counts(&with_status), (Some(0), Some(2)));
+    let main = Patch::Merge(json!({ "status": { "readyReplicas": 7 } }));
+    let unchanged = deployments.patch("kcm", &params, &main).await.unwrap();
+    assert_eq!(counts(&unchanged), (Some(0), Some(2)));
+
+    let mut scale = deployments.get_scale("kcm").await.unwrap();
+    scale.spec.get_or_insert_default().replicas = Some(3);
+    let post = PostParams::default();
+    deployments.replace_scale("kcm", &post, &scale).await.unwrap();
+    assert_eq!(counts(&deployments.get("kcm").await.unwrap()).0, Some(3));
+    assert_eq!(
+        code(deployments.replace_scale("kcm", &post, &scale).await),
+        409,
+        "stale"
+    );
+
+    let delete = |preconditions: Preconditions| DeleteParams {
+        preconditions: Some(preconditions),
+        ..DeleteParams::default()
+    };
+    let other = delete(Preconditions {
+        uid: Some("other".into()),
+        resource_version: None,
+    });
+    assert_eq!(code(deployments.delete("kcm", &other).await), 409);
+    let old = delete(Preconditions {
+        uid: made.uid(),
+        resource_version: Some(version),
+    });
+    assert_eq!(code(deployments.delete("kcm", &old).await), 409);
+    let same = delete(Preconditions {
+        uid: made.uid(),
+        resource_version: None,
+    });
+    deployments.delete("kcm", &same).await.unwrap();
+    assert_eq!(code(deployments.get("kcm").await), 404);
 }

@@ -2,8 +2,7 @@
 //! servers do to their clients. Before an API server it ends TLS with a certificate of its own, so that it can also
 //! answer itself.
 
-mod answers;
-mod relay;
+mod throttle;
 mod tls;
 
 use std::net::SocketAddr;
@@ -14,13 +13,13 @@ use std::time::Duration;
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use tokio::io::{AsyncRead, AsyncWrite, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_sandbox::ApiServer;
 
-pub use self::answers::FixedAnswer;
 use self::tls::ProxyTls;
 use crate::real::KubeApiserver;
 
@@ -31,20 +30,14 @@ const MAX_CONNECTIONS: usize = 512;
 const HANDSHAKE_BOUND: Duration = Duration::from_secs(10);
 
 /// How it treats its clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Passes everything on.
     Pass,
-    /// Closes every connection at once.
-    Refuse,
     /// Accepts and never answers; what is open carries no more bytes, as when packets are dropped.
     Silent,
-    /// Passes everything on, each piece later by this time.
-    Slow(Duration),
-    /// Passes answers on byte by byte, with this pause before each.
-    Trickle(Duration),
-    /// Answers every request itself.
-    Answer(FixedAnswer),
+    /// Answers every request with 429, to be asked again in this many seconds.
+    Throttle(u32),
 }
 
 /// A running fault proxy. Everything ends when it is dropped.
@@ -156,7 +149,7 @@ impl FaultProxy {
     /// it ends.
     pub fn set(&self, behaviour: Behaviour) {
         self.behaviour
-            .send_if_modified(|old| std::mem::replace(old, behaviour.clone()) != behaviour);
+            .send_if_modified(|old| std::mem::replace(old, behaviour) != behaviour);
     }
 
     /// Breaks the connections that are open now.
@@ -205,7 +198,7 @@ async fn accept(
 
 /// Lives until one side ends it or the behaviour changes.
 async fn connection(stream: TcpStream, route: Arc<ProxyRoute>, mut behaviours: watch::Receiver<Behaviour>) {
-    let behaviour = behaviours.borrow_and_update().clone();
+    let behaviour = *behaviours.borrow_and_update();
     let mut served = std::pin::pin!(serve(stream, &route, behaviour));
     tokio::select! {
         () = &mut served => return,
@@ -222,25 +215,48 @@ async fn connection(stream: TcpStream, route: Arc<ProxyRoute>, mut behaviours: w
 async fn serve(stream: TcpStream, route: &ProxyRoute, behaviour: Behaviour) {
     // Small pieces must not wait for an acknowledgement; without it a test is slower, no more.
     let _ = stream.set_nodelay(true);
-    let pace = match behaviour {
-        Behaviour::Refuse => return,
+    match behaviour {
         Behaviour::Silent => {
             let _stream = stream;
-            return std::future::pending().await;
+            std::future::pending().await
         }
-        Behaviour::Answer(canned) => {
+        Behaviour::Throttle(seconds) => {
             if let Some(identity) = &route.identity
                 && let Some(client) = identity.accept(stream).await
             {
-                answers::serve(client, canned).await;
+                throttle::serve(client, seconds).await;
             }
-            return;
         }
-        Behaviour::Pass => relay::RelayPace::Fast,
-        Behaviour::Slow(pause) => relay::RelayPace::Later(pause),
-        Behaviour::Trickle(pause) => relay::RelayPace::ByteByByte(pause),
+        Behaviour::Pass => pass(stream, route).await,
+    }
+}
+
+/// Until one side ends.
+async fn pass(client: TcpStream, route: &ProxyRoute) {
+    let Some(identity) = &route.identity else {
+        if let Ok(server) = TcpStream::connect(route.upstream).await {
+            let _ = server.set_nodelay(true);
+            relay(client, server).await;
+        }
+        return;
     };
-    relay::run(stream, route, pace).await;
+    let Some(client) = identity.accept(client).await else {
+        return;
+    };
+    let protocol = client.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+    let server = identity.connect(route.upstream, protocol.as_deref());
+    if let Some(server) = server.await {
+        relay(client, server).await;
+    }
+}
+
+async fn relay(client: impl AsyncRead + AsyncWrite, server: impl AsyncRead + AsyncWrite) {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    tokio::select! {
+        _ = copy(&mut from_client, &mut to_server) => {}
+        _ = copy(&mut from_server, &mut to_client) => {}
+    }
 }
 
 #[cfg(test)]

@@ -58,17 +58,6 @@ impl RestartableService {
         Ok(())
     }
 
-    /// Stops it in order and starts it with its log on a disk that is full.
-    ///
-    /// # Errors
-    /// When it does not stop or come up.
-    pub async fn restart_without_log(&self, setup: &Setup) -> anyhow::Result<()> {
-        let old = self.get();
-        old.process.stop(BOUND).await?;
-        *self.current.write() = Arc::new(setup.again_without_log(&old).await?);
-        Ok(())
-    }
-
     /// Stops it in order and starts it with more variables in its environment.
     ///
     /// # Errors

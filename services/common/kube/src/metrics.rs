@@ -4,7 +4,7 @@ use watchdog_runtime::failure::Reason;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Labels};
 
-label!(pub(crate) struct WatchName: "watch");
+label!(pub(crate) struct WatchName(Cow): "watch");
 label!(pub(crate) enum EventResult: "result" { Published = "published", Failed = "failed", Dropped = "dropped" });
 label!(pub(crate) struct ServiceName: "service");
 

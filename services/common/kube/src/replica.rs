@@ -269,7 +269,7 @@ mod tests {
             "--identity=weeder-0",
         ];
         let args = Args::try_parse_from(always.iter().chain(args)).unwrap();
-        ServiceBuilder::bind(args.common, Process::for_tests())
+        ServiceBuilder::bind(args.common, Process::default())
             .await
             .unwrap()
     }

@@ -1,5 +1,6 @@
 //! Watches that keep an index up to date.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
@@ -61,7 +62,7 @@ pub enum WatchEnd {
 #[derive(Debug)]
 pub struct Watch<K> {
     /// Name, for example `clusters`; blocks readiness until the first list is complete.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Where to watch.
     pub api: Api<K>,
     /// Selectors.
@@ -91,7 +92,7 @@ where
         stop: CancellationToken,
         on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<()>> {
-        let blocker = readiness.block(self.name, "not listed yet");
+        let blocker = readiness.block(self.name.clone(), "not listed yet");
         async move {
             let watching = self.drive(false, blocker, readiness, stop, on_change);
             watching.await.map(drop)
@@ -108,7 +109,7 @@ where
         stop: CancellationToken,
         on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<WatchEnd>> {
-        let blocker = readiness.block(self.name, "not listed yet");
+        let blocker = readiness.block(self.name.clone(), "not listed yet");
         self.drive(true, blocker, readiness, stop, on_change)
     }
 
@@ -120,8 +121,9 @@ where
         stop: CancellationToken,
         mut on_change: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<WatchEnd> {
-        let name = self.name;
-        WATCHED_OBJECTS.set(WatchName(name), 0.0);
+        let name = &self.name;
+        let watched_objects = WATCHED_OBJECTS.handle(WatchName(name.clone()));
+        watched_objects.set(0.0);
         let mut blocker = Some(blocker);
         let (mut listed, mut live) = (BTreeSet::new(), BTreeSet::new());
         // The newest version that was seen, and how often the watch has failed in a row.
@@ -133,14 +135,14 @@ where
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => {
-                    readiness.recovered(name);
+                    readiness.recovered(name.clone());
                     return Ok(WatchEnd::Stopped);
                 }
                 Some((before, revision)) = OptionFuture::from(check.as_mut()) => {
                     check = None;
                     if revision < before {
                         tracing::warn!(
-                            watch = name,
+                            watch = %name,
                             "resource versions went back because etcd was restored from a backup; listing again"
                         );
                         newest = revision;
@@ -166,7 +168,7 @@ where
                         }
                         Event::InitDone => {
                             live = std::mem::take(&mut listed);
-                            tracing::debug!(watch = name, objects = live.len(), "watch listed its objects");
+                            tracing::debug!(watch = %name, objects = live.len(), "watch listed its objects");
                             Change::Synced(live.clone())
                         }
                         Event::Apply(object) => {
@@ -179,12 +181,12 @@ where
                         }
                     };
                     on_change(change);
-                    WATCHED_OBJECTS.set(WatchName(name), live.len() as f64);
+                    watched_objects.set(live.len() as f64);
                     if works {
                         failures = 0;
                         drop(blocker.take());
                         pauses.reset();
-                        readiness.recovered(name);
+                        readiness.recovered(name.clone());
                     }
                     continue;
                 }
@@ -192,7 +194,7 @@ where
             };
             failures += 1;
             if is_refused(&error) {
-                blocker.replace(readiness.block(name, "the seed refuses access"));
+                blocker.replace(readiness.block(name.clone(), "the seed refuses access"));
             }
             on_change(Change::Failed);
             if ends_if_not_served && code(&error) == Some(404) {
@@ -217,16 +219,16 @@ where
 
     /// Lists and watches from the start. What fails is logged and tried again.
     fn open<'r>(&self, readiness: &'r Readiness) -> BoxStream<'r, watcher::Result<Event<K>>> {
-        let name = self.name;
-        let errors = WATCH_ERRORS.handle(WatchName(name));
+        let name = self.name.clone();
+        let errors = WATCH_ERRORS.handle(WatchName(name.clone()));
         watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS))
             .backoff(WatchBackoff::new())
             .inspect_err(move |error| {
                 errors.increment(1);
                 let failure = failure(error);
                 let reason = failure.reason.as_str();
-                tracing::warn!(watch = name, reason, error = %failure, "watch failed; trying again");
-                readiness.failing(name, failure);
+                tracing::warn!(watch = %name, reason, error = %failure, "watch failed; trying again");
+                readiness.failing(name.clone(), failure);
             })
             .boxed()
     }
@@ -249,8 +251,8 @@ where
                 }
                 Err(error) => {
                     // A restore is most likely behind an API server that does not answer.
-                    let (watch, reason) = (self.name, error.failure().reason.as_str());
-                    tracing::warn!(watch, reason, %error, "could not check whether etcd was restored; trying again");
+                    let (watch, reason) = (&self.name, error.failure().reason.as_str());
+                    tracing::warn!(%watch, reason, %error, "could not check whether etcd was restored; trying again");
                     tokio::time::sleep(pauses.next_delay()).await;
                 }
             }

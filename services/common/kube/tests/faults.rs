@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::events::{Notice, recorder};
@@ -113,7 +114,7 @@ fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
     };
     let (_, member) = FollowedMembers::new(config("lease-probe"), Some(own));
     let watch = Watch {
-        name: "leases",
+        name: "leases".into(),
         api: Api::<Lease>::namespaced(client.clone(), "garden"),
         config: watcher::Config::default(),
     };
@@ -122,6 +123,7 @@ fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
         client.clone(),
         "scaling-coordinator",
         "scaling-coordinator-0",
+        watch::Sender::default().subscribe(),
         readiness.clone(),
         stop.clone(),
     );

@@ -22,7 +22,7 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let listed = std::sync::Arc::new(Mutex::new(0));
     let watch = Watch {
-        name: "leases",
+        name: "leases".into(),
         api: Api::<Lease>::namespaced(client, "garden"),
         config: watcher::Config::default(),
     };
@@ -60,7 +60,7 @@ async fn whether_etcd_was_restored_is_asked_again_soon_after_a_failure() {
     api.inject(fails("watch=true"));
     api.inject(fails("limit=1"));
     let watch = Watch {
-        name: "leases",
+        name: "leases".into(),
         api: Api::<Lease>::all(client(&api.kubeconfig("watcher")).await.unwrap()),
         config: watcher::Config::default(),
     };

@@ -129,11 +129,14 @@ fn render(admin: Admin) -> String {
     let mut out = Exposition::default();
     let blockers = admin.readiness.blockers();
     out.family(&READY, [((), f64::from(u8::from(blockers.is_empty())))]);
-    let blockers = blockers.keys().map(|name| (BlockerName(name), 1.0));
+    let blockers = blockers.into_keys().map(|name| (BlockerName(name), 1.0));
     out.family(&BLOCKED, blockers);
     let failures = admin.readiness.failures();
     // Several replicas may fail for one reason.
-    let failures: BTreeSet<_> = failures.iter().map(|(name, _, f)| (*name, f.reason)).collect();
+    let failures: BTreeSet<_> = failures
+        .into_iter()
+        .map(|(name, _, f)| (name, f.reason))
+        .collect();
     let failures = failures
         .into_iter()
         .map(|(name, reason)| ((LoopName(name), reason), 1.0));
@@ -195,7 +198,7 @@ mod tests {
             readiness: Readiness::default(),
             metrics: None,
             collectors: Vec::new(),
-            log_level: LogLevel::fixed(),
+            log_level: LogLevel::default(),
         };
         let state = State((admin, CallerQuota::new(SCRAPES)));
         let never = Body::from_stream(tokio_stream::pending::<Result<Bytes, Infallible>>());

@@ -59,7 +59,7 @@ pub trait Handle: Sized {
 }
 
 /// Makes a type a label: one that has `as_str` (with the values that are shown from the start, if they are few), a name
-/// that stands in the source, or a closed set.
+/// that stands in the source, a name that may come from the configuration, or a closed set.
 #[macro_export]
 macro_rules! label {
     ($name:literal: $type:ty $(= $known:expr)?) => {
@@ -80,6 +80,17 @@ macro_rules! label {
         impl $crate::metrics::Labels for $type {
             fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
                 add($name, self.0);
+            }
+        }
+    };
+    ($(#[$doc:meta])* $vis:vis struct $type:ident(Cow): $name:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+        $vis struct $type(pub ::std::borrow::Cow<'static, str>);
+
+        impl $crate::metrics::Labels for $type {
+            fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+                add($name, &self.0);
             }
         }
     };
@@ -257,8 +268,8 @@ impl<L: Labels> Histogram<L> {
 
 label!("reason": Reason);
 label!("code": http::StatusCode);
-label!(pub(crate) struct BlockerName: "blocker");
-label!(pub(crate) struct LoopName: "loop");
+label!(pub(crate) struct BlockerName(Cow): "blocker");
+label!(pub(crate) struct LoopName(Cow): "loop");
 
 pub(crate) const READY: Gauge = Gauge::new(
     "watchdog_ready",

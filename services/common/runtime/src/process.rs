@@ -21,23 +21,12 @@ const DRAIN_GRACE: Duration = Duration::from_secs(20);
 pub const EXIT_USAGE: u8 = 2;
 
 /// The handles that the process gives to the service that runs in it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Process {
-    /// Renders /metrics; none when the service is built inside a test.
+    /// Renders /metrics, where this process has an exporter.
     pub metrics: Option<PrometheusHandle>,
     /// Set by /log-level.
     pub log_level: LogLevel,
-}
-
-impl Process {
-    /// For a service that is built inside a test: no exporter, fixed log level.
-    #[must_use]
-    pub fn for_tests() -> Self {
-        Self {
-            metrics: None,
-            log_level: LogLevel::fixed(),
-        }
-    }
 }
 
 /// A service whose sockets are bound and whose tasks run.

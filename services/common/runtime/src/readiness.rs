@@ -1,6 +1,7 @@
 //! Readiness as a set of named blockers: the service is ready when none is left. Beside them stands why the last try of
 //! a loop failed, which by itself blocks nothing.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +17,17 @@ use crate::failure::Failure;
 /// again may have nothing to say.
 const SHOWN_FOR: Duration = Duration::from_secs(180);
 
+/// The name of a blocker or of a loop. Most stand in the source; those of configured resources do not.
+type Name = Cow<'static, str>;
+
 /// The blockers that keep the service from being ready: name -> why, in a sentence that says what to do.
-type Reasons = BTreeMap<&'static str, String>;
+type Reasons = BTreeMap<Name, String>;
 
 /// The blockers of each name in the order of their making, by number.
-type Blockers = BTreeMap<&'static str, BTreeMap<u64, String>>;
+type Blockers = BTreeMap<Name, BTreeMap<u64, String>>;
 
 /// A loop that tries again, and what it tries, where there are several of its name.
-type Loop = (&'static str, Arc<str>);
+type Loop = (Name, Arc<str>);
 
 type Failures = BTreeMap<Loop, (Instant, Failure)>;
 
@@ -53,10 +57,10 @@ impl Default for Readiness {
 impl Readiness {
     /// Blocks until what it returns is dropped. Several blockers of one name each say why.
     #[must_use = "it blocks only while it is held"]
-    pub fn block(&self, name: &'static str, why: impl Into<String>) -> Blocker {
+    pub fn block(&self, name: impl Into<Name>, why: impl Into<String>) -> Blocker {
         let blocker = Blocker {
             readiness: self.clone(),
-            name,
+            name: name.into(),
             number: self.made.fetch_add(1, Ordering::Relaxed),
         };
         blocker.because(why);
@@ -77,7 +81,10 @@ impl Readiness {
             }
             reasons.join("; ")
         };
-        blockers.iter().map(|(name, of)| (*name, reasons(of))).collect()
+        blockers
+            .iter()
+            .map(|(name, of)| (name.clone(), reasons(of)))
+            .collect()
     }
 
     /// For one of several loops of the same name: has blockers of its own, and shows its failures under `instance`.
@@ -106,29 +113,29 @@ impl Readiness {
     }
 
     /// The last try of a loop failed, and it tries again.
-    pub fn failing(&self, name: &'static str, failure: Failure) {
+    pub fn failing(&self, name: impl Into<Name>, failure: Failure) {
         let now = Instant::now();
         let mut failures = self.failures.lock();
         failures.retain(|_, (at, _)| now < *at + SHOWN_FOR);
-        failures.insert((name, self.instance.clone()), (now, failure));
+        failures.insert((name.into(), self.instance.clone()), (now, failure));
     }
 
     /// The last try of a loop succeeded, or the loop has ended.
-    pub fn recovered(&self, name: &'static str) {
+    pub fn recovered(&self, name: impl Into<Name>) {
         let mut failures = self.failures.lock();
         if !failures.is_empty() {
-            failures.remove(&(name, self.instance.clone()));
+            failures.remove(&(name.into(), self.instance.clone()));
         }
     }
 
     /// Loops whose last try failed, and why.
     #[must_use]
-    pub fn failures(&self) -> Vec<(&'static str, Arc<str>, Failure)> {
+    pub fn failures(&self) -> Vec<(Name, Arc<str>, Failure)> {
         let now = Instant::now();
         let failures = self.failures.lock();
         let shown = failures.iter().filter(|(_, (at, _))| now < *at + SHOWN_FOR);
         shown
-            .map(|((name, instance), (_, failure))| (*name, instance.clone(), failure.clone()))
+            .map(|((name, instance), (_, failure))| (name.clone(), instance.clone(), failure.clone()))
             .collect()
     }
 
@@ -168,7 +175,7 @@ impl Readiness {
 #[derive(Debug)]
 pub struct Blocker {
     readiness: Readiness,
-    name: &'static str,
+    name: Name,
     number: u64,
 }
 
@@ -180,7 +187,10 @@ impl Blocker {
             instance => format!("{instance}: {}", why.into()),
         };
         self.readiness.update(|blockers| {
-            blockers.entry(self.name).or_default().insert(self.number, why);
+            blockers
+                .entry(self.name.clone())
+                .or_default()
+                .insert(self.number, why);
         });
     }
 }
@@ -188,10 +198,10 @@ impl Blocker {
 impl Drop for Blocker {
     fn drop(&mut self) {
         self.readiness.update(|blockers| {
-            if let Some(of) = blockers.get_mut(self.name) {
+            if let Some(of) = blockers.get_mut(&self.name) {
                 of.remove(&self.number);
                 if of.is_empty() {
-                    blockers.remove(self.name);
+                    blockers.remove(&self.name);
                 }
             }
         });

@@ -47,8 +47,8 @@ impl Drop for LogGuard {
     }
 }
 
-/// Changes the log filter of the running process.
-#[derive(Debug, Clone)]
+/// Changes the log filter of the running process; of one that was started without [`init`] it is fixed.
+#[derive(Debug, Clone, Default)]
 pub struct LogLevel(Option<reload::Handle<EnvFilter, Registry>>);
 
 impl LogLevel {
@@ -62,12 +62,6 @@ impl LogLevel {
             .as_ref()
             .context("the log level of this process is fixed")?;
         Ok(handle.reload(parse(filter)?)?)
-    }
-
-    /// Changes nothing: for processes that were started without [`init`].
-    #[must_use]
-    pub const fn fixed() -> Self {
-        Self(None)
     }
 }
 

@@ -60,7 +60,7 @@ impl<H: SeedHandler> Watches<H> {
     /// As [`Watch::run`].
     pub async fn clusters(self) -> anyhow::Result<()> {
         let watch = Watch {
-            name: "clusters",
+            name: "clusters".into(),
             api: Api::<Cluster>::all(self.seed),
             config: Config::default().page_size(CLUSTER_PAGE),
         };
@@ -118,7 +118,8 @@ impl<H: SeedHandler> Watches<H> {
             name: match endpoint {
                 Endpoint::Internal => "kubeconfigs",
                 Endpoint::External => "external-kubeconfigs",
-            },
+            }
+            .into(),
             api: Api::<KubeconfigSecret>::all(self.seed.clone()),
             config: Config::default().fields(&format!("metadata.name={secret}")),
         };

@@ -42,18 +42,6 @@ pub struct ListTimes {
     pub revision: u64,
 }
 
-impl ListTimes {
-    /// A list that takes no time, of an API server that writes all the time.
-    #[cfg(test)]
-    pub(super) const fn at(time: UnixTime) -> Self {
-        Self {
-            sent: time,
-            received: time,
-            revision: time.0.unsigned_abs(),
-        }
-    }
-}
-
 /// The answered time of one API server.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AnsweredTime {

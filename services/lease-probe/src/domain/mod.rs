@@ -6,6 +6,8 @@ pub mod answered;
 pub mod assessment;
 pub mod candidates;
 pub mod endpoint;
+#[cfg(test)]
+mod fixtures;
 pub mod outcome;
 pub mod probe_state;
 pub mod renewals;

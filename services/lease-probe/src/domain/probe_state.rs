@@ -325,6 +325,7 @@ mod tests {
     use watchdog_api::machine::MachinePhase;
 
     use super::super::candidates::tests::{machine, node};
+    use super::super::fixtures::list_at;
     use super::super::renewals::ListedLease;
     use super::*;
 
@@ -360,7 +361,7 @@ mod tests {
     }
 
     fn listing(seconds: i64) -> ListTimes {
-        ListTimes::at(at(seconds))
+        list_at(at(seconds))
     }
 
     fn index(nodes: &[&str]) -> NodeIndex {
@@ -385,7 +386,7 @@ mod tests {
         );
     }
 
-    /// What was deleted before the first list does not show in it.
+    /// A lease that was deleted before the first list does not show in it.
     #[test]
     fn a_replica_that_has_just_started_counts_the_nodes() {
         let mut state = ProbeState::at_place(0.0);
@@ -433,7 +434,7 @@ mod tests {
             state.leases(listing(second), &listed(&[0, 11, 12]), RULE);
         }
         state.leases(listing(28), &listed(&[0, 21, 22]), RULE);
-        let almost = ListTimes::at(at(29).shifted(1));
+        let almost = list_at(at(29).shifted(1));
         let leases = listed(&[0, 21, 22]);
         assert_eq!(state.leases(almost, &leases, RULE), ProbeStep::ListNodes);
         let judged = state.judge(&leases, index(&["n0", "n1", "n2"]), RULE, almost.sent);
@@ -533,7 +534,7 @@ mod tests {
                 let mut state = watching(place);
                 state.reported(&Outcome::Healthy);
                 let mut tenths = (50..400).filter(|tenths| {
-                    let times = ListTimes::at(UnixTime(1_000_000_000 + tenths * 100_000));
+                    let times = list_at(UnixTime(1_000_000_000 + tenths * 100_000));
                     !matches!(state.leases(times, &leases, RULE), ProbeStep::Done(_))
                 });
                 tenths.next().unwrap()

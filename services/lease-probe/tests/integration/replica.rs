@@ -60,7 +60,7 @@ impl Replica {
         let recorder = PrometheusBuilder::new().build_recorder();
         let process = Process {
             metrics: Some(recorder.handle()),
-            ..Process::for_tests()
+            ..Process::default()
         };
         let recorder: &'static _ = Box::leak(Box::new(recorder));
         let mut threads = tokio::runtime::Builder::new_multi_thread();

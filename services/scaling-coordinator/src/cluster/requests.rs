@@ -236,8 +236,8 @@ fn classify(
     match error {
         // Gone, or another one of the same name: what was seen is too old, as with a conflict.
         error if error.is_conflict() || error.is_not_found() => RequestOutcome::Conflict,
-        // Admission refuses with 403, too. Only authorization says who cannot do what.
-        error if error.is_forbidden() && error.to_string().contains(" cannot ") => {
+        // The missing permission, or an admission webhook, which the error names.
+        error if error.is_forbidden() => {
             let (verb, sub) = match write {
                 ResourceWrite::Scale { .. } if !has_spec_replicas(reference) => ("update", "/scale"),
                 _ => ("patch", ""),
@@ -248,9 +248,7 @@ fn classify(
                 format!(".{}", served.group)
             };
             let plural = &served.plural;
-            let why = format!(
-                "the permission to {verb} {plural}{group}{sub} in namespace {shoot} is missing: {error}"
-            );
+            let why = format!("{verb} {plural}{group}{sub} in namespace {shoot} is forbidden: {error}");
             RequestOutcome::Refused { why, retry_after }
         }
         // A server that fails may have applied the write all the same.

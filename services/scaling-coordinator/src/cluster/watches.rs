@@ -1,13 +1,11 @@
 //! The watches that feed the indexes.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
 use kube::core::ApiResource;
 use kube::runtime::watcher::Config;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -51,7 +49,7 @@ pub(crate) async fn clusters(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let watch = Watch {
-        name: "clusters",
+        name: "clusters".into(),
         api: Api::<Cluster>::all(seed),
         config: Config::default().page_size(CLUSTER_PAGE),
     };
@@ -167,7 +165,7 @@ impl ResourceWatch {
             ..
         } = self;
         let name = name(reference);
-        let blocker = readiness.block(name, "not listed yet");
+        let blocker = readiness.block(name.clone(), "not listed yet");
         let mut missing_since = None;
         // A kind that is not served may come with the next component of the seed, at any time.
         loop {
@@ -199,7 +197,7 @@ impl ResourceWatch {
                     let reason = failure.reason.as_str();
                     blocker.because("cannot look up its kind on the seed");
                     tracing::warn!(reason, %error, "cannot look up a kind on the seed; trying again");
-                    readiness.failing(name, failure);
+                    readiness.failing(name.clone(), failure);
                 }
             }
             tokio::select! {
@@ -223,7 +221,7 @@ impl ResourceWatch {
     ) -> anyhow::Result<WatchEnd> {
         let (resources, reference) = (&self.resources, &self.reference);
         let watch = Watch {
-            name: name(reference),
+            name: name(reference).into(),
             api: Api::<Workload>::all_with(self.seed.clone(), served),
             config: Config::default().fields(&format!("metadata.name={}", reference.name)),
         };
@@ -245,10 +243,8 @@ impl ResourceWatch {
     }
 }
 
-/// The name of a watch in logs, metrics and readiness, as `deployment/kube-controller-manager`. Names live as long as
-/// the process; there are as many as resources were ever configured in it.
-fn name(reference: &ResourceRef) -> &'static str {
-    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+/// The name of a watch in logs, metrics and readiness, as `deployment/kube-controller-manager`.
+fn name(reference: &ResourceRef) -> String {
     let group = reference.group();
     let kind = reference.kind.to_ascii_lowercase();
     let kind = if group.is_empty() || group == "apps" {
@@ -256,14 +252,7 @@ fn name(reference: &ResourceRef) -> &'static str {
     } else {
         format!("{kind}.{group}")
     };
-    let name = format!("{kind}/{}", reference.name);
-    let mut names = NAMES.lock();
-    if let Some(known) = names.get(&*name) {
-        return known;
-    }
-    let known: &'static str = Box::leak(name.into_boxed_str());
-    names.insert(known);
-    known
+    format!("{kind}/{}", reference.name)
 }
 
 #[cfg(test)]
@@ -280,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_are_named_once() {
+    fn watches_are_named_by_kind_and_name() {
         let reference = |api_version: &str| ResourceRef {
             api_version: api_version.into(),
             kind: "Deployment".into(),
@@ -288,9 +277,5 @@ mod tests {
         };
         assert_eq!(name(&reference("apps/v1")), "deployment/kcm");
         assert_eq!(name(&reference("a.b/v1")), "deployment.a.b/kcm");
-        assert!(std::ptr::eq(
-            name(&reference("apps/v1")),
-            name(&reference("apps/v1"))
-        ));
     }
 }

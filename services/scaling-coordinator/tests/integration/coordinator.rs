@@ -67,7 +67,7 @@ impl Coordinator {
         line.extend(probes);
         let mut config = Args::parse_from(line).check().unwrap();
         config.election = crate::FAST_ELECTION;
-        let service = InProcess::start(scaling_coordinator::app::build(config, Process::for_tests()));
+        let service = InProcess::start(scaling_coordinator::app::build(config, Process::default()));
         let service = service.await.unwrap();
         Self {
             client: ScalingServiceClient::new(service.channel().unwrap()),

@@ -32,7 +32,6 @@ fn engines() -> ResourceType {
     let paths = ScalePaths {
         spec_replicas: "/spec/size".into(),
         status_replicas: "/status/size".into(),
-        selector: "/status/selector".into(),
     };
     ResourceType::custom("machines.example.com", "v1", "Engine", "engines", Some(paths))
 }

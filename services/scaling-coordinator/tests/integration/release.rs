@@ -140,7 +140,7 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
         .await;
     let error = format!("{:#}", result.unwrap_err());
     assert!(
-        error.contains(OTHER) && error.contains("the permission to patch deployments.apps"),
+        error.contains(OTHER) && error.contains("patch deployments.apps in namespace"),
         "{error}"
     );
     assert_eq!(stdout, format!("{SHOOT}: {kcm}: restored\n"));

@@ -146,7 +146,11 @@ impl SeedWatches {
             };
             on_update(update);
         };
-        let watch = Watch { name, api, config };
+        let watch = Watch {
+            name: name.into(),
+            api,
+            config,
+        };
         watch.run(readiness, self.stop.clone(), on_change).boxed()
     }
 }

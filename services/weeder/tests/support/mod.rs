@@ -106,7 +106,7 @@ impl Seed {
     pub async fn start_with(&self, identity: &str, options: &[&str]) -> Weeder {
         let line = self.files.command_line(&self.api, identity, identity, options);
         let config = Args::parse_from(line.unwrap()).check().unwrap();
-        let service = InProcess::start(weeder::app::build(config, Process::for_tests()));
+        let service = InProcess::start(weeder::app::build(config, Process::default()));
         let service = service.await.unwrap();
         Weeder {
             client: WeederServiceClient::new(service.channel().unwrap()),

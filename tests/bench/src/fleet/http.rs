@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use watchdog_sandbox::protobuf;
 
-use super::{Fleet, FleetShoot, ItemKind, objects};
+use super::{Fleet, FleetShoot, ItemKind};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const NODES: &str = "/api/v1/nodes";
@@ -49,12 +49,7 @@ pub fn answer(fleet: &Fleet, shoot: &FleetShoot, request: &Request<Incoming>) ->
     let kind = match request.uri().path() {
         LEASES => ItemKind::Leases,
         NODES => ItemKind::Nodes,
-        path => {
-            return other(match objects::discovery(path) {
-                Some(found) => json_response(found.to_string().into_bytes()),
-                None => status(StatusCode::NOT_FOUND, "NotFound"),
-            });
-        }
+        _ => return other(status(StatusCode::NOT_FOUND, "NotFound")),
     };
     let counter = match kind {
         // A page that is not the first, or that only counts.

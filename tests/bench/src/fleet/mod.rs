@@ -100,7 +100,7 @@ pub struct Requests {
     pub leases: AtomicU64,
     /// First pages of the list of Nodes.
     pub nodes: AtomicU64,
-    /// Everything else: further pages, discovery, refusals.
+    /// Everything else: further pages, refusals.
     pub other: AtomicU64,
 }
 

@@ -90,7 +90,6 @@ struct Window {
     new_connections: u64,
     resident_mib: f64,
     peak_mib: f64,
-    threads: u64,
     schedule_lag_p50_below_ms: Option<f64>,
     schedule_lag_p99_below_ms: Option<f64>,
     longest_gap_ms: f64,
@@ -99,7 +98,6 @@ struct Window {
     fleet_cores: f64,
     fleet_resident_mib: f64,
     stream_messages_per_second: f64,
-    stream_bytes_per_second: f64,
     streams_lost: u64,
 }
 
@@ -108,7 +106,7 @@ struct UsageSnapshot {
     fleet: Report,
     used: Usage,
     lag: ScrapedHistogram,
-    crowd: [u64; 3],
+    crowd: [u64; 2],
 }
 
 impl UsageSnapshot {
@@ -121,7 +119,7 @@ impl UsageSnapshot {
             lag: ScrapedHistogram::read(services, SCHEDULE_LAG).await?,
             fleet: rig.admin.report().await?,
             used: Usage::of_services(services)?,
-            crowd: crowd.map_or([0; 3], CountingSubscribers::counts),
+            crowd: crowd.map_or([0; 2], CountingSubscribers::counts),
             at: Instant::now(),
         })
     }
@@ -150,8 +148,7 @@ impl Window {
         let probes = delta(|r| r.lease_lists);
         let per_probe = |of| share(delta(of) as f64, probes);
         let lag = after.lag.since(&before.lag);
-        let ([messages_before, bytes_before, _], [messages, bytes, streams_lost]) =
-            (before.crowd, after.crowd);
+        let ([messages_before, _], [messages, streams_lost]) = (before.crowd, after.crowd);
         Ok(Self {
             window_seconds: round(seconds),
             probes,
@@ -164,7 +161,6 @@ impl Window {
             new_connections: delta(|r| r.connections_accepted),
             resident_mib: round(after.used.resident_mib),
             peak_mib: round(after.used.peak_mib),
-            threads: after.used.threads,
             schedule_lag_p50_below_ms: lag.at_most_millis(50),
             schedule_lag_p99_below_ms: lag.at_most_millis(99),
             longest_gap_ms: round(longest_gap as f64 / 1e3),
@@ -173,7 +169,6 @@ impl Window {
             fleet_cores: round(fleet_cpu / seconds),
             fleet_resident_mib: round(after.fleet.memory_mib),
             stream_messages_per_second: round((messages - messages_before) as f64 / seconds),
-            stream_bytes_per_second: round((bytes - bytes_before) as f64 / seconds),
             streams_lost,
         })
     }

@@ -51,10 +51,6 @@ Any prober can be pointed at them; it finds the Clusters and kubeconfigs on the 
   scaling-coordinator --kubeconfig {kubeconfig} --config-file {config} \\
     --insecure-plaintext --grpc-addr 127.0.0.1:9646 --admin-addr 127.0.0.1:9644 --lease-probe 127.0.0.1:9645
 
-  gardener/dependency-watchdog:
-  dependency-watchdog prober --kubeconfig={kubeconfig} --config-file={config} \\
-    --enable-leader-election=false
-
 What it did stands at (times in microseconds since 1970, a shoot's renewals in `renewed`):
 
   curl -s http://{admin}/report     connections, requests, bytes

@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::scaling::v1::{Direction, FlowState, GetScalingRequest};
 
-use super::backend::{Backend as _, Plan, SandboxBackend};
+use super::backend::{Backend, Plan};
 use super::control_plane::{API_SERVER, ControlPlane, ControlPlanes};
 use super::fixture::Fixture;
 use super::seed::Seed;
@@ -28,6 +28,19 @@ const STORM: Duration = Duration::from_secs(60);
 
 /// Shoots that are lost and come back.
 const SHOOTS: usize = 4;
+
+/// The services, whose writes to the seed are recorded.
+const IDENTITIES: [&str; 5] = [
+    "lease-probe-0",
+    LEASE_PROBE,
+    "scaling-coordinator-0",
+    COORDINATOR,
+    "weeder-0",
+];
+
+/// The second replicas.
+const LEASE_PROBE: &str = "lease-probe-1";
+const COORDINATOR: &str = "scaling-coordinator-1";
 
 /// Between two events.
 const PAUSE_MILLIS: std::ops::Range<u64> = 500..2_500;
@@ -71,7 +84,7 @@ fn schedule(seed: u64, services: usize) -> Vec<(Duration, ChaosEvent)> {
 /// # Errors
 /// Whatever is wrong in the end.
 pub async fn play(seed: u64) -> anyhow::Result<()> {
-    let backend = Arc::new(SandboxBackend::start_behind_proxy().await?);
+    let backend = Arc::new(Backend::start_audited(SHOOTS, &IDENTITIES).await?);
     let shared = backend.seed();
     // Verdicts are missed while lease-probe is dead.
     shared.timeline.note_gap();
@@ -82,8 +95,11 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
     let (control_planes, _following) = ControlPlanes::start(&shared).await?;
     let fixture = Fixture::new(backend.clone(), control_planes, &format!("c{seed}"));
     let mut shoots = Vec::new();
+    fixture.reserve(SHOOTS).await?;
     for _ in 0..SHOOTS {
-        shoots.push(fixture.healthy_shoot(Plan::nodes(3)).await?);
+        let shoot = fixture.shoot_on(shared.clone(), Plan::nodes(3)).await?;
+        shoot.hand_over_healthy().await?;
+        shoots.push(shoot);
     }
     let plane = fixture.control_plane(1).await?;
     let mut before = Vec::new();
@@ -109,7 +125,7 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
     plane.wait_runs(fixture.times().bound).await?;
 
     let mut wrong = fixture.violations().await;
-    let report = History::new(backend.writes()).check();
+    let report = History::new(backend.writes()?).check();
     wrong.extend(report.violations.iter().map(ToString::to_string));
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     for (service, before) in services.iter().zip(&before) {
@@ -128,11 +144,11 @@ struct ServiceReplicas {
 }
 
 impl ServiceReplicas {
-    async fn start(backend: &SandboxBackend, seed: &Seed) -> anyhow::Result<Self> {
-        let (probe, coordinator) = ("lease-probe-1", "scaling-coordinator-1");
-        let probe = seed.setup.lease_probe(probe, &backend.kubeconfig(probe)).await?;
-        let kubeconfig = backend.kubeconfig(coordinator);
-        let coordinator = seed.setup.coordinator(coordinator, &kubeconfig, &[]).await?;
+    async fn start(backend: &Backend, seed: &Seed) -> anyhow::Result<Self> {
+        let kubeconfig = backend.kubeconfig(LEASE_PROBE)?;
+        let probe = seed.setup.lease_probe(LEASE_PROBE, &kubeconfig).await?;
+        let kubeconfig = backend.kubeconfig(COORDINATOR)?;
+        let coordinator = seed.setup.coordinator(COORDINATOR, &kubeconfig, &[]).await?;
         for service in [&probe, &coordinator] {
             service.wait_ready().await?;
         }

@@ -16,7 +16,7 @@ use super::times::Times;
 
 /// The fixture of one scenario.
 pub struct Fixture {
-    backend: Arc<dyn Backend>,
+    backend: Arc<Backend>,
     control_planes: Arc<ControlPlanes>,
     name: String,
     stock: tokio::sync::Mutex<HeldServers>,
@@ -28,7 +28,7 @@ pub struct Fixture {
 // === impl Fixture ===
 
 impl Fixture {
-    pub(super) fn new(backend: Arc<dyn Backend>, control_planes: Arc<ControlPlanes>, name: &str) -> Self {
+    pub(super) fn new(backend: Arc<Backend>, control_planes: Arc<ControlPlanes>, name: &str) -> Self {
         Self {
             backend,
             control_planes,
@@ -41,7 +41,7 @@ impl Fixture {
 
     /// Where it is played.
     #[must_use]
-    pub const fn backend(&self) -> &Arc<dyn Backend> {
+    pub const fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
 
@@ -78,8 +78,7 @@ impl Fixture {
     /// # Errors
     /// When it does not come up.
     pub async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
-        self.reserve(1 + usize::from(self.backend.has_twin(&plan)))
-            .await?;
+        self.reserve(1 + usize::from(plan.twin)).await?;
         self.shoot_on(self.seed(), plan).await
     }
 
@@ -114,7 +113,7 @@ impl Fixture {
             count => format!("{}-{count}", self.name),
         };
         let site = self.backend.build(&mut stock, Some(&seed), &name, &plan).await?;
-        let twin = match self.backend.has_twin(&plan) {
+        let twin = match plan.twin {
             true => {
                 let name = format!("{name}-twin");
                 Some(self.backend.build(&mut stock, None, &name, &plan).await?)

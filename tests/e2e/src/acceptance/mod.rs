@@ -1,8 +1,8 @@
-//! The acceptance suite: the field's scenarios (`tests/e2e/scenarios`), and the faults that it fears, played on the
-//! sandbox and on real kube-apiservers with the services started as their users start them.
+//! The acceptance suite: the field's scenarios (`tests/e2e/scenarios`), and the faults that it fears, played on real
+//! kube-apiservers with the services started as their users start them.
 //!
 //! ```text
-//!   runner ─ Fixture (one per scenario) ─ Shoot ─ ShootBackend: sandbox | real API server, kubelets, machines
+//!   runner ─ Fixture (one per scenario) ─ Shoot ─ ShootSite: API server, kubelets, machines
 //!                    │                    ├─ FaultProxy: an API server's bad behaviours
 //!                    │                    └─ twin: the same without the watchdog ─ accounting
 //!                    └─ Seed: the services, and the timeline of all that happens ─ invariants S1 to S6
@@ -30,10 +30,7 @@ use watchdog_test_support::fixtures::{CA, KCM, MCM};
 /// Project of all shoots of the suite.
 pub const PROJECT: &str = "accept";
 
-/// Replicas of machine-controller-manager, so that a lost count shows.
-const MCM_REPLICAS: u32 = 2;
-
-/// The dependants, with their replicas.
+/// The dependants, with their replicas: of machine-controller-manager two, so that a lost count shows.
 pub const COUNTS: [(&str, i32); 3] = [(KCM, 1), (MCM, 2), (CA, 1)];
 
 /// `nodeLeaseFailureFraction`.

@@ -8,38 +8,31 @@ use super::scenarios;
 
 /// The content of the tables.
 pub struct Runs {
-    /// Scenarios on the sandbox.
-    pub sandbox: Results,
-    /// Scenarios on real API servers.
-    pub real: Results,
-    /// Faults on sandboxes.
-    pub sandbox_faults: Results,
-    /// Faults on real API servers.
-    pub real_faults: Results,
+    pub scenarios: Results,
+    pub faults: Results,
 }
 
 const HEAD: &str = "\
 # Acceptance
 
-One suite says whether the product does its job: the field's scenarios and the faults that it fears, played on the
-in-memory sandbox and on real kube-apiservers with etcd, with the three services started as their users start them.
-`make acceptance` plays everything and writes this page; `make test` plays everything too.
+One suite says whether the product does its job: the field's scenarios and the faults that it fears, played on real
+kube-apiservers with etcd, with the three services started as their users start them. `make acceptance` plays everything
+and writes this page; `make test` plays everything too.
 
 Each scenario is a file under [tests/e2e/scenarios](../../tests/e2e/scenarios) that says in a few lines what happens and
 what must be. After each of them, and after each fault, the recorded history of the shoot is judged by the safety
 invariants S1 to S4 and S6 ([tests/support/src/history](../../tests/support/src/history)). S5 is about several
 coordinators, which the tests of [replicas](../../tests/e2e/tests/replicas) and chaos have.
 
-Time is scaled: a grace period of 40 s is 10 s on the sandbox and 16 s on real API servers. Durations below are those of
-the run, on a machine with two cores, preparation included; many scenarios are played at once.
+Time is scaled: a grace period of 40 s is 16 s here. Durations below are those of the run, on a machine with two cores,
+preparation included; many scenarios are played at once.
 ";
 
 const ACCOUNTING: &str = "\
 What an outage cost with the watchdog, and what the same outage cost a twin without it: nodes that turned Unknown,
 machines that were given up and replaced, and seconds (of scaled time) from the end of the outage until all nodes were
 ready, all machines ran and all dependants were at their counts. Machines are given up after half a grace period here,
-not after ten minutes, so that an outage need not last that long. Nodes are judged by the sandbox's node lifecycle and,
-on real API servers, by a real kube-controller-manager.
+not after ten minutes, so that an outage need not last that long. Nodes are judged by a real kube-controller-manager.
 ";
 
 const FAULTS: &str = "\
@@ -54,49 +47,31 @@ that are killed at random times: [tests/e2e/tests/nightly/chaos.rs](../../tests/
 pub fn render(runs: &Runs) -> String {
     let mut page = HEAD.to_owned();
     // Writing to a String cannot fail.
-    let _ = write!(page, "\nLast run: {}.\n\n## Scenarios\n\n", date(&runs.real));
-    page.push_str("| | scenario | sandbox | real |\n| --- | --- | --- | --- |\n");
+    let _ = write!(page, "\nLast run: {}.\n\n## Scenarios\n\n", date(&runs.scenarios));
+    page.push_str("| | scenario | result |\n| --- | --- | --- |\n");
     for scenario in scenarios::ALL {
         let number = scenario.number();
         let _ = writeln!(
             page,
-            "| {number} | [{}](../../tests/e2e/scenarios/{}). {} | {} | {} |",
+            "| {number} | [{}](../../tests/e2e/scenarios/{}). {} | {} |",
             scenario.title(),
             scenario.file,
             scenario.text(),
-            cell(&runs.sandbox, number),
-            cell(&runs.real, number),
+            cell(&runs.scenarios, number),
         );
     }
     let _ = write!(page, "\n## What is prevented\n\n{ACCOUNTING}\n");
     page.push_str(
-        "| | scenario | back-end | nodes Unknown | machines replaced | restored after |\n\
-         | --- | --- | --- | --- | --- | --- |\n",
+        "| | scenario | nodes Unknown | machines replaced | restored after |\n\
+         | --- | --- | --- | --- | --- |\n",
     );
-    for (name, results) in [("sandbox", &runs.sandbox), ("real", &runs.real)] {
-        for row in &results.rows {
-            account(&mut page, name, row);
-        }
+    for row in &runs.scenarios.rows {
+        account(&mut page, row);
     }
     let _ = write!(page, "\n## Faults\n\n{FAULTS}\n");
-    page.push_str("| fault | sandbox | real |\n| --- | --- | --- |\n");
-    let mut titles: Vec<&str> = Vec::new();
-    for row in runs.sandbox_faults.rows.iter().chain(&runs.real_faults.rows) {
-        if !titles.contains(&row.title.as_str()) {
-            titles.push(&row.title);
-        }
-    }
-    for title in titles {
-        let find = |results: &Results| {
-            let row = results.rows.iter().find(|row| row.title == title);
-            row.map_or_else(|| "-".to_owned(), outcome)
-        };
-        let _ = writeln!(
-            page,
-            "| {title} | {} | {} |",
-            find(&runs.sandbox_faults),
-            find(&runs.real_faults)
-        );
+    page.push_str("| fault | result |\n| --- | --- |\n");
+    for row in &runs.faults.rows {
+        let _ = writeln!(page, "| {} | {} |", row.title, outcome(row));
     }
     page
 }
@@ -119,7 +94,7 @@ fn outcome(row: &Row) -> String {
     format!("{result}, {:.0} s", row.seconds)
 }
 
-fn account(page: &mut String, backend: &str, row: &Row) {
+fn account(page: &mut String, row: &Row) {
     let Some(account) = &row.account else { return };
     let unprotected = account.unprotected.as_ref();
     let pair = |show: &dyn Fn(&OutageCost) -> String| match unprotected {
@@ -135,7 +110,7 @@ fn account(page: &mut String, backend: &str, row: &Row) {
     };
     let _ = writeln!(
         page,
-        "| {} | {} | {backend} | {} | {} | {} |",
+        "| {} | {} | {} | {} | {} |",
         row.number,
         row.title,
         pair(&|toll| toll.nodes_unknown.to_string()),

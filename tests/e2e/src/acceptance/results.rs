@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::accounting::Account;
 
-/// One scenario on one back-end.
+/// One scenario.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     pub number: u8,
@@ -21,7 +21,7 @@ pub struct Row {
     pub account: Option<Account>,
 }
 
-/// All of one back-end.
+/// All scenarios, or all faults.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// When they were played.

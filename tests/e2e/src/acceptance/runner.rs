@@ -1,4 +1,4 @@
-//! Plays all scenarios on one back-end, many at once.
+//! Plays all scenarios, many at once.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Scenario {
 ///
 /// # Errors
 /// When the control planes of the weeder cannot be followed.
-pub async fn play_all(backend: Arc<dyn Backend>, scenarios: &[Scenario]) -> anyhow::Result<Results> {
+pub async fn play_all(backend: Arc<Backend>, scenarios: &[Scenario]) -> anyhow::Result<Results> {
     let (control_planes, _following) = ControlPlanes::start(&backend.seed()).await?;
     let mut order: Vec<_> = scenarios.iter().filter(|scenario| scenario.is_wanted()).collect();
     let place = |number: u8| {
@@ -100,7 +100,7 @@ pub async fn play_all(backend: Arc<dyn Backend>, scenarios: &[Scenario]) -> anyh
     Ok(results)
 }
 
-async fn play(backend: &Arc<dyn Backend>, control_planes: &Arc<ControlPlanes>, scenario: &Scenario) -> Row {
+async fn play(backend: &Arc<Backend>, control_planes: &Arc<ControlPlanes>, scenario: &Scenario) -> Row {
     let name = format!("s{:02}", scenario.number());
     let fixture = Arc::new(Fixture::new(backend.clone(), control_planes.clone(), &name));
     let bound = backend.times().bound * 10;

@@ -9,7 +9,6 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
-use watchdog_sandbox::Sandbox;
 
 use super::times::Times;
 use watchdog_test_support::fixtures;
@@ -35,8 +34,6 @@ pub struct Seed {
     /// scaling-coordinator.
     pub coordinator: Arc<RestartableService>,
     pub weeder: Arc<RestartableService>,
-    /// The sandbox that it is, if it is one.
-    pub sandbox: Option<Arc<Sandbox>>,
     // Held for their end.
     _verdicts: AbortOnDropHandle<()>,
     _recorder: Recorder,
@@ -52,14 +49,15 @@ impl Seed {
     pub async fn start(
         scratch: &Arc<Scratch>,
         client: Client,
-        kubeconfig: impl Fn(&str) -> String,
+        kubeconfig: impl Fn(&str) -> anyhow::Result<String>,
         times: &Times,
     ) -> anyhow::Result<Self> {
         let (timeline, recorder) = Timeline::start(&client).await?;
         let prober = fixtures::prober(&times.prober_head(), "500ms");
         let setup = Arc::new(Setup::new(scratch, &prober, &fixtures::weeder("2m"))?);
-        let kubeconfigs = ["lease-probe-0", "scaling-coordinator-0", "weeder-0"].map(kubeconfig);
-        let [probe, coordinator, weeder] = &kubeconfigs;
+        let [probe, coordinator, weeder] =
+            ["lease-probe-0", "scaling-coordinator-0", "weeder-0"].map(kubeconfig);
+        let (probe, coordinator, weeder) = (&probe?, &coordinator?, &weeder?);
         let (lease_probe, coordinator, weeder) = tokio::try_join!(
             setup.lease_probe("lease-probe-0", probe),
             setup.coordinator("scaling-coordinator-0", coordinator, &[]),
@@ -77,7 +75,6 @@ impl Seed {
             lease_probe,
             coordinator: RestartableService::new(coordinator),
             weeder: RestartableService::new(weeder),
-            sandbox: None,
             _verdicts: AbortOnDropHandle::new(tokio::spawn(verdicts)),
             _recorder: recorder,
         })

@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
 use super::accounting::{Account, OutageCost};
-use super::backend::{Count, Plan, ShootBackend};
+use super::backend::{Plan, ShootSite};
 use super::seed::Seed;
 use super::times::Times;
 use super::{COUNTS, THRESHOLD};
@@ -38,7 +38,7 @@ pub struct ShootUnderTest {
 
 /// The parts that a shoot and its twin each have.
 struct ShootSide {
-    site: Box<dyn ShootBackend>,
+    site: ShootSite,
     api: Client,
     nodes: NodeRecorder,
 }
@@ -56,8 +56,8 @@ struct ScenarioState {
 // === impl ShootSide ===
 
 impl ShootSide {
-    async fn new(site: Box<dyn ShootBackend>) -> anyhow::Result<Arc<Self>> {
-        let api = site.client().await?;
+    async fn new(site: ShootSite) -> anyhow::Result<Arc<Self>> {
+        let api = site.client();
         let nodes = NodeRecorder::start(&api).await?;
         Ok(Arc::new(Self { site, api, nodes }))
     }
@@ -83,8 +83,8 @@ impl ShootSide {
 impl ShootUnderTest {
     pub(super) async fn new(
         seed: Arc<Seed>,
-        site: Box<dyn ShootBackend>,
-        twin: Option<Box<dyn ShootBackend>>,
+        site: ShootSite,
+        twin: Option<ShootSite>,
         plan: Plan,
         times: Times,
     ) -> anyhow::Result<Self> {
@@ -309,7 +309,7 @@ impl ShootUnderTest {
 
     /// The cost of the outage, and its cost for the twin. None where nobody counted.
     pub(super) async fn account(&self) -> anyhow::Result<Option<Account>> {
-        if self.plan.toll == Count::No {
+        if !self.plan.counted {
             return Ok(None);
         }
         let (waiting, restored) = {

@@ -62,7 +62,7 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
     let scratch = Scratch::new("soak")?;
     let sandbox = sandbox().await?;
     let admin = client(&sandbox.seed().kubeconfig("administrator")).await?;
-    let kubeconfig = |identity: &str| sandbox.seed().kubeconfig(identity);
+    let kubeconfig = |identity: &str| Ok(sandbox.seed().kubeconfig(identity));
     let seed = Seed::start(&scratch, admin, kubeconfig, &TIMES).await?;
     let shoots = sandbox.shoots();
     let mut measures: Vec<Measures> = seed.services().iter().map(|_| Measures::new()).collect();

@@ -1,4 +1,4 @@
-//! How fast time runs on a back-end.
+//! How fast time runs.
 
 use std::time::Duration;
 

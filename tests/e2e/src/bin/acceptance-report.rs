@@ -7,10 +7,8 @@ use watchdog_e2e::acceptance::results::Results;
 
 fn main() -> anyhow::Result<()> {
     let runs = Runs {
-        sandbox: Results::load("sandbox")?,
-        real: Results::load("real")?,
-        sandbox_faults: Results::load("sandbox-faults")?,
-        real_faults: Results::load("real-faults")?,
+        scenarios: Results::load("scenarios")?,
+        faults: Results::load("faults")?,
     };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contributing/acceptance.md");
     std::fs::write(path, render(&runs))?;

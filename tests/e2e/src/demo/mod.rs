@@ -31,7 +31,6 @@ const NODES: usize = 6;
 fn timing() -> SimTiming {
     SimTiming {
         machine_health_timeout: Duration::from_secs(8),
-        machine_step: Duration::from_secs(2),
         ready_delay: Duration::from_secs(1),
         stop_delay: Duration::from_millis(500),
         crash_after: Duration::from_millis(500),

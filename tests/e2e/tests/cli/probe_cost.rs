@@ -10,9 +10,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_healthy_probe_is_one_list_on_one_connection_and_asks_the_seed_nothing() {
-    let mut spec = SimulatedShootSpec::new("one", 20);
-    // Real times: a lease that is late on a busy machine is far from its expiry.
-    spec.states_grace_period = false;
+    let spec = SimulatedShootSpec::new("one", 20);
     let prober = fixtures::prober(
         "probeInterval: 1s\nbackoffJitterFactor: 0\ninitialDelay: 1s",
         "500ms",
@@ -21,6 +19,14 @@ async fn a_healthy_probe_is_one_list_on_one_connection_and_asks_the_seed_nothing
         .await
         .unwrap();
     let shoot = fixture.shoot("one").unwrap();
+    // The default of 40 s: a lease that is late on a busy machine is far from its expiry.
+    shoot
+        .update_cluster(|cluster| {
+            if let Some(kubernetes) = cluster.pointer_mut("/spec/shoot/spec/kubernetes") {
+                *kubernetes = serde_json::json!({});
+            }
+        })
+        .unwrap();
     let lease_probe = fixture.lease_probe().await.unwrap();
     fixture
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)

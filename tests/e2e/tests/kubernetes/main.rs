@@ -13,7 +13,6 @@ mod node_lifecycle_input;
 #[allow(dead_code, reason = "the simulation uses more of it")]
 mod random;
 
-mod conformance;
 mod controller_manager;
 mod coordinator;
 mod drop_in;

@@ -18,7 +18,7 @@ const SHOOTS: usize = 12;
 
 pub(crate) const REPLICAS: [&str; 3] = ["a", "b", "c"];
 
-/// On either kind of seed.
+/// Played on a real API server, in [`super::kubernetes`].
 pub(crate) async fn one_is_killed_and_another_frozen(fleet: ScriptedShoots) -> anyhow::Result<()> {
     let mut replicas = fleet.replicas(REPLICAS).await?;
     let flips = fleet.flip();
@@ -51,12 +51,6 @@ fn by_name<'a>(replicas: &'a mut [ReplicaProcess], name: &str) -> anyhow::Result
     replicas
         .find(|replica| replica.identity == name)
         .with_context(|| format!("there is no {name}"))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_of_three_is_killed_and_another_frozen() {
-    let fleet = ScriptedShoots::start("replicas-killed", SHOOTS).await.unwrap();
-    one_is_killed_and_another_frozen(fleet).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

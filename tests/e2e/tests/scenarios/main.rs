@@ -1,7 +1,6 @@
-//! The field's scenarios, and faults of the whole system, on the sandbox and on real Kubernetes.
+//! The field's scenarios, and faults of the whole system, on real Kubernetes.
 
 #![cfg(test)]
 
 mod kubernetes;
 mod page;
-mod sandbox;

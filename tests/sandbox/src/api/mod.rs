@@ -28,7 +28,7 @@ use self::{
 };
 use crate::{
     audit::{AuditEntry, AuditLog},
-    auth::{AcceptedCredentials, Attributes, Policy},
+    auth::{AcceptedCredentials, Policy},
     faults::{FaultAction, Faults},
     protobuf,
     resource::ResourceType,
@@ -159,7 +159,6 @@ fn answer(
         None if discovery::is_public(&info.path) => "system:anonymous",
         None => return Err(ApiError::unauthorized()),
     };
-    let user = acting_user(state, headers, user)?;
     state.policy.check(&info.attributes(user))?;
     let Some(target) = &info.target else {
         return discovery::answer(&state.store, &info.path);
@@ -195,25 +194,6 @@ fn answer(
         "delete" if addressable => write::delete(&call, &res, body),
         _ => Err(ApiError::method_not_allowed()),
     }
-}
-
-/// The user that `user` acts as: itself, or one that it may impersonate.
-fn acting_user<'a>(state: &ApiState, headers: &'a HeaderMap, user: &'a str) -> Result<&'a str, ApiError> {
-    let impersonated = headers
-        .get("impersonate-user")
-        .and_then(|value| value.to_str().ok())
-        .filter(|name| !name.is_empty());
-    let Some(other) = impersonated else {
-        return Ok(user);
-    };
-    state.policy.check(&Attributes {
-        user: user.to_owned(),
-        verb: "impersonate".into(),
-        resource: "users".into(),
-        name: other.to_owned(),
-        ..Attributes::default()
-    })?;
-    Ok(other)
 }
 
 /// The type of what is asked for; 404 if that is not served.

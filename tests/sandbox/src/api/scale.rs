@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     resource::ScalePaths,
     status::ApiError,
-    store::object::{Object, as_map, string_map},
+    store::object::{Object, as_map},
 };
 
 /// The Scale of an object.
@@ -33,7 +33,6 @@ pub(super) fn view(object: &Object, paths: &ScalePaths) -> Value {
         "spec": if replicas == 0 { json!({}) } else { json!({ "replicas": replicas }) },
         "status": {
             "replicas": object.number(&paths.status_replicas),
-            "selector": selector(value.pointer(&paths.selector)),
         },
     })
 }
@@ -41,33 +40,16 @@ pub(super) fn view(object: &Object, paths: &ScalePaths) -> Value {
 /// Takes a changed Scale back into its object: the count and the preconditions.
 ///
 /// # Errors
-/// 400 for something that is no Scale, 422 for a negative count.
-pub(super) fn store(
-    name: &str,
-    paths: &ScalePaths,
-    scale: &Value,
-    object: &mut Value,
-) -> Result<(), ApiError> {
-    if let Some(kind) = scale.get("kind").and_then(Value::as_str)
-        && kind != "Scale"
-    {
-        return Err(ApiError::bad_request(format!(
-            "no kind \"{kind}\" is registered for the scale sub-resource"
-        )));
-    }
-    let replicas = replicas(scale)?;
-    if replicas < 0 {
-        let detail = format!("Invalid value: {replicas}: must be greater than or equal to 0");
-        let fault = ("spec.replicas".into(), detail);
-        return Err(ApiError::invalid_kind("Scale", "autoscaling", name, &[fault]));
-    }
-    for key in ["resourceVersion", "uid"] {
-        let pointer = format!("/metadata/{key}");
-        if let Some(wanted) = scale.pointer(&pointer).and_then(Value::as_str)
-            && !wanted.is_empty()
-            && let Some(slot) = object.pointer_mut(&pointer)
-        {
-            *slot = wanted.into();
+/// 422 for a count that is none.
+pub(super) fn store(paths: &ScalePaths, scale: &Value, object: &mut Value) -> Result<(), ApiError> {
+    let replicas = match scale.pointer("/spec/replicas") {
+        None | Some(Value::Null) => Some(0),
+        Some(value) => value.as_i64().filter(|count| *count >= 0),
+    };
+    let replicas = replicas.ok_or_else(|| ApiError::invalid("spec.replicas: must be 0 or more"))?;
+    for pointer in ["/metadata/resourceVersion", "/metadata/uid"] {
+        if let (Some(wanted), Some(slot)) = (scale.pointer(pointer), object.pointer_mut(pointer)) {
+            slot.clone_from(wanted);
         }
     }
     let mut node = object;
@@ -76,31 +58,4 @@ pub(super) fn store(
     }
     *node = replicas.into();
     Ok(())
-}
-
-/// The count that a Scale asks for.
-///
-/// # Errors
-/// 400 for anything that is no 32-bit integer.
-pub(super) fn replicas(scale: &Value) -> Result<i64, ApiError> {
-    match scale.pointer("/spec/replicas") {
-        None | Some(Value::Null) => Ok(0),
-        Some(value) => value.as_i64().filter(|count| i32::try_from(*count).is_ok()).ok_or_else(|| {
-            ApiError::bad_request(format!(
-                "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {value} into Go struct \
-                 field ScaleSpec.spec.replicas of type int32"
-            ))
-        }),
-    }
-}
-
-/// The labels of a selector in its string form: already a string in custom resources, a LabelSelector elsewhere.
-fn selector(value: Option<&Value>) -> String {
-    let Some(value) = value else { return String::new() };
-    if let Some(text) = value.as_str() {
-        return text.to_owned();
-    }
-    let labels = string_map(value.get("matchLabels")).into_iter();
-    let terms: Vec<String> = labels.map(|(key, value)| format!("{key}={value}")).collect();
-    terms.join(",")
 }

@@ -14,7 +14,7 @@ use crate::{
     resource::ResourceType,
     status::ApiError,
     store::{
-        Deleted, Part, Preconditions, WriteOptions,
+        Part, Preconditions, WriteOptions,
         object::{Object, StoreKey},
     },
 };
@@ -26,9 +26,8 @@ const MERGE_PATCH: &str = "application/merge-patch+json";
 pub(super) fn create(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result<Response<Body>, ApiError> {
     let target = call.target;
     let value = decode(body)?;
-    expect_type(&value, res)?;
     if res.review {
-        return Ok(reply::value(201, &review::answer(call, &value)?));
+        return Ok(reply::value(201, &review::answer(call, &value)));
     }
     let store = &call.state.store;
     let object = store.create(&target.resource, &target.namespace, value, &options(call))?;
@@ -44,14 +43,6 @@ pub(super) fn update(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result
             *scale = body;
             Ok(())
         });
-    }
-    expect_type(&body, res)?;
-    let version = body
-        .pointer("/metadata/resourceVersion")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    if version.is_empty() && !res.unconditional_update {
-        return Err(ApiError::version_required(res, &target.name));
     }
     modify(call, res, |value| {
         *value = body;
@@ -70,20 +61,12 @@ pub(super) fn patch(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result<
     if call.target.subresource == "scale" {
         return change_scale(call, res, |scale| {
             json_patch::merge(scale, &patch);
-            scale::replicas(scale)
-                .map(drop)
-                .map_err(|_| ApiError::unprocessable_patch())
+            Ok(())
         });
     }
     modify(call, res, |value| {
         json_patch::merge(value, &patch);
-        // A bad result is the patch's fault; a bad object in a PUT is a bad request.
-        match res.normalise {
-            Some(normalise) => normalise(value.clone())
-                .map(drop)
-                .map_err(|_| ApiError::unprocessable_patch()),
-            None => Ok(()),
-        }
+        Ok(())
     })
 }
 
@@ -95,19 +78,12 @@ pub(super) fn delete(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result
     }
     let preconditions = preconditions(body)?;
     let store = &call.state.store;
-    match store.delete(&target.resource, &target.namespace, &target.name, &preconditions)? {
-        Deleted::Pending(object) => Ok(reply::json(200, call.view.object(&object, res))),
-        Deleted::Gone(object) => {
-            let mut details = json!({ "name": object.name(), "kind": res.plural, "uid": object.uid() });
-            if !res.group.is_empty() {
-                details["group"] = res.group.as_ref().into();
-            }
-            let status = json!({
-                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
-            });
-            Ok(reply::value(200, &status))
-        }
-    }
+    let gone = store.delete(&target.resource, &target.namespace, &target.name, &preconditions)?;
+    let details = json!({ "name": gone.name(), "kind": res.plural, "uid": gone.uid() });
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
+    });
+    Ok(reply::value(200, &status))
 }
 
 /// GET of the scale sub-resource.
@@ -118,7 +94,7 @@ pub(super) fn get_scale(call: &Call<'_>, res: &ResourceType) -> Result<Response<
         .state
         .store
         .find(&target.resource, &target.namespace, &target.name)
-        .ok_or_else(|| ApiError::not_found_as(&format!("{}/scale", res.plural), &res.group, &target.name))?;
+        .ok_or_else(|| ApiError::not_found(res, &target.name))?;
     Ok(reply::value(200, &scale::view(&object, paths)))
 }
 
@@ -141,7 +117,7 @@ fn change_scale(
             let key = StoreKey::new(&target.namespace, &target.name);
             let mut view = scale::view(&Object::new(key, version, value.clone()), paths);
             change(&mut view)?;
-            scale::store(&target.name, paths, &view, value)
+            scale::store(paths, &view, value)
         },
     )?;
     Ok(reply::value(200, &scale::view(&object, paths)))
@@ -196,25 +172,6 @@ fn decode(body: &[u8]) -> Result<Value, ApiError> {
     } else {
         Err(ApiError::bad_request("the object provided is no object"))
     }
-}
-
-/// apiVersion and kind of a body must be those of the path, where they are given.
-fn expect_type(value: &Value, res: &ResourceType) -> Result<(), ApiError> {
-    let given = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (version, kind) = (given("apiVersion"), given("kind"));
-    if !version.is_empty() && version != res.api_version() {
-        return Err(ApiError::bad_request(format!(
-            "the API version in the data ({version}) does not match the expected API version ({})",
-            res.api_version()
-        )));
-    }
-    if !kind.is_empty() && kind != res.kind {
-        return Err(ApiError::bad_request(format!(
-            "the kind in the data ({kind}) does not match the expected kind ({})",
-            res.kind
-        )));
-    }
-    Ok(())
 }
 
 fn preconditions(body: &[u8]) -> Result<Preconditions, ApiError> {

@@ -221,7 +221,7 @@ impl Engine {
         for index in 0..self.spec.nodes {
             let zone = self.spec.zone(index);
             let name = format!("{POOL}-{zone}-{}", random_suffix());
-            let machine = objects::machine(&name, namespace, &zone, "Running", around.wall);
+            let machine = objects::machine(&name, namespace, &zone, around.wall);
             seed.create(&keys::MACHINES, namespace, machine, &options)?;
             sim.kubelets.start(&name, &zone, &around);
         }

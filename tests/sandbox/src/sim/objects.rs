@@ -23,27 +23,22 @@ const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPr
 /// The Cluster object of a shoot.
 pub(crate) fn cluster(spec: &SimulatedShootSpec, timing: &SimTiming, now: Timestamp) -> Value {
     let now = time::seconds(now);
-    let (operation, state) = &spec.last_operation;
-    let mut controller_manager = json!({});
-    if spec.states_grace_period {
-        let grace = go_duration(timing.node_monitor_grace_period);
-        controller_manager["nodeMonitorGracePeriod"] = grace.into();
-    }
+    let grace = go_duration(timing.node_monitor_grace_period);
     json!({
         "metadata": { "name": spec.namespace() },
         "spec": {
             "shoot": {
                 "apiVersion": "core.gardener.cloud/v1beta1",
                 "kind": "Shoot",
-                "metadata": { "name": spec.name, "namespace": format!("garden-{}", spec.project) },
+                "metadata": { "name": spec.name, "namespace": "garden-sandbox" },
                 "spec": {
                     "hibernation": { "enabled": false },
-                    "kubernetes": { "kubeControllerManager": controller_manager },
+                    "kubernetes": { "kubeControllerManager": { "nodeMonitorGracePeriod": grace } },
                     "provider": { "workers": [{ "name": POOL }] },
                 },
                 "status": {
                     "hibernated": false,
-                    "lastOperation": last_operation(operation, state, &now),
+                    "lastOperation": last_operation("Reconcile", "Succeeded", &now),
                 },
             },
         },
@@ -100,7 +95,7 @@ pub(crate) fn conditions(now: Timestamp) -> Value {
 }
 
 /// A Machine, `node` being the name of its node (the same as its own here).
-pub(crate) fn machine(name: &str, namespace: &str, zone: &str, phase: &str, now: Timestamp) -> Value {
+pub(crate) fn machine(name: &str, namespace: &str, zone: &str, now: Timestamp) -> Value {
     json!({
         "metadata": {
             "name": name,
@@ -113,7 +108,7 @@ pub(crate) fn machine(name: &str, namespace: &str, zone: &str, phase: &str, now:
         },
         "status": {
             "node": name,
-            "currentStatus": { "phase": phase, "lastUpdateTime": time::seconds(now) },
+            "currentStatus": { "phase": "Running", "lastUpdateTime": time::seconds(now) },
         },
     })
 }

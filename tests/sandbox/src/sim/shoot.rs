@@ -193,11 +193,6 @@ impl SimulatedShoot {
         nodes.iter().map(|node| views::node(node, store)).collect()
     }
 
-    /// How many nodes are Unknown now.
-    pub fn nodes_unknown(&self) -> usize {
-        self.nodes().iter().filter(|node| node.ready == "Unknown").count()
-    }
-
     /// How often a node was marked Unknown so far.
     pub fn marked_unknown(&self) -> u64 {
         self.engine.sim.lock().lifecycle.marked_unknown

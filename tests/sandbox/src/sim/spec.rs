@@ -10,8 +10,6 @@ pub(super) const POOL: &str = "worker";
 /// A shoot to simulate.
 #[derive(Debug, Clone)]
 pub struct SimulatedShootSpec {
-    /// Gardener project.
-    pub project: String,
     /// Name of the shoot within the project.
     pub name: String,
     /// Number of nodes.
@@ -20,23 +18,16 @@ pub struct SimulatedShootSpec {
     pub zones: usize,
     /// Timing of this shoot's simulators instead of the sandbox's.
     pub timing: Option<SimTiming>,
-    /// True if the Shoot states `nodeMonitorGracePeriod`; if not, readers assume 40 s.
-    pub states_grace_period: bool,
-    /// `status.lastOperation`: type and state.
-    pub last_operation: (String, String),
 }
 
 impl SimulatedShootSpec {
     /// A shoot of project `sandbox` with `nodes` nodes in three zones.
     pub fn new(name: &str, nodes: usize) -> Self {
         Self {
-            project: "sandbox".into(),
             name: name.into(),
             nodes,
             zones: 3,
             timing: None,
-            states_grace_period: true,
-            last_operation: ("Reconcile".into(), "Succeeded".into()),
         }
     }
 
@@ -54,9 +45,9 @@ impl SimulatedShootSpec {
         self
     }
 
-    /// `shoot--<project>--<name>`: the namespace on the seed and the name of the Cluster.
+    /// The namespace on the seed and the name of the Cluster.
     pub fn namespace(&self) -> String {
-        format!("shoot--{}--{}", self.project, self.name)
+        format!("shoot--sandbox--{}", self.name)
     }
 
     /// Zone of the node with this index.
@@ -69,7 +60,7 @@ impl SimulatedShootSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cut {
-    /// All of them, those of machines to come included.
+    /// All of them, those to come included.
     All,
     /// Those in one zone, to come included.
     Zone(String),

@@ -16,8 +16,6 @@ pub struct SimTiming {
     pub node_monitor_period: Duration,
     /// A machine whose node is Unknown for this long is replaced (`--machine-health-timeout`).
     pub machine_health_timeout: Duration,
-    /// How long a machine takes to come up, and how long to go.
-    pub machine_step: Duration,
     /// From the start of a pod to its readiness.
     pub ready_delay: Duration,
     /// From the wish to have fewer replicas to the end of a pod.
@@ -37,7 +35,6 @@ impl Default for SimTiming {
             node_monitor_grace_period: Duration::from_secs(40),
             node_monitor_period: Duration::from_secs(5),
             machine_health_timeout: Duration::from_secs(600),
-            machine_step: Duration::from_secs(60),
             ready_delay: Duration::from_secs(5),
             stop_delay: Duration::from_secs(1),
             crash_after: Duration::from_secs(3),
@@ -63,7 +60,6 @@ impl SimTiming {
             node_monitor_grace_period: scale(real.node_monitor_grace_period),
             node_monitor_period: scale(real.node_monitor_period),
             machine_health_timeout: scale(real.machine_health_timeout),
-            machine_step: scale(real.machine_step),
             ready_delay: scale(real.ready_delay),
             stop_delay: scale(real.stop_delay),
             crash_after: scale(real.crash_after),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{machines, node_ready};
+use super::node_ready;
 use crate::{
     resource::keys,
     store::{Store, object::Object},
@@ -70,7 +70,7 @@ pub(super) fn node(node: &Object, store: &Store) -> NodeView {
 pub(super) fn machine(machine: &Object) -> MachineView {
     MachineView {
         name: machine.name().into(),
-        phase: machines::phase(machine).into(),
+        phase: machine.text("/status/currentStatus/phase").into(),
     }
 }
 

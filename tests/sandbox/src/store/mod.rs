@@ -9,7 +9,6 @@ mod log;
 pub mod object;
 mod read;
 pub mod selector;
-mod strategy;
 mod watch;
 mod write;
 
@@ -19,6 +18,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rand::{Rng, seq::IndexedRandom};
 use tokio::sync::watch as signal;
 
 use self::{
@@ -30,11 +30,10 @@ use crate::{
     status::ApiError,
 };
 
-pub(crate) use self::strategy::random_suffix;
 pub use self::{
     read::{ListPage, ListQuery},
     watch::{EventKind, StoreWatch, WatchEvent, WatchStep},
-    write::{Deleted, Part, Preconditions, WriteOptions},
+    write::{Part, Preconditions, WriteOptions},
 };
 
 /// The objects of one API server. Cheap to share behind an `Arc`.
@@ -219,4 +218,25 @@ impl StoreState {
         self.revision = revision;
         Some(after)
     }
+}
+
+/// Five characters of the alphabet that the real server uses: no vowels, so no words.
+pub(crate) fn random_suffix() -> String {
+    let mut rng = rand::rng();
+    (0..5)
+        .filter_map(|_| {
+            b"bcdfghjklmnpqrstvwxz2456789"
+                .choose(&mut rng)
+                .map(|b| char::from(*b))
+        })
+        .collect()
+}
+
+/// A random (version 4) UUID.
+fn random_uid() -> String {
+    let bits: u128 = rand::rng().random();
+    let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
+    [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
 }

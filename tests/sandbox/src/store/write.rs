@@ -1,20 +1,17 @@
-//! Creates, updates and deletes with the rules that the real server's storage strategies enforce.
+//! Creates, updates and deletes.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use super::{
     Store, StoreState, fields,
-    object::{Object, StoreKey, metadata_mut, with_type},
-    strategy::{
-        check, check_name, default, has_finalizers, keep_server_fields, normalise, place, random_suffix,
-        random_uid, remove_key, string, validate, without_status,
-    },
+    object::{Object, StoreKey, child_mut, metadata_mut, with_type},
+    random_suffix, random_uid,
 };
 use crate::{
-    resource::{Generation, ResourceKey, ResourceType, keys},
+    resource::{ResourceKey, ResourceType, keys},
     status::ApiError,
     time,
 };
@@ -33,7 +30,7 @@ pub enum Part {
 /// How to write.
 #[derive(Debug, Clone, Default)]
 pub struct WriteOptions {
-    /// The field manager of a request, whose object is checked against the kind's Go type; simulators have none.
+    /// The field manager of a request; simulators have none.
     pub manager: Option<String>,
 }
 
@@ -45,19 +42,11 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// The outcome of a delete.
-#[derive(Debug, Clone)]
-pub enum Deleted {
-    Gone(Arc<Object>),
-    /// Marked for deletion; finalizers keep it.
-    Pending(Arc<Object>),
-}
-
 impl Store {
     /// Creates an object in `namespace` (empty for cluster scope).
     ///
     /// # Errors
-    /// 400 for a wrong type or namespace, 404 for an unknown namespace, 409 if it exists, 422 for a bad name.
+    /// 404 for an unknown namespace, 409 if it exists, 422 without a name.
     pub fn create(
         &self,
         resource: &ResourceKey,
@@ -84,7 +73,7 @@ impl Store {
     /// written, as on the real server.
     ///
     /// # Errors
-    /// Those of `change`; 404 if it is absent; 409 for a failed precondition; 400 and 422 for a bad result.
+    /// Those of `change`; 404 if it is absent; 409 for a failed precondition.
     pub fn modify(
         &self,
         resource: &ResourceKey,
@@ -101,7 +90,7 @@ impl Store {
         settle(&mut inner, &res, &old, new, part, options)
     }
 
-    /// Changes an object as the simulators do: neither checked nor owned by a field manager.
+    /// Changes an object as the simulators do, who own no fields.
     ///
     /// # Errors
     /// 404 if it is absent.
@@ -119,7 +108,7 @@ impl Store {
         })
     }
 
-    /// Deletes an object, or marks it when finalizers keep it.
+    /// Deletes an object.
     ///
     /// # Errors
     /// 404 if it is absent; 409 for a failed precondition.
@@ -129,29 +118,12 @@ impl Store {
         namespace: &str,
         name: &str,
         preconditions: &Preconditions,
-    ) -> Result<Deleted, ApiError> {
+    ) -> Result<Arc<Object>, ApiError> {
         let mut inner = self.inner.lock();
         let (res, old) = inner.existing(resource, namespace, name)?;
         check(&res, &old, preconditions)?;
-        if has_finalizers(old.value()) {
-            if !old.text("/metadata/deletionTimestamp").is_empty() {
-                return Ok(Deleted::Pending(old));
-            }
-            let mut new = old.value().clone();
-            let metadata = metadata_mut(&mut new);
-            metadata.insert("deletionTimestamp".into(), time::seconds(Timestamp::now()).into());
-            metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
-            if res.generation != Generation::None {
-                metadata.insert(
-                    "generation".into(),
-                    (old.number("/metadata/generation") + 1).into(),
-                );
-            }
-            return inner.put(resource, old.key().clone(), new).map(Deleted::Pending);
-        }
         inner
             .delete_now(resource, old.key())
-            .map(Deleted::Gone)
             .ok_or_else(|| ApiError::not_found(&res, name))
     }
 
@@ -203,41 +175,22 @@ fn prepare_create(
     value: &mut Value,
     options: &WriteOptions,
 ) -> Result<String, ApiError> {
-    if options.manager.is_some() {
-        let taken = std::mem::take(value);
-        *value = normalise(res, taken)?;
-        if res.status {
-            remove_key(value, "status");
-        }
+    if options.manager.is_some() && res.status {
+        remove_key(value, "status");
     }
     let metadata = metadata_mut(value);
-    if metadata
-        .get("resourceVersion")
-        .and_then(Value::as_str)
-        .is_some_and(|rv| !rv.is_empty())
-    {
-        return Err(ApiError::new(
-            500,
-            "",
-            "resourceVersion should not be set on objects to be created",
-        ));
-    }
-    place(metadata, namespace)?;
+    place(metadata, namespace);
     let mut name = string(metadata, "name");
     if name.is_empty() {
         let prefix = string(metadata, "generateName");
         if prefix.is_empty() {
             return Err(ApiError::invalid(
-                res,
-                "",
-                "metadata.name",
-                "Required value: name or generateName is required",
+                "metadata.name: name or generateName is required",
             ));
         }
         name = format!("{prefix}{}", random_suffix());
         metadata.insert("name".into(), name.clone().into());
     }
-    check_name(res, &name)?;
     let namespace_exists = || {
         let key = StoreKey::new("", namespace);
         inner
@@ -247,22 +200,16 @@ fn prepare_create(
     };
     if res.namespaced && !namespace_exists() {
         let message = format!("namespaces \"{namespace}\" not found");
-        let mut error = ApiError::new(404, "NotFound", message);
-        error.details = Some(Box::new(json!({ "name": namespace, "kind": "namespaces" })));
-        return Err(error);
+        return Err(ApiError::new(404, "NotFound", message));
     }
     metadata.insert("uid".into(), random_uid().into());
     metadata.insert("creationTimestamp".into(), time::seconds(Timestamp::now()).into());
-    for server_set in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
-        metadata.remove(server_set);
-    }
-    match res.generation {
-        Generation::None => metadata.remove("generation"),
-        _ => metadata.insert("generation".into(), 1.into()),
-    };
-    default(res, &name, value);
-    if options.manager.is_some() {
-        validate(res, None, value, &name)?;
+    metadata.remove("deletionTimestamp");
+    metadata.insert("generation".into(), 1.into());
+    if !res.custom && res.scale.is_some() {
+        child_mut(value, "spec")
+            .entry("replicas")
+            .or_insert_with(|| 1.into());
     }
     Ok(name)
 }
@@ -278,65 +225,126 @@ fn settle(
 ) -> Result<Arc<Object>, ApiError> {
     let key = old.key().clone();
     let metadata = metadata_mut(&mut new);
-    let version = string(metadata, "resourceVersion");
-    if !version.is_empty() && version != old.resource_version().to_string() {
-        return Err(ApiError::modified(res, &key.name));
-    }
-    let uid = string(metadata, "uid");
-    if !uid.is_empty() && uid != old.uid() {
-        let why = format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            old.uid()
-        );
-        return Err(ApiError::conflict(res, &key.name, &why));
-    }
-    let name = string(metadata, "name");
-    if !name.is_empty() && name != key.name {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            key.name
-        )));
-    }
+    let given = |field: &str| Some(string(metadata, field)).filter(|text| !text.is_empty());
+    let preconditions = Preconditions {
+        uid: given("uid"),
+        resource_version: given("resourceVersion"),
+    };
+    check(res, old, &preconditions)?;
     metadata.insert("name".into(), key.name.clone().into());
-    place(metadata, &key.namespace)?;
-    let checked = options.manager.is_some();
-    if checked {
-        new = normalise(res, new)?;
-        validate(res, Some(old.value()), &new, &key.name)?;
-    }
-    keep_server_fields(res, old.value(), &mut new, part, checked);
+    place(metadata, &key.namespace);
+    keep_server_fields(res, old.value(), &mut new, part, options.manager.is_some());
+    // Go leaves out empty maps and lists: a patch that brings one changes nothing.
+    metadata_mut(&mut new).retain(|_, value| {
+        !value.as_object().is_some_and(Map::is_empty) && !value.as_array().is_some_and(Vec::is_empty)
+    });
     remove_key(&mut new, "apiVersion");
     remove_key(&mut new, "kind");
     if *old.value() == new {
         return Ok(old.clone());
     }
-    let grows = match res.generation {
-        Generation::None => false,
-        Generation::Spec => old.value().get("spec") != new.get("spec"),
-        Generation::SpecAndAnnotations => {
-            let annotations = |value: &Value| value.pointer("/metadata/annotations").cloned();
-            old.value().get("spec") != new.get("spec") || annotations(old.value()) != annotations(&new)
-        }
-        Generation::AllButStatus => without_status(old.value()) != without_status(&new),
-    };
-    if grows {
-        metadata_mut(&mut new).insert(
-            "generation".into(),
-            (old.number("/metadata/generation") + 1).into(),
-        );
+    if generation_content(res, old.value()) != generation_content(res, &new) {
+        let generation = old.number("/metadata/generation") + 1;
+        metadata_mut(&mut new).insert("generation".into(), generation.into());
     }
     if let Some(manager) = manager(res, options) {
         fields::track(Some(old.value()), &mut new, manager, &res.api_version());
     }
-    let resource = res.key();
-    let leaving = new.pointer("/metadata/deletionTimestamp").is_some() && !has_finalizers(&new);
-    if leaving {
-        // The last finalizer is gone: so is the object, in one write. The answer still has the old version.
-        inner.delete_now(&resource, &key);
-        return Ok(Arc::new(Object::new(key, old.resource_version(), new)));
-    }
-    inner.put(&resource, key, new)
+    inner.put(&res.key(), key, new)
 }
+
+/// The content whose changes make `metadata.generation` grow: everything but metadata and status, and the annotations
+/// of a Deployment.
+fn generation_content(res: &ResourceType, value: &Value) -> (Map<String, Value>, Option<Value>) {
+    let mut map = value.as_object().cloned().unwrap_or_default();
+    map.remove("status");
+    map.remove("metadata");
+    let annotations = (res.key() == keys::DEPLOYMENTS)
+        .then(|| value.pointer("/metadata/annotations").cloned())
+        .flatten();
+    (map, annotations)
+}
+
+/// Restores what a writer of this part may not change.
+fn keep_server_fields(res: &ResourceType, old: &Value, new: &mut Value, part: Part, is_request: bool) {
+    match part {
+        Part::All => {}
+        Part::Main => {
+            if res.status {
+                copy_key(old, new, "status");
+            }
+        }
+        Part::Status => {
+            let status = std::mem::replace(new, old.clone());
+            copy_key(&status, new, "status");
+        }
+    }
+    let old_metadata = old.get("metadata").cloned().unwrap_or_default();
+    let metadata = metadata_mut(new);
+    let mut kept = vec![
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "generation",
+        "deletionTimestamp",
+    ];
+    if is_request {
+        kept.push("managedFields");
+    }
+    for key in kept {
+        match old_metadata.get(key) {
+            Some(value) => metadata.insert(key.into(), value.clone()),
+            None => metadata.remove(key),
+        };
+    }
+}
+
+fn check(res: &ResourceType, old: &Object, preconditions: &Preconditions) -> Result<(), ApiError> {
+    let version = old.resource_version().to_string();
+    let fails = |wanted: &Option<String>, is: &str| wanted.as_deref().is_some_and(|wanted| wanted != is);
+    if fails(&preconditions.uid, old.uid()) {
+        return Err(ApiError::conflict(res, old.name(), "its UID is another one"));
+    }
+    if fails(&preconditions.resource_version, &version) {
+        return Err(ApiError::conflict(
+            res,
+            old.name(),
+            "the object has been modified",
+        ));
+    }
+    Ok(())
+}
+
+/// Puts an object into the namespace of its request.
+fn place(metadata: &mut Map<String, Value>, namespace: &str) {
+    if namespace.is_empty() {
+        metadata.remove("namespace");
+    } else {
+        metadata.insert("namespace".into(), namespace.into());
+    }
+}
+
+fn string(map: &Map<String, Value>, key: &str) -> String {
+    map.get(key)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn remove_key(value: &mut Value, key: &str) {
+    if let Some(map) = value.as_object_mut() {
+        map.remove(key);
+    }
+}
+
+fn copy_key(from: &Value, to: &mut Value, key: &str) {
+    let Some(map) = to.as_object_mut() else { return };
+    match from.get(key) {
+        Some(value) => map.insert(key.into(), value.clone()),
+        None => map.remove(key),
+    };
+}
+
 /// The writer that managedFields names. A real API server names the writer of every object; of those that the
 /// simulators write, only slices and Endpoints have one here, because the weeder reads when they were written.
 fn manager<'a>(res: &ResourceType, options: &'a WriteOptions) -> Option<&'a str> {

@@ -28,20 +28,11 @@ async fn version(client: &Client) -> Result<String, String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_passes_on_and_fails_in_every_way_and_recovers() {
+async fn it_passes_on_and_fails_and_recovers() {
     let (_server, proxy, client) = pair().await;
     version(&client).await.unwrap();
-    let behaviours = [
-        (Behaviour::Refuse, ""),
-        (Behaviour::Silent, "no answer"),
-        (Behaviour::Trickle(Duration::from_secs(1)), "no answer"),
-        (Behaviour::Answer(FixedAnswer::Garbage), ""),
-        (Behaviour::Answer(FixedAnswer::Html), ""),
-        (Behaviour::Answer(FixedAnswer::Redirect), ""),
-        (Behaviour::Answer(FixedAnswer::Throttled(3)), "429"),
-    ];
-    for (behaviour, sign) in behaviours {
-        proxy.set(behaviour.clone());
+    for (behaviour, sign) in [(Behaviour::Silent, "no answer"), (Behaviour::Throttle(3), "429")] {
+        proxy.set(behaviour);
         // The first to fail may be the connection that was open when the behaviour changed.
         wait::until_true(
             &format!("{behaviour:?} shows"),
@@ -57,14 +48,7 @@ async fn it_passes_on_and_fails_in_every_way_and_recovers() {
         .await
         .unwrap();
     }
-    assert!(proxy.connections() > 7);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_slow_one_answers_in_the_end() {
-    let (_server, proxy, client) = pair().await;
-    proxy.set(Behaviour::Slow(Duration::from_millis(50)));
-    version(&client).await.unwrap();
+    assert!(proxy.connections() > 2);
 }
 
 async fn echo() -> SocketAddr {

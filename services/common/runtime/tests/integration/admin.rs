@@ -32,7 +32,7 @@ async fn serve(authority: Option<&Authority>) -> SocketAddr {
         readiness: Readiness::default(),
         metrics: None,
         collectors: Vec::new(),
-        log_level: LogLevel::fixed(),
+        log_level: LogLevel::default(),
     };
     tokio::spawn(admin::serve(listener, tls, admin));
     address

@@ -3,8 +3,8 @@ use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::machine::MachinePhase;
 use watchdog_api::node::NodeItem;
 
-use super::super::answered::ListTimes;
 use super::super::candidates::tests::{condition, machine, node};
+use super::super::fixtures::list_at;
 use super::*;
 
 const RULE: ExpiryRule = ExpiryRule {
@@ -57,9 +57,9 @@ fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (ListedLea
     };
     for t in std::iter::once(0).chain(order) {
         let seen: Vec<_> = now.iter().map(|l| earlier(l, t)).collect();
-        renewals.observe(ListTimes::at(at(t)), &seen, LONGEST);
+        renewals.observe(list_at(at(t)), &seen, LONGEST);
     }
-    renewals.observe(ListTimes::at(at(1000)), &now, LONGEST);
+    renewals.observe(list_at(at(1000)), &now, LONGEST);
     (
         ListedLeases {
             leases: now,
@@ -138,7 +138,7 @@ fn what_is_not_confirmed_holds_the_verdict() {
         revision: 0,
     };
     let mut renewals = Renewals::default();
-    renewals.observe(ListTimes::at(at(1000)), &listed.leases, LONGEST);
+    renewals.observe(list_at(at(1000)), &listed.leases, LONGEST);
     let early = assess(&listed, &renewals, |_| None, None, CONTEXT, at(1000));
     assert_eq!((early.outcome, early.evidence.unconfirmed), (Outcome::Pending, 3));
     let due = early.crossing.unwrap();
@@ -154,7 +154,7 @@ fn a_first_look_at_silent_leases_proves_no_health() {
     let first_look = |ages: &[i64]| {
         let (listed, _) = leases(ages);
         let mut renewals = Renewals::default();
-        renewals.observe(ListTimes::at(at(1000)), &listed.leases, LONGEST);
+        renewals.observe(list_at(at(1000)), &listed.leases, LONGEST);
         let context = AssessmentContext {
             loss_may_stand: true,
             ..CONTEXT
@@ -235,10 +235,10 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
                     lease.revision = at(renewed).0.unsigned_abs();
                 }
             }
-            renewals.observe(ListTimes::at(at(second)), &listed.leases, LONGEST);
+            renewals.observe(list_at(at(second)), &listed.leases, LONGEST);
         }
         // A write since then confirms the last second.
-        let confirms = ListTimes::at(at(1000 + lasts).shifted(1));
+        let confirms = list_at(at(1000 + lasts).shifted(1));
         renewals.observe(confirms, &listed.leases, LONGEST);
         let context = AssessmentContext {
             external: Some(outage),
@@ -382,7 +382,7 @@ impl NodeTraits {
 fn listed_up_to_40(lists: impl Fn(i64) -> Vec<ListedLease>) -> (Vec<ListedLease>, Renewals) {
     let mut renewals = Renewals::default();
     for second in [0, 10, 20, 30, 39, 40] {
-        renewals.observe(ListTimes::at(at(second)), &lists(second), LONGEST);
+        renewals.observe(list_at(at(second)), &lists(second), LONGEST);
     }
     (lists(40), renewals)
 }

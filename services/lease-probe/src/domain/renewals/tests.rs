@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::super::fixtures::list_at;
 use super::*;
 
 const EXPIRY: Duration = Duration::from_secs(30);
@@ -19,7 +20,7 @@ fn lease(renewed: i64) -> ListedLease {
 }
 
 fn list(seconds: i64) -> ListTimes {
-    ListTimes::at(at(seconds))
+    list_at(at(seconds))
 }
 
 /// From when on the lease is expired.
@@ -271,7 +272,7 @@ fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i
             revision: at(last).0.unsigned_abs(),
             ..lease(last + skew(last))
         };
-        renewals.observe(ListTimes::at(now), &[listed], EXPIRY / 2);
+        renewals.observe(list_at(now), &[listed], EXPIRY / 2);
         let age = renewals.age("n", EXPIRY).unwrap();
         let seconds = |micros: i64| micros as f64 / S as f64;
         probes.push(Probed {

@@ -81,22 +81,17 @@ fn one_patch_scales_down_and_one_restores() {
 fn what_a_failed_write_means() {
     assert_eq!(outcome(&status(409, 0)), RequestOutcome::Conflict);
     assert_eq!(outcome(&status(404, 0)), RequestOutcome::Conflict);
-    let permission = "the permission to update engines.example.com/scale in namespace shoot--a is missing";
-    for (message, is_missing) in [
-        (
-            "engines \"kcm\" is forbidden: User \"u\" cannot update resource",
-            true,
-        ),
-        ("admission webhook \"w\" denied the request: not now", false),
-        ("engines \"kcm\" is forbidden: exceeded quota", false),
+    let write = "update engines.example.com/scale in namespace shoot--a is forbidden: ";
+    for message in [
+        "engines \"kcm\" is forbidden: User \"u\" cannot update resource",
+        "admission webhook \"w\" denied the request: not now",
     ] {
         let forbidden = serde_json::from_value(json!({ "code": 403, "message": message })).unwrap();
         let forbidden = RequestError::Refused(Box::new(forbidden));
         let RequestOutcome::Refused { why, .. } = outcome(&forbidden) else {
             panic!("403 is a refusal");
         };
-        assert_eq!(why.contains(permission), is_missing, "{why}");
-        assert!(why.contains(message), "{why}");
+        assert!(why.starts_with(write) && why.contains(message), "{why}");
     }
     let retry_after = Some(Duration::from_secs(7));
     assert!(

@@ -1,196 +1,438 @@
-//! Where the scenarios are played: on the sandbox, or on real kube-apiservers. What a [`ShootBackend`] can do is all
-//! that a scenario needs that cannot be done through the Kubernetes API itself.
+//! Where the scenarios are played: on real API servers. One etcd, one API server as the seed, and a pool of them as
+//! shoots.
 
 mod machines;
+mod plan;
 mod pool;
-mod real;
-mod sandbox;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::Context;
-use kube::Client;
-use tonic::async_trait;
+use futures::future::try_join_all;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
 
+use self::machines::RealMachines;
+pub use self::plan::Plan;
+use self::pool::Pool;
 pub use self::pool::PooledServer;
-pub use self::real::RealBackend;
-pub use self::sandbox::SandboxBackend;
 use super::seed::Seed;
 use super::times::Times;
+use super::{COUNTS, PROJECT};
 use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
+use watchdog_test_support::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
+use watchdog_test_support::history::Write;
+use watchdog_test_support::real::{
+    ApiServerOptions, ControllerManager, ControllerManagerOptions, KubeApiserver, LEASE_NAMESPACE,
+    RealControlPlane, RunningKubelets, create_cluster, create_deployment, create_kubeconfig_secret,
+    create_namespace, grant_probe, install_seed_crds,
+};
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait::BOUND;
+use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
-/// True if what an outage costs is counted. It takes a kube-controller-manager, and a twin takes an API server more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    No,
-    /// Yes; the twin on the sandbox only.
-    Protected,
-    /// Yes, with a twin everywhere.
-    Both,
-}
+const TIMES: Times = Times {
+    // As short as leaves a real kube-controller-manager time to be stopped before it judges.
+    grace: Duration::from_secs(16),
+    machine_health_timeout: Duration::from_secs(240),
+    bound: BOUND,
+};
 
-/// The description of a shoot.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Number of nodes.
-    pub nodes: usize,
-    /// Zones that they are spread over, `zone-1` and on.
-    pub zones: usize,
-    /// True if nodes and machines that are lost are counted, here and at a twin that nobody watches over.
-    pub toll: Count,
-    /// True if a [`watchdog_test_support::fault_proxy::FaultProxy`] stands before its API server.
-    pub proxy: bool,
-    /// Its grace period, in those of everybody else.
-    pub grace: f64,
-}
+/// API servers beside the seed's. Each takes 5 % of a processor for nothing, and machines are at times three times
+/// slower than at others; more would only be in the way of what is timed.
+const POOL: usize = 4;
 
-impl Plan {
-    /// Nodes in one zone, nothing else special.
-    #[must_use]
-    pub const fn nodes(nodes: usize) -> Self {
-        Self {
-            nodes,
-            zones: 1,
-            toll: Count::No,
-            proxy: false,
-            grace: 1.0,
-        }
-    }
+/// The user that the probe is in a shoot.
+const PROBE: &str = "dependency-watchdog-probe";
 
-    /// Spread over this many zones.
-    #[must_use]
-    pub const fn zones(mut self, zones: usize) -> Self {
-        self.zones = zones;
-        self
-    }
-
-    /// Counting what an outage costs.
-    #[must_use]
-    pub const fn counted(mut self) -> Self {
-        self.toll = Count::Protected;
-        self
-    }
-
-    /// Counting what an outage costs, with the watchdog and, on both back-ends, without it.
-    #[must_use]
-    pub const fn with_twin(mut self) -> Self {
-        self.toll = Count::Both;
-        self
-    }
-
-    /// With a fault proxy before its API server.
-    #[must_use]
-    pub const fn behind_proxy(mut self) -> Self {
-        self.proxy = true;
-        self
-    }
-
-    /// With a grace period so many times that of the others.
-    #[must_use]
-    pub const fn grace(mut self, factor: f64) -> Self {
-        self.grace = factor;
-        self
-    }
-
-    fn zone(&self, index: usize) -> String {
-        format!("zone-{}", index % self.zones.max(1) + 1)
-    }
-}
-
-/// The API servers that a scenario has borrowed; given back when they are dropped. None on the sandbox.
+/// The API servers that a scenario has borrowed; given back when they are dropped.
 pub type HeldServers = Vec<PooledServer>;
 
-/// A place to play on.
-#[async_trait]
-pub trait Backend: Send + Sync {
+/// Everything that is shared.
+pub struct Backend {
+    seed: Arc<Seed>,
+    pool: Arc<Pool>,
+    server: KubeApiserver,
+    proxy: Option<FaultProxy>,
+    times: Times,
+    // Last, so that etcd outlives what talks to it.
+    plane: RealControlPlane,
+}
+
+/// The machines, nodes and API server of a shoot.
+pub struct ShootSite {
+    namespace: String,
+    nodes: Arc<RunningKubelets>,
+    machines: Arc<RealMachines>,
+    _tasks: AbortOnDropHandle<()>,
+    _workloads: WorkloadController,
+    lent: PooledServer,
+}
+
+async fn watch_over(
+    server: &KubeApiserver,
+    name: &str,
+    proxy: Option<&FaultProxy>,
+) -> anyhow::Result<Arc<Seed>> {
+    let client = server.client();
+    install_seed_crds(&client).await?;
+    create_namespace(&client, "garden").await?;
+    let kubeconfig = |identity: &str| kubeconfig(server, proxy, identity);
+    let folder = Scratch::new(name)?;
+    Ok(Arc::new(Seed::start(&folder, client, kubeconfig, &TIMES).await?))
+}
+
+/// Of the user of this name where there is one, as for those that are audited, else of an administrator.
+fn kubeconfig(server: &KubeApiserver, proxy: Option<&FaultProxy>, identity: &str) -> anyhow::Result<String> {
+    let direct = server
+        .kubeconfig_for(identity)
+        .or_else(|_| server.kubeconfig_for("admin"))?;
+    Ok(proxy.map(|proxy| proxy.kubeconfig(&direct)).unwrap_or(direct))
+}
+
+async fn shoot_server(plane: &RealControlPlane, name: String) -> anyhow::Result<KubeApiserver> {
+    let options = ApiServerOptions::new(&name).user(PROBE, &[]).lean();
+    let server = plane.api_server_with(options).await?;
+    grant_probe(&server.client(), PROBE).await?;
+    Ok(server)
+}
+
+// === impl Backend ===
+
+impl Backend {
+    /// Starts etcd, the API servers and the services.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start() -> anyhow::Result<Self> {
+        let plane = RealControlPlane::start("acceptance").await?;
+        Self::start_on(plane, POOL, &[], false, TIMES.impatient()).await
+    }
+
+    /// The same for few shoots, with three members of etcd and a fault proxy between the services and the seed.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start_behind_proxy(shoots: usize) -> anyhow::Result<Self> {
+        let plane = RealControlPlane::start_with_etcd_of_three("acceptance-faults").await?;
+        Self::start_on(plane, shoots, &[], true, TIMES).await
+    }
+
+    /// The same for few shoots, where the writes of these identities to the seed are recorded.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start_audited(shoots: usize, identities: &[&str]) -> anyhow::Result<Self> {
+        let plane = RealControlPlane::start("acceptance-audited").await?;
+        Self::start_on(plane, shoots, identities, false, TIMES).await
+    }
+
+    async fn start_on(
+        plane: RealControlPlane,
+        shoots: usize,
+        audited: &[&str],
+        proxied: bool,
+        times: Times,
+    ) -> anyhow::Result<Self> {
+        let shoots: Vec<_> = (0..shoots)
+            .map(|index| shoot_server(&plane, format!("shoot-{index}")))
+            .collect();
+        let options = ApiServerOptions::new("seed").audited(audited);
+        let (server, shoots) = tokio::try_join!(plane.api_server_with(options), try_join_all(shoots))?;
+        let proxy = match proxied {
+            true => Some(FaultProxy::start((&server).into()).await?),
+            false => None,
+        };
+        let seed = watch_over(&server, "seed", proxy.as_ref()).await?;
+        Ok(Self {
+            seed,
+            pool: Pool::new(shoots),
+            server,
+            proxy,
+            times,
+            plane,
+        })
+    }
+
+    /// A kubeconfig for one more replica of a service.
+    ///
+    /// # Errors
+    /// When there is no user.
+    pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<String> {
+        kubeconfig(&self.server, self.proxy.as_ref(), identity)
+    }
+
+    /// The recorded writes to the seed.
+    ///
+    /// # Errors
+    /// When none are recorded.
+    pub fn writes(&self) -> anyhow::Result<Vec<Write>> {
+        self.server.audit()
+    }
+
+    /// The processes behind the Deployments. Where nodes are counted it is a real kube-controller-manager that judges
+    /// them.
+    fn run_control_plane(
+        &self,
+        seed: &Client,
+        namespace: &str,
+        server: &KubeApiserver,
+        plan: &Plan,
+        machines: &Arc<RealMachines>,
+    ) -> anyhow::Result<WorkloadController> {
+        let options = ControllerManagerOptions {
+            node_monitor_period: TIMES.grace / 8,
+            node_monitor_grace_period: TIMES.grace.mul_f64(plan.grace),
+            ..ControllerManagerOptions::default()
+        };
+        let program = match plan.counted {
+            true => Some(Arc::new(self.plane.controller_manager(server, &options)?)),
+            false => None,
+        };
+        let machines = machines.clone();
+        let options = WorkloadOptions::new(Duration::from_millis(300))
+            .namespace(namespace)
+            .before_ready(move |change| {
+                let (program, machines) = (program.clone(), machines.clone());
+                async move {
+                    match change.name.as_str() {
+                        KCM => follow(program.as_deref(), change.replicas > 0).await?,
+                        MCM => machines.running.store(change.replicas > 0, Ordering::SeqCst),
+                        _ => {}
+                    }
+                    Ok(())
+                }
+            });
+        Ok(WorkloadController::start(seed, options))
+    }
+}
+
+async fn follow(program: Option<&ControllerManager>, runs: bool) -> anyhow::Result<()> {
+    match program {
+        Some(program) if runs => program.start().await,
+        Some(program) => program.stop().await,
+        None => Ok(()),
+    }
+}
+
+impl Backend {
     /// How fast it turns.
-    fn times(&self) -> Times;
+    pub const fn times(&self) -> Times {
+        self.times
+    }
 
     /// The seed that all scenarios share.
-    fn seed(&self) -> Arc<Seed>;
+    pub fn seed(&self) -> Arc<Seed> {
+        self.seed.clone()
+    }
 
-    /// The proxy between the services and the seed's API server, where there is one.
-    fn proxy(&self) -> Option<&FaultProxy>;
-
-    /// The same.
+    /// The proxy between the services and the seed's API server.
     ///
     /// # Errors
     /// When there is none.
-    fn seed_proxy(&self) -> anyhow::Result<&FaultProxy> {
-        self.proxy().context("the seed has no proxy")
+    pub fn seed_proxy(&self) -> anyhow::Result<&FaultProxy> {
+        self.proxy.as_ref().context("the seed has no proxy")
     }
 
     /// Ends the seed's API server: connections are refused.
-    async fn stop_seed(&self) -> anyhow::Result<()>;
-
-    /// Starts it again, with the same data.
-    async fn start_seed(&self) -> anyhow::Result<()>;
-
-    /// Makes the seed forget its past: watches that go on from there get 410.
-    async fn compact_seed(&self) -> anyhow::Result<()>;
-
-    /// Kills the leader of etcd; it comes back as a follower.
-    async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
-        anyhow::bail!("there is no etcd")
+    ///
+    /// # Errors
+    /// When it does not go away.
+    pub async fn stop_seed(&self) -> anyhow::Result<()> {
+        self.server.stop().await
     }
 
-    /// True if a shoot of this plan has a twin here.
-    fn has_twin(&self, plan: &Plan) -> bool;
+    /// Starts it again, with the same data.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start_seed(&self) -> anyhow::Result<()> {
+        self.server.start_again().await
+    }
+
+    /// Makes the seed forget its past: watches that go on from there get 410.
+    ///
+    /// # Errors
+    /// When the API server does not come up again.
+    pub async fn compact_seed(&self) -> anyhow::Result<()> {
+        // The API server's own memory of the past ends with its process.
+        self.server.stop().await?;
+        self.plane.etcd.compact().await?;
+        self.server.start_again().await
+    }
+
+    /// Kills the leader of etcd; it comes back as a follower.
+    ///
+    /// # Errors
+    /// When no other leader is elected.
+    pub async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
+        self.plane.etcd.kill_leader().await
+    }
 
     /// Waits until this many API servers are free and keeps them for one scenario. A scenario that needs several asks
     /// once.
-    async fn reserve(&self, _servers: usize) -> anyhow::Result<HeldServers> {
-        Ok(HeldServers::new())
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub async fn reserve(&self, servers: usize) -> anyhow::Result<HeldServers> {
+        self.pool.borrow(servers).await
     }
 
     /// A second seed with services of its own.
-    async fn second_seed(&self, stock: &mut HeldServers) -> anyhow::Result<Arc<Seed>>;
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn second_seed(&self, stock: &mut HeldServers) -> anyhow::Result<Arc<Seed>> {
+        let lent = stock.pop().context("no API server reserved")?;
+        let seed = watch_over(&lent.server, "second-seed", None).await?;
+        // Ends with the seed: kept beside it by the scenario's stock.
+        stock.insert(0, lent);
+        Ok(seed)
+    }
 
     /// Builds a shoot with everything in it ready. On a seed it has a Cluster as of a creation that has not come to its
     /// end: it is not probed yet. Without one it is a twin, which nobody watches over.
-    async fn build(
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn build(
         &self,
         stock: &mut HeldServers,
         seed: Option<&Seed>,
         name: &str,
         plan: &Plan,
-    ) -> anyhow::Result<Box<dyn ShootBackend>>;
+    ) -> anyhow::Result<ShootSite> {
+        let lent = stock.pop().context("no API server reserved")?;
+        let namespace = format!("shoot--{PROJECT}--{name}");
+        let shoot = lent.server.client();
+        let is_watched = seed.is_some();
+        // Without a Cluster a shoot is not watched over.
+        let seed = &seed.unwrap_or(&self.seed).client;
+        clean(&shoot).await?;
+        create_namespace(seed, &namespace).await?;
+        let nodes = RunningKubelets::new(&shoot, seed, &namespace, TIMES.renew_interval());
+        let nodes = Arc::new(nodes);
+        for index in 0..plan.nodes {
+            nodes.start(&nodes.next_name(), &plan.zone(index)).await?;
+        }
+        let machines = Arc::new(RealMachines::new(
+            seed.clone(),
+            &namespace,
+            shoot,
+            nodes.clone(),
+            self.times,
+        ));
+        let workloads = self.run_control_plane(seed, &namespace, &lent.server, plan, &machines)?;
+        for (name, replicas) in COUNTS {
+            create_deployment(seed, &namespace, name, replicas).await?;
+        }
+        let site = ShootSite {
+            _tasks: AbortOnDropHandle::new(tokio::spawn(machines.clone().run())),
+            namespace,
+            nodes,
+            machines,
+            _workloads: workloads,
+            lent,
+        };
+        if is_watched {
+            let kubeconfig = site.probe_kubeconfig()?;
+            create_kubeconfig_secret(seed, &site.namespace, PROBE_SECRET, &kubeconfig).await?;
+            let grace = format!("{}ms", TIMES.grace.mul_f64(plan.grace).as_millis());
+            let mut object = shoot_object(&grace);
+            if let Some(last) = object.pointer_mut("/status/lastOperation") {
+                *last = json!({"type": "Create", "state": "Processing"});
+            }
+            create_cluster(seed, &site.namespace, object).await?;
+        }
+        Ok(site)
+    }
 }
 
-/// The part of a shoot that differs between the back-ends: its machines, nodes and API server.
-#[async_trait]
-pub trait ShootBackend: Send + Sync {
+/// Removes what the borrower before has left.
+async fn clean(shoot: &Client) -> anyhow::Result<()> {
+    create_namespace(shoot, LEASE_NAMESPACE).await?;
+    let (delete, all) = (DeleteParams::default(), ListParams::default());
+    let nodes = Api::<Node>::all(shoot.clone());
+    nodes.delete_collection(&delete, &all).await?;
+    let leases = Api::<Lease>::namespaced(shoot.clone(), LEASE_NAMESPACE);
+    leases.delete_collection(&delete, &all).await?;
+    Ok(())
+}
+
+impl ShootSite {
     /// Namespace on the seed.
-    fn namespace(&self) -> &str;
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
 
     /// An administrator's client for the shoot.
-    async fn client(&self) -> anyhow::Result<Client>;
+    pub fn client(&self) -> Client {
+        self.lent.server.client()
+    }
 
     /// The shoot's API server.
-    fn upstream(&self) -> Upstream;
+    pub fn upstream(&self) -> Upstream {
+        Upstream::from(&*self.lent.server)
+    }
 
     /// The kubeconfig that Gardener gives the probe.
-    fn probe_kubeconfig(&self) -> anyhow::Result<String>;
+    ///
+    /// # Errors
+    /// When the API server does not know the probe's user.
+    pub fn probe_kubeconfig(&self) -> anyhow::Result<String> {
+        self.lent.server.kubeconfig_for(PROBE)
+    }
 
     /// Names and zones of the nodes.
-    async fn nodes(&self) -> Vec<(String, String)>;
+    pub async fn nodes(&self) -> Vec<(String, String)> {
+        self.nodes.list().await
+    }
 
     /// Cuts the nodes of a zone off, or all of them, those to come included. When this returns, none of their renewals
     /// is on its way.
-    async fn cut(&self, zone: Option<&str>);
+    pub async fn cut(&self, zone: Option<&str>) {
+        self.nodes.cut(zone).await;
+    }
 
     /// Reconnects all nodes.
-    async fn reconnect(&self);
+    pub async fn reconnect(&self) {
+        self.nodes.reconnect().await;
+    }
 
     /// Ends the API server: connections are refused.
-    async fn stop_api_server(&self) -> anyhow::Result<()>;
+    ///
+    /// # Errors
+    /// When it does not go away.
+    pub async fn stop_api_server(&self) -> anyhow::Result<()> {
+        self.lent.server.stop().await
+    }
 
     /// Starts it again; its kubelets reach it again.
-    async fn start_api_server(&self) -> anyhow::Result<()>;
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start_api_server(&self) -> anyhow::Result<()> {
+        // It answers for seconds before it is ready, and kubelets do not wait for that.
+        self.nodes.reconnect().await;
+        self.lent.server.start_again().await
+    }
 
     /// How many machines were given up and replaced.
-    fn machines_replaced(&self) -> u64;
+    pub fn machines_replaced(&self) -> u64 {
+        self.machines.replaced.load(Ordering::SeqCst)
+    }
 
     /// True if every machine runs.
-    async fn machines_run(&self) -> anyhow::Result<bool>;
+    ///
+    /// # Errors
+    /// When the seed does not answer.
+    pub async fn machines_run(&self) -> anyhow::Result<bool> {
+        self.machines.all_run().await
+    }
 }

@@ -1,0 +1,72 @@
+//! The shoot that a scenario asks for.
+
+/// The description of a shoot.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Zones that they are spread over, `zone-1` and on.
+    pub zones: usize,
+    /// True if nodes and machines that are lost are counted. It takes a kube-controller-manager.
+    pub counted: bool,
+    /// True if they are also counted at a twin that nobody watches over. It takes an API server more.
+    pub twin: bool,
+    /// True if a fault proxy stands before its API server.
+    pub proxy: bool,
+    /// Its grace period, in those of everybody else.
+    pub grace: f64,
+}
+
+impl Plan {
+    /// Nodes in one zone, nothing else special.
+    #[must_use]
+    pub const fn nodes(nodes: usize) -> Self {
+        Self {
+            nodes,
+            zones: 1,
+            counted: false,
+            twin: false,
+            proxy: false,
+            grace: 1.0,
+        }
+    }
+
+    /// Spread over this many zones.
+    #[must_use]
+    pub const fn zones(mut self, zones: usize) -> Self {
+        self.zones = zones;
+        self
+    }
+
+    /// Counting what an outage costs.
+    #[must_use]
+    pub const fn counted(mut self) -> Self {
+        self.counted = true;
+        self
+    }
+
+    /// Counting what an outage costs, with the watchdog and without it.
+    #[must_use]
+    pub const fn with_twin(mut self) -> Self {
+        self.twin = true;
+        self.counted()
+    }
+
+    /// With a fault proxy before its API server.
+    #[must_use]
+    pub const fn behind_proxy(mut self) -> Self {
+        self.proxy = true;
+        self
+    }
+
+    /// With a grace period so many times that of the others.
+    #[must_use]
+    pub const fn grace(mut self, factor: f64) -> Self {
+        self.grace = factor;
+        self
+    }
+
+    pub(super) fn zone(&self, index: usize) -> String {
+        format!("zone-{}", index % self.zones.max(1) + 1)
+    }
+}
