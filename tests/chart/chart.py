@@ -79,8 +79,12 @@ MATRIX = {
         "monitoring": {
             "podMonitor": {"enabled": True, "labels": {"prometheus": "seed"}},
             "serviceMonitor": {"enabled": True, "interval": "1m"},
-            "rules": {"enabled": True, "runbookUrl": "https://runbooks.example.org/watchdog"},
-            "dashboards": {"enabled": True, "annotations": {"folder": "seed"}},
+            "rules": {
+                "enabled": True,
+                "runbookUrl": "https://runbooks.example.org/watchdog",
+                "dashboardUrl": "https://grafana.example.org/",
+            },
+            "dashboards": {"enabled": True, "annotations": {"folder": "seed"}, "seedLabel": "cluster"},
         },
         "logging": {"gardener": {"enabled": True}},
         "leaseProbe": {"autoscaling": {"enabled": True, "minReplicas": 3}},

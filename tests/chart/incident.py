@@ -47,6 +47,8 @@ class Incident:
     """A seed with some shoots, the programs, and a Prometheus that scrapes them every second. A context."""
 
     SHOOTS = 3
+    # The value of the label of the seed, as in a Prometheus of many seeds.
+    SEED = "aws-eu1"
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -85,7 +87,8 @@ class Incident:
 
     def _start_prometheus(self):
         targets = [
-            {"targets": [f"127.0.0.1:{program.admin}"], "labels": {"pod": program.replica}} for program in self.programs
+            {"targets": [f"127.0.0.1:{program.admin}"], "labels": {"pod": program.replica, "seed": self.SEED}}
+            for program in self.programs
         ]
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},

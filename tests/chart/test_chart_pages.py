@@ -36,6 +36,14 @@ def test_examples_render_beside_the_existing_watchdog(kind):
     assert bool(of_kind(objects, "PrometheusRule")) == (kind == "Extension")
 
 
+def test_dashboards_of_a_landscape_come_without_the_programs():
+    (values,) = re.findall(r"^cat >landscape\.yaml <<END\n(.*?)^END$", PAGE, re.DOTALL | re.MULTILINE)
+    maps = of_kind(render(yaml.safe_load(values)), "ConfigMap")
+    landscape = maps["watchdog-landscape-dashboard-landscape"]
+    assert "dashboard.monitoring.gardener.cloud/garden" in landscape["metadata"]["labels"]
+    assert "label_values(watchdog_ready, seed)" in landscape["data"]["dependency-watchdog-landscape.json"]
+
+
 def test_examples_name_the_same_chart_and_each_other():
     extension = EXAMPLES["Extension"]["spec"]["deployment"]["extension"]
     deployment, registration = EXAMPLES["ControllerDeployment"], EXAMPLES["ControllerRegistration"]

@@ -29,8 +29,11 @@ RARE = {
     "watchdog_readiness_blocked": "seen while a program starts or stops, if a scrape falls into that time",
     "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
     "watchdog_shoot_eligible_lease_fraction": "leases that are not eligible",
+    "watchdog_scaling_shoot_mode": "an annotation that sets the mode",
     "watchdog_shoot_grace_period_too_short": "a grace period below 26 s",
+    "watchdog_shoot_malformed": "a Cluster that cannot be read",
     "watchdog_shoot_permission_missing": "a shoot that refuses something",
+    "watchdog_shoot_verdict_expired": "a lease-probe that hangs",
     "watchdog_tls_files_valid": "TLS, see tests/e2e",
     "watchdog_weeder_malformed_objects_total": "objects that cannot be read",
 }
@@ -45,9 +48,10 @@ RARE_VALUES = {
     "observe",
     "certificate",
     "disagreement",
+    "unreported",
 }
 # Of the scraper, and of Prometheus itself.
-FOREIGN = {"pod", "instance", "job", "le", "alertname"}
+FOREIGN = {"pod", "instance", "job", "le", "alertname", "seed"}
 # More series than that of one metric, on one replica with three shoots, would mean a label without bounds.
 MOST_SERIES = 60
 
@@ -116,7 +120,13 @@ def test_log_level_changes_at_run_time(incident):
 
 @pytest.mark.parametrize(("where", "expression", "legend"), QUERIES, ids=[where for where, _, _ in QUERIES])
 def test_query_finds_something(incident, where, expression, legend):
-    for variable, value in ("$__rate_interval", "20s"), ("$__interval", "5s"), ("$shoot", incident.shoots[0]):
+    variables = {
+        "$__rate_interval": "20s",
+        "$__interval": "5s",
+        "$shoot": incident.shoots[0],
+        "$seeds": incident.SEED,
+    }
+    for variable, value in variables.items():
         expression = expression.replace(variable, value)
     names = set()
     for selector, name, inner in re.findall(r"((watchdog_\w+)(?:{([^}]*)})?)", expression):
@@ -146,7 +156,11 @@ def test_alerts_fire_in_prometheus(incident):
     assert {rule["name"] for group in groups for rule in group["rules"]} == set(ALERTS)
     assert all(rule["health"] == "ok" for group in groups for rule in group["rules"])
     raised = {found["alertname"] for found in incident.series("ALERTS")}
-    assert {"WatchdogScalingFailed", "WatchdogZoneGone"} <= raised
+    clear = ("ProtectionActive", "ScalingFailed", "ZoneLost")
+    assert {f"DependencyWatchdog{name}" for name in clear} <= raised
+    # The alert names the shoot that was cut off, and no other.
+    active = incident.series('ALERTS{alertname="DependencyWatchdogProtectionActive",alertstate="firing"}')
+    assert {found["shoot"] for found in active} == {incident.shoots[0]}
 
 
 def test_dashboards_are_generated():
@@ -165,7 +179,7 @@ SCHEMAS = {"grafana": 36, "plutono": 27}
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_dashboards_fit_what_draws_them(flavor):
     dashboards = FLAVORS[flavor]
-    assert sorted(dashboards) == ["fleet", "services", "shoot", "weeder"]
+    assert sorted(dashboards) == ["fleet", "landscape", "services", "shoot", "weeder"]
     assert len({d["uid"] for d in dashboards.values()}) == len(dashboards)
     for dashboard in dashboards.values():
         assert dashboard["schemaVersion"] == SCHEMAS[flavor]
@@ -253,7 +267,7 @@ def test_no_color_follows_from_the_order_of_the_series():
 def test_no_panel_is_empty_in_an_ordinary_hour():
     """What has series only while something is wrong says "none" or 0 otherwise; what is for debugging is folded."""
     only_then = (
-        "held_down_resources|resources_to_restore|zones_expired|unprotected|readiness_blocked|retry_loop_failing|skew"
+        r"held_down_resources|resources_to_restore|zones_expired|outcome\b|readiness_blocked|loop_failing|skew"
     )
     for dashboard in DASHBOARDS.values():
         for panel in panels(dashboard):

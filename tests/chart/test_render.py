@@ -431,16 +431,23 @@ def test_monitors_find_each_replica_once():
     assert all(services["spec"]["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items() for s in matched)
 
 
-def test_rules_are_those_of_the_file_with_the_runbook_of_the_installation():
+def test_rules_are_those_of_the_file_with_the_addresses_of_the_installation():
     (rule,) = of_kind(render(MATRIX["operators"]), "PrometheusRule").values()
     for alert in (alert for group in rule["spec"]["groups"] for alert in group["rules"]):
         assert (alert["labels"].pop("type"), alert["labels"].pop("visibility")) == ("seed", "operator")
     plain = (CHART / "rules" / "dependency-watchdog.yaml").read_text()
-    expected = yaml.safe_load(plain.replace("docs/how-to/runbook.md#", "https://runbooks.example.org/watchdog#"))
-    assert rule["spec"] == expected
-    elsewhere = MATRIX["operators"] | {"seed": {"gardener": False}}
-    (rule,) = of_kind(render(elsewhere), "PrometheusRule").values()
-    assert all("visibility" not in alert["labels"] for group in rule["spec"]["groups"] for alert in group["rules"])
+    addresses = {
+        "runbook: docs/how-to/runbook.md#": "runbook_url: https://runbooks.example.org/watchdog#",
+        "dashboard: /d/": "dashboard_url: https://grafana.example.org/d/",
+    }
+    expected = plain
+    for path, address in addresses.items():
+        expected = expected.replace(path, address)
+    assert rule["spec"] == yaml.safe_load(expected)
+    # Without addresses, and on a seed that Gardener does not manage.
+    unset = {"monitoring": {"rules": {"enabled": True}}, "seed": {"gardener": False}}
+    (rule,) = of_kind(render(unset), "PrometheusRule").values()
+    assert rule["spec"] == yaml.safe_load(plain)
 
 
 @pytest.mark.parametrize(
@@ -456,6 +463,7 @@ def test_dashboards_come_as_they_are(gardener, asked, flavor, label):
     dashboards = {"enabled": True, "flavor": asked}
     objects = render({"monitoring": {"dashboards": dashboards}, "seed": {"gardener": gardener}})
     maps = {name: m for name, m in of_kind(objects, "ConfigMap").items() if "-dashboard-" in name}
+    # The landscape dashboard needs the label of seeds.
     assert len(maps) == 4
     for name, found in maps.items():
         assert label in found["metadata"]["labels"]
@@ -463,6 +471,39 @@ def test_dashboards_come_as_they_are(gardener, asked, flavor, label):
         file = CHART / "dashboards" / flavor / f"{name.removeprefix('watchdog-dashboard-')}.json"
         assert key == f"dependency-watchdog-{file.name}"
         assert json.loads(text) == json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("flavor", ["grafana", "plutono"])
+def test_the_landscape_dashboard_has_the_label_of_seeds(flavor):
+    def texts(found) -> list[str]:
+        """Titles, descriptions and names of variables, which are the same for every label."""
+        if isinstance(found, list):
+            return [text for part in found for text in texts(part)]
+        if not isinstance(found, dict):
+            return []
+        named = [found[key] for key in ("title", "description", "name", "label") if isinstance(found.get(key), str)]
+        return named + [text for part in found.values() for text in texts(part)]
+
+    def rendered(label: str) -> dict:
+        dashboards = {"enabled": True, "flavor": flavor, "seedLabel": label}
+        maps = of_kind(render({"monitoring": {"dashboards": dashboards}}), "ConfigMap")
+        return json.loads(maps["watchdog-dashboard-landscape"]["data"]["dependency-watchdog-landscape.json"])
+
+    plain = json.loads((CHART / "dashboards" / flavor / "landscape.json").read_text())
+    assert rendered("seed") == plain
+    other = rendered("source_cluster")
+    assert texts(other) == texts(plain)
+    expressions = [
+        [target["expr"] for panel in found["panels"] for target in panel.get("targets", [])]
+        + [mark["expr"] for mark in found["annotations"]["list"]]
+        + [variable["definition"] for variable in found["templating"]["list"] if "definition" in variable]
+        for found in (plain, other)
+    ]
+    assert expressions[1] == [re.sub(r"\bseed\b", "source_cluster", text) for text in expressions[0]]
+    assert all("source_cluster" in text for text in expressions[1] if "watchdog_" in text)
+    # Legends, and the columns of tables.
+    assert '"seed"' not in json.dumps(other) and "{{seed}}" not in json.dumps(other)
+    assert json.dumps(other).count("{{source_cluster}}") == json.dumps(plain).count("{{seed}}") > 0
 
 
 def test_certificates_are_for_the_secrets_that_are_mounted():
@@ -542,6 +583,9 @@ def test_notes_tell_how_to_look():
         ({"allowedClients": ["Gardenlet"]}, "at '/allowedClients/0'"),
         ({"certificates": {"source": "self-signed"}}, "at '/certificates/source'"),
         ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
+        ({"monitoring": {"rules": {"runbookUrl": "docs/how-to/runbook.md"}}}, "'/monitoring/rules/runbookUrl'"),
+        ({"monitoring": {"rules": {"dashboardUrl": "https://a/#b"}}}, "'/monitoring/rules/dashboardUrl'"),
+        ({"monitoring": {"dashboards": {"seedLabel": "a-b"}}}, "'/monitoring/dashboards/seedLabel'"),
         ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),
         (
             {"leaseProbe": {"autoscaling": {"podMetric": {"name": "cpu"}}}},

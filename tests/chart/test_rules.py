@@ -1,5 +1,7 @@
-"""The alert rules, judged by promtool: each alert is raised by what it is for, not a moment too early, and alone."""
+"""The alert rules, judged by promtool: each alert is raised by what it is for, not a moment too early, and alone, and
+names the shoot that it is about."""
 
+import json
 import re
 import subprocess
 from collections import Counter
@@ -10,6 +12,7 @@ from chart import CHART, ROOT
 
 RULES = CHART / "rules" / "dependency-watchdog.yaml"
 ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+PREFIX = "DependencyWatchdog"
 RUNBOOK = (ROOT / "docs" / "how-to" / "runbook.md").read_text()
 
 # A seed on which all is well, for two and a half hours, a sample every 30 s: what its replicas expose.
@@ -69,7 +72,12 @@ TO_RESTORE = 'watchdog_scaling_shoot_resources_to_restore{pod="coordinator-0",sh
 ZONES = 'watchdog_shoot_zones_expired{pod="probe-0",shoot="a"}'
 FRACTION = 'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}'
 ELIGIBLE = 'watchdog_shoot_eligible_lease_fraction{pod="probe-0",shoot="a"}'
-UNPROTECTED = 'watchdog_shoot_unprotected{pod="probe-0",shoot="a",outcome="api_server_unreachable"}'
+UNREACHABLE = 'watchdog_shoot_outcome{pod="probe-0",shoot="a",outcome="api_server_unreachable"}'
+MALFORMED = 'watchdog_shoot_malformed{pod="probe-1",shoot="a"}'
+EXPIRED = 'watchdog_shoot_verdict_expired{pod="probe-0",shoot="a"}'
+STATE = 'watchdog_scaling_shoot_state{pod="coordinator-0",shoot="a",direction="%s",state="%s",held="%s"}'
+RUNNING, FAILED = STATE % ("down", "running", "no"), STATE % ("down", "failed", "no")
+SYNCED = 'watchdog_scaling_lease_probe_replicas{pod="coordinator-0",state="synced"}'
 CHANGED = 'watchdog_shoot_outcome_changed_timestamp_seconds{pod="probe-0",shoot="a"}'
 HEALTHY_0 = 'watchdog_shoots{pod="probe-0",outcome="healthy"}'
 UNREACHABLE_0 = 'watchdog_shoots{pod="probe-0",outcome="api_server_unreachable"}'
@@ -126,7 +134,8 @@ def after_the_other(series, what: str) -> dict:
     return found
 
 
-# What happens in the tenth minute (20 samples), then when nothing is raised yet, and what is raised when.
+# What happens in the tenth minute (20 samples), then when nothing is raised yet, and what is raised when. The names are
+# without their prefix.
 CASES = {
     "nothing": ({}, "2h", "2h29m", []),
     "lease-probe-goes": (
@@ -137,73 +146,73 @@ CASES = {
         # Prometheus looks back for 5 minutes.
         "19m",
         "21m",
-        ["WatchdogLeaseProbeAbsent"],
+        ["LeaseProbeAbsent"],
     ),
-    "coordinator-goes": ({HELD: "0x20 _x279"}, "19m", "21m", ["WatchdogScalingCoordinatorAbsent"]),
+    "coordinator-goes": ({HELD: "0x20 _x279"}, "19m", "21m", ["ScalingCoordinatorAbsent"]),
     "weeder-was-never-there": (
         {'watchdog_weeder_pending_deletions{pod="weeder-0"}': GONE},
         "4m30s",
         "6m",
-        ["WatchdogWeederAbsent"],
+        ["WeederAbsent"],
     ),
     "a-rollout": ({UNREADY: "1x20 0x8 1x271"}, "14m", "30m", []),
-    "never-ready": ({UNREADY: "1x20 0x279"}, "15m", "16m", ["WatchdogNotReady"]),
+    "never-ready": ({UNREADY: "1x20 0x279"}, "15m", "16m", ["ReplicaNotReady"]),
     "no-lease-probe-is-ready": (
         {UNREADY: "1x20 0x279", 'watchdog_ready{pod="probe-1"}': "1x20 0x279"},
         "15m",
         "16m",
         # A warning for each replica.
-        ["WatchdogNotReady", "WatchdogNotReady", "WatchdogNoReplicaReady"],
+        ["ReplicaNotReady", "ReplicaNotReady", "NoReplicaReady"],
     ),
     "no-coordinator-is-ready": (
         {'watchdog_ready{pod="coordinator-0"}': "1x20 0x279"},
         "15m",
         "16m",
-        ["WatchdogNotReady", "WatchdogNoReplicaReady"],
+        ["ReplicaNotReady", "NoReplicaReady"],
     ),
-    "no-weeder-is-ready": ({'watchdog_ready{pod="weeder-0"}': "1x20 0x279"}, "15m", "16m", ["WatchdogNotReady"]),
+    "no-weeder-is-ready": ({'watchdog_ready{pod="weeder-0"}': "1x20 0x279"}, "15m", "16m", ["ReplicaNotReady"]),
     "now-one-is-ready-and-now-the-other": (
         {UNREADY: "1x20 0x8 1x8 0x263", 'watchdog_ready{pod="probe-1"}': "1x27 0x8 1x265"},
         "14m",
         "40m",
-        ["WatchdogNotReady"],
+        ["ReplicaNotReady"],
     ),
     "a-permission": (
         {'watchdog_permission_missing{pod="probe-0",verb="list",resource="secrets"}': "0x20 1x279"},
         "12m",
         "13m",
-        ["WatchdogPermissionMissing"],
+        ["PermissionMissing"],
     ),
-    "a-bad-file": ({'watchdog_config_valid{pod="probe-0"}': "1x20 0x279"}, "12m", "13m", ["WatchdogConfigRefused"]),
+    "a-bad-file": ({'watchdog_config_valid{pod="probe-0"}': "1x20 0x279"}, "12m", "13m", ["ChangedFileInvalid"]),
     "a-bad-certificate": (
         {'watchdog_tls_files_valid{pod="probe-0"}': "1x20 0x279"},
         "12m",
         "13m",
-        ["WatchdogConfigRefused"],
+        ["ChangedFileInvalid"],
     ),
     "a-certificate-that-nobody-renews": (
         {CERTIFICATE % ("probe-1", "own", "files"): "1200000x300"},
         "14m",
         "17m",
-        ["WatchdogCertificateExpires"],
+        ["CertificateExpiring"],
     ),
     "a-certificate-that-the-program-does-not-replace": (
         {CERTIFICATE % ("probe-0", "own", "issued"): "28000x300"},
         "14m",
         "17m",
-        ["WatchdogCertificateExpires"],
+        ["CertificateExpiring"],
     ),
     "an-authority-that-is-not-followed": (
         {CERTIFICATE % ("probe-0", "authority", "issued"): "1200000x300"},
         "14m",
         "17m",
-        ["WatchdogCertificateExpires"],
+        ["CertificateExpiring"],
     ),
     "an-authority-that-cannot-be-read": (
         {'watchdog_retry_loop_failing{pod="probe-0",loop="certificate",reason="forbidden"}': "_x21 1x279"},
         "25m",
         "26m",
-        ["WatchdogCertificateAuthorityFails"],
+        ["CertificateAuthorityFailing"],
     ),
     "an-authority-that-cannot-be-read-for-a-while": (
         {'watchdog_retry_loop_failing{pod="probe-0",loop="certificate",reason="timeout"}': "_x21 1x20 stale _x258"},
@@ -215,99 +224,107 @@ CASES = {
         {'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x20 0x279"},
         "12m",
         "13m",
-        ["WatchdogMembershipLost"],
+        ["MembershipLost"],
     ),
     "nobody-leads": (
         {'watchdog_leader{pod="coordinator-0",service="scaling-coordinator"}': "1x20 0x279"},
         "11m",
         "12m",
-        ["WatchdogNoLeader"],
+        ["NoLeader"],
     ),
     "two-views": (
         {'watchdog_membership_members{pod="probe-1",service="lease-probe"}': "2x20 1x279"},
         "15m",
         "16m",
-        ["WatchdogMembersDisagree"],
+        ["MemberCountsDiffer"],
     ),
-    "shoots-of-nobody": ({HEALTHY_0: "24x20 20x279"}, "15m", "16m", ["WatchdogShootsNotProbed"]),
-    "all-shoots-of-nobody": (
-        {
-            series: f"{values.split('x')[0]}x20 _x279"
-            for series, values in HEALTHY.items()
-            if "watchdog_shoots{" in series
-        },
-        "19m",
-        "21m",
-        ["WatchdogShootsNotProbed"],
+    "a-shoot-without-a-replica": (
+        held(STATE % ("hold", "holding", "unreported"), "a", 20, 299),
+        "14m30s",
+        "16m",
+        ["ShootUnassigned"],
+    ),
+    "every-shoot-without-a-replica": (
+        held(STATE % ("hold", "holding", "unreported"), "a", 20, 299) | {SYNCED: "2x20 0x279"},
+        "10m",
+        "16m",
+        ["VerdictStreamMissing"],
     ),
     "a-malformed-cluster": (
-        {'watchdog_shoots_skipped{pod="probe-1",reason="malformed"}': "_x21 1x279"},
-        "20m",
+        held(MALFORMED, "a", 20, 299),
+        "19m30s",
         "21m",
-        ["WatchdogShootsMalformed"],
+        ["ClusterMalformed"],
     ),
-    "no-result": (failures("a", "forbidden", 20, 299), "25m", "28m", ["WatchdogProbesInconclusive"]),
+    "no-result": (failures("a", "forbidden", 20, 299), "25m", "28m", ["ProbesInconclusive"]),
     "no-result-of-one-shoot-after-the-other": (after_the_other(failures, "machines"), "28m", "2h", []),
     "not-reached": (failures("a", "connect", 20, 299), "25m", "2h", []),
-    "a-host-clock": (clocks(a=-58, b=-52, c=-55), "20m", "21m", ["WatchdogHostClockOff"]),
+    "a-host-clock": (clocks(a=-58, b=-52, c=-55), "20m", "21m", ["HostClockSkewed"]),
     "the-clock-of-one-shoot-in-ten-is-right": (
         clocks(j=None, **dict.fromkeys("abcdefghi", 60)),
         "20m",
         "21m",
-        ["WatchdogHostClockOff"],
+        ["HostClockSkewed"],
     ),
     "the-clocks-of-two-shoots": (clocks(a=-58, b=-52), "20m", "2h", []),
     "the-clocks-of-two-shoots-in-three": (clocks(a=-58, b=-52, c=None), "20m", "2h", []),
     "clocks-that-disagree": (clocks(a=-58, b=40, c=-55), "20m", "2h", []),
-    "stale": (
-        {'watchdog_shoots_without_current_verdict{pod="probe-0"}': "0x20 3x279"},
+    "a-verdict-expires": (held(EXPIRED, "a", 20, 299), "11m30s", "13m", ["VerdictExpired"]),
+    "one-verdict-after-the-other-expires": (
+        {EXPIRED: "_x20 1x3 stale _x276", EXPIRED.replace('"a"', '"b"'): "_x24 1x3 stale _x272"},
         "12m",
-        "13m",
-        ["WatchdogVerdictsStale"],
+        "14m",
+        [],
     ),
     "late": (
         {'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="0.1"}': "0+20x20 400+10x279"},
         "18m",
         "30m",
-        ["WatchdogProbesLate"],
+        ["ProbesLate"],
     ),
-    "throttled": (failures("a", "throttled", 20, 299), "20m", "23m", ["WatchdogThrottled"]),
+    "throttled": (failures("a", "throttled", 20, 299), "20m", "23m", ["ProbesThrottled"]),
     "one-shoot-after-the-other-is-throttled": (after_the_other(failures, "throttled"), "28m", "2h", []),
-    "one-shoot-is-unprotected": (held(UNPROTECTED, "a", 20, 299), "19m", "22m", ["WatchdogShootUnprotected"]),
+    "one-shoot-is-unprotected": (held(UNREACHABLE, "a", 20, 299), "19m", "22m", ["NodesNotJudged"]),
     "two-shoots-are-unprotected": (
-        held(UNPROTECTED, "a", 20, 299) | held(UNPROTECTED, "b", 20, 299),
+        held(UNREACHABLE, "a", 20, 299) | held(UNREACHABLE, "b", 20, 299),
         "19m",
         "22m",
-        ["WatchdogShootUnprotected", "WatchdogShootUnprotected"],
+        [("NodesNotJudged", "a"), ("NodesNotJudged", "b")],
     ),
     "one-shoot-is-unprotected-for-one-reason-and-then-another": (
-        held(UNPROTECTED, "a", 20, 30) | held(UNPROTECTED.replace("api_server_unreachable", "pending"), "a", 31, 299),
+        held(UNREACHABLE, "a", 20, 30) | held(UNREACHABLE.replace("api_server_unreachable", "pending"), "a", 31, 299),
         "19m",
         "22m",
-        ["WatchdogShootUnprotected"],
+        ["NodesNotJudged"],
     ),
-    "one-shoot-is-unprotected-for-a-while": (held(UNPROTECTED, "a", 20, 38), "20m", "2h", []),
-    "one-shoot-after-the-other-is-unprotected": (after_the_other(held, UNPROTECTED), "28m", "2h", []),
-    "conditions-hide-most-nodes": ({ELIGIBLE: "_x19 0.17x279"}, "19m", "21m", ["WatchdogLeasesNotEligible"]),
+    "one-shoot-is-lost-and-judged": (
+        held(UNREACHABLE.replace("api_server_unreachable", "leases_expired"), "a", 20, 299),
+        "22m",
+        "2h",
+        [],
+    ),
+    "one-shoot-is-unprotected-for-a-while": (held(UNREACHABLE, "a", 20, 38), "20m", "2h", []),
+    "one-shoot-after-the-other-is-unprotected": (after_the_other(held, UNREACHABLE), "28m", "2h", []),
+    "conditions-hide-most-nodes": ({ELIGIBLE: "_x19 0.17x279"}, "19m", "21m", ["LeasesNotEligible"]),
     "conditions-hide-half-of-the-nodes": ({ELIGIBLE: "_x19 0.5x279"}, "31m", "2h", []),
-    "one-shoot-flaps": ({CHANGED: "60x20 660+30x279"}, "14m", "22m", ["WatchdogShootFlapping"]),
+    "one-shoot-flaps": ({CHANGED: "60x20 660+30x279"}, "14m", "22m", ["VerdictFlapping"]),
     "one-shoot-flaps-more-slowly-than-it-is-scraped": (
         {CHANGED: "60x20 " + " ".join(f"{660 + 120 * n}x3" for n in range(70))},
         "18m",
         "40m",
-        ["WatchdogShootFlapping"],
+        ["VerdictFlapping"],
     ),
     "one-shoot-changes-four-times": ({CHANGED: "60x20 660x3 780x3 840x3 960x267"}, "16m", "20m", []),
     "one-shoot-changes-every-hour": ({CHANGED: "60x119 3600x119 7200x59"}, "61m", "121m", []),
     "one-shoot-is-cut-off": (outcome("leases_expired", 1, 23), "12m", "2h", []),
-    "many-shoots-are-cut-off": (outcome("leases_expired", 12, 12), "11m", "12m", ["WatchdogManyShootsCutOff"]),
+    "many-shoots-are-cut-off": (outcome("leases_expired", 12, 12), "11m", "12m", ["ManyShootsCutOff"]),
     "a-few-of-many": (outcome("external_unreachable", 6, 18), "12m", "2h", []),
     "one-shoot-is-unreachable": (outcome("api_server_unreachable", 1, 23), "30m", "2h", []),
     "many-shoots-are-unreachable": (
         outcome("api_server_unreachable", 12, 12),
         "20m",
         "21m",
-        ["WatchdogManyShootsUnreachable"],
+        ["ManyShootsUnreachable"],
     ),
     "all-shoots-are-unreachable": (
         {
@@ -318,13 +335,13 @@ CASES = {
         },
         "20m",
         "21m",
-        ["WatchdogManyShootsUnreachable"],
+        ["ManyShootsUnreachable"],
     ),
     "all-of-a-small-seed-are-unreachable": (
         SMALL | {HEALTHY_0: "3x20 0x279", UNREACHABLE_0: "_x21 3x279"},
         "20m",
         "21m",
-        ["WatchdogManyShootsUnreachable"],
+        ["ManyShootsUnreachable"],
     ),
     "some-of-a-small-seed-are-unreachable": (
         SMALL | {HEALTHY_0: "3x20 1x279", UNREACHABLE_0: "_x21 2x279"},
@@ -338,25 +355,16 @@ CASES = {
         "2h",
         [],
     ),
-    "one-zone": ({ZONES: "_x21 1x279", FRACTION: "0x20 0.33x279"}, "15m", "16m", ["WatchdogZoneGone"]),
+    "one-zone": ({ZONES: "_x21 1x279", FRACTION: "0x20 0.33x279"}, "15m", "16m", ["ZoneLost"]),
     "all-zones": ({ZONES: "_x21 3x279", FRACTION: "0x20 1x279"}, "15m", "2h", []),
-    "scaling-fails": (
-        {'watchdog_scaling_failed_levels{pod="coordinator-0"}': "0x20 1x279"},
-        "12m",
-        "13m",
-        ["WatchdogScalingFailed"],
-    ),
-    "scaling-hangs": (
-        {'watchdog_scaling_shoots{pod="coordinator-0",direction="down",state="running"}': "_x21 1x279"},
-        "30m",
-        "31m",
-        ["WatchdogScalingStuck"],
-    ),
+    "scaling-fails": (held(FAILED, "a", 20, 299), "11m30s", "13m", ["ScalingFailed"]),
+    "scaling-hangs": (held(RUNNING, "a", 20, 299), "29m30s", "31m", ["ScalingStuck"]),
+    "one-shoot-after-the-other-is-being-scaled": (after_the_other(held, RUNNING), "31m", "2h", []),
     "no-stream-to-an-observer": (
         {'watchdog_scaling_lease_probe_replicas{pod="coordinator-0",state="synced"}': "2x20 1x279"},
         "10m30s",
         "11m30s",
-        ["WatchdogVerdictsNotReceived"],
+        ["VerdictStreamMissing"],
     ),
     "no-lease-probe-is-known": (
         {
@@ -365,22 +373,22 @@ CASES = {
         },
         "10m30s",
         "11m30s",
-        ["WatchdogVerdictsNotReceived"],
+        ["VerdictStreamMissing"],
     ),
     "witnesses-disagree": (
-        {'watchdog_scaling_shoots{pod="coordinator-0",direction="hold",held="disagreement"}': "0x20 1x279"},
-        "12m",
+        held(STATE % ("hold", "holding", "disagreement"), "a", 20, 299),
+        "11m30s",
         "13m",
-        ["WatchdogWitnessesDisagree"],
+        ["WitnessesDisagree"],
     ),
-    "down-for-long": (held(HELD_OF, "a", 20, 299), "65m", "75m", ["WatchdogScaledDownTooLong"]),
+    "down-for-long": (held(HELD_OF, "a", 20, 299), "65m", "75m", ["ScaledDownTooLong"]),
     "a-short-loss": (held(HELD_OF, "a", 20, 100), "49m", "2h", []),
     "one-shoot-after-the-other-is-cut-off": (after_the_other(held, HELD_OF), "60m", "2h", []),
     "not-restored": (
         held(HELD_OF, "a", 20, 299) | held(TO_RESTORE, "a", 40, 299),
         "34m",
         "36m",
-        ["WatchdogNotRestored"],
+        ["NotRestored"],
     ),
     # In mode observe the coordinator counts only what it must restore itself.
     "another-watchdog-does-not-restore": (
@@ -395,7 +403,7 @@ CASES = {
         held(TO_RESTORE, "a", 40, 58) | held(TO_RESTORE.replace("coordinator-0", "coordinator-1"), "a", 60, 299),
         "34m",
         "37m",
-        ["WatchdogNotRestored"],
+        ["NotRestored"],
     ),
     "one-shoot-after-the-other-is-restored": (after_the_other(held, TO_RESTORE), "37m", "2h", []),
     "one-shoot-is-cut-off-and-restored-time-and-again": (
@@ -408,7 +416,7 @@ CASES = {
         {'watchdog_weeder_deletions_total{pod="weeder-0",result="forbidden"}': "0x20 0+2x279"},
         "14m",
         "25m",
-        ["WatchdogWeedingFails"],
+        ["PodDeletionsFailing"],
     ),
 }
 
@@ -421,8 +429,13 @@ def test_promtool_finds_nothing_wrong():
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_raised_when_it_should_be(tmp_path, case):
     changes, quiet, loud, raised = case
-    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    samples = [{"labels": f'{{alertname="{name}"}}', "value": n} for name, n in Counter(raised).items()]
+    # What is only information has tests of its own.
+    firing = 'count by (alertname, shoot) (ALERTS{alertstate="firing",severity!="info"})'
+    named = [name if isinstance(name, tuple) else (name, "a" if is_about_a_shoot(name) else "") for name in raised]
+    samples = [
+        {"labels": f'{{alertname="{PREFIX}{name}"' + (f',shoot="{shoot}"}}' if shoot else "}"), "value": n}
+        for (name, shoot), n in Counter(named).items()
+    ]
     run(
         tmp_path,
         changes,
@@ -433,45 +446,128 @@ def test_raised_when_it_should_be(tmp_path, case):
     )
 
 
-NOT_PROTECTED = 'watchdog_scaling_shoots_by_mode{pod="coordinator-0",mode="%s",source="shoot",end="%s"}'
+def is_about_a_shoot(name: str) -> bool:
+    return "{{ $labels.shoot }}" in ALERTS[PREFIX + name.removeprefix(PREFIX)]["annotations"]["summary"]
+
+
+ACTIVE = f"{PREFIX}ProtectionActive"
+
+
+@pytest.mark.parametrize(
+    ("series", "last"),
+    [
+        (held(HELD_OF, "a", 20, 100), 100),
+        (held(RUNNING, "a", 20, 22), 22),
+        (held(FAILED, "a", 20, 40), 40),
+        # Another replica leads, a minute later.
+        (held(HELD_OF, "a", 20, 40) | held(HELD_OF.replace("coordinator-0", "coordinator-1"), "a", 42, 60), 60),
+    ],
+    ids=["held-down", "being-scaled-down", "failing-to-scale-down", "a-new-leader"],
+)
+def test_protection_is_reported_at_once_and_as_long_as_it_lasts(tmp_path, series, last):
+    """From the first sample, the twentieth, to two minutes after the last one. They are 30 s apart."""
+    rule = ALERTS[ACTIVE]
+    texts = {
+        "summary": "Meltdown protection of a is active.",
+        "dashboard": "/d/dependency-watchdog-shoot?var-shoot=a",
+    }
+    fires = [{"exp_labels": rule["labels"] | {"shoot": "a"}, "exp_annotations": rule["annotations"] | texts}]
+    expected = {19: []} | dict.fromkeys(range(20, last + 1), fires) | {last + 6: []}
+    tests = [
+        {"alertname": ACTIVE, "eval_time": f"{30 * sample}s", "exp_alerts": alerts}
+        for sample, alerts in expected.items()
+    ]
+    run(tmp_path, series, alert_rule_test=tests)
+
+
+@pytest.mark.parametrize(
+    "series",
+    [STATE % ("down", "kept_back", "no"), STATE % ("up", "running", "no"), STATE % ("hold", "holding", "expired")],
+    ids=["kept-back-in-mode-observe", "scaled-up", "held"],
+)
+def test_nothing_else_is_protection(tmp_path, series):
+    moments = ("10m", "11m", "30m")
+    tests = [{"alertname": ACTIVE, "eval_time": moment, "exp_alerts": []} for moment in moments]
+    run(tmp_path, held(series, "a", 20, 299), alert_rule_test=tests)
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "moment", "summary", "cause"),
+    [
+        (
+            "ManyShootsCutOff",
+            "leases_expired",
+            "12m",
+            "12 shoots are cut off from their nodes at the same time.",
+            "More than a fifth of the probed shoots are cut off. Look for one cause on the seed.",
+        ),
+        (
+            "ManyShootsUnreachable",
+            "api_server_unreachable",
+            "21m",
+            "The API servers of 13 shoots have been unreachable for 10 minutes; these shoots are not protected.",
+            "More than a fifth of the probed shoots, or all of them, are unreachable. Look for one cause on the path "
+            "from lease-probe.",
+        ),
+    ],
+)
+def test_alerts_about_many_shoots_name_some(tmp_path, name, of, moment, summary, cause):
+    series = outcome(of, 12, 12)
+    for shoot, found in ("c", of), ("b", of), ("a", "pending"):
+        series |= held(UNREACHABLE.replace("api_server_unreachable", found), shoot, 21, 299)
+    rule = ALERTS[PREFIX + name]
+    texts = {"summary": summary, "description": f"{cause} Among these shoots: b, c."}
+    fires = {"exp_labels": rule["labels"], "exp_annotations": rule["annotations"] | texts}
+    run(tmp_path, series, alert_rule_test=[{"alertname": PREFIX + name, "eval_time": moment, "exp_alerts": [fires]}])
+
+
+SHOOT_MODE = 'watchdog_scaling_shoot_mode{pod="coordinator-0",shoot="a",mode="%s",source="shoot",end="%s"}'
+SEED_MODE = 'watchdog_scaling_shoots_by_mode{pod="coordinator-0",mode="%s",source="seed",end="never"}'
 
 
 @pytest.mark.parametrize(
     ("series", "raised"),
     [
-        ({NOT_PROTECTED % ("off", "never"): "3x180"}, "off"),
-        ({NOT_PROTECTED % ("observe", "never"): "3x60 _x2 3x118"}, "observe"),
-        ({NOT_PROTECTED % ("off", "set"): "3x180"}, None),
-        ({NOT_PROTECTED % ("protect", "never"): "3x180"}, None),
-        ({NOT_PROTECTED % ("off", "never"): "3x60 stale _x30 3x89"}, None),
+        ({SHOOT_MODE % ("off", "never"): "1x180"}, ("Shoot", "off")),
+        ({SHOOT_MODE % ("observe", "never"): "1x60 _x2 1x118"}, ("Shoot", "observe")),
+        ({SHOOT_MODE % ("off", "set"): "1x180"}, None),
+        ({SHOOT_MODE % ("off", "never"): "1x60 stale _x30 1x89"}, None),
+        ({SEED_MODE % "observe": "3x180"}, ("Seed", "observe")),
+        ({SEED_MODE % "off": "3x60 _x2 3x118"}, ("Seed", "off")),
+        ({SEED_MODE % "protect": "3x180"}, None),
+        ({SEED_MODE.replace('"seed"', '"shoot"') % "off": "3x180"}, None),
+        ({SEED_MODE % "observe": "3x60 stale _x30 3x89"}, None),
     ],
-    ids=["off", "observe-with-lost-scrapes", "with-an-end", "protected", "protected-for-a-while"],
+    ids=[
+        *("shoot-off", "shoot-in-observe-with-lost-scrapes", "shoot-with-an-end", "shoot-protected-for-a-while"),
+        *("seed-in-observe", "seed-off-with-lost-scrapes", "seed-protected", "only-shoots"),
+        "seed-protected-for-a-while",
+    ],
 )
 def test_shoots_that_are_not_protected_for_a_day(tmp_path, series, raised):
-    rule = ALERTS["WatchdogShootsNotProtected"]
-    expected = []
-    if raised:
-        texts = {
-            "summary": f"The mode of shoots has been {raised} for a day and does not end within 31 days; "
-            "they are not protected.",
-            "description": "At least 3 shoots. Source of the mode: shoot. watchdogctl status lists them.",
+    of, mode = raised or (None, None)
+    texts = {
+        "Shoot": {
+            "summary": f"An annotation has kept a in mode {mode} for a day; this shoot is not protected.",
+            "dashboard": "/d/dependency-watchdog-shoot?var-shoot=a",
+        },
+        "Seed": {"summary": f"The seed has been in mode {mode} for a day; 3 shoots are not protected."},
+    }
+    tests = []
+    for scope, labels in ("Shoot", {"shoot": "a"}), ("Seed", {}):
+        name = f"{PREFIX}ProtectionDisabledFor{scope}"
+        rule = ALERTS[name]
+        alert = {
+            "exp_labels": rule["labels"] | labels | {"mode": mode},
+            "exp_annotations": rule["annotations"] | texts[scope],
         }
-        labels = rule["labels"] | {"mode": raised, "source": "shoot"}
-        expected = [{"exp_labels": labels, "exp_annotations": rule["annotations"] | texts}]
-    name = {"alertname": "WatchdogShootsNotProtected"}
-    run(
-        tmp_path,
-        series,
-        interval="10m",
-        alert_rule_test=[
-            name | {"eval_time": "22h", "exp_alerts": []},
-            name | {"eval_time": "25h", "exp_alerts": expected},
-        ],
-    )
+        for moment, expected in ("22h", []), ("25h", [alert] if of == scope else []):
+            tests.append({"alertname": name, "eval_time": moment, "exp_alerts": expected})
+    run(tmp_path, series, interval="10m", alert_rule_test=tests)
 
 
 def test_texts_name_who_and_what(tmp_path):
-    rule = ALERTS["WatchdogPermissionMissing"]
+    rule = ALERTS["DependencyWatchdogPermissionMissing"]
     pod = {"pod": "probe-0", "verb": "list", "resource": "secrets"}
     annotations = rule["annotations"] | {"description": "probe-0 may not list secrets."}
     run(
@@ -479,7 +575,7 @@ def test_texts_name_who_and_what(tmp_path):
         CASES["a-permission"][0],
         alert_rule_test=[
             {
-                "alertname": "WatchdogPermissionMissing",
+                "alertname": "DependencyWatchdogPermissionMissing",
                 "eval_time": "13m",
                 "exp_alerts": [{"exp_labels": rule["labels"] | pod, "exp_annotations": annotations}],
             }
@@ -500,7 +596,7 @@ SCRAPERS = {
 
 @pytest.mark.parametrize("labels", SCRAPERS.values(), ids=SCRAPERS.keys())
 def test_no_replica_is_ready_whoever_scrapes(tmp_path, labels):
-    rule = ALERTS["WatchdogNoReplicaReady"]
+    rule = ALERTS["DependencyWatchdogNoReplicaReady"]
     series = {}
     for n, (service, ready) in enumerate(
         [
@@ -523,20 +619,22 @@ def test_no_replica_is_ready_whoever_scrapes(tmp_path, labels):
             "summary": "No replica of scaling-coordinator has been ready for 5 minutes; "
             "no shoot of this seed is protected.",
             "description": f"All {2 * len(labels)} replicas run, but none is ready. "
-            "watchdog_readiness_blocked and /readyz say why.",
+            "`watchdogctl check` and /readyz say why.",
         },
     }
     run(
         tmp_path,
         series,
         {},
-        alert_rule_test=[{"alertname": "WatchdogNoReplicaReady", "eval_time": "10m", "exp_alerts": [fires]}],
+        alert_rule_test=[{"alertname": "DependencyWatchdogNoReplicaReady", "eval_time": "10m", "exp_alerts": [fires]}],
     )
 
 
 def test_no_alert_is_left_out():
-    after_a_day = {"WatchdogShootsNotProtected"}
-    assert {name for case in CASES.values() for name in case[3]} | after_a_day == set(ALERTS)
+    elsewhere = {ACTIVE, *(f"{PREFIX}ProtectionDisabledFor{scope}" for scope in ("Seed", "Shoot"))}
+    raised = [name for case in CASES.values() for name in case[3]]
+    named = {PREFIX + (name[0] if isinstance(name, tuple) else name) for name in raised}
+    assert named | elsewhere == set(ALERTS)
 
 
 def test_the_runbook_has_one_heading_for_each_alert_and_no_other():
@@ -546,11 +644,20 @@ def test_the_runbook_has_one_heading_for_each_alert_and_no_other():
 @pytest.mark.parametrize("name", ALERTS)
 def test_every_alert_leads_to_its_section_of_the_runbook(name):
     rule = ALERTS[name]
-    assert rule["labels"]["severity"] in ("critical", "warning")
-    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/how-to/runbook.md#{name.lower()}"
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert set(rule["annotations"]) == {"summary", "description", "runbook", "dashboard"}
+    assert rule["annotations"]["runbook"] == f"docs/how-to/runbook.md#{name.lower()}"
     section = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", RUNBOOK, re.MULTILINE | re.DOTALL)[1]
     assert re.findall(r"^\*\*(\w+)\.\*\*", section, re.MULTILINE) == ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_every_alert_leads_to_a_dashboard(name):
+    dashboard, _, variable = ALERTS[name]["annotations"]["dashboard"].removeprefix("/d/").partition("?")
+    path = CHART / "dashboards" / "grafana" / f"{dashboard.removeprefix('dependency-watchdog-')}.json"
+    assert json.loads(path.read_text())["uid"] == dashboard
+    assert variable == ("var-shoot={{ $labels.shoot }}" if is_about_a_shoot(name) else "")
+    assert name.startswith(PREFIX)
 
 
 def run(folder, changes, healthy=HEALTHY, interval="30s", **tests):

@@ -106,10 +106,16 @@ pub(crate) const VERDICT_AGE: Gauge<ShootLabel<'_>> = Gauge::new(
     "Time since the last verdict on a shoot was observed, by shoot. Only shoots that are probed.",
 );
 
-pub(crate) const UNPROTECTED: Gauge<(ShootLabel<'_>, &Outcome)> = Gauge::new(
-    "watchdog_shoot_unprotected",
-    "1 for each shoot whose nodes cannot be judged, so that nothing would be scaled down if they were cut off, by \
-     shoot and outcome: pending, api_server_unreachable, throttled or inconclusive.",
+pub(crate) const SHOOT_OUTCOME: Gauge<(ShootLabel<'_>, &Outcome)> = Gauge::new(
+    "watchdog_shoot_outcome",
+    "1 for each probed shoot that is not healthy, by shoot and outcome: leases_expired and external_unreachable (its \
+     nodes are cut off), pending, api_server_unreachable, throttled and inconclusive (its nodes cannot be judged), or \
+     too_few_candidates.",
+);
+
+pub(crate) const SHOOT_MALFORMED: Gauge<ShootLabel<'_>> = Gauge::new(
+    "watchdog_shoot_malformed",
+    "1 for each shoot that is not probed because its Cluster cannot be read, by shoot.",
 );
 
 pub(crate) const GRACE_TOO_SHORT: Gauge<ShootLabel<'_>> = Gauge::new(
@@ -125,7 +131,12 @@ pub(crate) const OUTCOME_CHANGED: Gauge<ShootLabel<'_>> = Gauge::new(
 
 pub(crate) const VERDICT_STALE: Gauge = Gauge::new(
     "watchdog_shoots_without_current_verdict",
-    "Probed shoots whose verdict is past its validity; no program acts on it.",
+    "Probed shoots whose verdict by this replica has expired; no program acts on it.",
+);
+
+pub(crate) const VERDICT_EXPIRED: Gauge<ShootLabel<'_>> = Gauge::new(
+    "watchdog_shoot_verdict_expired",
+    "1 for each probed shoot whose verdict by this replica has expired, by shoot.",
 );
 
 pub(crate) const CLOCK_SKEW: Gauge<ShootLabel<'_>> = Gauge::new(

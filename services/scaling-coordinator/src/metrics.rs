@@ -7,11 +7,13 @@ use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};
 
 use crate::domain::decision::HoldReason;
+use crate::domain::incident::Comparison;
 use crate::domain::status::{FlowState, WriteResult};
 use crate::domain::{Direction, direction_name};
 
 label!("direction": Direction = [Direction::Down, Direction::Up, Direction::Release]);
 label!("result": WriteResult = WriteResult::ALL);
+label!("result": Comparison = Comparison::ALL);
 label!(pub(crate) enum ReplicaState: "state" { Known = "known", Synced = "synced" });
 
 label!(pub(crate) enum IncidentStage: "stage" {
@@ -22,14 +24,30 @@ label!(pub(crate) enum IncidentStage: "stage" {
 });
 
 /// The state of a shoot.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ShootLabels {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ScalingLabels {
     pub(crate) direction: Option<Direction>,
     pub(crate) flow: FlowState,
     pub(crate) held: Option<HoldReason>,
 }
 
-impl Labels for ShootLabels {
+impl ScalingLabels {
+    /// Returns true if the shoot is being scaled, its level has failed, or lease-probe gives it no verdict to act on.
+    pub(crate) const fn needs_attention(&self) -> bool {
+        let has_no_verdict = matches!(
+            self.held,
+            Some(
+                HoldReason::Unreported
+                    | HoldReason::Expired
+                    | HoldReason::Disagreement
+                    | HoldReason::Outdated
+            )
+        );
+        has_no_verdict || matches!(self.flow, FlowState::Running | FlowState::Failed)
+    }
+}
+
+impl Labels for ScalingLabels {
     fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
         add("direction", direction_name(self.direction));
         add("state", self.flow.as_str());
@@ -38,7 +56,7 @@ impl Labels for ShootLabels {
 }
 
 /// The mode that is in force for a shoot.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModeLabels {
     pub(crate) mode: Mode,
     pub(crate) from_annotation: bool,
@@ -95,11 +113,36 @@ pub(crate) const INCIDENT_STAGES: Histogram<IncidentStage> = Histogram::new(
      verdict_to_last_write, healthy_to_restored.",
 );
 
-pub(crate) const SHOOTS: Gauge<ShootLabels> = Gauge::new(
+pub(crate) const INCIDENT_COMPARISONS: Counter<(Direction, Comparison)> = Counter::new(
+    "watchdog_incident_comparisons_total",
+    "Incidents in mode observe that have ended, by direction and result of the comparison with the other writers: \
+     earlier or later (this program would have scaled before or after them), alone (only this program would have \
+     scaled), other_alone (only they scaled).",
+);
+
+pub(crate) const INCIDENT_LEADS: Histogram<(Direction, Comparison)> = Histogram::new(
+    "watchdog_incident_lead_seconds",
+    "Time between the first scaling by the other writers and the first one that mode observe kept back, by direction \
+     and result: earlier or later, as in watchdog_incident_comparisons_total.",
+);
+
+pub(crate) const SHOOTS: Gauge<ScalingLabels> = Gauge::new(
     "watchdog_scaling_shoots",
     "Shoots of the seed, on the leader, by direction (down, up or hold), state of the flow (holding, settled, running, \
      failed, kept_back) and why they are held (no; cluster, not_leading, unreported, expired, verdict, mode; \
      disagreement and outdated: lease-probe is not as it should be).",
+);
+
+pub(crate) const SHOOT_STATE: Gauge<(ShootLabel<'_>, ScalingLabels)> = Gauge::new(
+    "watchdog_scaling_shoot_state",
+    "1 for each shoot that is being scaled, whose level has failed, or that is held because its verdicts are missing, \
+     expired, contradictory or outdated; by shoot, and by direction, state and held as in watchdog_scaling_shoots.",
+);
+
+pub(crate) const SHOOT_MODE: Gauge<(ShootLabel<'_>, ModeLabels)> = Gauge::new(
+    "watchdog_scaling_shoot_mode",
+    "1 for each shoot whose annotation sets the mode observe or off, by shoot, and by mode, source and end as in \
+     watchdog_scaling_shoots_by_mode.",
 );
 
 pub(crate) const SHOOTS_BY_MODE: Gauge<ModeLabels> = Gauge::new(
@@ -156,6 +199,8 @@ pub(crate) fn register() {
     FAILURES.register();
     INCIDENTS.register();
     INCIDENT_STAGES.register();
+    INCIDENT_COMPARISONS.register();
+    INCIDENT_LEADS.register();
     WAITING.register();
     UNDER_WAY.register();
 }

@@ -16,7 +16,7 @@ from incident import Incident  # noqa: E402
 
 # Prometheus scrapes every second here and every 15 to 30 s on a seed, and time runs ten times faster than there.
 STEP_SECONDS = 1
-VARIABLES = {"$__rate_interval": "10s", "$__interval": "1s"}
+VARIABLES = {"$__rate_interval": "10s", "$__interval": "1s", "$seeds": ".*"}
 # How long something is to be seen on a panel.
 WHILE_SECONDS = 12
 
@@ -50,9 +50,9 @@ class Recording(Incident):
         self.pass_time()
 
         throttled = {"action": {"type": "tooManyRequests", "retryAfter": 1}}
-        self.steer(f"/shoots/{one}/faults", throttled)
+        self.steer(f"/shoots/{one}/faults", throttled | {"times": 12})
         self.see('sum(watchdog_shoots{outcome="throttled"}) == 1')
-        self.steer(f"/shoots/{one}/faults", method="DELETE")
+        self.see('absent(watchdog_shoots{outcome="throttled"} > 0)')
 
         # A control plane that was down.
         for shoot in other, fourth:

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use watchdog_api::eligibility::SkipReason;
 use watchdog_runtime::metrics::{Collector, Exposition, ShootLabel};
 
 use crate::controller::prober::ProbeContext;
@@ -36,25 +37,28 @@ impl VerdictCollector {
         let mut outcomes: BTreeMap<&str, (&Outcome, f64)> = BTreeMap::new();
         let mut skipped: BTreeMap<SkipReasonName, f64> = BTreeMap::new();
         let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
-        let (mut unprotected, mut changed, mut eligible, mut too_short) = (vec![], vec![], vec![], vec![]);
-        let mut stale = 0.0;
+        let (mut unhealthy, mut changed, mut eligible, mut too_short) = (vec![], vec![], vec![], vec![]);
+        let (mut malformed, mut expired) = (vec![], vec![]);
         for (shoot, verdict) in &all {
             let outcome = &verdict.outcome;
             let counted = f64::from(u8::from(members.counts(&self.shared.identity, shoot)));
             outcomes.entry(outcome.as_str()).or_insert((outcome, 0.0)).1 += counted;
             if let Outcome::Skipped(reason) = outcome {
                 *skipped.entry(SkipReasonName(reason.as_str())).or_default() += counted;
+                if matches!(reason, SkipReason::Malformed(_)) {
+                    malformed.push((ShootLabel(shoot), 1.0));
+                }
                 continue;
             }
             let shoot = ShootLabel(shoot);
-            if is_unprotected(outcome) {
-                unprotected.push(((shoot, outcome), 1.0));
+            if *outcome != Outcome::Healthy {
+                unhealthy.push(((shoot, outcome), 1.0));
             }
             // Microseconds since 1970, far below 2^52.
             changed.push((shoot, verdict.outcome_since.0 as f64 / 1e6));
             ages.push((shoot, now.since(verdict.observed_at).as_secs_f64()));
             if now > verdict.valid_until {
-                stale += 1.0;
+                expired.push((shoot, 1.0));
             }
             let Some(evidence) = &verdict.evidence else {
                 continue;
@@ -80,9 +84,11 @@ impl VerdictCollector {
         }
         out.family(&metrics::SHOOTS, outcomes.into_values());
         out.family(&metrics::SKIPPED, skipped);
-        out.family(&metrics::VERDICT_STALE, [((), stale)]);
+        out.family(&metrics::SHOOT_MALFORMED, malformed);
+        out.family(&metrics::VERDICT_STALE, [((), expired.len() as f64)]);
+        out.family(&metrics::VERDICT_EXPIRED, expired);
         out.family(&metrics::VERDICT_AGE, ages);
-        out.family(&metrics::UNPROTECTED, unprotected);
+        out.family(&metrics::SHOOT_OUTCOME, unhealthy);
         out.family(&metrics::GRACE_TOO_SHORT, too_short);
         out.family(&metrics::OUTCOME_CHANGED, changed);
         out.family(&metrics::EXPIRED_FRACTION, fractions);
@@ -106,17 +112,5 @@ impl VerdictCollector {
             missing.map(|permission| ((ShootLabel(shoot), *permission), 1.0))
         });
         out.family(&metrics::SHOOT_PERMISSION_MISSING, series);
-    }
-}
-
-/// Returns true if the nodes cannot be judged: a loss would lead to no scale-down.
-const fn is_unprotected(outcome: &Outcome) -> bool {
-    match outcome {
-        Outcome::Pending | Outcome::ApiServerUnreachable | Outcome::Throttled | Outcome::Inconclusive => true,
-        Outcome::Healthy
-        | Outcome::LeasesExpired
-        | Outcome::ExternalUnreachable
-        | Outcome::TooFewCandidates
-        | Outcome::Skipped(_) => false,
     }
 }

@@ -52,6 +52,8 @@ async fn shoots_that_are_not_to_be_probed_say_why_and_are_left_alone() {
         let age = series(&shoot, "watchdog_shoot_verdict_age_seconds");
         assert_eq!(replica.metric(&age).await, None, "{name} is not probed");
     }
+    let malformed = series(&broken, "watchdog_shoot_malformed");
+    assert_eq!(replica.metric(&malformed).await, Some(1.0));
     assert_eq!(replica.metric("watchdog_active_probes").await, Some(1.0));
     // All shoots are skipped from the start: none was probed.
     for (name, ..) in rows {

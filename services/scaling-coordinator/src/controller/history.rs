@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::domain::Direction;
 use crate::domain::decision::ReportedOutcome;
 use crate::domain::incident::Incident;
-use crate::metrics::{INCIDENT_STAGES, INCIDENTS, IncidentStage};
+use crate::metrics::{INCIDENT_COMPARISONS, INCIDENT_LEADS, INCIDENT_STAGES, INCIDENTS, IncidentStage};
 
-/// Counts an incident and its stages.
+/// Counts an incident and its stages, and in mode observe compares it with what the other writers did.
 pub(super) fn measure(incident: &Incident) {
     INCIDENTS.inc(());
     for (stage, took) in [
@@ -21,6 +21,14 @@ pub(super) fn measure(incident: &Incident) {
     ] {
         if let Some(took) = took {
             INCIDENT_STAGES.record(stage, took);
+        }
+    }
+    for direction in [Direction::Down, Direction::Up] {
+        if let Some((comparison, lead)) = incident.compare(direction) {
+            INCIDENT_COMPARISONS.inc((direction, comparison));
+            if let Some(lead) = lead {
+                INCIDENT_LEADS.record((direction, comparison), lead);
+            }
         }
     }
 }

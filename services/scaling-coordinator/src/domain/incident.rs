@@ -55,6 +55,34 @@ pub(crate) struct Scaling {
     pub(crate) other: Option<(Instant, String)>,
 }
 
+/// This program beside the other writers, in one direction of an incident in mode observe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    /// This program would have scaled before them.
+    Earlier,
+    /// They scaled before this program would have.
+    Later,
+    /// Only this program would have scaled.
+    Alone,
+    /// Only they scaled.
+    OtherAlone,
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    pub(crate) const ALL: [Self; 4] = [Self::Earlier, Self::Later, Self::Alone, Self::OtherAlone];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Earlier => "earlier",
+            Self::Later => "later",
+            Self::Alone => "alone",
+            Self::OtherAlone => "other_alone",
+        }
+    }
+}
+
 // === impl ShootIncidents ===
 
 impl ShootIncidents {
@@ -247,6 +275,19 @@ impl Incident {
         Some((micros as f64 / 1e3).round() / 1e3)
     }
 
+    /// In mode observe, the comparison with the other writers in a direction, and the time between the two if both
+    /// scaled or would have; none if nobody did.
+    pub(crate) fn compare(&self, direction: Direction) -> Option<(Comparison, Option<Duration>)> {
+        match self.first(direction) {
+            _ if !self.in_mode_observe() => None,
+            (Some(ours), Some((other, _))) if *other < ours => Some((Comparison::Later, Some(ours - *other))),
+            (Some(ours), Some((other, _))) => Some((Comparison::Earlier, Some(*other - ours))),
+            (Some(_), None) => Some((Comparison::Alone, None)),
+            (None, Some(_)) => Some((Comparison::OtherAlone, None)),
+            (None, None) => None,
+        }
+    }
+
     /// One sentence for people about an incident that has ended.
     pub(crate) fn summary(&self) -> String {
         let took = self.until(self.restored).unwrap_or_default();
@@ -425,8 +466,8 @@ mod tests {
         let ended = incidents.end(t0 + S).unwrap();
         assert_eq!((ended.outcome, ended.scaled(Direction::Up)), (None, 1));
         assert_eq!(
-            ended.first_to_scale(Direction::Up),
-            None,
+            (ended.first_to_scale(Direction::Up), ended.compare(Direction::Up)),
+            (None, None),
             "nobody was compared with"
         );
     }
@@ -453,16 +494,18 @@ mod tests {
             (
                 first.unwrap_or_default(),
                 ended.lead_seconds(Direction::Down),
+                ended.compare(Direction::Down),
                 ended.summary(),
             )
         };
         let us = || COORDINATOR_FIELD_MANAGER.to_owned();
-        for (ours, others, first, lead, says) in [
+        for (ours, others, first, lead, compared, says) in [
             (
                 Some(6),
                 Some(18),
                 us(),
                 Some(12.0),
+                (Comparison::Earlier, Some(12 * S)),
                 "would have scaled down 12 s before dependency-watchdog",
             ),
             (
@@ -470,6 +513,7 @@ mod tests {
                 Some(18),
                 GO.to_owned(),
                 Some(-2.0),
+                (Comparison::Later, Some(2 * S)),
                 "dependency-watchdog scaled down 2 s before",
             ),
             (
@@ -477,6 +521,7 @@ mod tests {
                 None,
                 us(),
                 None,
+                (Comparison::Alone, None),
                 "only scaling-coordinator would have scaled down",
             ),
             // It had left nothing to scale when this program decided to.
@@ -485,11 +530,13 @@ mod tests {
                 Some(2),
                 GO.to_owned(),
                 Some(-3.0),
+                (Comparison::Later, Some(3 * S)),
                 "dependency-watchdog scaled down 3 s before",
             ),
         ] {
-            let (found, by, summary) = told(ours, others);
+            let (found, by, beside, summary) = told(ours, others);
             assert_eq!((found, by), (first, lead), "{ours:?} {others:?}");
+            assert_eq!(beside, Some(compared), "{ours:?} {others:?}");
             assert!(summary.contains(says), "{summary}");
         }
     }
@@ -506,6 +553,10 @@ mod tests {
         assert!(ended.in_mode_observe());
         assert_eq!(ended.lead_seconds(Direction::Down), None);
         assert_eq!(ended.first_to_scale(Direction::Down), Some(GO));
+        assert_eq!(
+            ended.compare(Direction::Down),
+            Some((Comparison::OtherAlone, None))
+        );
         assert!(
             ended
                 .summary()

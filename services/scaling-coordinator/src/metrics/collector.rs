@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use watchdog_api::policy::Mode;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::metrics::{Collector, Exposition, Gauge, ShootLabel};
@@ -11,7 +12,7 @@ use watchdog_watch_stream::server::StreamStore;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
-use crate::metrics::{self, ModeLabels, ReplicaState, ShootLabels};
+use crate::metrics::{self, ModeLabels, ReplicaState, ScalingLabels};
 
 /// Reads the state of the shoots while this replica leads.
 pub(crate) struct Scrape {
@@ -23,40 +24,50 @@ pub(crate) struct Scrape {
 impl Collector for Scrape {
     fn collect(&self, out: &mut Exposition) {
         let now = UnixTime(self.clock.now_micros());
-        let mut shoots: BTreeMap<ShootLabels, f64> = BTreeMap::new();
+        let all = self.shoots.snapshot();
+        let mut shoots: BTreeMap<ScalingLabels, f64> = BTreeMap::new();
         let mut modes: BTreeMap<ModeLabels, f64> = BTreeMap::new();
-        let (mut held_down, mut to_restore, mut write_counts) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut states, mut unprotected, mut operations) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut held_down, mut to_restore) = (Vec::new(), Vec::new());
         let mut failed = 0_u32;
-        for (shoot, scaling) in self.shoots.snapshot() {
-            let state = ShootLabels {
+        for (shoot, scaling) in &all {
+            let shoot = ShootLabel(shoot);
+            let state = ScalingLabels {
                 direction: scaling.direction,
                 flow: scaling.status.state,
                 held: scaling.held,
             };
             *shoots.entry(state).or_default() += 1.0;
+            if state.needs_attention() {
+                states.push(((shoot, state), 1.0));
+            }
             let mode = ModeLabels {
                 mode: scaling.mode.mode,
                 from_annotation: scaling.mode.from_annotation,
                 has_end: scaling.mode.has_end(now),
             };
             *modes.entry(mode).or_default() += 1.0;
-            if !scaling.write_counts.is_empty() {
-                write_counts.push((shoot.clone(), scaling.write_counts.clone()));
+            if mode.from_annotation && mode.mode != Mode::Protect {
+                unprotected.push(((shoot, mode), 1.0));
             }
+            let counts = scaling.write_counts.iter();
+            operations.extend(counts.map(|(labels, n)| ((shoot, *labels), *n as f64)));
             failed += u32::from(scaling.status.state == FlowState::Failed);
             for (resources, n) in [
                 (&mut held_down, scaling.held_down()),
                 (&mut to_restore, scaling.to_restore()),
             ] {
                 if n > 0 {
-                    resources.push((shoot.clone(), n));
+                    resources.push((shoot, n as f64));
                 }
             }
         }
         out.family(&metrics::SHOOTS, shoots);
+        out.family(&metrics::SHOOT_STATE, states);
         out.family(&metrics::SHOOTS_BY_MODE, modes);
-        collect_resources(out, &metrics::HELD_DOWN, &metrics::HELD_DOWN_OF, &held_down);
-        collect_resources(out, &metrics::TO_RESTORE, &metrics::TO_RESTORE_OF, &to_restore);
+        out.family(&metrics::SHOOT_MODE, unprotected);
+        collect_resources(out, &metrics::HELD_DOWN, &metrics::HELD_DOWN_OF, held_down);
+        collect_resources(out, &metrics::TO_RESTORE, &metrics::TO_RESTORE_OF, to_restore);
         out.family(&metrics::FAILED_LEVELS, [((), f64::from(failed))]);
         let streams = self.verdicts.streams();
         let observers = [
@@ -64,11 +75,7 @@ impl Collector for Scrape {
             (ReplicaState::Synced, streams.synced as f64),
         ];
         out.family(&metrics::OBSERVERS, observers);
-        let series = write_counts.iter().flat_map(|(shoot, counts)| {
-            let counts = counts.iter();
-            counts.map(|(labels, n)| ((ShootLabel(shoot), *labels), *n as f64))
-        });
-        out.family(&metrics::OPERATIONS, series);
+        out.family(&metrics::OPERATIONS, operations);
     }
 }
 
@@ -77,12 +84,8 @@ fn collect_resources<'a>(
     out: &mut Exposition,
     total: &Gauge,
     of_shoot: &Gauge<ShootLabel<'a>>,
-    counts: &'a [(String, usize)],
+    counts: Vec<(ShootLabel<'a>, f64)>,
 ) {
-    let sum: usize = counts.iter().map(|(_, n)| n).sum();
-    out.family(total, [((), sum as f64)]);
-    out.family(
-        of_shoot,
-        counts.iter().map(|(shoot, n)| (ShootLabel(shoot), *n as f64)),
-    );
+    out.family(total, [((), counts.iter().map(|(_, n)| n).sum())]);
+    out.family(of_shoot, counts);
 }

@@ -177,6 +177,14 @@ async fn beside_another_watchdog_it_says_who_was_first() {
         assert!(times.scaled_after.is_some() || !is_down, "{ended:#?}");
     }
     assert_eq!(ended.failed_writes, 0, "{ended:#?}");
+    let metrics = coordinator.metrics().await;
+    for line in [
+        "watchdog_incident_comparisons_total{direction=\"down\",result=\"earlier\"} 1\n",
+        "watchdog_incident_lead_seconds_count{direction=\"down\",result=\"earlier\"} 1\n",
+        "watchdog_incident_comparisons_total{direction=\"down\",result=\"later\"} 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
     assert_eq!(seed.all_writes(), [""; 0]);
 }
 
@@ -191,6 +199,11 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     let observed = coordinator.get(SHOOT).await.unwrap();
     let end = observed.mode_expire_time.map(|until| until.seconds);
     assert_eq!((observed.mode_from_annotation, end), (true, Some(4_951_778_400)));
+    let mode = format!(
+        "watchdog_scaling_shoot_mode{{shoot=\"{SHOOT}\",mode=\"observe\",source=\"shoot\",end=\"never\"}} 1\n"
+    );
+    let metrics = coordinator.metrics().await;
+    assert!(metrics.contains(&mode), "{mode} is not in\n{metrics}");
     seed.thaw(SHOOT, MCM);
     let down = until_kept_back(&coordinator, Direction::Down).await;
     assert_eq!(state_of(&down, KCM), ResourceState::KeptBack, "{down:#?}");
