@@ -210,7 +210,7 @@ where
     view
 }
 
-/// What the leader knows of the seed.
+/// The state of the leader, and how it is sent.
 struct OwnStore<V, E> {
     store: StreamStore<NamespacedName, V>,
     encode: E,

@@ -218,7 +218,7 @@ mod tests {
         let [(name, _, failure)] = &readiness.failures()[..] else {
             panic!()
         };
-        assert_eq!((*name, failure.reason), (FILE_DESCRIPTORS, Reason::LocalLimit));
+        assert_eq!((&**name, failure.reason), (FILE_DESCRIPTORS, Reason::LocalLimit));
         assert!(failure.to_string().contains("Raise the limit"), "{failure}");
         check_file_descriptors(&mut out, Instant::now(), Ok(()), &readiness);
         assert_eq!(readiness.lines().len(), 1, "there is one for a moment");
