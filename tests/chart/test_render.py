@@ -132,7 +132,8 @@ def test_other_callers_are_added_by_name():
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         options = [option.partition("=") for option in container["args"]]
         allowed[name] = [value for option, _, value in options if option == "--tls-allowed-client"]
-    given = MATRIX["operators"]["allowedClients"]
+    # cert-manager issues the certificate for people.
+    given = [*MATRIX["operators"]["allowedClients"], "watchdog-observer.garden.svc"]
     for service in "lease-probe", "scaling-coordinator", "weeder":
         assert allowed[f"watchdog-{service}"] == given
 
@@ -317,8 +318,8 @@ def test_helm_test_asks_each_replica_as_people_do():
         assert arguments[service] == f"watchdog-{service}-headless.garden.svc:9645"
         allowed = f"networking.resources.gardener.cloud/to-garden-watchdog-{service}-tcp-9645"
         assert pod["metadata"]["labels"][allowed] == "allowed"
-    assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-authority"
-    assert arguments["tls-ca-key"].endswith("/ca.key") and "tls-cert" not in arguments
+    assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-observer"
+    assert arguments["tls-ca"].endswith("/ca.crt") and arguments["tls-key"].endswith("/tls.key")
     (pod,) = hooks(render({"certificates": {"source": "secrets"}}), "test")
     assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-lease-probe-tls"
     assert "--tls-cert=" in " ".join(pod["spec"]["containers"][0]["args"])
@@ -517,6 +518,9 @@ def test_certificates_are_for_the_secrets_that_are_mounted():
         assert f"{name}.{NAMESPACE}.svc" in spec["dnsNames"]
         assert {"server auth", "client auth"} <= set(spec["usages"])
         assert spec["issuerRef"]["name"] == "seed-ca"
+    people = certificates["watchdog-observer"]["spec"]
+    assert people["usages"] == ["digital signature", "key encipherment", "client auth"], "and no server's"
+    assert (people["dnsNames"], people["secretName"]) == ([f"watchdog-observer.{NAMESPACE}.svc"], "watchdog-observer")
     plaintext = {**MATRIX["operators"], "allowedClients": [], "insecurePlaintext": True}
     assert of_kind(render(plaintext), "Certificate") == {}
 
@@ -526,21 +530,42 @@ def test_the_programs_issue_their_own_certificates_unless_others_do():
     for deployment in of_kind(objects, "Deployment").values():
         pod = deployment["spec"]["template"]["spec"]
         assert "--tls-authority=watchdog-authority" in pod["containers"][0]["args"]
+        assert "--tls-observer=watchdog-observer" in pod["containers"][0]["args"]
         assert not [v for v in pod["volumes"] if "secret" in v]
-    # Where the Secret is, next to the membership Leases, and nothing but this Secret.
+    # Where the Secrets are, next to the membership Leases, and nothing but these Secrets.
     for role in of_kind(objects, "Role").values():
         secrets = [rule for rule in role["rules"] if rule["resources"] == ["secrets"]]
         if role["metadata"]["namespace"] == "leases":
             assert [rule["verbs"] for rule in secrets] == [["get", "update"]]
-            assert secrets[0]["resourceNames"] == ["watchdog-authority"]
-    # It is there before the programs, which may not create one, and whoever empties it locks them out.
-    (secret,) = of_kind(objects, "Secret").values()
-    assert (secret["metadata"]["name"], secret["metadata"]["namespace"]) == ("watchdog-authority", "leases")
-    assert (secret["type"], secret.get("data"), secret.get("stringData")) == ("Opaque", None, None)
+            assert secrets[0]["resourceNames"] == ["watchdog-authority", "watchdog-observer"]
+    # They are there before the programs, which may not create one, and whoever empties the first locks them out.
+    secrets = of_kind(objects, "Secret")
+    assert set(secrets) == {"watchdog-authority", "watchdog-observer"}
+    for secret in secrets.values():
+        assert secret["metadata"]["namespace"] == "leases"
+        assert (secret["type"], secret.get("data"), secret.get("stringData")) == ("Opaque", None, None)
     for other in [MATRIX["operators"], MATRIX["plaintext"]]:
         assert of_kind(render(other), "Secret") == {}
         for role in of_kind(render(other), "Role").values():
             assert not [rule for rule in role["rules"] if rule["resources"] == ["secrets"]]
+
+
+def test_watchdogctl_finds_its_certificate_by_an_annotation_of_the_deployments():
+    source = _source("services/watchdogctl/src/connect/release.rs")
+    annotation = "dependency-watchdog.gardener.cloud/observer-secret"
+    assert f'"{annotation}"' in source and '"dependency-watchdog-"' in source
+    own = {"certificates": {"source": "secrets"}, "watchdogctl": {"tlsSecretName": "own"}}
+    for values, secret in [
+        ({}, f"{LEASES}/watchdog-observer"),
+        (MATRIX["operators"], f"{NAMESPACE}/watchdog-observer"),
+        ({"certificates": {"source": "secrets"}}, None),
+        (own, f"{NAMESPACE}/own"),
+        (MATRIX["plaintext"], None),
+    ]:
+        for deployment in of_kind(render(values), "Deployment").values():
+            metadata = deployment["metadata"]
+            assert metadata.get("annotations", {}).get(annotation) == secret
+            assert metadata["labels"]["helm.sh/chart"].startswith("dependency-watchdog-")
 
 
 def test_notes_tell_how_to_look():

@@ -37,7 +37,6 @@ def containers(objects: list[dict], kind: str = "Deployment") -> dict[str, dict]
     [
         ({}, "watchdog", "watchdog"),
         ({"nameOverride": "wd"}, "wd", "wd"),
-        # watchdogctl finds Pods by this label, and names by the same option.
         ({"fullnameOverride": "live"}, "live", "live"),
         ({"fullnameOverride": "live", "nameOverride": "wd"}, "live", "wd"),
     ],
@@ -56,9 +55,9 @@ def test_names_and_the_label_of_the_name(values, name, label):
         options = " ".join(container["args"])
         assert f"--namespace={name}-leases" in options and f"--tls-authority={name}-authority" in options
     text = notes(values)
-    assert f"-l app.kubernetes.io/name={label}\n" in text and f"--name {name} " in text
-    # Without Pods of that name it needs addresses.
-    assert ("--lease-probe localhost:9645" in text) == (name != label)
+    assert f"-l app.kubernetes.io/name={label}\n" in text
+    # A release of the usual name is found without it.
+    assert (f" --name {name} status\n" in text) == (name != "watchdog") and " status\n" in text
 
 
 def test_security_contexts_replace_fields_of_the_chart_in_every_pod():

@@ -104,6 +104,19 @@ annotations:
 {{ .Values.certificates.authoritySecretName | default (printf "%s-authority" (include "watchdog.prefix" .)) }}
 {{- end }}
 
+{{/*
+Secret with the certificate of people and of helm test, which is for clients only, and its namespace; both are empty if
+the chart makes none and the values name none.
+*/}}
+{{- define "watchdog.observerSecret" -}}
+{{ .Values.watchdogctl.tlsSecretName | default (has (include "watchdog.certificates" .) (list "builtIn" "certManager")
+    | ternary (printf "%s-observer" (include "watchdog.prefix" .)) "") }}
+{{- end }}
+{{- define "watchdog.observerNamespace" -}}
+{{ and (eq (include "watchdog.certificates" .) "builtIn") (not .Values.watchdogctl.tlsSecretName)
+    | ternary (include "watchdog.leaseNamespace" .) .Release.Namespace }}
+{{- end }}
+
 {{/* True if each service has its certificate in a Secret that its Pods mount. */}}
 {{- define "watchdog.hasTlsFiles" -}}
 {{ has (include "watchdog.certificates" .) (list "certManager" "secrets") }}
@@ -181,12 +194,6 @@ observe: then another program scales. gardenlet, which sets .Values.gardener, ig
 {{/* Namespace of the Leases and of the certificate authority. */}}
 {{- define "watchdog.leaseNamespace" -}}
 {{ .Values.membership.namespace | default (printf "%s-leases" (include "watchdog.prefix" .)) }}
-{{- end }}
-
-{{/* Namespace of the Pod of helm test: that of the Secret that it mounts. */}}
-{{- define "watchdog.testNamespace" -}}
-{{ and (eq (include "watchdog.certificates" .) "builtIn") (not .Values.watchdogctl.tlsSecretName)
-    | ternary (include "watchdog.leaseNamespace" .) .Release.Namespace }}
 {{- end }}
 
 {{/*

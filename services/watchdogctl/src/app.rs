@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::args::{Cli, CtlCommand};
-use crate::commands;
+use crate::args::{Cli, ConnectArgs, CtlCommand, Format};
+use crate::commands::seeds::{SeedAnswer, ask_each, side_by_side};
+use crate::commands::{self, CommandAnswer, Shape};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::output::Output;
@@ -31,38 +32,89 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 }
 
 pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, CommandError> {
-    let connect = &cli.connect;
-    let open = || ProgramDialer::open(connect);
-    let text = match &cli.command {
-        CtlCommand::Status(args) => return commands::status::run(&open().await?, args, output).await,
-        CtlCommand::Release(args) => return commands::release::run(connect, args, output).await,
-        CtlCommand::Check => return commands::check::run(&open().await?, output).await,
-        CtlCommand::Shoot { shoot } => {
-            commands::shoot::run(&open().await?, &shoot.name, &output.frame()).await?
-        }
-        CtlCommand::Plan { shoot, direction } => {
-            commands::plan::run(&open().await?, &shoot.name, *direction, &output.frame()).await?
-        }
-        CtlCommand::History { shoot } => {
-            commands::history::run(&open().await?, &shoot.name, &output.frame()).await?
-        }
-        CtlCommand::Weeders(filter) => {
-            commands::weeders::weeders(&open().await?, filter, &output.frame()).await?
-        }
-        CtlCommand::Services(filter) => {
-            commands::weeders::services(&open().await?, filter, &output.frame()).await?
-        }
-        CtlCommand::Replicas => commands::replicas::run(&open().await?, &output.frame()).await?,
-        CtlCommand::Verdicts(args) => commands::verdicts::run(&open().await?, args, &output.frame()).await?,
-        CtlCommand::Scaling(args) => commands::scaling::run(&open().await?, args, &output.frame()).await?,
-        CtlCommand::Certificate { folder, dns_name } => {
-            commands::certificate::run(connect, folder, dns_name).await?
-        }
-        CtlCommand::Completion { shell } => commands::shell::completion(*shell, &called_as()),
-        CtlCommand::Man => commands::shell::man(&called_as())?,
+    let Cli {
+        connect,
+        format,
+        command,
+    } = cli;
+    let shape = Shape {
+        format: format.output,
+        frame: output.frame(),
     };
-    output.print(&text);
-    Ok(ExitCode::SUCCESS)
+    if shape.format == Format::Markdown && !matches!(command, CtlCommand::Report { .. }) {
+        let what_to_do = "use -o json, or watchdogctl report SHOOT -o markdown";
+        return Err(CommandError::usage("only report writes Markdown", what_to_do));
+    }
+    let answer = match &command {
+        CtlCommand::Completion { shell } => {
+            CommandAnswer::of_text(commands::shell::completion(*shell, &called_as()))
+        }
+        CtlCommand::Man => CommandAnswer::of_text(commands::shell::man(&called_as())?),
+        CtlCommand::Certificate { folder } => {
+            one_seed(&connect)?;
+            CommandAnswer::of_text(commands::certificate::run(&connect, folder).await?)
+        }
+        CtlCommand::Release(args) => {
+            one_seed(&connect)?;
+            return commands::release::run(&connect, args, shape.format, output).await;
+        }
+        CtlCommand::Status(args) if args.watch => {
+            one_seed(&connect)?;
+            commands::status::watch(&ProgramDialer::open(&connect).await?, args, output).await;
+            return Ok(ExitCode::SUCCESS);
+        }
+        CtlCommand::Incidents => commands::incidents::run(&connect, shape).await?,
+        command => {
+            let mut answers = ask_each(&connect, async |dialer| read(&dialer, command, shape).await).await?;
+            match answers.pop() {
+                Some(SeedAnswer { result, .. }) if !connect.has_contexts() => result?,
+                last => {
+                    answers.extend(last);
+                    side_by_side(answers, shape)
+                }
+            }
+        }
+    };
+    let code = ExitCode::from(answer.code);
+    output.print(&shape.written(answer)?);
+    Ok(code)
+}
+
+/// Commands that only read, on one seed.
+async fn read(
+    dialer: &ProgramDialer,
+    command: &CtlCommand,
+    shape: Shape,
+) -> Result<CommandAnswer, CommandError> {
+    match command {
+        CtlCommand::Status(args) => commands::status::run(dialer, args, shape).await,
+        CtlCommand::Check => commands::check::run(dialer, shape).await,
+        CtlCommand::Shoot { shoot } => commands::shoot::run(dialer, &shoot.name, shape).await,
+        CtlCommand::Plan { shoot, direction } => {
+            commands::plan::run(dialer, &shoot.name, *direction, shape).await
+        }
+        CtlCommand::Report { shoot } => commands::report::run(dialer, &shoot.name, shape).await,
+        CtlCommand::Weeders(filter) => commands::weeders::weeders(dialer, filter, shape).await,
+        CtlCommand::Services(filter) => commands::weeders::services(dialer, filter, shape).await,
+        CtlCommand::Replicas => commands::replicas::run(dialer, shape).await,
+        CtlCommand::Verdicts(args) => commands::verdicts::run(dialer, args, shape).await,
+        CtlCommand::Scaling(args) => commands::scaling::run(dialer, args, shape).await,
+        CtlCommand::Incidents
+        | CtlCommand::Release(_)
+        | CtlCommand::Certificate { .. }
+        | CtlCommand::Completion { .. }
+        | CtlCommand::Man => Err(CommandError::unexpected("the command does not read one seed")),
+    }
+}
+
+/// # Errors
+/// When several seeds are named.
+fn one_seed(connect: &ConnectArgs) -> Result<(), CommandError> {
+    if connect.has_contexts() {
+        let what = "this command works on one seed, and --contexts or --all-contexts names several";
+        return Err(CommandError::usage(what, "use --context"));
+    }
+    Ok(())
 }
 
 /// The file as which this program was started.

@@ -16,17 +16,24 @@ use crate::program::Program;
 /// The help after the options.
 const AFTER_HELP: &str = "\
 Where the programs are:
-  By default, watchdogctl forwards a port to a ready pod through the API server of the seed, as `kubectl port-forward`
-  does: --kubeconfig, --context and --namespace choose it. It needs `list` on pods, `get` and `create` on
-  pods/portforward and, for --tls-secret, `get` on that Secret.
+  By default, watchdogctl finds the release by its Deployments: in the namespace garden, else in all namespaces. The
+  Deployments name the Secret with the certificate. watchdogctl forwards a port to a ready pod through the API server of
+  the seed, as `kubectl port-forward` does. It needs `list` on deployments and pods, `get` and `create` on
+  pods/portforward, `get` on that Secret and, for check, `get` on pods/log.
   With --lease-probe, --scaling-coordinator or --weeder it calls these addresses instead.
 
 Examples:
   # One screen, live, of the seed in the current kubeconfig.
-  watchdogctl --tls-secret watchdog-authority status --watch
+  watchdogctl status --watch
+
+  # Is anything wrong on these seeds?
+  watchdogctl --contexts seed-a,seed-b check
 
   # Why is this shoot scaled down?
-  watchdogctl --tls-secret watchdog-authority shoot shoot--core--crazy
+  watchdogctl shoot shoot--core--crazy
+
+  # What happened to it, with a picture, to attach to a ticket.
+  watchdogctl report shoot--core--crazy -o markdown
 
   # The shoots that are cut off, for a script.
   watchdogctl --lease-probe watchdog-lease-probe.garden.svc:9645 --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key \\
@@ -44,6 +51,8 @@ Exit codes:
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArg,
     #[command(subcommand)]
     pub(crate) command: CtlCommand,
 }
@@ -87,23 +96,31 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "NAME", env = "WATCHDOG_CONTEXT")]
     pub(crate) context: Option<String>,
 
-    /// Namespace in the seed where the programs run.
+    /// Contexts of several seeds, whose answers are shown side by side.
     #[arg(
-        short,
         long,
-        value_name = "NAMESPACE",
-        default_value = "garden",
-        env = "WATCHDOG_NAMESPACE"
+        value_name = "NAME,NAME",
+        env = "WATCHDOG_CONTEXTS",
+        value_delimiter = ',',
+        conflicts_with = "context"
     )]
-    pub(crate) namespace: String,
+    pub(crate) contexts: Vec<String>,
 
-    /// First part of the names of Services, Pods and certificates: the chart's nameOverride.
-    #[arg(long, value_name = "NAME", default_value = "watchdog", env = "WATCHDOG_NAME")]
-    pub(crate) name: String,
+    /// All contexts of the kubeconfig, as with --contexts.
+    #[arg(long, env = "WATCHDOG_ALL_CONTEXTS", value_parser = BoolishValueParser::new())]
+    pub(crate) all_contexts: bool,
 
-    /// Secret, in --namespace unless it names another one, read through the API server of the seed: that of the
-    /// programs' certificate authority (ca.crt, ca.key), from which a certificate is issued for this run, or one with
-    /// tls.crt, tls.key and ca.crt.
+    /// Namespace in the seed where the programs run. Default: garden if the watchdog is there, else where it is.
+    #[arg(short, long, value_name = "NAMESPACE", env = "WATCHDOG_NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+
+    /// First part of the names of Deployments and certificates, to choose one of several releases. Default: that of the
+    /// only release; watchdog with addresses.
+    #[arg(long, value_name = "NAME", env = "WATCHDOG_NAME")]
+    pub(crate) name: Option<String>,
+
+    /// Secret with tls.crt, tls.key and ca.crt, in --namespace unless it names another one, read through the API server
+    /// of the seed. Default: the Secret that the Deployments name.
     #[arg(
         long,
         value_name = "[NAMESPACE/]NAME",
@@ -124,22 +141,12 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "FILE", env = "WATCHDOG_TLS_KEY", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
 
-    /// Private key (PEM) of the authority in --tls-ca, from which a certificate is issued for this run.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "WATCHDOG_TLS_CA_KEY",
-        requires = "tls_ca",
-        conflicts_with = "tls_cert"
-    )]
-    pub(crate) tls_ca_key: Option<PathBuf>,
-
     /// DNS name in the programs' certificates. Default: <name>-<program>.<namespace>.svc for each program.
     #[arg(long, value_name = "NAME", env = "WATCHDOG_TLS_SERVER_NAME")]
     pub(crate) tls_server_name: Option<String>,
 
     /// Speak plaintext, for programs that were started with the same option.
-    // clap would take false in the environment for a conflict with --tls-ca, so ConnectArgs::conflict decides.
+    // clap would take false in the environment for a conflict, so ConnectArgs::conflict decides.
     #[arg(long, env = "WATCHDOG_INSECURE_PLAINTEXT", value_parser = BoolishValueParser::new())]
     pub(crate) insecure_plaintext: bool,
 }
@@ -154,19 +161,57 @@ impl ConnectArgs {
         }
     }
 
-    /// The option that --insecure-plaintext, if it is set, contradicts.
-    fn conflict(&self) -> Option<&'static str> {
-        if !self.insecure_plaintext {
-            return None;
-        }
-        let tls_ca = self.tls_ca.as_ref().map(|_| "--tls-ca");
-        tls_ca.or(self.tls_secret.as_ref().map(|_| "--tls-secret"))
+    /// True if the programs are called at addresses.
+    pub(crate) fn has_addresses(&self) -> bool {
+        Program::ALL
+            .iter()
+            .any(|program| !self.addresses(*program).is_empty())
+    }
+
+    /// True if several seeds are asked.
+    pub(crate) fn has_contexts(&self) -> bool {
+        self.all_contexts || !self.contexts.is_empty()
+    }
+
+    /// Two options that contradict each other.
+    fn conflict(&self) -> Option<(&'static str, &'static str)> {
+        let plaintext = "--insecure-plaintext";
+        let contexts = if self.all_contexts {
+            "--all-contexts"
+        } else {
+            "--contexts"
+        };
+        let conflicts = [
+            (
+                self.insecure_plaintext && self.tls_ca.is_some(),
+                plaintext,
+                "--tls-ca",
+            ),
+            (
+                self.insecure_plaintext && self.tls_secret.is_some(),
+                plaintext,
+                "--tls-secret",
+            ),
+            (
+                self.has_contexts() && self.has_addresses(),
+                contexts,
+                "addresses of programs",
+            ),
+            (
+                self.all_contexts && !self.contexts.is_empty(),
+                contexts,
+                "--contexts",
+            ),
+            (self.all_contexts && self.context.is_some(), contexts, "--context"),
+        ];
+        let found = conflicts.into_iter().find(|(conflict, ..)| *conflict);
+        found.map(|(_, one, other)| (one, other))
     }
 }
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum CtlCommand {
-    /// One screen: counts by outcome, and the shoots that are not healthy, the most urgent first.
+    /// One screen: the shoots that are held down, and those that are not healthy, the most urgent first.
     Status(StatusArgs),
     /// Why a shoot is where it is: verdict, evidence, dependants, what would happen now, history.
     Shoot {
@@ -181,8 +226,11 @@ pub(crate) enum CtlCommand {
         #[arg(long, value_parser = directions(["down", "up"]))]
         direction: Direction,
     },
-    /// The last incident of a shoot and the one that runs.
-    History {
+    /// The incidents of all shoots: those that run, and the last one of each shoot.
+    Incidents,
+    /// The incidents of a shoot, the last one and the one that runs: what happened when and why, who did what, how long
+    /// each stage took, what it prevented. -o markdown adds a picture.
+    Report {
         #[command(flatten)]
         shoot: ShootArg,
     },
@@ -192,7 +240,8 @@ pub(crate) enum CtlCommand {
     Services(ServiceFilterArgs),
     /// The replicas: how much each owns, and which are missing.
     Replicas,
-    /// Check readiness, permissions, certificates, versions and clocks of all replicas; exits with 1 if one is wrong.
+    /// Check all Pods of the release: crashes, missing replicas, readiness, permissions, certificates, versions and
+    /// clocks. Exits with 1 if one is wrong.
     Check,
     /// Verdicts on shoots.
     Verdicts(VerdictsArgs),
@@ -201,14 +250,11 @@ pub(crate) enum CtlCommand {
     /// Restore everything that the watchdog holds down, level by level, with the rights of your kubeconfig. Without
     /// --yes it only shows what it would do.
     Release(ReleaseArgs),
-    /// Write ca.crt, tls.crt and tls.key, for grpcurl: a certificate of the programs' authority, valid for a day.
+    /// Write ca.crt, tls.crt and tls.key, for grpcurl: the certificate that watchdogctl calls with.
     Certificate {
         /// Folder for the files.
         #[arg(value_name = "FOLDER", default_value = ".")]
         folder: PathBuf,
-        /// DNS name in the certificate; repeatable. Default: the names of the programs, which may call.
-        #[arg(long, value_name = "NAME")]
-        dns_name: Vec<String>,
     },
     /// Print a completion script for a shell, for example: source <(watchdogctl completion bash)
     Completion {
@@ -261,9 +307,6 @@ pub(crate) struct VerdictsArgs {
     /// Only these outcomes, for example leases-expired; repeatable. The server filters.
     #[arg(long, value_name = "OUTCOME", value_parser = outcome, conflicts_with = "shoots")]
     pub(crate) outcome: Vec<Outcome>,
-
-    #[command(flatten)]
-    pub(crate) format: FormatArg,
 }
 
 /// Options of `scaling`.
@@ -276,9 +319,6 @@ pub(crate) struct ScalingArgs {
     /// Only these directions; repeatable. The server filters.
     #[arg(long, value_parser = directions(["hold", "down", "up"]), conflicts_with = "shoots")]
     pub(crate) direction: Vec<Direction>,
-
-    #[command(flatten)]
-    pub(crate) format: FormatArg,
 }
 
 /// Options of `release`.
@@ -301,16 +341,13 @@ pub(crate) struct ReleaseArgs {
     /// Give up after this time.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = watchdog_api::duration::parse)]
     pub(crate) timeout: Duration,
-
-    #[command(flatten)]
-    pub(crate) format: FormatArg,
 }
 
-/// How messages are shown.
-#[derive(Debug, Clone, Args)]
+/// How answers are shown.
+#[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct FormatArg {
-    /// json and yaml are the messages of the API, as grpcurl shows them.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    /// json and yaml have the messages of the API, as grpcurl shows them; markdown is for report.
+    #[arg(short, long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
     pub(crate) output: Format,
 }
 
@@ -321,6 +358,7 @@ pub(crate) enum Format {
     Wide,
     Json,
     Yaml,
+    Markdown,
 }
 
 /// Why a value is refused; clap shows it after the argument and the value.
@@ -384,8 +422,8 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     match cli.connect.conflict() {
         None => Ok(cli),
-        Some(other) => {
-            let why = format!("the argument '--insecure-plaintext' cannot be used with '{other}'");
+        Some((one, other)) => {
+            let why = format!("the argument '{one}' cannot be used with '{other}'");
             Err(command.error(ErrorKind::ArgumentConflict, why))
         }
     }
@@ -460,14 +498,13 @@ mod tests {
     #[test]
     fn transport_options_exclude_or_need_each_other() {
         for (line, part) in [
-            ("x --tls-ca-key a status", "--tls-ca"),
-            (
-                "x --tls-ca a --tls-ca-key b --tls-cert c --tls-key d status",
-                "--tls-cert",
-            ),
             ("x --tls-cert a --tls-key b status", "--tls-ca"),
             ("x --insecure-plaintext --tls-secret a status", "--tls-secret"),
             ("x --insecure-plaintext --tls-ca a status", "--tls-ca"),
+            ("x --contexts a --context b status", "--context"),
+            ("x --contexts a --lease-probe b:1 status", "addresses of programs"),
+            ("x --all-contexts --contexts a status", "--contexts"),
+            ("x --all-contexts --context a status", "--context"),
             ("x plan shoot--a--b", "--direction"),
             ("x status --limit 0", "1..=1000"),
         ] {
@@ -476,6 +513,9 @@ mod tests {
         }
         let cli = parsed("x status -w --lease-probe a:1 --lease-probe b:2 -n other").unwrap();
         assert_eq!(cli.connect.lease_probe, ["a:1", "b:2"]);
-        assert_eq!(cli.connect.namespace, "other");
+        assert_eq!(cli.connect.namespace.as_deref(), Some("other"));
+        let cli = parsed("x check --contexts a,b -o json").unwrap();
+        assert_eq!(cli.connect.contexts, ["a", "b"]);
+        assert_eq!(cli.format.output, Format::Json);
     }
 }

@@ -45,6 +45,15 @@ impl CommandError {
         }
     }
 
+    /// The cause.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+
+    pub(crate) fn what_to_do(&self) -> &str {
+        &self.what_to_do
+    }
+
     /// An answer is not what the API says: a defect.
     pub(crate) fn unexpected(what: &str) -> Self {
         Self::new(

@@ -149,9 +149,14 @@ impl CertificateAuthority {
     }
 
     /// Verifies a certificate as a program that trusts this authority does.
-    fn check(&self, certificate: &CertificateDer<'_>, at: UnixTime) -> Result<(), webpki::Error> {
+    fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        usage: KeyUsage,
+        at: UnixTime,
+    ) -> Result<(), webpki::Error> {
         let anchor = anchor_from_trusted_cert(&self.certificate)?;
-        let (algorithms, usage) = (webpki::ALL_VERIFICATION_ALGS, KeyUsage::server_auth());
+        let algorithms = webpki::ALL_VERIFICATION_ALGS;
         EndEntityCert::try_from(certificate)?
             .verify_for_usage(algorithms, &[anchor], &[], at, usage, None, None)
             .map(drop)
@@ -173,6 +178,16 @@ pub struct Issued {
     pub validity: ValidityPeriod,
     /// Outside of this range a new certificate must be issued, also when the clock was set back to before its start.
     pub in_use: Range<Timestamp>,
+}
+
+/// A client's certificate, its key and the authorities that it trusts, as PEM.
+pub struct ClientPem<'a> {
+    /// `ca.crt`
+    pub ca: &'a [u8],
+    /// `tls.crt`
+    pub certificate: &'a [u8],
+    /// `tls.key`
+    pub key: &'a [u8],
 }
 
 impl Issued {
@@ -232,6 +247,14 @@ impl Authorities {
         not_ended.map(|authority| &authority.certificate)
     }
 
+    /// The authorities to trust, as PEM, without their keys.
+    #[must_use]
+    pub fn trusted_pem(&self, now: Timestamp) -> String {
+        let trusted = self.trusted(now);
+        let trusted: Vec<_> = trusted.map(|der| Pem::new("CERTIFICATE", der.to_vec())).collect();
+        pem::encode_many_config(&trusted, encoding())
+    }
+
     /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -270,6 +293,66 @@ impl Authorities {
     /// # Errors
     /// When no authority is valid now, one cannot issue certificates, or a name is not a DNS name.
     pub fn issue(&self, names: &[String], now: Timestamp) -> anyhow::Result<Issued> {
+        let usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.issue_for(names, usages, KeyUsage::server_auth(), now)
+    }
+
+    /// Issues a certificate with this DNS name for a client. No client accepts it from a server, so its holder can take
+    /// the place of no program.
+    ///
+    /// # Errors
+    /// As [`Self::issue`].
+    pub fn issue_for_client(&self, name: &str, now: Timestamp) -> anyhow::Result<Issued> {
+        let usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue_for(&[name.to_owned()], usages, KeyUsage::client_auth(), now)
+    }
+
+    /// True if a certificate of [`Self::issue_for_client`], as PEM, is the one to use with the authorities `ca`: they
+    /// are those to trust now, the certificate has this name and its key, and it is not due for replacement.
+    #[must_use]
+    pub fn is_client_current(&self, client: &ClientPem<'_>, name: &str, now: Timestamp) -> bool {
+        let part = |text: &[u8]| pem::parse(text).ok().map(Pem::into_contents);
+        let key = std::str::from_utf8(client.key).ok();
+        let (Some(der), Some(key)) = (
+            part(client.certificate),
+            key.and_then(|key| KeyPair::from_pem(key).ok()),
+        ) else {
+            return false;
+        };
+        let der = CertificateDer::from(der);
+        let (Ok((_, parsed)), Ok(at)) = (X509Certificate::from_der(&der), unix_time(now)) else {
+            return false;
+        };
+        let life =
+            |validity: ValidityPeriod| validity.not_after.duration_since(validity.not_before) - BACKDATED;
+        let in_use = |validity: ValidityPeriod| {
+            let issued = shifted(validity.not_before, BACKDATED);
+            issued <= now && now < shifted(issued, life(validity) / RENEW_CERTIFICATE_DIVISOR)
+        };
+        let has_name = EndEntityCert::try_from(&der).is_ok_and(|certificate| {
+            let mut names = certificate.valid_dns_names();
+            names.any(|known| known == name)
+        });
+        let is_ours = self.0.iter().any(|authority| {
+            now <= authority.validity.not_after && authority.check(&der, KeyUsage::client_auth(), at).is_ok()
+        });
+        client.ca == self.trusted_pem(now).as_bytes()
+            && has_name
+            && is_ours
+            && in_use(ValidityPeriod::of_parsed(&parsed))
+            && parsed.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key)
+    }
+
+    fn issue_for(
+        &self,
+        names: &[String],
+        usages: Vec<ExtendedKeyUsagePurpose>,
+        checked_for: KeyUsage,
+        now: Timestamp,
+    ) -> anyhow::Result<Issued> {
         let (number, signer) = self
             .signer(now)
             .with_context(|| format!("no authority is valid at {now}: check the clock of this node"))?;
@@ -284,16 +367,17 @@ impl Authorities {
             params.subject_alt_names.push(rcgen::SanType::DnsName(name));
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages = usages;
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().context(CANNOT_ISSUE)?;
         let certificate = signer.issue(&params, &key).context(CANNOT_ISSUE)?;
-        signer.check(&certificate, unix_time(now)?).map_err(|error| {
-            anyhow!("certificates that are issued from certificate {number} of ca.crt are not valid: {error}")
-        })?;
+        signer
+            .check(&certificate, checked_for, unix_time(now)?)
+            .map_err(|error| {
+                anyhow!(
+                    "certificates that are issued from certificate {number} of ca.crt are not valid: {error}"
+                )
+            })?;
         let life = validity.not_after.duration_since(now);
         Ok(Issued {
             certificate,

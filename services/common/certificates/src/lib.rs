@@ -7,7 +7,7 @@ mod chain;
 mod server;
 mod validity;
 
-pub use authority::{Authorities, Issued};
+pub use authority::{Authorities, ClientPem, Issued};
 pub use chain::{Refusal, TrustStore};
 pub use server::{ClientTlsError, ServerTrust, client_config};
 pub use validity::ValidityPeriod;

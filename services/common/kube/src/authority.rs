@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::PostParams;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use watchdog_certificates::Authorities;
+use watchdog_certificates::{Authorities, ClientPem};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::readiness::{Blocker, Readiness};
@@ -32,6 +32,9 @@ const MAX_WRITES: usize = 5;
 
 /// Name of the blocker, and of the loop in the metric of failed tries.
 const NAME: &str = "certificate";
+
+/// Name of the certificate for people, in the metric of failed tries.
+const OBSERVER: &str = "observer-certificate";
 
 /// Why a turn failed.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,14 @@ impl TurnError {
     }
 }
 
+/// The Secret with the certificate of people who look, beside that of the authority.
+pub struct ObserverSecret {
+    /// Its name.
+    pub secret: String,
+    /// DNS name in the certificate.
+    pub name: String,
+}
+
 /// Keeps a certificate in use that the authority in a Secret has issued.
 pub struct CertificateIssuer {
     client: kube::Client,
@@ -75,6 +86,8 @@ pub struct CertificateIssuer {
     readiness: Readiness,
     /// Becomes true when the first certificate is issued.
     pub has_certificate: watch::Sender<bool>,
+    /// Where to keep a certificate for people, if anywhere.
+    pub observer: Option<ObserverSecret>,
     /// The time of day of this process.
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     /// The pause between two reads of the Secret.
@@ -115,6 +128,7 @@ impl CertificateIssuer {
             tls,
             readiness,
             has_certificate: watch::Sender::new(false),
+            observer: None,
             clock: Box::new(Timestamp::now),
             look_every: LOOK_EVERY,
         }
@@ -155,10 +169,20 @@ impl CertificateIssuer {
                     self.look_every
                 }
                 Err(error) => {
-                    self.report(&error, blocker.is_some());
+                    self.report(NAME, &self.secret, &error, blocker.is_some());
                     pause(&mut backoff, blocker.is_some())
                 }
             };
+            if let Some(observer) = &self.observer {
+                let kept = tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    kept = self.keep_observer(observer, &known.authorities) => kept,
+                };
+                match kept {
+                    Ok(()) => self.readiness.recovered(OBSERVER),
+                    Err(error) => self.report(OBSERVER, &observer.secret, &error, false),
+                }
+            }
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(pause) => {}
@@ -188,6 +212,44 @@ impl CertificateIssuer {
             known.certificate_in_use = Some(self.issue(&known.authorities, now)?);
         }
         used.and(outcome)
+    }
+
+    /// Replaces the certificate for people if it is due. The replicas do that side by side, and the first one wins.
+    async fn keep_observer(
+        &self,
+        observer: &ObserverSecret,
+        authorities: &Authorities,
+    ) -> Result<(), TurnError> {
+        if authorities.is_empty() {
+            return Ok(());
+        }
+        let now = (self.clock)();
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let secret = found(&observer.secret, request(secrets.get(&observer.secret)).await)?;
+        let missing = || TurnError::Missing(format!("{}/{}", self.namespace, observer.secret));
+        let mut secret = secret.ok_or_else(missing)?;
+        let part = |name: &str| data_of(&secret, name);
+        let client = ClientPem {
+            ca: part("ca.crt"),
+            certificate: part("tls.crt"),
+            key: part("tls.key"),
+        };
+        if authorities.is_client_current(&client, &observer.name, now) {
+            return Ok(());
+        }
+        let (certificate, key) = authorities.issue_for_client(&observer.name, now)?.to_pem();
+        let data = [
+            ("ca.crt", authorities.trusted_pem(now)),
+            ("tls.crt", certificate),
+            ("tls.key", key),
+        ];
+        let data = data.map(|(name, pem)| (name.to_owned(), ByteString(pem.into_bytes())));
+        secret.data = Some(BTreeMap::from(data));
+        let params = PostParams::default();
+        match request(secrets.replace(&observer.secret, &params, &secret)).await {
+            Err(error) if !error.is_conflict() => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the authorities in the Secret, renewed if that was due, and the error if they could not be renewed.
@@ -221,11 +283,8 @@ impl CertificateIssuer {
     }
 
     fn parse(&self, secret: &Secret) -> anyhow::Result<Authorities> {
-        let part = |name: &str| {
-            let data = secret.data.as_ref().and_then(|data| data.get(name));
-            data.map_or(&[][..], |bytes| &bytes.0)
-        };
-        Authorities::from_pem(part("ca.crt"), part("ca.key")).with_context(|| self.unusable())
+        Authorities::from_pem(data_of(secret, "ca.crt"), data_of(secret, "ca.key"))
+            .with_context(|| self.unusable())
     }
 
     fn unusable(&self) -> String {
@@ -267,19 +326,25 @@ impl CertificateIssuer {
         Ok(issued.in_use)
     }
 
-    fn report(&self, error: &TurnError, blocks: bool) {
+    fn report(&self, name: &'static str, secret: &str, error: &TurnError, blocks: bool) {
         let failure = error.failure();
         let reason = failure.reason.as_str();
         tracing::warn!(
             namespace = self.namespace,
-            secret = self.secret,
+            secret,
             reason,
             blocks,
             %error,
-            "cannot follow the certificate authority; trying again"
+            "cannot follow a Secret with certificates; trying again"
         );
-        self.readiness.failing(NAME, failure);
+        self.readiness.failing(name, failure);
     }
+}
+
+/// A part of a Secret; empty if it is absent.
+fn data_of<'a>(secret: &'a Secret, name: &str) -> &'a [u8] {
+    let data = secret.data.as_ref().and_then(|data| data.get(name));
+    data.map_or(&[][..], |bytes| &bytes.0)
 }
 
 /// The pause after an error. `waits`: the process waits for its first certificate.

@@ -101,10 +101,11 @@ pub fn of_member(common: &CommonArgs) -> Vec<Permission> {
     leases.into_iter().chain(of_authority(common)).collect()
 }
 
-/// The permissions on the Secret of the certificate authority, where there is one.
+/// The permissions on the Secrets of the certificate authority and of the observer, where there are any.
 #[must_use]
 pub fn of_authority(common: &CommonArgs) -> Vec<Permission> {
-    let authority = common.tls_authority.iter().flat_map(|secret| {
+    let secrets = common.tls_authority.iter().chain(&common.tls_observer);
+    let authority = secrets.flat_map(|secret| {
         [
             Permission::new("get", "", "secrets").named(secret),
             Permission::new("update", "", "secrets").named(secret),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
-use crate::authority::CertificateIssuer;
+use crate::authority::{CertificateIssuer, ObserverSecret};
 use crate::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use crate::members::{FollowedMembers, Members, MembersConfig, OwnLease};
 use crate::permissions::{Permission, of_authority, of_leader, of_member};
@@ -29,7 +29,9 @@ fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client)
     let name = base.common.peer_server_name(service);
     let names = vec![name.clone(), format!("{name}.cluster.local")];
     let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
-    let issuer = CertificateIssuer::new(seed.clone(), namespace, secret, names, tls.clone(), readiness);
+    let mut issuer = CertificateIssuer::new(seed.clone(), namespace, secret, names, tls.clone(), readiness);
+    let observer = base.common.tls_observer.clone().zip(base.common.observer_name());
+    issuer.observer = observer.map(|(secret, name)| ObserverSecret { secret, name });
     let has_certificate = issuer.has_certificate.subscribe();
     base.tasks
         .critical("certificate", issuer.run(base.draining.clone()));

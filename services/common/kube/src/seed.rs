@@ -17,7 +17,7 @@ use http::HeaderValue;
 use http::header::USER_AGENT;
 use kube::client::AuthError;
 use kube::config::Config;
-use watchdog_api::kubeconfig::{self, Proxy, SeedAccess, Variable};
+use watchdog_api::kubeconfig::{self, KubeconfigError, Proxy, SeedAccess, Variable};
 use watchdog_api::text::printable_name;
 use watchdog_certificates::{Refusal, ServerTrust};
 use watchdog_runtime::failure::chain;
@@ -76,17 +76,31 @@ pub async fn connect_by_file(
 ) -> anyhow::Result<kube::Client> {
     let (origin, files) = files(kubeconfig, variable);
     let access = kubeconfig::of_seed(&files, context, &|path| std::fs::read(path));
-    let access = access.map_err(|error| match origin {
+    let access = access.map_err(|error| unusable(origin, &error))?;
+    let proxy = proxy(&access.server, access.cluster.proxy_url.as_deref(), variable)?;
+    let (endpoint, source) = of_access(access, proxy, user_agent, variable)?;
+    renewal::client(endpoint, source).await
+}
+
+/// The contexts of the files that [`connect_by_file`] reads.
+///
+/// # Errors
+/// As [`connect_by_file`].
+pub fn contexts(kubeconfig: Option<&Path>, variable: Variable<'_>) -> anyhow::Result<Vec<String>> {
+    let (origin, files) = files(kubeconfig, variable);
+    let contexts = kubeconfig::contexts(&files, &|path| std::fs::read(path));
+    contexts.map_err(|error| unusable(origin, &error))
+}
+
+fn unusable(origin: Option<&str>, error: &KubeconfigError) -> anyhow::Error {
+    match origin {
         None => anyhow!("there is no kubeconfig: set {OPTION} or {VARIABLE}"),
         Some(origin) => anyhow!(
             "the kubeconfig of {origin} cannot be used: {}: {}",
             error.field,
             error.reason
         ),
-    })?;
-    let proxy = proxy(&access.server, access.cluster.proxy_url.as_deref(), variable)?;
-    let (endpoint, source) = of_access(access, proxy, user_agent, variable)?;
-    renewal::client(endpoint, source).await
+    }
 }
 
 /// The files to read and what names them; nothing does if there are none.

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -19,7 +20,8 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use watchdog_certificates::Authorities;
-use watchdog_kube::authority::CertificateIssuer;
+use watchdog_client::tls::ClientTls;
+use watchdog_kube::authority::{CertificateIssuer, ObserverSecret};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tls::Tls;
 use watchdog_sandbox::{ApiServer, Fault, FaultAction};
@@ -27,6 +29,8 @@ use watchdog_test_support::in_process::{api_server, eventually, eventually_async
 use watchdog_test_support::sandboxed::client;
 
 const SECRET: &str = "watchdog-authority";
+const OBSERVER: &str = "watchdog-observer";
+const OBSERVER_NAME: &str = "watchdog-observer.garden.svc";
 
 /// The time of day of all replicas of a test.
 #[derive(Clone)]
@@ -67,6 +71,11 @@ impl Seed {
     }
 
     async fn replica(&self) -> Replica {
+        self.replica_with(None).await
+    }
+
+    /// A replica that keeps a certificate for people in this Secret.
+    async fn replica_with(&self, observer: Option<&str>) -> Replica {
         let (tls, readiness, stop) = (
             Tls::without_certificate().unwrap(),
             Readiness::default(),
@@ -76,6 +85,10 @@ impl Seed {
         let names = vec!["watchdog-weeder.garden.svc".to_owned()];
         let mut issuer =
             CertificateIssuer::new(client, "garden", SECRET, names, tls.clone(), readiness.clone());
+        issuer.observer = observer.map(|secret| ObserverSecret {
+            secret: secret.to_owned(),
+            name: OBSERVER_NAME.to_owned(),
+        });
         let clock = self.clock.clone();
         issuer.clock = Box::new(move || clock.now());
         issuer.look_every = Duration::from_millis(20);
@@ -366,4 +379,78 @@ async fn an_authority_of_somebody_else_is_used_as_it_is() {
     }
     assert!(all_call(&replicas).await);
     assert_eq!(seed.authorities().await, 1, "it is valid for decades");
+}
+
+/// The parts of the Secret for people, once they are complete and not these.
+async fn observer(
+    seed: &Seed,
+    other_than: Option<&BTreeMap<String, ByteString>>,
+) -> BTreeMap<String, ByteString> {
+    let read = async || seed.secrets.get(OBSERVER).await.unwrap().data.unwrap_or_default();
+    eventually_async("a certificate for people", async || {
+        let found = read().await;
+        found.len() == 3 && Some(&found) != other_than
+    })
+    .await;
+    read().await
+}
+
+#[tokio::test]
+async fn replicas_keep_a_certificate_for_people_that_calls_and_serves_nobody() {
+    let seed = Seed::start().await;
+    let empty = serde_json::from_value(json!({"metadata": {"name": OBSERVER}})).unwrap();
+    seed.secrets.create(&PostParams::default(), &empty).await.unwrap();
+    let mut replicas = Vec::new();
+    for _ in 0..3 {
+        replicas.push(seed.replica_with(Some(OBSERVER)).await);
+    }
+    for replica in &replicas {
+        replica.ready().await;
+    }
+    let first = observer(&seed, None).await;
+    let keys: Vec<&str> = first.keys().map(String::as_str).collect();
+    assert_eq!(
+        keys,
+        ["ca.crt", "tls.crt", "tls.key"],
+        "and never the key of the authority"
+    );
+    let people = |data: &BTreeMap<String, ByteString>| {
+        let part = |name: &'static str| (name, data[name].0.as_slice());
+        ClientTls::from_pem(part("ca.crt"), part("tls.crt"), part("tls.key")).unwrap()
+    };
+    let connects = async |client: &ClientTls| {
+        let (near, far) = tokio::io::duplex(16 * 1024);
+        let name = ServerName::try_from("watchdog-weeder.garden.svc").unwrap();
+        let connect = tokio_rustls::TlsConnector::from(client.current()).connect(name, near);
+        let accept = tokio_rustls::TlsAcceptor::from(replicas[0].tls.server()).accept(far);
+        let (connected, accepted) = tokio::join!(connect, accept);
+        connected.is_ok() && accepted.is_ok()
+    };
+    assert!(connects(&people(&first)).await);
+
+    seed.clock.advance(SignedDuration::from_hours(9));
+    let second = observer(&seed, Some(&first)).await;
+    assert!(connects(&people(&second)).await);
+    // A key that was replaced by hand is noticed.
+    let patch = Patch::Merge(json!({"data": {"tls.key": first["tls.key"]}}));
+    seed.secrets
+        .patch(OBSERVER, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    eventually_async("another certificate", async || {
+        let data = seed.secrets.get(OBSERVER).await.unwrap().data.unwrap();
+        data["tls.crt"] != second["tls.crt"] && data["tls.key"] != first["tls.key"]
+    })
+    .await;
+    // A Secret that is missing is named, and created by nobody. The replicas go on.
+    seed.secrets
+        .delete(OBSERVER, &DeleteParams::default())
+        .await
+        .unwrap();
+    let shown = replicas[0].failure().await;
+    assert!(
+        shown.contains("the Secret garden/watchdog-observer does not exist"),
+        "{shown}"
+    );
+    assert!(all_call(&replicas).await);
 }

@@ -13,6 +13,9 @@ use crate::tls::PemFiles;
 /// The services of the watchdog.
 const PROGRAMS: [&str; 3] = ["lease-probe", "scaling-coordinator", "weeder"];
 
+/// Stands in the name of the observer's certificate where a program's name stands in its own.
+const OBSERVER: &str = "observer";
+
 /// Format of the log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -74,6 +77,12 @@ pub struct CommonArgs {
     /// program issues its own certificates. It must exist. All programs of the seed share it; the first one fills it.
     #[arg(long, value_name = "SECRET", conflicts_with = "tls_cert")]
     pub tls_authority: Option<String>,
+
+    /// Secret beside that of --tls-authority for a certificate with which people call the programs (ca.crt, tls.crt,
+    /// tls.key). It must exist. All programs of the seed share it, keep it valid, and let its holder call. It is for
+    /// clients only, so its holder cannot take the place of a program.
+    #[arg(long, value_name = "SECRET", requires = "tls_authority")]
+    pub tls_observer: Option<String>,
 
     /// Certificate chain (PEM) of this service, for its gRPC server and as a client. Reloaded when it changes.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_client_ca"])]
@@ -154,13 +163,28 @@ impl CommonArgs {
     /// and begins as `prefix-weeder.` does, those like it; else those of the chart in the namespace of the Leases.
     #[must_use]
     pub fn own_server_names(&self) -> Vec<String> {
+        let all = PROGRAMS.map(|program| self.named_like_peers(program));
+        let all = all.into_iter().collect::<Option<Vec<_>>>();
+        let given = self.tls_peer_server_name.clone();
+        all.unwrap_or_else(|| given.into_iter().collect())
+    }
+
+    /// DNS name in the certificate of `--tls-observer`; none without that option.
+    #[must_use]
+    pub fn observer_name(&self) -> Option<String> {
+        self.tls_observer.as_ref()?;
+        let like_peers = self.named_like_peers(OBSERVER);
+        Some(like_peers.unwrap_or_else(|| self.service_name(OBSERVER)))
+    }
+
+    /// DNS name like that of the other replicas, with `role` in place of the program; none if theirs names no program.
+    fn named_like_peers(&self, role: &str) -> Option<String> {
         let Some(given) = &self.tls_peer_server_name else {
-            return PROGRAMS.map(|program| self.service_name(program)).into();
+            return Some(self.service_name(role));
         };
         let (label, domain) = given.split_once('.').unwrap_or((given, ""));
-        let prefix = PROGRAMS.iter().find_map(|program| label.strip_suffix(program));
-        let all = prefix.map(|prefix| PROGRAMS.map(|program| format!("{prefix}{program}.{domain}")));
-        all.map_or_else(|| vec![given.clone()], Vec::from)
+        let prefix = PROGRAMS.iter().find_map(|program| label.strip_suffix(program))?;
+        Some(format!("{prefix}{role}.{domain}"))
     }
 
     /// DNS name of a service as the chart names it, if it runs in the namespace of the membership Leases.

@@ -122,7 +122,12 @@ impl ServiceBuilder {
             common,
             identity,
         } = self;
-        let callers = AllowedClients::named(&common.own_server_names(), &common.tls_allowed_client);
+        let others = common
+            .tls_allowed_client
+            .iter()
+            .cloned()
+            .chain(common.observer_name());
+        let callers = AllowedClients::named(&common.own_server_names(), &others.collect::<Vec<_>>());
         let admin_addr = admin.local_addr()?;
         let admin_tls = tls.clone().filter(|_| common.admin_tls).map(|tls| AdminTls {
             tls,

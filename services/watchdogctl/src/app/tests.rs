@@ -125,7 +125,7 @@ fn closed_address() -> (TcpSocket, String) {
 async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
     let (services, _server, options) = start(incident()).await;
     let status = shown(&format!("{options} status")).await;
-    let counts = "4 shoots: 1 LEASES_EXPIRED, 1 API_SERVER_UNREACHABLE, 2 HEALTHY\n";
+    let counts = "4 shoots: 1 LEASES_EXPIRED, 1 API_SERVER_UNREACHABLE, 2 HEALTHY; 1 held down\n";
     assert_parts(&status, &[counts, "Shoots that are not protected: 1\n"]);
     for (shoot, parts) in [
         (CUT_OFF, ["LEASES_EXPIRED  ", "  down  "]),
@@ -159,6 +159,158 @@ async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
         &status,
         &["0 shoots: 0 HEALTHY\n", "Every shoot that is probed is healthy."],
     );
+}
+
+#[tokio::test]
+async fn a_shoot_that_is_held_down_is_shown_whatever_its_verdict_and_never_called_healthy() {
+    let healthy = |shoot| states::verdict(shoot, Outcome::Healthy);
+    let held = ShootScaling {
+        direction: Direction::Up.into(),
+        state: FlowState::Settled.into(),
+        mode: Mode::Protect.into(),
+        ..states::scaling_down("shoot--a--ignored")
+    };
+    let (services, _server, options) = start(Answers {
+        verdicts: vec![healthy("shoot--a--ignored"), healthy("shoot--a--well")],
+        scalings: vec![held],
+        ..Answers::default()
+    })
+    .await;
+    let status = shown(&format!("{options} status")).await;
+    assert_parts(
+        &status,
+        &["2 shoots: 2 HEALTHY; 1 held down\n", "\nHeld down: 1\n"],
+    );
+    assert_parts(line(&status, "shoot--a--ignored"), &["HEALTHY", "  up  "]);
+    assert!(!status.contains("Every shoot"), "{status}");
+    let checked = shown(&format!("{options} check")).await;
+    let end = "The watchdog works, and 1 shoot is held down: shoot--a--ignored; see watchdogctl status.\n";
+    assert!(checked.ends_with(end), "{checked}");
+    assert!(!checked.contains("Nothing is wrong"), "{checked}");
+    let json: serde_json::Value =
+        serde_json::from_str(&shown(&format!("{options} status -o json")).await).unwrap();
+    assert_eq!(json["shoots"][0]["scaling"]["meltdownProtectionActive"], true);
+
+    // However many there are, and whatever --limit says.
+    let many = (0..30).map(|n| ShootScaling {
+        direction: Direction::Hold.into(),
+        ..states::scaling_down(&format!("shoot--held--{n}"))
+    });
+    services.answers().scalings = many.collect();
+    let status = shown(&format!("{options} status --limit 1")).await;
+    assert_eq!(status.matches("\nshoot--held--").count(), 30, "{status}");
+}
+
+#[tokio::test]
+async fn what_answers_is_shown_when_a_program_does_not() {
+    let (_services, server, _) = start(incident()).await;
+    let (_socket, away) = closed_address();
+    let with = |probe: &str, coordinator: &str| {
+        format!("--insecure-plaintext --lease-probe {probe} --scaling-coordinator {coordinator}")
+    };
+    let no_probe = with(&away, &server.address);
+    let no_coordinator = with(&server.address, &away);
+    for (options, program, parts) in [
+        (
+            &no_probe,
+            "lease-probe",
+            ["no verdicts; 1 held down", "\nHeld down: 1\n"],
+        ),
+        (
+            &no_coordinator,
+            "scaling-coordinator",
+            ["4 shoots: 1 LEASES_EXPIRED", CUT_OFF],
+        ),
+    ] {
+        let status = run(&format!("{options} status")).await;
+        assert_eq!(status.code, ExitCode::from(3), "{}", status.text);
+        let unanswered = format!("NO ANSWER from {program}: ");
+        assert_parts(&status.text, &[&unanswered, "nothing listens there"]);
+        assert_parts(&status.text, &parts);
+        let why = run(&format!("{options} shoot {CUT_OFF}")).await;
+        assert_eq!(why.code, ExitCode::from(3), "{}", why.text);
+        assert_parts(&why.text, &[&unanswered]);
+        let json = run(&format!("{options} shoot {CUT_OFF} -o json")).await;
+        let json: serde_json::Value = serde_json::from_str(&json.text).unwrap();
+        assert_eq!(json["unanswered"][0]["program"], program);
+        let key = if program == "lease-probe" {
+            "scaling"
+        } else {
+            "verdict"
+        };
+        assert_eq!(json[key]["shoot"], CUT_OFF);
+    }
+    let report = shown(&format!("{no_probe} report {CUT_OFF}")).await;
+    assert_parts(
+        &report,
+        &["now no verdict: lease-probe: ", "incident not ended: 2 down"],
+    );
+    fails(
+        &format!("{no_coordinator} report {CUT_OFF}"),
+        3,
+        "nothing listens there",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn incidents_and_reports_are_those_of_the_coordinator() {
+    let (_services, _server, options) = start(incident()).await;
+    let incidents = shown(&format!("{options} incidents")).await;
+    assert_parts(line(&incidents, CUT_OFF), &["runs", "LEASES_EXPIRED", "protect"]);
+    assert!(!incidents.contains(SILENT), "{incidents}");
+    let json: serde_json::Value =
+        serde_json::from_str(&shown(&format!("{options} incidents -o json")).await).unwrap();
+    assert_eq!(json["incidents"][0]["shoot"], CUT_OFF);
+    assert_eq!(json["incidents"][0]["isRunning"], true);
+    assert_eq!(json["incidents"][0]["incident"]["scaledDown"], 2);
+    let report = shown(&format!("{options} report a/cut-off")).await;
+    assert_parts(
+        &report,
+        &["now LEASES_EXPIRED: A sentence.", "incident not ended: 2 down"],
+    );
+    let none = shown(&format!("{options} report {SILENT}")).await;
+    assert_parts(&none, &["Nothing has happened to this shoot"]);
+    fails(&format!("{options} report shoot--no--such"), 1, "no such shoot").await;
+    let markdown = shown(&format!("{options} report a/cut-off -o markdown")).await;
+    assert_parts(
+        &markdown,
+        &["# Incidents of shoot--a--cut-off\n", "\n<svg xmlns=", "</svg>\n"],
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&shown(&format!("{options} report a/cut-off -o json")).await).unwrap();
+    assert_eq!(json["scaling"]["incident"]["outcome"], "OUTCOME_LEASES_EXPIRED");
+    assert!(json["prevented"]["incident"]["text"].is_string());
+    fails(
+        &format!("{options} status -o markdown"),
+        2,
+        "only report writes Markdown",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn every_command_that_reads_has_an_answer_for_programs() {
+    let (_services, _server, options) = start(incident()).await;
+    for (command, key) in [
+        ("status", "counts"),
+        ("shoot a/cut-off", "scaling"),
+        ("plan a/cut-off --direction up", "allowed"),
+        ("incidents", "incidents"),
+        ("report a/cut-off", "scaling"),
+        ("weeders", "weeders"),
+        ("services", "services"),
+        ("replicas", "programs"),
+        ("check", "findings"),
+        ("verdicts", "verdicts"),
+        ("scaling", "scalings"),
+    ] {
+        let json = shown(&format!("{options} {command} -o json")).await;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert!(json.get(key).is_some(), "{command}: {json}");
+        let yaml = shown(&format!("{options} -o yaml {command}")).await;
+        assert!(yaml.contains(&format!("{key}:")), "{command}: {yaml}");
+    }
 }
 
 #[tokio::test]
@@ -205,7 +357,7 @@ async fn shoot_explains_a_shoot_from_all_that_is_known() {
             "the nodes are cut off. Direction: down.",
             "dependants are held down",
             "WHAT WOULD HAPPEN NOW\n  would be scaled down: The verdict is valid.",
-            "HISTORY\nincident not ended: 2 down",
+            "INCIDENTS\nincident not ended: 2 down",
         ],
     );
 
@@ -218,13 +370,8 @@ async fn shoot_explains_a_shoot_from_all_that_is_known() {
 }
 
 #[tokio::test]
-async fn history_and_plan_are_those_of_the_coordinator() {
+async fn a_plan_is_that_of_the_coordinator() {
     let (_services, _server, options) = start(incident()).await;
-    let history = shown(&format!("{options} history {CUT_OFF}")).await;
-    assert_parts(&history, &["incident not ended: 2 down", "LEASES_EXPIRED"]);
-    let none = shown(&format!("{options} history {SILENT}")).await;
-    assert_parts(&none, &["Nothing has happened to this shoot"]);
-    fails(&format!("{options} history shoot--no--such"), 1, "no such shoot").await;
     let plan = shown(&format!("{options} plan a/cut-off --direction up")).await;
     assert!(
         plan.starts_with("shoot--a--cut-off would be scaled up: The verdict is valid.\n"),
@@ -329,8 +476,10 @@ async fn verdicts_and_scaling_are_tables_or_messages_of_the_api() {
 #[tokio::test]
 async fn check_finds_what_is_wrong_with_each_replica() {
     let (services, _server, options) = start(incident()).await;
+    let scalings = std::mem::take(&mut services.answers().scalings);
     let checked = shown(&format!("{options} check")).await;
     assert!(checked.ends_with("Nothing is wrong.\n"), "{checked}");
+    services.answers().scalings = scalings;
     assert_parts(
         &checked,
         &[
@@ -401,7 +550,7 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
             "watchdogctl verdicts lists the shoots",
         ),
         (
-            format!("{options} history a/unknown"),
+            format!("{options} report a/unknown"),
             1,
             "watchdogctl verdicts lists the shoots",
         ),
@@ -538,7 +687,14 @@ async fn no_command_shows_what_a_terminal_acts_upon() {
         "scaling -o wide",
         "scaling -o json",
         "scaling -o yaml",
-        "history a/cut-off",
+        "incidents",
+        "incidents -o json",
+        "report a/cut-off",
+        "report a/cut-off -o markdown",
+        "report a/cut-off -o json",
+        "status -o json",
+        "shoot a/cut-off -o json",
+        "check -o json",
         "plan a/cut-off --direction up",
         "weeders",
         "services",

@@ -3,24 +3,17 @@
 use std::path::Path;
 
 use crate::args::ConnectArgs;
-use crate::connect::{server_name, tls};
+use crate::connect::tls;
 use crate::error::CommandError;
-use crate::program::Program;
+use crate::render::text;
 
-pub(crate) async fn run(
-    connect: &ConnectArgs,
-    folder: &Path,
-    dns_names: &[String],
-) -> Result<String, CommandError> {
-    let names = if dns_names.is_empty() {
-        Program::ALL.map(|program| server_name(connect, program)).to_vec()
-    } else {
-        dns_names.to_vec()
-    };
-    tls::write(connect, folder, &names).await?;
+pub(crate) async fn run(connect: &ConnectArgs, folder: &Path) -> Result<String, CommandError> {
+    let validity = tls::write(connect, folder).await?;
+    let until = validity.map_or_else(String::new, |validity| {
+        format!(", valid until {}", text::day_and_clock(validity.not_after))
+    });
     Ok(format!(
-        "ca.crt, tls.crt and tls.key are in {}, valid for 24 h, for {}\n",
-        folder.display(),
-        names.join(", ")
+        "ca.crt, tls.crt and tls.key are in {}{until}\n",
+        folder.display()
     ))
 }

@@ -19,7 +19,8 @@ use watchdog_kube::key::ObjectKey;
 use watchdog_kube::leadership::ElectionTiming;
 
 use crate::args::{ConnectArgs, Format, ReleaseArgs};
-use crate::connect;
+use crate::connect::release::{self, ReleaseNames};
+use crate::connect::seed;
 use crate::error::{CommandError, WRONG};
 use crate::output::Output;
 use crate::program::Program;
@@ -37,9 +38,11 @@ const IDENTITY: &str = "watchdogctl-release";
 pub(crate) async fn run(
     connect: &ConnectArgs,
     args: &ReleaseArgs,
+    format: Format,
     output: &Output,
 ) -> Result<ExitCode, CommandError> {
-    let seed = connect::seed(connect).await?;
+    let seed = seed::client(connect).await?;
+    let connect = &release::names(&seed, connect).await?;
     let rules = watch::Sender::new(Arc::new(rules(&seed, connect, args).await?));
     let coordinator = ObjectKey {
         namespace: connect.namespace.clone(),
@@ -63,7 +66,7 @@ pub(crate) async fn run(
                           who leads";
         CommandError::wrong(format!("{error:#}"), what_to_do)
     })?;
-    output.print(&shown(&report, args, &coordinator)?);
+    output.print(&shown(&report, args, format, &coordinator)?);
     match report.ended {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
@@ -79,7 +82,7 @@ pub(crate) async fn run(
 /// The configuration whose resources are restored: of a file, or of the chart's ConfigMap.
 async fn rules(
     seed: &Client,
-    connect: &ConnectArgs,
+    connect: &ReleaseNames,
     args: &ReleaseArgs,
 ) -> Result<ProberConfig, CommandError> {
     let usage = |what: String| {
@@ -111,7 +114,7 @@ async fn rules(
 /// The namespace of the leader's Lease. When that of the chart is gone, no replica can lead, so any other one will do.
 async fn lease_namespace(
     seed: &Client,
-    connect: &ConnectArgs,
+    connect: &ReleaseNames,
     args: &ReleaseArgs,
 ) -> Result<String, CommandError> {
     let of_chart = || format!("{}-leases", connect.name);
@@ -137,12 +140,13 @@ async fn lease_namespace(
 fn shown(
     report: &ReleaseReport,
     args: &ReleaseArgs,
+    format: Format,
     coordinator: &ObjectKey,
 ) -> Result<String, CommandError> {
-    let write = match args.format.output {
+    let write = match format {
         Format::Json => message::json,
         Format::Yaml => message::yaml,
-        Format::Table | Format::Wide => {
+        Format::Table | Format::Wide | Format::Markdown => {
             let mut text: String = report.lines.iter().map(|line| format!("{line}\n")).collect();
             if let Ok(ended) = &report.ended {
                 text.push_str(&format!("{ended}\n"));

@@ -2,20 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use super::{CommandAnswer, Shape};
 use crate::args::ServiceFilterArgs;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{self, Missing};
+use crate::fetch;
 use crate::program::Program;
-use crate::render::Frame;
 use crate::render::replicas::{self, Shares};
 
-pub(crate) async fn run(dialer: &ProgramDialer, frame: &Frame) -> Result<String, CommandError> {
+pub(crate) async fn run(dialer: &ProgramDialer, shape: Shape) -> Result<CommandAnswer, CommandError> {
     let mut programs = Vec::new();
     for program in dialer.programs() {
         programs.push(shares(dialer, program).await?);
     }
-    Ok(replicas::render(&programs, frame))
+    shape.answer(
+        || Ok(replicas::value(&programs)),
+        |frame| replicas::render(&programs, frame),
+    )
 }
 
 async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, CommandError> {
@@ -33,11 +36,11 @@ async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, Comm
             (replicas.collect(), "shoots", missing)
         }
         Program::Weeder => {
-            let mut missing = Missing::default();
             let filter = ServiceFilterArgs::default();
-            let services = fetch::services(&dialer.weeder().await?, &filter, &mut missing).await?;
-            let replicas = services.into_iter().map(|service| service.observer);
-            (replicas.collect(), "services", missing.into_names())
+            let answer = fetch::services(&dialer.weeder().await?, &filter).await?;
+            let missing = fetch::missing(program, answer.completeness.as_ref());
+            let replicas = answer.services.into_iter().map(|service| service.observer);
+            (replicas.collect(), "services", missing)
         }
     };
     let mut owned: BTreeMap<String, usize> = BTreeMap::new();

@@ -1,29 +1,31 @@
 //! `scaling`
 
-use super::machine_readable;
-use crate::args::{Format, ScalingArgs};
+use super::{CommandAnswer, Shape};
+use crate::args::ScalingArgs;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::fetch;
 use crate::program::Program;
-use crate::render::{self, Frame};
+use crate::render::{self, message};
 
 pub(crate) async fn run(
     dialer: &ProgramDialer,
     args: &ScalingArgs,
-    frame: &Frame,
-) -> Result<String, CommandError> {
+    shape: Shape,
+) -> Result<CommandAnswer, CommandError> {
     let coordinator = dialer.coordinator().await?;
     let answer = if args.shoots.is_empty() {
         fetch::scalings(&coordinator, &args.direction).await?
     } else {
         fetch::scalings_of(&coordinator, &args.shoots).await?
     };
-    let format = args.format.output;
-    if let Some(text) = machine_readable(format, "scaling.v1.ListScalingResponse", &answer) {
-        return text;
-    }
     let missing = fetch::missing(Program::ScalingCoordinator, answer.completeness.as_ref());
-    let table = render::scaling::render(&answer.scalings, format == Format::Wide, frame);
-    Ok(render::missing(&missing, frame) + &table)
+    let shown = shape.answer(
+        || message::value("scaling.v1.ListScalingResponse", &answer),
+        |frame| {
+            let table = render::scaling::render(&answer.scalings, shape.is_wide(), frame);
+            render::missing(&missing, frame) + &table
+        },
+    )?;
+    Ok(shown.with_headline(format!("{} shoots", answer.total_size)))
 }

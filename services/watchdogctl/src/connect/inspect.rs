@@ -10,7 +10,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use watchdog_certificates::ValidityPeriod;
 
-use super::{ProgramDialer, ReplicaEndpoint, server_name};
+use super::{ProgramDialer, ReplicaEndpoint};
 use crate::error::CommandError;
 use crate::render::check::ReplicaFacts;
 
@@ -34,7 +34,7 @@ pub(crate) async fn inspect(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) 
         Ok(Err(error)) => facts.error = Some(error.to_string()),
         Err(_) => facts.error = Some("no answer within 10 s".to_owned()),
     }
-    if dialer.tls.is_some() {
+    if matches!(dialer.tls, Ok(Some(_))) {
         facts.is_encrypted = true;
         let validity = tokio::time::timeout(TIMEOUT, validity(dialer, endpoint)).await;
         facts.validity = validity.ok().flatten();
@@ -80,8 +80,8 @@ fn ahead(date: &str, now: Timestamp) -> Option<i64> {
 
 /// From when to when the certificate is valid that the replica shows.
 async fn validity(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<ValidityPeriod> {
-    let name = ServerName::try_from(server_name(&dialer.args, endpoint.program)).ok()?;
-    let tls = tokio_rustls::TlsConnector::from(dialer.tls.as_ref()?.current());
+    let name = ServerName::try_from(dialer.server_name(endpoint.program)).ok()?;
+    let tls = tokio_rustls::TlsConnector::from(dialer.tls.as_ref().ok()?.as_ref()?.current());
     let transport = dialer.connect(endpoint).await.ok()?;
     let stream = tls.connect(name, transport).await.ok()?;
     let (_, session) = stream.get_ref();

@@ -2,7 +2,10 @@
 
 mod address;
 pub(crate) mod inspect;
+mod pods;
 mod port_forward;
+pub(crate) mod release;
+pub(crate) mod seed;
 pub(crate) mod tls;
 
 use std::io;
@@ -18,9 +21,10 @@ use watchdog_client::tls::ClientTls;
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
 use crate::program::Program;
+use crate::render::pods::ProgramPods;
 
 use port_forward::PortForward;
-pub(crate) use port_forward::seed;
+use seed::SeedReader;
 
 /// The port of the gRPC API in a pod.
 const GRPC_PORT: u16 = 9645;
@@ -34,7 +38,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 pub(crate) struct ReplicaEndpoint {
     /// The name of its pod, or its address.
     pub(crate) name: String,
-    program: Program,
+    pub(crate) program: Program,
 }
 
 /// Opens channels to the programs.
@@ -43,51 +47,92 @@ pub(crate) struct ProgramDialer {
     args: ConnectArgs,
     /// None if addresses are given.
     forward: Option<PortForward>,
-    tls: Option<ClientTls>,
+    /// None for plaintext. A Secret that cannot be used fails calls only: what the API server of the seed says about
+    /// the release is shown all the same.
+    tls: Result<Option<ClientTls>, CommandError>,
     /// From when to when the own certificate is valid, if that can be read.
     validity: Option<ValidityPeriod>,
 }
 
 impl ProgramDialer {
-    /// Reads certificates and, where a port is forwarded, the kubeconfig.
+    /// Reads certificates and, where a port is forwarded, finds the release on the seed of the kubeconfig.
     ///
     /// # Errors
-    /// When a file cannot be used, or neither certificates nor plaintext are asked for.
+    /// When a file cannot be used, no release is found, or neither certificates nor plaintext are asked for.
     pub(crate) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
-        let has_addresses = Program::ALL
-            .iter()
-            .any(|program| !args.addresses(*program).is_empty());
-        let seed = match &args.tls_secret {
-            None if has_addresses => None,
-            _ => Some(PortForward::open(args).await?),
+        let seed = if args.has_addresses() && args.tls_secret.is_none() {
+            None
+        } else {
+            Some(SeedReader::open(args).await?)
         };
-        let (tls, validity) = tls::of(args, seed.as_ref()).await?.unzip();
+        let release = match &seed {
+            Some(seed) if !args.has_addresses() => Some(release::find(seed, args).await?),
+            _ => None,
+        };
+        let tls = tls::of(args, seed.as_ref(), release.as_ref()).await;
+        let (tls, validity) = match tls {
+            Ok(certificates) => {
+                let (tls, validity) = certificates.unzip();
+                (Ok(tls), validity.flatten())
+            }
+            Err(error) if release.is_some() => (Err(error), None),
+            Err(error) => return Err(error),
+        };
         Ok(Self {
             args: args.clone(),
-            forward: seed.filter(|_| !has_addresses),
+            forward: seed
+                .zip(release)
+                .map(|(seed, release)| PortForward::new(seed, release)),
             tls,
-            validity: validity.flatten(),
+            validity,
         })
     }
 
-    /// The programs that can be asked: with addresses, only those that are named.
+    /// The programs that can be asked: those with replicas or, with addresses, those that are named.
     pub(crate) fn programs(&self) -> impl Iterator<Item = Program> {
-        let is_known =
-            move |program: &Program| self.forward.is_some() || !self.args.addresses(*program).is_empty();
+        let is_known = move |program: &Program| match &self.forward {
+            None => !self.args.addresses(*program).is_empty(),
+            Some(forward) => {
+                let deployment = forward.release.deployments.get(program);
+                deployment.is_some_and(|deployment| deployment.desired > 0)
+            }
+        };
         Program::ALL.into_iter().filter(is_known)
     }
 
-    /// All replicas that can be found: those behind the addresses, or the ready pods.
+    /// All Pods of the release, whatever they do; none with addresses.
     ///
     /// # Errors
-    /// When there is none, or the addresses or pods cannot be looked up.
-    pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<ReplicaEndpoint>, CommandError> {
-        let names = match &self.forward {
-            None => address::resolved(&self.args, program).await?,
-            Some(forward) => forward.ready_pods(program).await?,
+    /// When the API server of the seed does not list them.
+    pub(crate) async fn pods(&self) -> Result<Option<Vec<ProgramPods>>, CommandError> {
+        let Some(forward) = &self.forward else {
+            return Ok(None);
         };
-        let endpoint = |name| ReplicaEndpoint { name, program };
-        Ok(names.into_iter().map(endpoint).collect())
+        pods::of_release(&forward.seed, &forward.release).await.map(Some)
+    }
+
+    /// Adds the end of the log of each container that crashes.
+    pub(crate) async fn read_logs(&self, programs: &mut [ProgramPods]) {
+        if let Some(forward) = &self.forward {
+            pods::read_logs(&forward.seed, &forward.release, programs).await;
+        }
+    }
+
+    /// Why the programs cannot be called, if the certificate is to blame.
+    pub(crate) fn certificate_error(&self) -> Option<&CommandError> {
+        self.tls.as_ref().err()
+    }
+
+    /// The replicas at the addresses of a program.
+    ///
+    /// # Errors
+    /// When the addresses cannot be looked up.
+    pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<ReplicaEndpoint>, CommandError> {
+        let names = address::resolved(&self.args, program).await?;
+        Ok(names
+            .into_iter()
+            .map(|name| ReplicaEndpoint { name, program })
+            .collect())
     }
 
     /// A channel to any replica. A lost connection goes to another one.
@@ -132,6 +177,19 @@ impl ProgramDialer {
         }
     }
 
+    /// The name that a program's certificate must carry.
+    fn server_name(&self, program: Program) -> String {
+        let release = self.forward.as_ref().map(|forward| &forward.release);
+        let name = release.map(|release| release.name.as_str());
+        let name = name.or(self.args.name.as_deref()).unwrap_or(release::NAME);
+        let namespace = release.map(|release| release.namespace.as_str());
+        let namespace = namespace
+            .or(self.args.namespace.as_deref())
+            .unwrap_or(release::NAMESPACE);
+        let of_chart = || format!("{name}-{program}.{namespace}.svc");
+        self.args.tls_server_name.clone().unwrap_or_else(of_chart)
+    }
+
     /// The validity of the own certificate; none with plaintext.
     pub(crate) const fn validity(&self) -> Option<ValidityPeriod> {
         self.validity
@@ -143,8 +201,8 @@ impl ProgramDialer {
         F: Future<Output = io::Result<Box<dyn Transport>>> + Send,
     {
         let dialer = Dialer {
-            tls: self.tls.clone(),
-            server_name: server_name(&self.args, program),
+            tls: self.tls.clone()?,
+            server_name: self.server_name(program),
         };
         // Shown nowhere: `connect` knows where to.
         let authority = format!("{program}:{GRPC_PORT}");
@@ -152,12 +210,6 @@ impl ProgramDialer {
             CommandError::usage(chain(&error), "correct --tls-server-name, --name or --namespace")
         })
     }
-}
-
-/// The name that a program's certificate must carry.
-pub(crate) fn server_name(args: &ConnectArgs, program: Program) -> String {
-    let of_chart = || format!("{}-{program}.{}.svc", args.name, args.namespace);
-    args.tls_server_name.clone().unwrap_or_else(of_chart)
 }
 
 #[cfg(test)]

@@ -1,66 +1,37 @@
 //! Programs in pods, through the API server of the seed.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::api::ListParams;
-use kube::{Api, Client};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
-use watchdog_kube::seed::{connect_by_file, shown};
+use watchdog_kube::seed::shown;
 
+use super::pods::facts;
+use super::release::ChartRelease;
+use super::seed::SeedReader;
 use super::{GRPC_PORT, Transport};
-use crate::args::ConnectArgs;
 use crate::error::CommandError;
 use crate::program::Program;
 
-/// A request to the API server of the seed takes at most this time.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Pods of one program at most.
-const MAX_PODS: u32 = 100;
-
-/// Forwards ports through the API server of a seed.
+/// Forwards ports to the Pods of a release, through the API server of its seed.
 #[derive(Clone)]
 pub(super) struct PortForward {
-    seed: Client,
-    namespace: String,
-    name: String,
+    pub(super) seed: SeedReader,
+    pub(super) release: Arc<ChartRelease>,
     /// Pods that were listed and not connected to yet.
     listed: Arc<Mutex<Vec<String>>>,
 }
 
-/// A client for the seed of the kubeconfig.
-///
-/// # Errors
-/// When no kubeconfig can be used.
-pub(crate) async fn seed(args: &ConnectArgs) -> Result<Client, CommandError> {
-    let unusable = |why: String| {
-        CommandError::usage(
-            format!("cannot reach the seed: {why}"),
-            "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, \
-             --scaling-coordinator and --weeder",
-        )
-    };
-    let agent = concat!("watchdogctl/", env!("CARGO_PKG_VERSION"));
-    let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
-    let seed = connect_by_file(kubeconfig, context, agent, &|name| std::env::var(name).ok()).await;
-    seed.map_err(|error| unusable(format!("{error:#}")))
-}
-
 impl PortForward {
-    /// Reads the kubeconfig.
-    pub(super) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
-        Ok(Self {
-            seed: seed(args).await?,
-            namespace: args.namespace.clone(),
-            name: args.name.clone(),
+    pub(super) fn new(seed: SeedReader, release: ChartRelease) -> Self {
+        Self {
+            seed,
+            release: Arc::new(release),
             listed: Arc::default(),
-        })
+        }
     }
 
     /// The same, whose next connection goes to one of these pods without a list before it.
@@ -73,25 +44,25 @@ impl PortForward {
 
     /// The names of the ready pods of a program, in order.
     pub(super) async fn ready_pods(&self, program: Program) -> Result<Vec<String>, CommandError> {
-        let labels = format!(
-            "app.kubernetes.io/name={},app.kubernetes.io/component={program}",
-            self.name
-        );
-        let params = ListParams::default().labels(&labels).limit(MAX_PODS);
-        let pods: Api<Pod> = Api::namespaced(self.seed.clone(), &self.namespace);
-        let listed = self.request("list pods", pods.list(&params)).await?;
-        let mut names: Vec<String> = listed.items.into_iter().filter_map(ready).collect();
+        let ChartRelease { namespace, name, .. } = &*self.release;
+        let Some(deployment) = self.release.deployments.get(&program) else {
+            return Err(CommandError::unreachable(
+                format!("no Deployment {name}-{program} in namespace {namespace}"),
+                "watchdogctl check says what else is missing",
+            ));
+        };
+        let pods = self.seed.pods(namespace, &deployment.selector).await?;
+        let pods = pods.iter().map(facts);
+        let ready = pods.filter(|pod| pod.is_ready && !pod.is_deleted);
+        let mut names: Vec<String> = ready.map(|pod| pod.name).collect();
         names.sort();
         if names.is_empty() {
             return Err(CommandError::unreachable(
                 format!(
-                    "no ready pod of {program} in namespace {} ({labels})",
-                    self.namespace
+                    "no ready pod of {program} in namespace {namespace} ({})",
+                    deployment.selector
                 ),
-                format!(
-                    "kubectl -n {} get pods lists the pods; set --namespace and --name to those of the release",
-                    self.namespace
-                ),
+                "watchdogctl check says why",
             ));
         }
         Ok(names)
@@ -115,12 +86,12 @@ impl PortForward {
 
     /// A connection to a pod.
     pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn Transport>> {
-        let pods: Api<Pod> = Api::namespaced(self.seed.clone(), &self.namespace);
+        let namespace = &self.release.namespace;
+        let pods: Api<Pod> = Api::namespaced(self.seed.client.clone(), namespace);
         let refused = |error: kube::Error| {
             let why = shown(&error);
             io::Error::other(format!(
-                "port-forward to pod {pod}: {why}; it needs get and create on pods/portforward in {}",
-                self.namespace
+                "port-forward to pod {pod}: {why}; it needs get and create on pods/portforward in {namespace}"
             ))
         };
         let mut forwarder = pods.portforward(pod, &[GRPC_PORT]).await.map_err(refused)?;
@@ -128,38 +99,6 @@ impl PortForward {
         let stream = forwarder.take_stream(GRPC_PORT).ok_or_else(absent)?;
         let error = forwarder.take_error(GRPC_PORT).ok_or_else(absent)?;
         Ok(Box::new(with_reason(stream, error)))
-    }
-
-    /// The data of a Secret: `NAME`, or `NAMESPACE/NAME`.
-    pub(super) async fn secret(&self, name: &str) -> Result<BTreeMap<String, ByteString>, CommandError> {
-        let (namespace, name) = name.split_once('/').unwrap_or((&self.namespace, name));
-        let secrets: Api<Secret> = Api::namespaced(self.seed.clone(), namespace);
-        let what = format!("read the Secret {name}");
-        let secret = self.request(&what, secrets.get(name)).await?;
-        Ok(secret.data.unwrap_or_default())
-    }
-
-    async fn request<T>(
-        &self,
-        what: &str,
-        request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<T, CommandError> {
-        let namespace = &self.namespace;
-        match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(kube::Error::Api(status))) => Err(CommandError::usage(
-                format!("cannot {what} in namespace {namespace}: {}", status.message),
-                "use a kubeconfig with this permission, or set addresses and certificate files",
-            )),
-            Ok(Err(error)) => Err(CommandError::unreachable(
-                format!("cannot {what} in namespace {namespace}: {}", shown(&error)),
-                "check --kubeconfig, --context and the connection to the API server of the seed",
-            )),
-            Err(_) => Err(CommandError::unreachable(
-                format!("cannot {what} in namespace {namespace}: no answer within 10 s"),
-                "check the connection to the API server of the seed",
-            )),
-        }
     }
 }
 
@@ -178,19 +117,6 @@ fn with_reason(
     let end = StreamReader::new(Box::pin(futures::stream::once(end)));
     let (reader, writer) = tokio::io::split(bytes);
     tokio::io::join(reader.chain(end), writer)
-}
-
-/// The name of a pod that is ready and stays.
-fn ready(pod: Pod) -> Option<String> {
-    let conditions = pod
-        .status
-        .and_then(|status| status.conditions)
-        .unwrap_or_default();
-    let is_ready = conditions
-        .iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    let stays = pod.metadata.deletion_timestamp.is_none();
-    pod.metadata.name.filter(|_| is_ready && stays)
 }
 
 #[cfg(test)]
@@ -219,20 +145,5 @@ mod tests {
         let mut stream = with_reason(near, async { None });
         drop(far);
         assert_eq!(stream.read(&mut [0; 5]).await.unwrap(), 0);
-    }
-
-    #[test]
-    fn only_pods_count_that_are_ready_and_stay() {
-        let pod = |ready: &str, deleted: Option<&str>| -> Pod {
-            let pod = serde_json::json!({
-                "metadata": {"name": "lease-probe-0", "deletionTimestamp": deleted},
-                "status": {"conditions": [{"type": "Ready", "status": ready}]},
-            });
-            serde_json::from_value(pod).unwrap()
-        };
-        assert_eq!(ready(pod("True", None)).as_deref(), Some("lease-probe-0"));
-        assert_eq!(ready(pod("False", None)), None);
-        assert_eq!(ready(pod("True", Some("2026-01-01T00:00:00Z"))), None);
-        assert_eq!(ready(Pod::default()), None);
     }
 }

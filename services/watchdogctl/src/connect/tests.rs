@@ -6,16 +6,15 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
 use tempfile::TempDir;
-use tokio::net::TcpSocket;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::Outcome;
 
 use super::ProgramDialer;
 use crate::program::Program;
 use crate::render::testing::verdict;
-use crate::testing::pod_api::{PodApi, SECRET};
+use crate::testing::pod_api::{PodApi, SECRET, crashing_pod, deployment, pod};
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
 use crate::testing::tls::TestAuthority;
 use crate::testing::{assert_parts, fails, run, shown};
@@ -38,20 +37,14 @@ async fn certificates_of_files_are_used_and_shown_by_check() {
     let authority = TestAuthority::new();
     let server = serve(&authority).await;
     let address = format!("--lease-probe {}", server.address);
-    let issued = format!(
-        "--tls-ca {} --tls-ca-key {}",
-        authority.path("ca.crt").display(),
-        authority.path("ca.key").display()
-    );
-    for tls in [authority.options(), issued] {
-        assert_parts(&shown(&format!("{address} {tls} verdicts")).await, &[SHOOT]);
-        let checked = shown(&format!("{address} {tls} check")).await;
-        for subject in [server.address.as_str(), "your certificate"] {
-            let found = checked
-                .lines()
-                .any(|line| line.contains(subject) && line.contains("certificate   ends "));
-            assert!(found, "{subject}: {checked}");
-        }
+    let tls = authority.options();
+    assert_parts(&shown(&format!("{address} {tls} verdicts")).await, &[SHOOT]);
+    let checked = shown(&format!("{address} {tls} check")).await;
+    for subject in [server.address.as_str(), "your certificate"] {
+        let found = checked
+            .lines()
+            .any(|line| line.contains(subject) && line.contains("certificate   ends "));
+        assert!(found, "{subject}: {checked}");
     }
 }
 
@@ -64,7 +57,6 @@ async fn a_certificate_that_does_not_fit_is_an_error_that_says_which_option() {
         ["ca.crt", "tls.crt", "tls.key"].map(|name| authority.path(name).display().to_string());
     let foreign_key = stranger.path("tls.key").display().to_string();
     let foreign_cert = stranger.path("tls.crt").display().to_string();
-    let foreign_ca_key = stranger.path("ca.key").display().to_string();
     for (tls, code, part) in [
         (
             format!("{} --tls-server-name other.test", authority.options()),
@@ -82,155 +74,369 @@ async fn a_certificate_that_does_not_fit_is_an_error_that_says_which_option() {
         (
             format!("--tls-ca {ca} --tls-cert {cert} --tls-key {foreign_key}"),
             2,
-            "correct --tls-ca, --tls-cert, --tls-key",
+            "correct --tls-ca, --tls-cert and --tls-key",
         ),
         (
             format!("--tls-ca /no/such/file --tls-cert {cert} --tls-key {key}"),
             2,
             "/no/such/file",
         ),
-        (
-            format!("--tls-ca {ca} --tls-ca-key /no/such/file"),
-            2,
-            "correct --tls-ca and --tls-ca-key",
-        ),
-        (
-            format!("--tls-ca {ca} --tls-ca-key {foreign_ca_key}"),
-            2,
-            "correct it, or use another certificate",
-        ),
     ] {
         fails(&format!("{address} {tls} verdicts"), code, part).await;
     }
 }
 
-#[tokio::test]
-async fn certificate_writes_files_with_which_a_program_can_be_called() {
-    let authority = TestAuthority::new();
-    let server = serve(&authority).await;
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().display();
-    let ca = authority.path("ca.crt").display().to_string();
-    let named = format!(
-        "--tls-ca {ca} --tls-ca-key {}",
-        authority.path("ca.key").display()
-    );
-    let text = shown(&format!("{named} certificate {path}")).await;
-    assert_parts(
-        &text,
-        &["valid for 24 h", LEASE_PROBE, "watchdog-weeder.garden.svc"],
-    );
-    let tls = format!("--tls-ca {path}/ca.crt --tls-cert {path}/tls.crt --tls-key {path}/tls.key");
-    let verdicts = shown(&format!("--lease-probe {} {tls} verdicts", server.address)).await;
-    assert_parts(&verdicts, &[SHOOT]);
-    let text = shown(&format!("{named} certificate {path} --dns-name me.test")).await;
-    assert!(text.ends_with("for me.test\n"), "{text}");
-    for (line, part) in [
-        (
-            format!("{named} certificate /no/such/folder"),
-            "name another folder",
-        ),
-        (
-            format!("--tls-ca {ca} certificate {path}"),
-            "add --tls-secret watchdog-leases/watchdog-authority, or",
-        ),
-    ] {
-        fails(&line, 2, part).await;
-    }
-}
-
-/// A seed with a pod of lease-probe, a pod of weeder in which nothing listens, and a Secret of these files.
+/// A kubeconfig in a file, and the API server behind its context `seed`.
 struct Seed {
-    kubeconfig: PathBuf,
     folder: TempDir,
-    /// Bound, so that no other program gets the port, and never listening.
-    _closed: TcpSocket,
     _server: AbortOnDropHandle<()>,
 }
 
 impl Seed {
-    async fn start(authority: &TestAuthority, server: &StubServer, keys: &[&str]) -> Self {
-        let closed = TcpSocket::new_v4().unwrap();
-        closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let free = closed.local_addr().unwrap().to_string();
-        let data = keys
-            .iter()
-            .map(|key| ((*key).to_owned(), ByteString(authority.read(key))));
-        let api = PodApi {
-            pods: BTreeMap::from([
-                ("lease-probe".to_owned(), server.address.clone()),
-                ("weeder".to_owned(), free),
-            ]),
-            secret: Secret {
-                data: Some(data.collect()),
-                ..Secret::default()
-            },
-            token: None,
-        };
+    async fn start(api: PodApi) -> Self {
         let (kubeconfig, server) = api.serve().await;
         let folder = TempDir::new().unwrap();
-        let path = folder.path().join("seed.kubeconfig");
-        std::fs::write(&path, kubeconfig).unwrap();
+        std::fs::write(folder.path().join("seed.kubeconfig"), kubeconfig).unwrap();
         Self {
-            kubeconfig: path,
             folder,
-            _closed: closed,
             _server: server,
         }
     }
 
+    fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("seed.kubeconfig")
+    }
+
     fn options(&self) -> String {
-        format!("--context seed --kubeconfig {}", self.kubeconfig.display())
+        format!("--context seed --kubeconfig {}", self.kubeconfig().display())
     }
 }
 
+/// Parts of a certificate as a Secret.
+fn secret(authority: &TestAuthority, keys: &[&str]) -> BTreeMap<String, BTreeMap<String, ByteString>> {
+    let data = keys
+        .iter()
+        .map(|key| ((*key).to_owned(), ByteString(authority.read(key))));
+    BTreeMap::from([(SECRET.to_owned(), data.collect())])
+}
+
+const WHOLE: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
+
+/// An address where nothing listens as long as the socket is kept.
+fn closed_address() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, address)
+}
+
 #[tokio::test]
-async fn a_port_is_forwarded_to_a_ready_pod_with_the_certificate_of_a_secret() {
+async fn release_certificate_and_pods_are_found_without_an_option() {
     let authority = TestAuthority::new();
     let server = serve(&authority).await;
-    for keys in [&["ca.crt", "tls.crt", "tls.key"][..], &["ca.crt", "ca.key"]] {
-        let seed = Seed::start(&authority, &server, keys).await;
-        let options = format!("{} --tls-secret {SECRET}", seed.options());
-        for name in ["", "--tls-secret garden/"] {
-            let options = match name {
-                "" => options.clone(),
-                _ => format!("{} {name}{SECRET}", seed.options()),
-            };
-            assert_parts(&shown(&format!("{options} verdicts")).await, &[SHOOT]);
-        }
-        // With an address, only the Secret comes from the seed.
-        let direct = format!("{options} --lease-probe {}", server.address);
-        assert_parts(&shown(&format!("{direct} verdicts")).await, &[SHOOT]);
-        let checked = run(&format!("{options} check")).await;
-        assert_eq!(checked.code, ExitCode::from(1), "{}", checked.text);
-        assert_parts(
-            &checked.text,
-            &[
-                "lease-probe lease-probe-0",
-                "no ready pod of scaling-coordinator",
-                "connection refused in the pod",
-            ],
-        );
-        if keys.contains(&"ca.key") {
-            let path = seed.folder.path().display();
-            shown(&format!("{options} certificate {path}")).await;
-            assert_eq!(
-                std::fs::read(seed.folder.path().join("ca.crt")).unwrap(),
-                authority.read("ca.crt")
-            );
-        }
+    let (_socket, closed) = closed_address();
+    let seed = Seed::start(PodApi {
+        secrets: secret(&authority, &WHOLE),
+        ..PodApi::release(&[(Program::LeaseProbe, &server.address), (Program::Weeder, &closed)])
+    })
+    .await;
+    let options = seed.options();
+    for secret in [
+        "",
+        &format!(" --tls-secret {SECRET}"),
+        &format!(" --tls-secret garden/{SECRET}"),
+    ] {
+        assert_parts(&shown(&format!("{options}{secret} verdicts")).await, &[SHOOT]);
     }
+    // With an address, only the Secret comes from the seed.
+    let direct = format!("{options} --tls-secret {SECRET} --lease-probe {}", server.address);
+    assert_parts(&shown(&format!("{direct} verdicts")).await, &[SHOOT]);
+    let checked = run(&format!("{options} check")).await;
+    assert_eq!(checked.code, ExitCode::from(1), "{}", checked.text);
+    assert_parts(
+        &checked.text,
+        &[
+            "lease-probe lease-probe-0",
+            "0 of 1 are ready: no shoot is protected",
+            "connection refused in the pod",
+        ],
+    );
+    assert!(!checked.text.contains("Nothing is wrong"), "{}", checked.text);
+
+    let folder = seed.folder.path().display();
+    let written = shown(&format!("{options} certificate {folder}")).await;
+    assert_parts(
+        &written,
+        &["ca.crt, tls.crt and tls.key are in ", ", valid until 20"],
+    );
+    let tls = format!("--tls-ca {folder}/ca.crt --tls-cert {folder}/tls.crt --tls-key {folder}/tls.key");
+    let verdicts = shown(&format!("--lease-probe {} {tls} verdicts", server.address)).await;
+    assert_parts(&verdicts, &[SHOOT]);
+    fails(
+        &format!("{options} certificate /no/such/folder"),
+        2,
+        "name another folder",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn check_names_what_crashes_and_what_is_missing() {
+    let authority = TestAuthority::new();
+    let server = serve(&authority).await;
+    let api = PodApi::release(&[(Program::LeaseProbe, &server.address)]);
+    let mut unscheduled = pod("watchdog", Program::Weeder, "weeder-0");
+    unscheduled["status"] = serde_json::json!({
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes\u{1b}[2J fit"}],
+    });
+    let crashing = |name| crashing_pod("watchdog", Program::ScalingCoordinator, name);
+    let pods = [
+        crashing("scaling-coordinator-0"),
+        crashing("scaling-coordinator-1"),
+        unscheduled,
+    ];
+    let log =
+        b"{\"level\":\"ERROR\",\"message\":\"cannot start\",\"error\":\"\x1b[2J no file \xff\"}\n".to_vec();
+    let seed = Seed::start(PodApi {
+        deployments: vec![
+            deployment("garden", "watchdog", Program::LeaseProbe, 1),
+            deployment("garden", "watchdog", Program::ScalingCoordinator, 2),
+            deployment("garden", "watchdog", Program::Weeder, 0),
+            // A second release beside it, whose pods are not those of the first one.
+            deployment("garden", "second", Program::LeaseProbe, 1),
+        ],
+        pods: api.pods.iter().cloned().chain(pods).collect(),
+        secrets: secret(&authority, &WHOLE),
+        logs: BTreeMap::from([("scaling-coordinator-0".to_owned(), log)]),
+        ..api
+    })
+    .await;
+    let options = seed.options();
+    let several = "there are several releases of the watchdog: garden/second, garden/watchdog";
+    fails(&format!("{options} check"), 2, several).await;
+    let first = format!("{options} --name watchdog");
+    let checked = run(&format!("{first} check")).await;
+    assert_eq!(checked.code, ExitCode::from(1), "{}", checked.text);
+    assert_parts(
+        &checked.text,
+        &[
+            "1 of 1 are ready",
+            "0 of 2 are ready: no shoot is protected, and nothing that is held down is restored",
+            // A line with a raw control character is not JSON, and is shown as it is but for that.
+            r#"7 restarts, CrashLoopBackOff, exit code 2: {"level":"ERROR","message":"cannot start","#,
+            "\"error\":\" [2J no file \u{fffd}\"}",
+            "7 restarts, CrashLoopBackOff, exit code 2; cannot read its log: user me cannot get",
+            "the Deployment garden/watchdog-weeder is scaled to 0",
+            "no node takes it: 0/3 nodes [2J fit",
+            "checks found something wrong.",
+        ],
+    );
+    let json = run(&format!("{first} check -o json")).await;
+    let json: serde_json::Value = serde_json::from_str(&json.text).unwrap();
+    let of_weeder = |finding: &&serde_json::Value| finding["subject"] == "weeder";
+    let found = json["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(of_weeder)
+        .unwrap();
+    assert_eq!(
+        (&found["result"], &found["check"]),
+        (&"WRONG".into(), &"replicas".into())
+    );
+    assert!(
+        json["conclusion"]
+            .as_str()
+            .unwrap()
+            .ends_with("found something wrong.")
+    );
+
+    // What lease-probe says is shown, and why the rest is missing; nobody is called healthy.
+    let status = run(&format!("{first} status")).await;
+    assert_eq!(status.code, ExitCode::from(3), "{}", status.text);
+    assert_parts(
+        &status.text,
+        &[
+            "1 shoots: 1 HEALTHY; ",
+            "NO ANSWER from scaling-coordinator: no ready pod of scaling-coordinator",
+            "WRONG: scaling-coordinator scaling-coordinator-0: scaling-coordinator crashes",
+            "No shoot is known to be held down",
+        ],
+    );
+    let second = run(&format!("{options} --name second check")).await;
+    assert_parts(
+        &second.text,
+        &[
+            "0 of 1 are ready: no loss is detected",
+            "the Deployment garden/second-scaling-coordinator does not exist",
+        ],
+    );
+    assert!(!second.text.contains("lease-probe-0"), "{}", second.text);
+}
+
+#[tokio::test]
+async fn check_and_status_work_without_a_certificate() {
+    let authority = TestAuthority::new();
+    let server = serve(&authority).await;
+    let seed = Seed::start(PodApi {
+        secrets: secret(&authority, &[]),
+        ..PodApi::release(&[(Program::LeaseProbe, &server.address)])
+    })
+    .await;
+    let options = seed.options();
+    let empty = "the Secret garden/my-certificate has no ca.crt";
+    for (command, code) in [("check", 1), ("status", 3), ("verdicts", 2), ("certificate .", 2)] {
+        fails(&format!("{options} {command}"), code, empty).await;
+    }
+    let checked = run(&format!("{options} check")).await.text;
+    assert_parts(
+        &checked,
+        &[
+            "0 of 1 are ready",
+            "a program fills the Secret of the chart within two minutes",
+        ],
+    );
+}
+
+#[tokio::test]
+async fn a_release_without_tls_or_in_another_namespace_is_found() {
+    let services = StubServices::new(Answers {
+        verdicts: vec![verdict(SHOOT, Outcome::Healthy)],
+        ..Answers::default()
+    });
+    let server = services.serve().await;
+    let mut plaintext = deployment("garden", "other", Program::LeaseProbe, 1);
+    plaintext["spec"]["template"]["spec"]["containers"][0]["args"] =
+        serde_json::json!(["--insecure-plaintext"]);
+    let seed = Seed::start(PodApi {
+        deployments: vec![plaintext],
+        pods: vec![pod("other", Program::LeaseProbe, "lease-probe-0")],
+        addresses: BTreeMap::from([("lease-probe-0".to_owned(), server.address.clone())]),
+        ..PodApi::default()
+    })
+    .await;
+    assert_parts(&shown(&format!("{} verdicts", seed.options())).await, &[SHOOT]);
+
+    let seed = Seed::start(PodApi {
+        deployments: vec![deployment(
+            "extension-watchdog",
+            "watchdog",
+            Program::LeaseProbe,
+            1,
+        )],
+        ..PodApi::default()
+    })
+    .await;
+    let options = seed.options();
+    let part = "no ready pod of lease-probe in namespace extension-watchdog";
+    fails(&format!("{options} --insecure-plaintext verdicts"), 3, part).await;
+    let nowhere = "the watchdog is not installed: no Deployment of the chart in namespace garden";
+    fails(&format!("{options} -n garden verdicts"), 3, nowhere).await;
+    let unnamed = "the watchdog is not installed: no Deployment of the chart named x in any namespace";
+    fails(&format!("{options} --name x verdicts"), 3, unnamed).await;
+}
+
+#[tokio::test]
+async fn several_seeds_stand_side_by_side_and_none_hides_another() {
+    let authority = TestAuthority::new();
+    let server = serve(&authority).await;
+    let seed = Seed::start(PodApi {
+        secrets: secret(&authority, &WHOLE),
+        ..PodApi::release(&[
+            (Program::LeaseProbe, &server.address),
+            (Program::ScalingCoordinator, &server.address),
+        ])
+    })
+    .await;
+    // The context `other` has no cluster.
+    let kubeconfig = format!("--kubeconfig {}", seed.kubeconfig().display());
+    for contexts in ["--contexts seed,no-such,other,seed", "--all-contexts"] {
+        let verdicts = run(&format!("{kubeconfig} {contexts} verdicts")).await;
+        assert_eq!(verdicts.code, ExitCode::from(2), "{}", verdicts.text);
+        let lines: Vec<&str> = verdicts.text.lines().collect();
+        for (seed, result) in [
+            ("seed ", "1 verdicts"),
+            (
+                "other ",
+                "cannot reach the seed: the kubeconfig of --kubeconfig cannot be used",
+            ),
+        ] {
+            let found = lines.iter().find(|line| line.starts_with(seed)).unwrap();
+            assert!(found.contains(result), "{}", verdicts.text);
+        }
+        assert_parts(
+            &verdicts.text,
+            &["=== seed\nSHOOT", "=== other\nerror: cannot reach the seed"],
+        );
+        assert_eq!(
+            verdicts.text.matches("=== seed\n").count(),
+            1,
+            "{}",
+            verdicts.text
+        );
+    }
+    let json = run(&format!("{kubeconfig} --contexts seed,no-such verdicts -o json")).await;
+    let json: serde_json::Value = serde_json::from_str(&json.text).unwrap();
+    assert_eq!(json["seeds"][0]["answer"]["verdicts"][0]["shoot"], SHOOT);
+    let error = json["seeds"][1]["error"].as_str().unwrap();
+    assert!(
+        error.contains("no entry has the name that --context refers to"),
+        "{error}"
+    );
+    let incidents = run(&format!("{kubeconfig} --contexts no-such,seed incidents")).await;
+    assert_parts(
+        &incidents.text,
+        &[
+            "NO ANSWER from no-such: cannot reach the seed",
+            "No incident is known",
+        ],
+    );
+    for command in ["release", "status --watch", "certificate"] {
+        fails(
+            &format!("{kubeconfig} --contexts a {command}"),
+            2,
+            "works on one seed",
+        )
+        .await;
+    }
+}
+
+/// A seed whose API server takes connections and never answers, beside one that does.
+#[tokio::test(start_paused = true)]
+async fn a_seed_that_never_answers_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let address = silent.local_addr().unwrap();
+    let kubeconfig = format!(
+        "apiVersion: v1\nkind: Config\nclusters: [{{name: a, cluster: {{server: \"http://{address}\"}}}}]\n\
+         contexts: [{{name: silent, context: {{cluster: a}}}}]\n"
+    );
+    std::fs::write(&path, kubeconfig).unwrap();
+    let line = format!("--kubeconfig {} --all-contexts check", path.display());
+    fails(
+        &line,
+        3,
+        "cannot list deployments in namespace garden: no answer within 10 s",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn an_error_of_the_seed_says_what_to_do() {
     let authority = TestAuthority::new();
     let server = serve(&authority).await;
-    let seed = Seed::start(&authority, &server, &["ca.crt", "tls.crt"]).await;
-    let complete = Seed::start(&authority, &server, &["ca.crt", "tls.crt", "tls.key"]).await;
-    let broken = Seed::start(&authority, &server, &[]).await;
+    let (_socket, closed) = closed_address();
+    let api = |keys: &[&str]| PodApi {
+        secrets: secret(&authority, keys),
+        ..PodApi::release(&[(Program::LeaseProbe, &server.address), (Program::Weeder, &closed)])
+    };
+    let seed = Seed::start(api(&["ca.crt", "tls.crt"])).await;
+    let complete = Seed::start(api(&WHOLE)).await;
+    let broken = Seed::start(api(&[])).await;
     let (of_seed, of_complete) = (seed.options(), complete.options());
-    let kubeconfig = std::fs::read_to_string(&broken.kubeconfig).unwrap();
+    let kubeconfig = std::fs::read_to_string(broken.kubeconfig()).unwrap();
     let address = kubeconfig
         .split("http://")
         .nth(1)
@@ -238,15 +444,15 @@ async fn an_error_of_the_seed_says_what_to_do() {
         .split('"')
         .next()
         .unwrap();
-    std::fs::write(&broken.kubeconfig, kubeconfig.replace(address, "127.0.0.1:1")).unwrap();
+    std::fs::write(broken.kubeconfig(), kubeconfig.replace(address, "127.0.0.1:1")).unwrap();
     for (line, code, part) in [
         (
-            format!("{of_complete} --tls-secret {SECRET} scaling"),
+            format!("{of_complete} scaling"),
             3,
             "no ready pod of scaling-coordinator in namespace garden",
         ),
         (
-            format!("{of_complete} --tls-secret {SECRET} weeders"),
+            format!("{of_complete} weeders"),
             3,
             "connection refused in the pod",
         ),
@@ -256,17 +462,12 @@ async fn an_error_of_the_seed_says_what_to_do() {
             "user me cannot get",
         ),
         (
-            format!("{of_complete} --tls-secret garden/{SECRET} -n kube-system verdicts"),
+            format!("{of_seed} verdicts"),
             2,
-            "user me cannot get",
+            "the Secret garden/my-certificate has no tls.key",
         ),
         (
-            format!("{of_seed} --tls-secret {SECRET} verdicts"),
-            2,
-            "name a Secret with ca.crt and ca.key, or with",
-        ),
-        (
-            format!("{} --tls-secret {SECRET} verdicts", broken.options()),
+            format!("{} verdicts", broken.options()),
             3,
             "check --kubeconfig, --context and the connection",
         ),
@@ -276,7 +477,7 @@ async fn an_error_of_the_seed_says_what_to_do() {
             "set --kubeconfig and --context",
         ),
         (
-            format!("--kubeconfig {} verdicts", seed.kubeconfig.display()),
+            format!("--kubeconfig {} verdicts", seed.kubeconfig().display()),
             2,
             "cannot reach the seed: the kubeconfig of --kubeconfig cannot be used",
         ),
@@ -290,9 +491,8 @@ async fn an_error_of_the_seed_says_what_to_do() {
 async fn a_command_that_goes_on_gets_new_credentials() {
     let accepted = Arc::new(Mutex::new("first".to_owned()));
     let api = PodApi {
-        pods: BTreeMap::from([("lease-probe".to_owned(), "127.0.0.1:1".to_owned())]),
-        secret: Secret::default(),
         token: Some(accepted.clone()),
+        ..PodApi::release(&[(Program::LeaseProbe, "127.0.0.1:1")])
     };
     let (kubeconfig, _server) = api.serve().await;
     let folder = TempDir::new().unwrap();
@@ -311,14 +511,19 @@ async fn a_command_that_goes_on_gets_new_credentials() {
     );
     let cli = crate::args::parse(line.split(' ').map(Into::into)).unwrap();
     let dialer = ProgramDialer::open(&cli.connect).await.unwrap();
-    let pods = || dialer.replicas(Program::LeaseProbe);
-    assert_eq!(pods().await.unwrap()[0].name, "lease-probe-0");
+    let pods = || async {
+        dialer
+            .pods()
+            .await
+            .map(|pods| pods.unwrap()[0].pods[0].name.clone())
+    };
+    assert_eq!(pods().await.unwrap(), "lease-probe-0");
     // As those of 15 minutes do, the first ones have ended.
     *accepted.lock().unwrap() = "second".to_owned();
     std::fs::write(&issued, "second").unwrap();
     let refused = pods().await.unwrap_err();
     assert!(refused.to_string().contains("cannot list pods"), "{refused}");
-    assert_eq!(pods().await.unwrap()[0].name, "lease-probe-0");
+    assert_eq!(pods().await.unwrap(), "lease-probe-0");
     // The error of a plugin that fails is about the plugin.
     *accepted.lock().unwrap() = "third".to_owned();
     std::fs::write(&issued, "no token").unwrap();

@@ -21,7 +21,7 @@ use watchdog_proto::scaling::v1::{
 };
 use watchdog_proto::stream::v1::Completeness;
 use watchdog_proto::weeder::v1::{
-    EndpointReadiness, ListEndpointReadinessRequest, ListWeedersRequest, Weeder,
+    ListEndpointReadinessRequest, ListEndpointReadinessResponse, ListWeedersRequest, ListWeedersResponse,
 };
 
 use crate::args::ServiceFilterArgs;
@@ -192,6 +192,21 @@ pub(crate) async fn scalings(
     .await
 }
 
+/// The states of all shoots that are held down, whatever their direction and verdict.
+pub(crate) async fn held_down(coordinator: &ScalingCoordinator) -> Result<Vec<ShootScaling>, CommandError> {
+    let all: ListScalingResponse = all_pages(async |page_token| {
+        let request = ListScalingRequest {
+            page_size: MAX_PAGE_SIZE,
+            page_token,
+            meltdown_protection_active: Some(true),
+            ..ListScalingRequest::default()
+        };
+        scaling_page(coordinator, request).await
+    })
+    .await?;
+    Ok(all.scalings)
+}
+
 /// The states of these shoots.
 pub(crate) async fn scalings_of(
     coordinator: &ScalingCoordinator,
@@ -230,9 +245,8 @@ pub(crate) async fn plan(
 pub(crate) async fn weeders(
     weeder: &WeederClient,
     filter: &ServiceFilterArgs,
-    missing: &mut Missing,
-) -> Result<Vec<Weeder>, CommandError> {
-    let all = all_pages(async |page_token| {
+) -> Result<ListWeedersResponse, CommandError> {
+    all_pages(async |page_token| {
         let request = ListWeedersRequest {
             page_size: MAX_PAGE_SIZE,
             page_token,
@@ -240,20 +254,16 @@ pub(crate) async fn weeders(
             service: filter.service.clone().unwrap_or_default(),
             ..ListWeedersRequest::default()
         };
-        let received = weeder.list_weeders(request).await;
-        let answer = answer(Program::Weeder, received)?;
-        missing.add(Program::Weeder, answer.completeness.as_ref());
-        Ok(answer)
-    });
-    Ok(all.await?.weeders)
+        answer(Program::Weeder, weeder.list_weeders(request).await)
+    })
+    .await
 }
 
 pub(crate) async fn services(
     weeder: &WeederClient,
     filter: &ServiceFilterArgs,
-    missing: &mut Missing,
-) -> Result<Vec<EndpointReadiness>, CommandError> {
-    let all = all_pages(async |page_token| {
+) -> Result<ListEndpointReadinessResponse, CommandError> {
+    all_pages(async |page_token| {
         let request = ListEndpointReadinessRequest {
             page_size: MAX_PAGE_SIZE,
             page_token,
@@ -261,12 +271,9 @@ pub(crate) async fn services(
             service: filter.service.clone().unwrap_or_default(),
             ..ListEndpointReadinessRequest::default()
         };
-        let received = weeder.list_endpoint_readiness(request).await;
-        let answer = answer(Program::Weeder, received)?;
-        missing.add(Program::Weeder, answer.completeness.as_ref());
-        Ok(answer)
-    });
-    Ok(all.await?.services)
+        answer(Program::Weeder, weeder.list_endpoint_readiness(request).await)
+    })
+    .await
 }
 
 fn count(items: usize) -> i32 {

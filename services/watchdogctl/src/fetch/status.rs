@@ -3,35 +3,130 @@
 use std::collections::BTreeMap;
 
 use futures::future::try_join_all;
+use jiff::Timestamp;
+use prost::{Message, Name};
 use tokio_util::sync::CancellationToken;
-use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator};
+use tonic::Status;
+use watchdog_client::consumer::{CALL_TIMEOUT, LeaseProbe, ScalingCoordinator};
 use watchdog_client::follow::{Received, Update};
 use watchdog_client::wire::MAX_SHOOTS;
-use watchdog_proto::probe::v1::{Outcome, WatchVerdictsRequest};
+use watchdog_proto::probe::v1::{ListVerdictsResponse, Outcome, WatchVerdictsRequest};
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, WatchScalingRequest,
+    Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, ShootScaling, WatchScalingRequest,
 };
 
-use super::{Missing, count, printable, scaling_page, verdict_page};
+use super::{Missing, count, held_down, printable, scaling_page, verdict_page};
+use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::program::Program;
+use crate::render::check::Severity;
+use crate::render::pods;
 use crate::render::status::{SeedStatus, StatusRow};
 use crate::render::text::OUTCOMES;
 
-/// The screen of a seed: one page of each outcome, and the shoots whose dependants are on their way.
-pub(crate) async fn status(
-    lease_probe: &LeaseProbe,
-    coordinator: &ScalingCoordinator,
-    limit: u16,
-) -> Result<SeedStatus, CommandError> {
-    let limit = i32::from(limit);
-    let verdict_pages = OUTCOMES.iter().map(async |outcome| {
+/// The answers of the coordinator for the screen.
+struct ScalingPages {
+    held_down: Vec<ShootScaling>,
+    moving: ListScalingResponse,
+    down: ListScalingResponse,
+    unprotected: ListScalingResponse,
+}
+
+/// One page of verdicts of each outcome, and whether only their number is of interest.
+type VerdictPages = Vec<(Outcome, bool, ListVerdictsResponse)>;
+
+/// The screen of a seed: every shoot that is held down, one page of each outcome, and the shoots whose dependants are
+/// on their way. Of a program that does not answer, it has the reason.
+pub(crate) async fn status(dialer: &ProgramDialer, limit: u16) -> SeedStatus {
+    let most = i32::from(limit);
+    let (verdicts, scalings, pods) = tokio::join!(
+        async {
+            let lease_probe = dialer.lease_probe().await?;
+            let pages = verdict_pages(&lease_probe, most).await?;
+            Ok::<_, CommandError>((lease_probe, pages))
+        },
+        async {
+            let coordinator = dialer.coordinator().await?;
+            let pages = scaling_pages(&coordinator, most).await?;
+            Ok::<_, CommandError>((coordinator, pages))
+        },
+        dialer.pods(),
+    );
+    let (mut status, mut missing) = (SeedStatus::default(), Missing::default());
+    let mut rows: BTreeMap<String, StatusRow> = BTreeMap::new();
+    match pods {
+        Ok(pods) => {
+            let findings = pods::findings(&pods.unwrap_or_default(), Timestamp::now());
+            let wrong = findings
+                .into_iter()
+                .filter(|finding| finding.severity == Severity::Wrong);
+            status.replicas.extend(wrong);
+        }
+        Err(error) => status.unanswered.push(("the Pods", error)),
+    }
+    let mut unanswered = |program: Program, error| status.unanswered.push((program.as_str(), error));
+    let lease_probe = match verdicts {
+        Ok((lease_probe, pages)) => {
+            for (outcome, is_calm, page) in pages {
+                missing.add(Program::LeaseProbe, page.completeness.as_ref());
+                status.counts.push((outcome, page.total_size));
+                if !is_calm {
+                    status.not_read += page.total_size - count(page.verdicts.len());
+                    for verdict in page.verdicts {
+                        row(&mut rows, &verdict.shoot).verdict = Some(verdict.clone());
+                    }
+                }
+            }
+            Some(lease_probe)
+        }
+        Err(error) => {
+            unanswered(Program::LeaseProbe, error);
+            None
+        }
+    };
+    let coordinator = match scalings {
+        Ok((coordinator, pages)) => {
+            for page in [&pages.moving, &pages.down, &pages.unprotected] {
+                missing.add(Program::ScalingCoordinator, page.completeness.as_ref());
+            }
+            let moving = pages.moving.scalings.into_iter().chain(pages.down.scalings);
+            for scaling in moving.chain(pages.held_down) {
+                row(&mut rows, &scaling.shoot).scaling = Some(scaling.clone());
+            }
+            status.unprotected_count = pages.unprotected.total_size;
+            status.unprotected = pages.unprotected.scalings;
+            Some(coordinator)
+        }
+        Err(error) => {
+            unanswered(Program::ScalingCoordinator, error);
+            None
+        }
+    };
+    for (program, error) in complete_rows(lease_probe.as_ref(), coordinator.as_ref(), &mut rows).await {
+        status.unanswered.push((program.as_str(), error));
+    }
+    status.rows = rows.into_values().collect();
+    crate::render::status::sort(&mut status.rows);
+    // All that is held down stays, however many.
+    let most = usize::from(limit).max(status.held_down());
+    status.not_read += count(status.rows.len().saturating_sub(most));
+    status.rows.truncate(most);
+    status.missing = missing.into_names();
+    status
+}
+
+async fn verdict_pages(lease_probe: &LeaseProbe, limit: i32) -> Result<VerdictPages, CommandError> {
+    let pages = OUTCOMES.iter().map(async |outcome| {
         // Of the shoots that need no attention, only the number.
         let is_calm = matches!(outcome, Outcome::Healthy | Outcome::Skipped);
         let size = if is_calm { 1 } else { limit };
         let page = verdict_page(lease_probe, &[*outcome], size, String::new()).await?;
-        Ok::<_, CommandError>((*outcome, is_calm, page))
+        Ok((*outcome, is_calm, page))
     });
+    try_join_all(pages).await
+}
+
+async fn scaling_pages(coordinator: &ScalingCoordinator, limit: i32) -> Result<ScalingPages, CommandError> {
     let moving = ListScalingRequest {
         page_size: limit,
         states: vec![FlowState::Running.into(), FlowState::Failed.into()],
@@ -42,40 +137,18 @@ pub(crate) async fn status(
         directions: vec![Direction::Down.into()],
         ..ListScalingRequest::default()
     };
-    let (pages, unprotected, moving, down) = futures::try_join!(
-        try_join_all(verdict_pages),
-        unprotected_page(coordinator, limit),
+    let (held_down, moving, down, unprotected) = futures::try_join!(
+        held_down(coordinator),
         scaling_page(coordinator, moving),
         scaling_page(coordinator, down),
+        unprotected_page(coordinator, limit),
     )?;
-    let (mut status, mut missing) = (SeedStatus::default(), Missing::default());
-    let mut rows: BTreeMap<String, StatusRow> = BTreeMap::new();
-    for (outcome, is_calm, page) in pages {
-        missing.add(Program::LeaseProbe, page.completeness.as_ref());
-        status.counts.push((outcome, page.total_size));
-        if !is_calm {
-            status.not_read += page.total_size - count(page.verdicts.len());
-            for verdict in page.verdicts {
-                row(&mut rows, &verdict.shoot).verdict = Some(verdict.clone());
-            }
-        }
-    }
-    for page in [moving, down] {
-        missing.add(Program::ScalingCoordinator, page.completeness.as_ref());
-        for scaling in page.scalings {
-            row(&mut rows, &scaling.shoot).scaling = Some(scaling.clone());
-        }
-    }
-    missing.add(Program::ScalingCoordinator, unprotected.completeness.as_ref());
-    (status.unprotected, status.unprotected_count) = (unprotected.scalings, unprotected.total_size);
-    complete_rows(lease_probe, coordinator, &mut rows).await?;
-    status.rows = rows.into_values().collect();
-    crate::render::status::sort(&mut status.rows);
-    let most = usize::try_from(limit).unwrap_or(usize::MAX);
-    status.not_read += count(status.rows.len().saturating_sub(most));
-    status.rows.truncate(most);
-    status.missing = missing.into_names();
-    Ok(status)
+    Ok(ScalingPages {
+        held_down,
+        moving,
+        down,
+        unprotected,
+    })
 }
 
 /// One page of the shoots that are not in mode protect.
@@ -106,13 +179,13 @@ fn row<'a>(rows: &'a mut BTreeMap<String, StatusRow>, shoot: &str) -> &'a mut St
     row
 }
 
-/// Reads what is absent of each row: the states of shoots with a verdict, and the verdicts on shoots that are on their
-/// way back.
+/// Reads what is absent of each row: the states of shoots with a verdict, and the verdicts on shoots that are held down
+/// or on their way back. Returns the programs that did not answer.
 async fn complete_rows(
-    lease_probe: &LeaseProbe,
-    coordinator: &ScalingCoordinator,
+    lease_probe: Option<&LeaseProbe>,
+    coordinator: Option<&ScalingCoordinator>,
     rows: &mut BTreeMap<String, StatusRow>,
-) -> Result<(), CommandError> {
+) -> Vec<(Program, CommandError)> {
     let without = |absent: fn(&StatusRow) -> bool| -> Vec<String> {
         let rows = rows.values().filter(|row| absent(row));
         rows.map(|row| row.shoot.clone()).take(MAX_SHOOTS).collect()
@@ -122,7 +195,7 @@ async fn complete_rows(
         without(|row| row.verdict.is_none()),
     );
     let scalings = first_snapshot(Program::ScalingCoordinator, async |stop, on_update| {
-        if !shoots.is_empty() {
+        if let Some(coordinator) = coordinator.filter(|_| !shoots.is_empty()) {
             let request = WatchScalingRequest {
                 shoots,
                 ..WatchScalingRequest::default()
@@ -131,7 +204,7 @@ async fn complete_rows(
         }
     });
     let verdicts = first_snapshot(Program::LeaseProbe, async |stop, on_update| {
-        if !others.is_empty() {
+        if let Some(lease_probe) = lease_probe.filter(|_| !others.is_empty()) {
             let request = WatchVerdictsRequest {
                 shoots: others,
                 ..WatchVerdictsRequest::default()
@@ -140,20 +213,31 @@ async fn complete_rows(
         }
     });
     let (scalings, verdicts) = tokio::join!(scalings, verdicts);
-    for (shoot, scaling) in scalings? {
-        row(rows, &shoot).scaling = Some(printable::message(scaling.value)?);
+    let mut unanswered = Vec::new();
+    match scalings {
+        Ok(found) => {
+            for (shoot, scaling) in found {
+                row(rows, &shoot).scaling = Some(scaling);
+            }
+        }
+        Err(error) => unanswered.push((Program::ScalingCoordinator, error)),
     }
-    for (shoot, verdict) in verdicts? {
-        row(rows, &shoot).verdict = Some(printable::message(verdict.value)?);
+    match verdicts {
+        Ok(found) => {
+            for (shoot, verdict) in found {
+                row(rows, &shoot).verdict = Some(verdict);
+            }
+        }
+        Err(error) => unanswered.push((Program::LeaseProbe, error)),
     }
-    Ok(())
+    unanswered
 }
 
-/// The first snapshot of the stream that `follow` opens; empty if it opens none.
-async fn first_snapshot<V>(
+/// The first snapshot of the stream that `follow` opens, printable; empty if it opens none.
+async fn first_snapshot<V: Message + Name + Default>(
     program: Program,
     follow: impl AsyncFnOnce(&CancellationToken, &mut dyn FnMut(Update<String, V>)),
-) -> Result<BTreeMap<String, Received<V>>, CommandError> {
+) -> Result<BTreeMap<String, V>, CommandError> {
     let (stop, mut found) = (CancellationToken::new(), None);
     let mut on_update = |update| {
         if found.is_none() {
@@ -169,7 +253,14 @@ async fn first_snapshot<V>(
             stop.cancel();
         }
     };
-    follow(&stop, &mut on_update).await;
+    // A server that opens a stream and sends nothing is given up like one that does not answer a call.
+    let ended = tokio::time::timeout(CALL_TIMEOUT, follow(&stop, &mut on_update)).await;
+    if ended.is_err() {
+        let status = Status::deadline_exceeded("no answer within 15 s");
+        return Err(CommandError::of_status(program.as_str(), &status));
+    }
     let found = found.unwrap_or_else(|| Ok(BTreeMap::new()));
-    found.map_err(|failure| CommandError::of_failure(program.as_str(), &failure))
+    let found = found.map_err(|failure| CommandError::of_failure(program.as_str(), &failure))?;
+    let printable = |(key, received): (String, Received<V>)| Ok((key, printable::message(received.value)?));
+    found.into_iter().map(printable).collect()
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use serde_json::{Value, json};
 use watchdog_certificates::ValidityPeriod;
 
 use super::table::{Cell, Style, TextTable};
@@ -13,6 +14,10 @@ const SOON_SECONDS: i64 = 14 * 86_400;
 
 /// Clocks that differ by this from the median of all replicas are wrong. The Date header is exact to a second.
 const MAX_SKEW_SECONDS: i64 = 3;
+
+/// The check of shoots that are held down, and the names of them that it shows at most.
+const HELD_DOWN: &str = "shoots";
+const MOST_NAMED: usize = 5;
 
 /// The facts about one replica.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +48,16 @@ pub(crate) enum Severity {
     Wrong,
 }
 
+impl Severity {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fine => "ok",
+            Self::Notice => "notice",
+            Self::Wrong => "WRONG",
+        }
+    }
+}
+
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CheckFinding {
@@ -56,7 +71,12 @@ pub(crate) struct CheckFinding {
 }
 
 impl CheckFinding {
-    fn new(severity: Severity, subject: &str, what: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        severity: Severity,
+        subject: &str,
+        what: &'static str,
+        text: impl Into<String>,
+    ) -> Self {
         Self {
             severity,
             subject: subject.to_owned(),
@@ -106,6 +126,62 @@ pub(crate) fn findings(
         findings.push(certificate("your certificate", own_validity, now));
     }
     findings
+}
+
+/// The finding about shoots that are held down. It is no fault of the watchdog, and no news to leave out.
+pub(crate) fn held_down(shoots: &[String]) -> Option<CheckFinding> {
+    let shown: Vec<&str> = shoots.iter().take(MOST_NAMED).map(String::as_str).collect();
+    let more = match shoots.len().saturating_sub(shown.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text = format!(
+        "{} held down: {}{more}",
+        count(shoots.len(), "shoot is", "shoots are"),
+        shown.join(", ")
+    );
+    (!shoots.is_empty()).then(|| CheckFinding::new(Severity::Notice, "all", HELD_DOWN, text))
+}
+
+/// The last line: never good news beside anything that is wrong or held down.
+pub(crate) fn conclusion(findings: &[CheckFinding]) -> (Style, String) {
+    let of = |severity| {
+        findings
+            .iter()
+            .filter(move |finding| finding.severity == severity)
+    };
+    let held = of(Severity::Notice).find(|finding| finding.what == HELD_DOWN);
+    match (of(Severity::Wrong).count(), held) {
+        (0, None) => (Style::Good, "Nothing is wrong.".to_owned()),
+        (0, Some(held)) => (
+            Style::Warn,
+            format!("The watchdog works, and {}; see watchdogctl status.", held.text),
+        ),
+        (wrong, held) => {
+            let held = held
+                .map(|held| format!(", and {}", held.text))
+                .unwrap_or_default();
+            let wrong = count(wrong, "check", "checks");
+            (Style::Bad, format!("{wrong} found something wrong{held}."))
+        }
+    }
+}
+
+fn count(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
+/// The findings for programs.
+pub(crate) fn value(findings: &[CheckFinding]) -> Value {
+    let findings = findings.iter().map(|finding| {
+        json!({
+            "result": finding.severity.as_str(),
+            "subject": finding.subject,
+            "check": finding.what,
+            "found": finding.text,
+        })
+    });
+    findings.collect()
 }
 
 /// A missing permission is among the blockers.
@@ -199,28 +275,20 @@ fn versions(replicas: &[ReplicaFacts], own: &str) -> Option<CheckFinding> {
 pub(crate) fn render(findings: &[CheckFinding], frame: &Frame) -> String {
     let mut table = TextTable::new(["RESULT", "REPLICA", "CHECK", "FOUND"]);
     for finding in findings {
-        let result = match finding.severity {
-            Severity::Fine => Cell::styled(Style::Good, "ok"),
-            Severity::Notice => Cell::styled(Style::Warn, "notice"),
-            Severity::Wrong => Cell::styled(Style::Bad, "WRONG"),
+        let style = match finding.severity {
+            Severity::Fine => Style::Good,
+            Severity::Notice => Style::Warn,
+            Severity::Wrong => Style::Bad,
         };
         table.row([
-            result,
+            Cell::styled(style, finding.severity.as_str()),
             finding.subject.as_str().into(),
             finding.what.into(),
             finding.text.as_str().into(),
         ]);
     }
-    let wrong = findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Wrong)
-        .count();
-    let end = match wrong {
-        0 => frame.paint(Style::Good, "Nothing is wrong."),
-        1 => frame.paint(Style::Bad, "1 check found something wrong."),
-        wrong => frame.paint(Style::Bad, &format!("{wrong} checks found something wrong.")),
-    };
-    format!("{}\n{end}\n", table.render(frame))
+    let (style, end) = conclusion(findings);
+    format!("{}\n{}\n", table.render(frame), frame.paint(style, &end))
 }
 
 #[cfg(test)]
@@ -243,6 +311,28 @@ WRONG   weeder-0  readiness  not serving
 ";
         assert_eq!(render(&findings, &testing::pipe()), expected);
         assert!(render(&findings[..1], &testing::pipe()).ends_with("Nothing is wrong.\n"));
+    }
+
+    #[test]
+    fn nothing_is_fine_beside_a_shoot_that_is_held_down() {
+        let names: Vec<String> = (1..=7).map(|n| format!("shoot--{n}")).collect();
+        let held = |count: usize| held_down(&names[..count]);
+        assert_eq!(held(0), None);
+        let fine = CheckFinding::fine("weeder-0", "readiness", "serving");
+        let wrong = CheckFinding::wrong("weeder-0", "readiness", "not serving");
+        for (findings, end) in [
+            (
+                vec![fine.clone(), held(1).unwrap()],
+                "The watchdog works, and 1 shoot is held down: shoot--1; see watchdogctl status.",
+            ),
+            (
+                vec![fine, wrong, held(7).unwrap()],
+                "1 check found something wrong, and 7 shoots are held down: shoot--1, shoot--2, shoot--3, shoot--4, \
+                 shoot--5 and 2 more.",
+            ),
+        ] {
+            assert_eq!(conclusion(&findings).1, end);
+        }
     }
 
     fn validity(left: i64) -> Option<ValidityPeriod> {

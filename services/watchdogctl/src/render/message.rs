@@ -19,6 +19,22 @@ pub(crate) fn value<M: Message>(name: &str, message: &M) -> anyhow::Result<Value
     Ok(serde_json::to_value(message)?)
 }
 
+/// Adds a message to an object, if there is one.
+///
+/// # Errors
+/// As [`value`].
+pub(crate) fn field<M: Message>(
+    object: &mut Value,
+    field: &str,
+    name: &str,
+    message: Option<&M>,
+) -> anyhow::Result<()> {
+    if let (Some(object), Some(message)) = (object.as_object_mut(), message) {
+        object.insert(field.to_owned(), value(name, message)?);
+    }
+    Ok(())
+}
+
 pub(crate) fn json(value: &Value) -> anyhow::Result<String> {
     let text = serde_json::to_string_pretty(value)?;
     Ok(format!("{text}\n"))

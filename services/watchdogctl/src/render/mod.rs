@@ -1,13 +1,17 @@
 //! State in, text out: pure functions. Time and width are arguments.
 
 pub(crate) mod check;
-pub(crate) mod history;
+pub(crate) mod incident;
+pub(crate) mod incidents;
 pub(crate) mod message;
 pub(crate) mod plan;
+pub(crate) mod pods;
 pub(crate) mod replicas;
+pub(crate) mod report;
 pub(crate) mod scaling;
 pub(crate) mod shoot;
 pub(crate) mod status;
+pub(crate) mod svg;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
+
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
@@ -61,6 +63,19 @@ pub(crate) fn render(programs: &[Shares], frame: &Frame) -> String {
     table.render(frame)
 }
 
+/// The same for programs.
+pub(crate) fn value(programs: &[Shares]) -> Value {
+    let program = |shares: &Shares| {
+        json!({
+            "program": shares.program,
+            "items": shares.items,
+            "replicas": shares.owned,
+            "missingReplicas": shares.missing,
+        })
+    };
+    json!({"programs": programs.iter().map(program).collect::<Vec<_>>()})
+}
+
 fn state(is_missing: bool) -> Cell {
     if is_missing {
         Cell::styled(Style::Bad, "missing")
@@ -88,6 +103,9 @@ lease-probe  lease-probe-0  connected  3 shoots  75 %
 lease-probe  lease-probe-1  connected  1 shoots  25 %
 lease-probe  lease-probe-2  missing    unknown   -
 ";
-        assert_eq!(render(&[shares], &testing::pipe()), expected);
+        assert_eq!(render(std::slice::from_ref(&shares), &testing::pipe()), expected);
+        let value = value(&[shares]);
+        assert_eq!(value["programs"][0]["replicas"]["lease-probe-0"], 3);
+        assert_eq!(value["programs"][0]["missingReplicas"][0], "lease-probe-2");
     }
 }

@@ -1,11 +1,14 @@
 //! Why a shoot is where it is.
 
+use std::time::Duration;
+
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, Mode, PlanScalingResponse, ShootScaling};
 
 use super::status::{outcome_style, valid_cell};
 use super::table::{Style, TextTable};
-use super::{Frame, history, missing, plan, scaling, text};
+use super::{Frame, incident, missing, plan, scaling, text};
+use crate::error::CommandError;
 
 /// All that is known of a shoot.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,6 +19,8 @@ pub(crate) struct ShootExplanation {
     /// Of the direction that holds now; none while the shoot is held.
     pub(crate) plan: Option<PlanScalingResponse>,
     pub(crate) missing: Vec<String>,
+    /// The program that did not answer, and why.
+    pub(crate) unanswered: Vec<(&'static str, CommandError)>,
 }
 
 pub(crate) fn render(report: &ShootExplanation, frame: &Frame) -> String {
@@ -23,6 +28,14 @@ pub(crate) fn render(report: &ShootExplanation, frame: &Frame) -> String {
     let at = text::day_and_clock(frame.now);
     let mut out = format!("{}  {at}\n", heading(&report.name));
     out.push_str(&missing(&report.missing, frame));
+    for (program, error) in &report.unanswered {
+        let line = format!("NO ANSWER from {program}: {}", error.what());
+        out.push_str(&format!(
+            "{}\n  {}\n",
+            frame.paint(Style::Bad, &line),
+            error.what_to_do()
+        ));
+    }
     if let Some(verdict) = &report.verdict {
         out.push_str(&format!(
             "\n{}\n{}",
@@ -51,11 +64,19 @@ pub(crate) fn render(report: &ShootExplanation, frame: &Frame) -> String {
         ));
         out.push_str(&format!(
             "\n{}\n{}",
-            heading("HISTORY"),
-            history::render(found, frame)
+            heading("INCIDENTS"),
+            incident::render(found, grace(report), frame)
         ));
     }
     out
+}
+
+fn grace(report: &ShootExplanation) -> Duration {
+    let evidence = report
+        .verdict
+        .as_ref()
+        .and_then(|verdict| verdict.evidence.as_ref());
+    incident::grace(evidence.and_then(|evidence| evidence.expiry_age.as_ref()))
 }
 
 fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
@@ -215,6 +236,7 @@ mod tests {
                 ..Default::default()
             }),
             missing: vec!["lease-probe-1".to_owned()],
+            unanswered: Vec::new(),
         };
         let text = render(&report, &testing::pipe());
         let expected = "\
@@ -247,7 +269,7 @@ SCALING
             text.contains("WHAT WOULD HAPPEN NOW\n  would be scaled down: "),
             "{text}"
         );
-        assert!(text.contains("HISTORY\nNothing has happened"), "{text}");
+        assert!(text.contains("INCIDENTS\nNothing has happened"), "{text}");
     }
 
     #[test]

@@ -1,37 +1,115 @@
-//! An API server that lists pods, has a Secret, and forwards ports as the Kubernetes API does (WebSocket,
-//! `v4.channel.k8s.io`). Forwarding to a real pod needs a kubelet, which the real control planes of the tests do not
-//! have.
+//! An API server that lists Deployments and pods, has Secrets and logs, and forwards ports as the Kubernetes API does
+//! (WebSocket, `v4.channel.k8s.io`). Forwarding to a real pod and its log need a kubelet, which the real control planes
+//! of the tests do not have.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use futures::{SinkExt as _, StreamExt as _};
-use k8s_openapi::api::core::v1::Secret;
-use serde_json::json;
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::program::Program;
+
 const PROTOCOL: &str = "v4.channel.k8s.io";
 
-/// Name of the Secret.
+/// Name of the Secret that the Deployments of [`deployment`] name.
 pub(crate) const SECRET: &str = "my-certificate";
 
 /// Port of the gRPC API in a pod.
 const GRPC_PORT: u16 = 9645;
 
-/// An API server that has pods, one Secret and nothing else.
+/// The Deployment of a program, as the chart renders it in namespace `garden`.
+pub(crate) fn deployment(namespace: &str, release: &str, program: Program, replicas: i32) -> Value {
+    let labels =
+        json!({"app.kubernetes.io/component": program.as_str(), "app.kubernetes.io/instance": release});
+    let mut all = labels.clone();
+    all["helm.sh/chart"] = "dependency-watchdog-0.1.0".into();
+    json!({
+        "metadata": {
+            "name": format!("{release}-{program}"),
+            "namespace": namespace,
+            "labels": all,
+            "annotations": {"dependency-watchdog.gardener.cloud/observer-secret": format!("garden/{SECRET}")},
+        },
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"spec": {"containers": [{"name": program.as_str(), "args": ["--log-level=info"]}]}},
+        },
+    })
+}
+
+/// A pod of such a Deployment: ready and running.
+pub(crate) fn pod(release: &str, program: Program, name: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name,
+            "namespace": "garden",
+            "labels": {"app.kubernetes.io/component": program.as_str(), "app.kubernetes.io/instance": release},
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{
+                "name": program.as_str(), "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "state": {"running": {}},
+            }],
+        },
+    })
+}
+
+/// The same, in CrashLoopBackOff.
+pub(crate) fn crashing_pod(release: &str, program: Program, name: &str) -> Value {
+    let mut pod = pod(release, program, name);
+    pod["status"]["conditions"][0]["status"] = "False".into();
+    let container = &mut pod["status"]["containerStatuses"][0];
+    container["restartCount"] = 7.into();
+    container["state"] = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    container["lastState"] = json!({"terminated": {"exitCode": 2, "reason": "Error"}});
+    pod
+}
+
+/// An API server that has these objects and nothing else.
+#[derive(Default)]
 pub(crate) struct PodApi {
-    /// Program to the address of its only pod.
-    pub(crate) pods: BTreeMap<String, String>,
-    pub(crate) secret: Secret,
+    pub(crate) deployments: Vec<Value>,
+    pub(crate) pods: Vec<Value>,
+    /// The address of each pod by its name.
+    pub(crate) addresses: BTreeMap<String, String>,
+    /// The data of Secrets in namespace `garden`.
+    pub(crate) secrets: BTreeMap<String, BTreeMap<String, ByteString>>,
+    /// The log of each pod before its last start; of others it cannot be read.
+    pub(crate) logs: BTreeMap<String, Vec<u8>>,
     /// The only bearer token that is accepted; anybody is without one.
     pub(crate) token: Option<Arc<Mutex<String>>>,
 }
 
 impl PodApi {
+    /// A release with one ready pod for each of these programs at these addresses.
+    pub(crate) fn release(programs: &[(Program, &str)]) -> Self {
+        let pod_name = |program: &Program| format!("{program}-0");
+        Self {
+            deployments: Program::ALL
+                .map(|program| deployment("garden", "watchdog", program, 1))
+                .to_vec(),
+            pods: programs
+                .iter()
+                .map(|(program, _)| pod("watchdog", *program, &pod_name(program)))
+                .collect(),
+            addresses: programs
+                .iter()
+                .map(|(program, address)| (pod_name(program), (*address).to_owned()))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
     /// Serves it; returns a kubeconfig.
     pub(crate) async fn serve(self) -> (String, AbortOnDropHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -76,40 +154,66 @@ impl PodApi {
         let (code, body) = self.object(&path);
         let mut unread = vec![0; read];
         connection.read_exact(&mut unread).await.unwrap();
-        let answer = format!(
+        let head = format!(
             "HTTP/1.1 {code}\r\ncontent-type: application/json\r\nconnection: close\r\n\
-             content-length: {}\r\n\r\n{body}",
+             content-length: {}\r\n\r\n",
             body.len()
         );
-        connection.write_all(answer.as_bytes()).await.unwrap();
+        connection
+            .write_all(&[head.as_bytes(), &body].concat())
+            .await
+            .unwrap();
     }
 
-    fn object(&self, path: &str) -> (&'static str, String) {
-        if path == format!("/api/v1/namespaces/garden/secrets/{SECRET}") {
-            return ("200 OK", serde_json::to_string(&self.secret).unwrap());
+    fn object(&self, path: &str) -> (&'static str, Vec<u8>) {
+        let (resource, query) = path.split_once('?').unwrap_or((path, ""));
+        let named = resource.strip_prefix("/api/v1/namespaces/garden/secrets/");
+        if let Some(data) = named.and_then(|name| self.secrets.get(name)) {
+            return (
+                "200 OK",
+                json!({"metadata": {}, "data": data}).to_string().into_bytes(),
+            );
         }
-        if path.starts_with("/api/v1/namespaces/garden/pods?") {
-            let named = |program: &&String| path.contains(&format!("component%3D{program}"));
-            let pods: Vec<_> = self
-                .pods
-                .keys()
-                .filter(named)
-                .map(|program| {
-                    json!({
-                        "metadata": {"name": format!("{program}-0"), "namespace": "garden"},
-                        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-                    })
-                })
-                .collect();
-            let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods});
-            return ("200 OK", list.to_string());
+        let pod = resource.strip_prefix("/api/v1/namespaces/garden/pods/");
+        if let Some(log) = pod
+            .and_then(|rest| rest.strip_suffix("/log"))
+            .and_then(|pod| self.logs.get(pod))
+        {
+            assert!(
+                query.contains("previous=true") && query.contains("tailLines="),
+                "{query}"
+            );
+            return ("200 OK", log.clone());
+        }
+        let lists = [
+            ("/apis/apps/v1", "deployments", &self.deployments),
+            ("/api/v1", "pods", &self.pods),
+        ];
+        for (group, plural, objects) in lists {
+            let Some(place) = resource
+                .strip_prefix(group)
+                .and_then(|rest| rest.strip_suffix(plural))
+                .and_then(|rest| rest.strip_suffix('/'))
+            else {
+                continue;
+            };
+            let namespace = place.strip_prefix("/namespaces/");
+            let is_asked = |object: &&Value| {
+                namespace.is_none_or(|namespace| object["metadata"]["namespace"] == namespace)
+                    && is_selected(&object["metadata"]["labels"], query)
+            };
+            let items: Vec<&Value> = objects.iter().filter(is_asked).collect();
+            return (
+                "200 OK",
+                json!({"metadata": {}, "items": items}).to_string().into_bytes(),
+            );
         }
         let message = format!("user me cannot get {path}");
         let status = json!({
             "apiVersion": "v1", "kind": "Status", "status": "Failure",
             "code": 403, "reason": "Forbidden", "message": message,
         });
-        ("403 Forbidden", status.to_string())
+        ("403 Forbidden", status.to_string().into_bytes())
     }
 
     /// Channel 0 has the bytes, channel 1 an error; both begin with the number of the port.
@@ -127,7 +231,7 @@ impl PodApi {
             let first = vec![channel, low, high];
             sink.send(Message::Binary(first.into())).await.unwrap();
         }
-        let address = &self.pods[pod.strip_suffix("-0").unwrap()];
+        let address = &self.addresses[pod];
         let Ok(service) = TcpStream::connect(address).await else {
             let error = [&[1], "connection refused in the pod".as_bytes()].concat();
             sink.send(Message::Binary(error.into())).await.unwrap();
@@ -161,4 +265,36 @@ impl PodApi {
             () = downstream => {}
         }
     }
+}
+
+/// True if the labels match each requirement of the selector in a query: `key=value`, `key in (a,b)` or `key`.
+fn is_selected(labels: &Value, query: &str) -> bool {
+    let selector = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("labelSelector="));
+    let selector = selector.unwrap_or_default().replace('+', " ").replace("%2F", "/");
+    let selector = selector
+        .replace("%3D", "=")
+        .replace("%28", "(")
+        .replace("%29", ")");
+    let selector = selector.replace("%2C", ",");
+    let (within, rest) = match selector.split_once(" in (") {
+        Some((key, rest)) => {
+            let (values, rest) = rest.split_once(')').unwrap();
+            (Some((key.to_owned(), values.to_owned())), rest.to_owned())
+        }
+        None => (None, selector),
+    };
+    let is_within = within.is_none_or(|(key, values)| {
+        let label = labels[&key].as_str();
+        values.split(',').any(|value| label == Some(value))
+    });
+    is_within
+        && rest
+            .split(',')
+            .filter(|part| !part.is_empty())
+            .all(|part| match part.split_once('=') {
+                Some((key, value)) => labels[key] == value,
+                None => labels.get(part).is_some(),
+            })
 }

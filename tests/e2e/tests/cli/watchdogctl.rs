@@ -138,7 +138,13 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
     watchdogctl.until_shown("status", &parts).await;
     let parts = ["ended", "LEASES_EXPIRED", "3 down, 3 up", "everything restored"];
-    watchdogctl.until_shown("history sandbox/one", &parts).await;
+    watchdogctl.until_shown("report sandbox/one", &parts).await;
+    let markdown = watchdogctl.shown("report sandbox/one -o markdown").await;
+    for part in ["<svg xmlns=", "| **Prevented** | ", "| 0s | "] {
+        assert!(markdown.contains(part), "{part}: {markdown}");
+    }
+    let incidents = watchdogctl.shown("incidents").await;
+    assert!(line(&incidents, SHOOT).contains("ended"), "{incidents}");
     let scaling = watchdogctl.json("scaling -o json").await;
     assert_eq!(scaling["scalings"][0]["direction"], "DIRECTION_UP");
     assert!(scaling["scalings"][0].get("meltdownProtectionActive").is_none());

@@ -9,20 +9,25 @@ use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{NAMESPACE, Service};
 
 const SECRET: &str = "watchdog-authority";
+const OBSERVER: &str = "watchdog-observer";
 
-/// A seed with the empty Secret that the chart renders.
+/// A seed with the empty Secrets that the chart renders.
 async fn seed(name: &str) -> (SandboxFixture, Api<Secret>) {
     let fixture = SandboxFixture::start(name, &["one"]).await.unwrap();
     let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
-    let empty = serde_json::json!({"metadata": {"name": SECRET}});
-    let empty = serde_json::from_value(empty).unwrap();
-    secrets.create(&PostParams::default(), &empty).await.unwrap();
+    for name in [SECRET, OBSERVER] {
+        let empty = serde_json::json!({"metadata": {"name": name}});
+        let empty = serde_json::from_value(empty).unwrap();
+        secrets.create(&PostParams::default(), &empty).await.unwrap();
+    }
     (fixture, secrets)
 }
 
 async fn start(fixture: &SandboxFixture, binary: &str, name: &str) -> Service {
     let command = fixture.bare_command(binary, name);
-    let command = command.unwrap().args(["--tls-authority", SECRET]);
+    let command = command
+        .unwrap()
+        .args(["--tls-authority", SECRET, "--tls-observer", OBSERVER]);
     fixture.setup.custom(command).await.unwrap()
 }
 
@@ -39,7 +44,7 @@ async fn receives_verdicts(coordinator: &Service) {
     .unwrap();
 }
 
-/// Runs watchdogctl with the authority of the seed, and gives its exit code and what it shows.
+/// Runs watchdogctl with the certificate for people, and gives its exit code and what it shows.
 async fn watchdogctl(
     fixture: &SandboxFixture,
     services: &[(&str, &Service)],
@@ -52,7 +57,7 @@ async fn watchdogctl(
         "--namespace",
         NAMESPACE,
         "--tls-secret",
-        SECRET,
+        OBSERVER,
     ]);
     for (option, service) in services {
         process.args([*option, &service.grpc]);
@@ -120,6 +125,15 @@ async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
         ("--scaling-coordinator", &coordinator),
         ("--weeder", &weeder),
     ];
+    wait::until_true("there is a certificate for people", BOUND, || async {
+        Ok(secrets
+            .get(OBSERVER)
+            .await?
+            .data
+            .is_some_and(|data| data.len() == 3))
+    })
+    .await
+    .unwrap();
     let (code, shown) = watchdogctl(&fixture, &services, "check").await;
     assert_eq!(code, Some(0), "{shown}");
     let folder = fixture.scratch.join("");

@@ -111,6 +111,21 @@ pub(super) fn select(
     })
 }
 
+/// The names of all contexts, in the order of the files.
+pub(super) fn context_names(documents: &[Document]) -> Result<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    for document in documents {
+        for entry in document.items("contexts")? {
+            if let Some(name) = entry.get("name").and_then(name)
+                && !names.iter().any(|known| *known == name)
+            {
+                names.push(name.into_owned());
+            }
+        }
+    }
+    Ok(names)
+}
+
 /// The context in use.
 fn current<'d>(documents: &'d [Document], asked: Option<&str>) -> Result<Entry<'d>> {
     let (name, referrer) = match asked {

@@ -1,6 +1,6 @@
 //! The kubeconfig of the seed, which an operator wrote: exec plugins and files too.
 
-use super::document::{Document, FilePart, RefusedFields, Selected, decode, join, select};
+use super::document::{Document, FilePart, RefusedFields, Selected, context_names, decode, join, select};
 use super::{ClientCertificate, KubeconfigError, Result, field, refuse};
 use http::Uri;
 use kube::config::{AuthInfo, Cluster};
@@ -52,6 +52,30 @@ pub fn default_files(kubeconfig: Option<&OsStr>, home: Option<&OsStr>) -> Vec<Pa
 /// # Errors
 /// The first thing that is wrong, by file and field; never a value of a file.
 pub fn of_seed(files: &[PathBuf], context: Option<&str>, read: ReadFile<'_>) -> Result<SeedAccess> {
+    let documents = documents(files, read)?;
+    let Selected { cluster, user } = select(&documents, context, RefusedFields::default())?;
+    let server = field::server(&cluster, true)?;
+    field::server_name(&cluster)?;
+    let (cluster, authorities) = checked_cluster(cluster, read)?;
+    let (user, client_certificate) = checked_user(user, read)?;
+    Ok(SeedAccess {
+        server,
+        authorities,
+        client_certificate,
+        cluster,
+        user,
+    })
+}
+
+/// The names of the contexts in the files, each once.
+///
+/// # Errors
+/// As [`of_seed`].
+pub fn contexts(files: &[PathBuf], read: ReadFile<'_>) -> Result<Vec<String>> {
+    context_names(&documents(files, read)?)
+}
+
+fn documents(files: &[PathBuf], read: ReadFile<'_>) -> Result<Vec<Document>> {
     let mut documents: Vec<Document> = Vec::new();
     let mut absent = 0;
     for file in files {
@@ -65,18 +89,7 @@ pub fn of_seed(files: &[PathBuf], context: Option<&str>, read: ReadFile<'_>) -> 
     if absent > 0 && absent == files.len() {
         return refuse("kubeconfig", "none of its files exists");
     }
-    let Selected { cluster, user } = select(&documents, context, RefusedFields::default())?;
-    let server = field::server(&cluster, true)?;
-    field::server_name(&cluster)?;
-    let (cluster, authorities) = checked_cluster(cluster, read)?;
-    let (user, client_certificate) = checked_user(user, read)?;
-    Ok(SeedAccess {
-        server,
-        authorities,
-        client_certificate,
-        cluster,
-        user,
-    })
+    Ok(documents)
 }
 
 fn checked_cluster(

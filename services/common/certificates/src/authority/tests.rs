@@ -297,3 +297,60 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_certificate_for_a_client_serves_nobody_and_is_replaced_in_time() {
+    const NAME: &str = "watchdog-observer.garden.svc";
+    let now = noon();
+    let authorities = begun(now);
+    let issued = authorities.issue_for_client(NAME, now).unwrap();
+    let (ca, (certificate, key)) = (authorities.trusted_pem(now), issued.to_pem());
+    assert!(!ca.contains("KEY"), "{ca}");
+
+    let at_now = unix_time(now).unwrap();
+    let checked = |usage| authorities.0[0].check(&issued.certificate, usage, at_now);
+    assert!(checked(KeyUsage::client_auth()).is_ok());
+    assert!(checked(KeyUsage::server_auth()).is_err());
+
+    let is_current = |authorities: &Authorities, ca: &str, certificate: &str, key: &str, name: &str, now| {
+        let client = ClientPem {
+            ca: ca.as_bytes(),
+            certificate: certificate.as_bytes(),
+            key: key.as_bytes(),
+        };
+        authorities.is_client_current(&client, name, now)
+    };
+    let hours = |hours| shifted(now, SignedDuration::from_hours(hours));
+    let of = |now| is_current(&authorities, &ca, &certificate, &key, NAME, now);
+    assert!(of(now) && of(hours(7)));
+    assert!(!of(hours(8)) && !of(hours(-1)), "due, or from the future");
+    assert!(!is_current(
+        &authorities,
+        &ca,
+        &certificate,
+        &key,
+        "other.garden.svc",
+        now
+    ));
+    assert!(!is_current(&authorities, "", &certificate, &key, NAME, now));
+    assert!(!is_current(&authorities, &ca, "", &key, NAME, now));
+    let (foreign, foreign_key) = authorities.issue_for_client(NAME, now).unwrap().to_pem();
+    assert!(!is_current(
+        &authorities,
+        &ca,
+        &certificate,
+        &foreign_key,
+        NAME,
+        now
+    ));
+    assert!(!is_current(&authorities, &ca, &foreign, &key, NAME, now));
+    let other = begun(now);
+    assert!(!is_current(
+        &other,
+        &other.trusted_pem(now),
+        &certificate,
+        &key,
+        NAME,
+        now
+    ));
+}

@@ -120,6 +120,26 @@ fn the_services_of_the_watchdog_are_known_by_their_names() {
     ];
     assert_eq!(named, of_the_release);
     assert_eq!(own(&["--tls-peer-server-name=localhost"]), ["localhost"]);
+    let observer = |peer: &str| {
+        let authority = [
+            "--tls-authority=a",
+            "--tls-observer=b",
+            "--namespace=leases",
+            peer,
+        ];
+        parse(&authority).unwrap().observer_name()
+    };
+    for (peer, name) in [
+        ("--log-level=info", "watchdog-observer.leases.svc"),
+        (
+            "--tls-peer-server-name=wd-weeder.garden.svc",
+            "wd-observer.garden.svc",
+        ),
+        ("--tls-peer-server-name=localhost", "watchdog-observer.leases.svc"),
+    ] {
+        assert_eq!(observer(peer).as_deref(), Some(name));
+    }
+    assert_eq!(parse(&tls).unwrap().observer_name(), None);
     assert!(
         parse(&["--insecure-plaintext", "--admin-tls"])
             .unwrap_err()

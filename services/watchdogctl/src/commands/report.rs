@@ -1,0 +1,74 @@
+//! `report`
+
+use serde_json::json;
+
+use super::{CommandAnswer, Shape};
+use crate::args::Format;
+use crate::connect::ProgramDialer;
+use crate::error::CommandError;
+use crate::fetch::{self, Missing};
+use crate::program::Program;
+use crate::render::incident::prevention;
+use crate::render::message::field;
+use crate::render::report::{self, IncidentReport};
+
+pub(crate) async fn run(
+    dialer: &ProgramDialer,
+    shoot: &str,
+    shape: Shape,
+) -> Result<CommandAnswer, CommandError> {
+    let report = read(dialer, shoot).await?;
+    if shape.format == Format::Markdown {
+        return Ok(CommandAnswer::of_text(report::markdown(&report, &shape.frame)));
+    }
+    let value = || {
+        let mut value = json!({"shoot": report.name, "missingReplicas": report.missing});
+        field(&mut value, "verdict", "probe.v1.Verdict", report.verdict.as_ref())?;
+        field(
+            &mut value,
+            "scaling",
+            "scaling.v1.ShootScaling",
+            Some(&report.scaling),
+        )?;
+        if let Some(error) = &report.verdict_error {
+            value["verdictError"] = error.as_str().into();
+        }
+        let incidents = [
+            ("incident", &report.scaling.incident),
+            ("lastIncident", &report.scaling.last_incident),
+        ];
+        for (name, incident) in incidents {
+            if let Some(incident) = incident {
+                let prevented = prevention(incident, report.grace(), shape.frame.now);
+                value["prevented"][name] = json!({"nodes": prevented.nodes, "text": prevented.text});
+            }
+        }
+        Ok(value)
+    };
+    shape.answer(value, |frame| report::render(&report, frame))
+}
+
+/// The incidents are those of the coordinator. Without lease-probe, only the verdict of now is missing.
+async fn read(dialer: &ProgramDialer, shoot: &str) -> Result<IncidentReport, CommandError> {
+    let (verdict, scaling) = tokio::join!(
+        async { fetch::verdict(&dialer.lease_probe().await?, shoot).await },
+        async { fetch::scaling(&dialer.coordinator().await?, shoot).await },
+    );
+    let (scaling, of_scaling) = scaling?;
+    let mut missing = Missing::default();
+    missing.add(Program::ScalingCoordinator, of_scaling.as_ref());
+    let (verdict, verdict_error) = match verdict {
+        Ok((verdict, of_verdict)) => {
+            missing.add(Program::LeaseProbe, of_verdict.as_ref());
+            (verdict, None)
+        }
+        Err(error) => (None, Some(error.what().to_owned())),
+    };
+    Ok(IncidentReport {
+        name: shoot.to_owned(),
+        scaling: scaling.unwrap_or_default(),
+        verdict,
+        verdict_error,
+        missing: missing.into_names(),
+    })
+}

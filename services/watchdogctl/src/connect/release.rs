@@ -1,0 +1,226 @@
+//! Finds the release of the chart on a seed, by its Deployments.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Client;
+
+use super::seed::SeedReader;
+use crate::args::ConnectArgs;
+use crate::error::CommandError;
+use crate::program::Program;
+
+/// The namespace of Gardener's programs, and the first part of the chart's names.
+pub(crate) const NAMESPACE: &str = "garden";
+pub(crate) const NAME: &str = "watchdog";
+
+/// The labels by which the chart's Deployments are found, and what the value of the last one begins with.
+const PROGRAMS: &str =
+    "app.kubernetes.io/component in (lease-probe,scaling-coordinator,weeder),helm.sh/chart";
+const CHART: (&str, &str) = ("helm.sh/chart", "dependency-watchdog-");
+
+/// The annotation of the chart's Deployments with the Secret for people: `NAMESPACE/NAME`.
+const OBSERVER_SECRET: &str = "dependency-watchdog.gardener.cloud/observer-secret";
+
+/// One release.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ChartRelease {
+    pub(crate) namespace: String,
+    /// First part of the names of its objects.
+    pub(crate) name: String,
+    pub(crate) deployments: BTreeMap<Program, ReleaseDeployment>,
+    /// The Secret with a certificate for people, if the chart names one.
+    pub(crate) observer_secret: Option<String>,
+    /// True if the programs serve without TLS.
+    pub(crate) is_plaintext: bool,
+}
+
+/// The Deployment of one program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ReleaseDeployment {
+    /// Replicas that it asks for.
+    pub(crate) desired: i32,
+    /// The labels of its Pods.
+    pub(crate) selector: String,
+}
+
+impl ChartRelease {
+    /// `NAMESPACE/NAME`, for people.
+    fn shown(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The names from which those of all objects of a release follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReleaseNames {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// The names of the release; those that the options or the chart's defaults say, if its Deployments are gone.
+///
+/// # Errors
+/// When there are several, or the seed does not say.
+pub(crate) async fn names(client: &Client, args: &ConnectArgs) -> Result<ReleaseNames, CommandError> {
+    let seed = SeedReader {
+        client: client.clone(),
+    };
+    let found = match (&args.namespace, &args.name) {
+        (Some(_), Some(_)) => None,
+        _ => search(&seed, args).await?,
+    };
+    let (namespace, name) = found.map(|release| (release.namespace, release.name)).unzip();
+    let or = |found: Option<String>, given: &Option<String>, default: &str| {
+        found
+            .or_else(|| given.clone())
+            .unwrap_or_else(|| default.to_owned())
+    };
+    Ok(ReleaseNames {
+        namespace: or(namespace, &args.namespace, NAMESPACE),
+        name: or(name, &args.name, NAME),
+    })
+}
+
+/// Finds the release: the one in `--namespace`, else the one in `garden`, else the only one of the seed.
+///
+/// # Errors
+/// When there is none, or several and `--name` does not say which.
+pub(super) async fn find(seed: &SeedReader, args: &ConnectArgs) -> Result<ChartRelease, CommandError> {
+    let named = args.name.as_ref().map(|name| format!(" named {name}"));
+    let place = match &args.namespace {
+        Some(namespace) => format!("in namespace {namespace}"),
+        None => "in any namespace".to_owned(),
+    };
+    search(seed, args).await?.ok_or_else(|| {
+        CommandError::unreachable(
+            format!(
+                "the watchdog is not installed: no Deployment of the chart{} {place}",
+                named.unwrap_or_default()
+            ),
+            "kubectl get deployments -A -l app.kubernetes.io/component=lease-probe lists those of the seed; correct \
+             --context, --namespace or --name",
+        )
+    })
+}
+
+async fn search(seed: &SeedReader, args: &ConnectArgs) -> Result<Option<ChartRelease>, CommandError> {
+    let namespaces = match args.namespace.as_deref() {
+        Some(namespace) => vec![Some(namespace)],
+        None => vec![Some(NAMESPACE), None],
+    };
+    for namespace in namespaces {
+        let deployments = seed.deployments(namespace, PROGRAMS).await?;
+        let found = releases(&deployments, args.name.as_deref());
+        match found.as_slice() {
+            [] => {}
+            [_] => return Ok(found.into_iter().next()),
+            several => {
+                let names: Vec<String> = several.iter().map(ChartRelease::shown).collect();
+                return Err(CommandError::usage(
+                    format!("there are several releases of the watchdog: {}", names.join(", ")),
+                    "choose one with --namespace and --name",
+                ));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The releases that these Deployments belong to, in the order of their namespaces and names.
+fn releases(deployments: &[Deployment], name: Option<&str>) -> Vec<ChartRelease> {
+    let mut found: BTreeMap<(String, String), ChartRelease> = BTreeMap::new();
+    for deployment in deployments {
+        let Some((release, program)) = of_chart(deployment) else {
+            continue;
+        };
+        if name.is_some_and(|name| name != release) {
+            continue;
+        }
+        let namespace = deployment.metadata.namespace.clone().unwrap_or_default();
+        let known = found.entry((namespace.clone(), release.to_owned())).or_default();
+        known.namespace = namespace;
+        release.clone_into(&mut known.name);
+        add(known, deployment, program);
+    }
+    found.into_values().collect()
+}
+
+/// The first part of the name, and the program; none if it is not of the chart.
+fn of_chart(deployment: &Deployment) -> Option<(&str, Program)> {
+    let labels = deployment.metadata.labels.as_ref()?;
+    let component = labels.get("app.kubernetes.io/component")?;
+    let program = Program::ALL
+        .into_iter()
+        .find(|program| program.as_str() == component)?;
+    labels.get(CHART.0)?.strip_prefix(CHART.1)?;
+    let name = deployment.metadata.name.as_deref()?;
+    Some((name.strip_suffix(component.as_str())?.strip_suffix('-')?, program))
+}
+
+fn add(release: &mut ChartRelease, deployment: &Deployment, program: Program) {
+    let spec = deployment.spec.clone().unwrap_or_default();
+    let containers = spec.template.spec.into_iter().flat_map(|spec| spec.containers);
+    let mut options = containers.flat_map(|container| container.args.unwrap_or_default());
+    release.is_plaintext |= options.any(|option| option == "--insecure-plaintext");
+    let annotations = deployment.metadata.annotations.as_ref();
+    let secret = annotations.and_then(|annotations| annotations.get(OBSERVER_SECRET));
+    if release.observer_secret.is_none() {
+        release.observer_secret = secret.cloned();
+    }
+    let labels = spec.selector.match_labels.unwrap_or_default();
+    let labels: Vec<String> = labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let deployment = ReleaseDeployment {
+        // The API server sets it.
+        desired: spec.replicas.unwrap_or(1),
+        selector: labels.join(","),
+    };
+    release.deployments.insert(program, deployment);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod_api;
+
+    fn deployment(namespace: &str, name: &str, change: impl FnOnce(&mut serde_json::Value)) -> Deployment {
+        let mut value = pod_api::deployment(namespace, name, Program::Weeder, 2);
+        change(&mut value);
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_release_is_known_by_the_labels_of_the_chart() {
+        let none = |_: &mut serde_json::Value| {};
+        let all = [
+            deployment("garden", "watchdog", none),
+            deployment("garden", "second", |value| {
+                value["spec"]["template"]["spec"]["containers"][0]["args"] =
+                    serde_json::json!(["--insecure-plaintext"]);
+                value["metadata"]["annotations"] = serde_json::json!(null);
+            }),
+            deployment("other", "foreign", |value| {
+                value["metadata"]["labels"]["helm.sh/chart"] = "something-1.0.0".into();
+            }),
+            deployment("other", "misnamed", |value| {
+                value["metadata"]["name"] = "a-deployment".into();
+            }),
+        ];
+        let found = releases(&all, None);
+        let names: Vec<String> = found.iter().map(ChartRelease::shown).collect();
+        assert_eq!(names, ["garden/second", "garden/watchdog"]);
+        assert!(found[0].is_plaintext && found[0].observer_secret.is_none());
+        assert_eq!(found[1].observer_secret.as_deref(), Some("garden/my-certificate"));
+        let weeder = &found[1].deployments[&Program::Weeder];
+        assert_eq!(weeder.desired, 2);
+        assert_eq!(
+            weeder.selector,
+            "app.kubernetes.io/component=weeder,app.kubernetes.io/instance=watchdog"
+        );
+        assert_eq!(releases(&all, Some("second")), found[..1]);
+        assert!(releases(&all, Some("foreign")).is_empty());
+    }
+}

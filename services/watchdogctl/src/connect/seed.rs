@@ -1,0 +1,172 @@
+//! The seed: what a release consists of, its Secret, and the logs of its Pods. Reads only.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::AsyncReadExt as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{ListParams, LogParams};
+use kube::{Api, Client};
+use watchdog_kube::seed::{connect_by_file, shown};
+
+use crate::args::ConnectArgs;
+use crate::error::CommandError;
+
+/// A request to the API server of the seed takes at most this time.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pods of one program, and Deployments of all releases, at most.
+const MAX_ITEMS: u32 = 500;
+
+/// The end of a log: lines and bytes at most.
+const LOG_LINES: i64 = 20;
+const LOG_BYTES: u64 = 64 * 1024;
+
+/// A client for the seed of the kubeconfig.
+///
+/// # Errors
+/// When no kubeconfig can be used.
+pub(crate) async fn client(args: &ConnectArgs) -> Result<Client, CommandError> {
+    let agent = concat!("watchdogctl/", env!("CARGO_PKG_VERSION"));
+    let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+    let seed = connect_by_file(kubeconfig, context, agent, &|name| std::env::var(name).ok()).await;
+    seed.map_err(|error| unusable(&error))
+}
+
+/// The contexts to ask: those that are named, or all.
+///
+/// # Errors
+/// When no kubeconfig can be used, or it has no context.
+pub(crate) fn contexts(args: &ConnectArgs) -> Result<Vec<String>, CommandError> {
+    if !args.all_contexts {
+        return Ok(args.contexts.clone());
+    }
+    let variable = |name: &str| std::env::var(name).ok();
+    let contexts = watchdog_kube::seed::contexts(args.kubeconfig.as_deref(), &variable);
+    let contexts = contexts.map_err(|error| unusable(&error))?;
+    if contexts.is_empty() {
+        return Err(CommandError::usage(
+            "the kubeconfig has no context",
+            "set --kubeconfig",
+        ));
+    }
+    Ok(contexts)
+}
+
+fn unusable(error: &anyhow::Error) -> CommandError {
+    CommandError::usage(
+        format!("cannot reach the seed: {error:#}"),
+        "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, --scaling-coordinator \
+         and --weeder",
+    )
+}
+
+/// Reads from the API server of a seed.
+#[derive(Clone)]
+pub(super) struct SeedReader {
+    pub(super) client: Client,
+}
+
+impl SeedReader {
+    /// Reads the kubeconfig.
+    pub(super) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
+        Ok(Self {
+            client: client(args).await?,
+        })
+    }
+
+    /// The Deployments with these labels in a namespace, or in all of them.
+    pub(super) async fn deployments(
+        &self,
+        namespace: Option<&str>,
+        labels: &str,
+    ) -> Result<Vec<Deployment>, CommandError> {
+        let deployments: Api<Deployment> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let params = ListParams::default().labels(labels).limit(MAX_ITEMS);
+        let what = format!("list deployments {}", place(namespace));
+        Ok(self.request(&what, deployments.list(&params)).await?.items)
+    }
+
+    /// The Pods with these labels.
+    pub(super) async fn pods(&self, namespace: &str, labels: &str) -> Result<Vec<Pod>, CommandError> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default().labels(labels).limit(MAX_ITEMS);
+        let what = format!("list pods {}", place(Some(namespace)));
+        Ok(self.request(&what, pods.list(&params)).await?.items)
+    }
+
+    /// The data of a Secret: `NAME`, or `NAMESPACE/NAME`.
+    pub(super) async fn secret(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<BTreeMap<String, ByteString>, CommandError> {
+        let (namespace, name) = name.split_once('/').unwrap_or((namespace, name));
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let what = format!("read the Secret {name} {}", place(Some(namespace)));
+        let secret = self.request(&what, secrets.get(name)).await?;
+        Ok(secret.data.unwrap_or_default())
+    }
+
+    /// The end of the log of a container before its last start. It may be cut, and may hold anything.
+    pub(super) async fn previous_log(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+    ) -> Result<String, CommandError> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params = LogParams {
+            container: Some(container.to_owned()),
+            previous: true,
+            tail_lines: Some(LOG_LINES),
+            limit_bytes: i64::try_from(LOG_BYTES).ok(),
+            ..LogParams::default()
+        };
+        let read = async {
+            let mut log = Vec::new();
+            let stream = pods.log_stream(pod, &params).await?;
+            std::pin::pin!(stream)
+                .take(LOG_BYTES)
+                .read_to_end(&mut log)
+                .await
+                .map_err(kube::Error::ReadEvents)?;
+            Ok(String::from_utf8_lossy(&log).into_owned())
+        };
+        self.request("read its log", read).await
+    }
+
+    async fn request<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, CommandError> {
+        match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(kube::Error::Api(status))) => Err(CommandError::usage(
+                format!("cannot {what}: {}", status.message),
+                "use a kubeconfig with this permission, or set addresses and certificate files",
+            )),
+            Ok(Err(error)) => Err(CommandError::unreachable(
+                format!("cannot {what}: {}", shown(&error)),
+                "check --kubeconfig, --context and the connection to the API server of the seed",
+            )),
+            Err(_) => Err(CommandError::unreachable(
+                format!("cannot {what}: no answer within 10 s"),
+                "check the connection to the API server of the seed",
+            )),
+        }
+    }
+}
+
+fn place(namespace: Option<&str>) -> String {
+    namespace.map_or_else(
+        || "in all namespaces".to_owned(),
+        |namespace| format!("in namespace {namespace}"),
+    )
+}

@@ -1,0 +1,275 @@
+//! The timeline of an incident as a picture: one SVG element without anything from elsewhere.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use watchdog_client::wire::forward;
+use watchdog_proto::scaling::v1::{Direction, Incident};
+
+use super::incident::{duration_of, length, our_seconds, seconds};
+use super::text;
+
+const WIDTH: f64 = 960.0;
+/// For the names of the lanes.
+const LEFT: f64 = 250.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 46.0;
+const LANE: f64 = 28.0;
+/// Characters of a name at most, so that it fits.
+const LONGEST_NAME: usize = 34;
+
+/// A bar of a lane, in seconds since the start.
+struct Bar {
+    from: f64,
+    to: f64,
+    color: &'static str,
+    what: String,
+}
+
+struct Lane {
+    name: String,
+    bars: Vec<Bar>,
+}
+
+const SILENT: &str = "#d9822b";
+const CUT_OFF: &str = "#c23030";
+const DOWN: &str = "#5c7080";
+
+/// The picture. It has no empty line, which would end it within Markdown.
+pub(crate) fn timeline(shoot: &str, incident: &Incident, grace: Duration, now: Timestamp) -> String {
+    let before = forward(incident.last_renewal_to_verdict.as_ref()).as_secs_f64();
+    let end = length(incident, now).as_secs_f64().max(1.0);
+    let (first, last) = (-before, end + 0.02 * (end + before));
+    let x = |seconds: f64| {
+        let share = ((seconds - first) / (last - first)).clamp(0.0, 1.0);
+        LEFT + share * (WIDTH - LEFT - RIGHT)
+    };
+    let lanes = lanes(incident, end);
+    let bottom = TOP + LANE * lanes.len() as f64;
+    let height = bottom + 34.0;
+    let title = escaped(&format!("Timeline of the incident of {shoot}"));
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <title>{title}</title>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    for (lane, row) in lanes.iter().zip(0_u16..) {
+        let y = TOP + LANE * f64::from(row);
+        let name = escaped(&shortened(&lane.name));
+        out.push_str(&format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#182026\">{name}</text>\n",
+            LEFT - 8.0,
+            y + 18.0
+        ));
+        for bar in &lane.bars {
+            let (from, to) = (x(bar.from), x(bar.to));
+            out.push_str(&format!(
+                "<rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"18\" rx=\"2\" fill=\"{}\"><title>{}</title>\
+                 </rect>\n",
+                y + 5.0,
+                (to - from).max(2.0),
+                bar.color,
+                escaped(&bar.what)
+            ));
+        }
+    }
+    for (at, color, name) in marks(incident, before, grace, end) {
+        let at = x(at);
+        out.push_str(&format!(
+            "<line x1=\"{at:.1}\" y1=\"{:.1}\" x2=\"{at:.1}\" y2=\"{bottom:.1}\" stroke=\"{color}\" \
+             stroke-dasharray=\"4 3\"/>\n",
+            TOP - 4.0
+        ));
+        // The names of marks that are near each other stand in different lines.
+        let y = if name.starts_with("verdict") { 16.0 } else { 34.0 };
+        let anchor = if at > WIDTH - 200.0 { "end" } else { "start" };
+        out.push_str(&format!(
+            "<text x=\"{at:.1}\" y=\"{y}\" text-anchor=\"{anchor}\" fill=\"{color}\">{}</text>\n",
+            escaped(&name)
+        ));
+    }
+    for tick in ticks(first, end) {
+        let at = x(tick);
+        out.push_str(&format!(
+            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#5c7080\">{}</text>\n",
+            bottom + 20.0,
+            duration_of(tick)
+        ));
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// The leases, and each dependant while it is at zero.
+fn lanes(incident: &Incident, end: f64) -> Vec<Lane> {
+    let before = seconds(incident.last_renewal_to_verdict.as_ref()).unwrap_or_default();
+    let healthy = seconds(incident.verdict_to_healthy.as_ref()).unwrap_or(end);
+    let bar = |from: f64, to: f64, color, what: &str| Bar {
+        from,
+        to,
+        color,
+        what: format!("{what} for {}", duration_of(to - from)),
+    };
+    let mut lanes = vec![Lane {
+        name: "leases".to_owned(),
+        bars: vec![
+            bar(-before, 0.0, SILENT, "not renewed, no verdict yet"),
+            bar(0.0, healthy, CUT_OFF, text::outcome(incident.outcome())),
+        ],
+    }];
+    for times in &incident.scale_times {
+        let Some(from) = our_seconds(times).filter(|_| times.direction() == Direction::Down) else {
+            continue;
+        };
+        let is_up = |other: &&watchdog_proto::scaling::v1::ScaleTimes| {
+            other.direction() == Direction::Up && other.resource == times.resource
+        };
+        let up = incident.scale_times.iter().find(is_up).and_then(our_seconds);
+        lanes.push(Lane {
+            name: times
+                .resource
+                .as_ref()
+                .map_or_else(|| "?".to_owned(), |resource| resource.name.clone()),
+            bars: vec![bar(from, up.unwrap_or(end).max(from), DOWN, "scaled down")],
+        });
+    }
+    lanes
+}
+
+/// The moments that are lines through all lanes.
+fn marks(incident: &Incident, before: f64, grace: Duration, end: f64) -> Vec<(f64, &'static str, String)> {
+    let mut marks = vec![(0.0, "#182026", "verdict".to_owned())];
+    let marked = grace.as_secs_f64() - before;
+    if before > 0.0 && marked < end {
+        let name = "kube-controller-manager would mark the nodes Unknown".to_owned();
+        marks.push((marked, CUT_OFF, name));
+    }
+    if let Some(healthy) = seconds(incident.verdict_to_healthy.as_ref()) {
+        marks.push((healthy, "#0d8050", "verdict healthy".to_owned()));
+    }
+    marks
+}
+
+/// Round times for the axis, at most eight.
+fn ticks(first: f64, end: f64) -> Vec<f64> {
+    const STEPS: [f64; 13] = [
+        1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0,
+    ];
+    let fits = |step: &&f64| (end - first) / **step <= 7.0;
+    let step = STEPS.iter().find(fits).copied().unwrap_or((end - first) / 7.0);
+    let start = (first / step).ceil() as i64;
+    let ticks = (start..).map(|n| n as f64 * step);
+    ticks.take_while(|tick| *tick <= end).take(9).collect()
+}
+
+fn shortened(name: &str) -> String {
+    super::table::cut(name, Some(LONGEST_NAME))
+}
+
+/// Text of XML, and of Markdown around it: no character of it is markup.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c if watchdog_api::text::is_printable(c) => out.push(c),
+            _ => out.push(' '),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::incident::tests::ended;
+    use crate::render::testing;
+
+    const GRACE: Duration = Duration::from_secs(40);
+
+    /// The names of elements and the texts between them; fails if an element is not closed.
+    fn parsed(svg: &str) -> (Vec<String>, Vec<String>) {
+        let (mut open, mut elements, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        for part in svg.split('<').skip(1) {
+            let (tag, text) = part.split_once('>').unwrap();
+            if let Some(name) = tag.strip_prefix('/') {
+                assert_eq!(open.pop().as_deref(), Some(name), "{svg}");
+            } else {
+                let name = tag.split_whitespace().next().unwrap().trim_end_matches('/');
+                elements.push(name.to_owned());
+                if !tag.ends_with('/') {
+                    open.push(name.to_owned());
+                }
+            }
+            texts.extend(Some(text.trim().to_owned()).filter(|text| !text.is_empty()));
+        }
+        assert!(open.is_empty(), "{open:?}");
+        (elements, texts)
+    }
+
+    #[test]
+    fn the_picture_has_a_lane_for_the_leases_and_for_each_dependant() {
+        let svg = timeline("shoot--a--b", &ended(), GRACE, testing::pipe().now);
+        assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
+        assert!(!svg.contains("\n\n"), "an empty line ends HTML in Markdown");
+        let (elements, texts) = parsed(&svg);
+        // The ground, two bars of the leases, one of the dependant.
+        assert_eq!(elements.iter().filter(|name| *name == "rect").count(), 4);
+        for text in [
+            "Timeline of the incident of shoot--a--b",
+            "leases",
+            "kube-controller-manager",
+            "not renewed, no verdict yet for 32s",
+            "LEASES_EXPIRED for 5m00s",
+            "scaled down for 5m00s",
+            "verdict",
+            "kube-controller-manager would mark the nodes Unknown",
+            "verdict healthy",
+            "0s",
+            "1m00s",
+        ] {
+            assert!(texts.iter().any(|found| found == text), "{text}: {texts:?}");
+        }
+    }
+
+    #[test]
+    fn names_with_markup_are_text() {
+        let mut incident = ended();
+        let name = "</text><script href='x'>\u{1b}[2J & \"";
+        for times in &mut incident.scale_times {
+            times.resource.as_mut().unwrap().name = name.to_owned();
+        }
+        let svg = timeline("<b>\n\n", &incident, GRACE, testing::pipe().now);
+        let (elements, texts) = parsed(&svg);
+        assert!(
+            !elements.iter().any(|name| name == "script" || name == "b"),
+            "{svg}"
+        );
+        assert!(texts.contains(&"&lt;/text&gt;&lt;script href=&#39;x&#39;&gt; [2J &amp; &quot;".to_owned()));
+        assert!(!svg.contains("\n\n"), "{svg:?}");
+    }
+
+    #[test]
+    fn an_incident_without_any_data_and_one_that_never_ends_are_drawn() {
+        let endless = Incident {
+            verdict_to_healthy: None,
+            verdict_to_restored: testing::seconds(i64::MAX),
+            ..ended()
+        };
+        let future = Incident {
+            start_time: testing::ago(-100_000),
+            ..Incident::default()
+        };
+        for incident in [Incident::default(), future, endless] {
+            let svg = timeline("a", &incident, GRACE, testing::pipe().now);
+            parsed(&svg);
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            assert!(svg.len() < 20_000);
+        }
+    }
+}
