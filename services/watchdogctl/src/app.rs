@@ -36,6 +36,7 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
     let text = match &cli.command {
         CtlCommand::Status(args) => return commands::status::run(&open().await?, args, output).await,
         CtlCommand::Release(args) => return commands::release::run(connect, args, output).await,
+        CtlCommand::Ui(args) => return commands::ui::run(connect, args, output).await,
         CtlCommand::Check => return commands::check::run(&open().await?, output).await,
         CtlCommand::Shoot { shoot } => {
             commands::shoot::run(&open().await?, &shoot.name, &output.frame()).await?

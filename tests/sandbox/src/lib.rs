@@ -55,6 +55,7 @@ mod validate;
 
 pub use audit::AuditEntry;
 pub use auth::Rule;
+pub use control::Control;
 pub use error::SandboxError;
 pub use faults::{Fault, FaultAction, FaultId};
 pub use sandbox::{Sandbox, SandboxConfig};
