@@ -58,6 +58,10 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
             one_seed(&connect)?;
             return commands::release::run(&connect, args, shape.format, output).await;
         }
+        CtlCommand::Ui(args) => {
+            one_seed(&connect)?;
+            return commands::ui::run(&connect, args, output).await;
+        }
         CtlCommand::Status(args) if args.watch => {
             one_seed(&connect)?;
             commands::status::watch(&ProgramDialer::open(&connect).await?, args, output).await;
@@ -101,6 +105,7 @@ async fn read(
         CtlCommand::Scaling(args) => commands::scaling::run(dialer, args, shape).await,
         CtlCommand::Incidents
         | CtlCommand::Release(_)
+        | CtlCommand::Ui(_)
         | CtlCommand::Certificate { .. }
         | CtlCommand::Completion { .. }
         | CtlCommand::Man => Err(CommandError::unexpected("the command does not read one seed")),
