@@ -248,7 +248,8 @@ fn classify(
                 format!(".{}", served.group)
             };
             let plural = &served.plural;
-            let why = format!("{verb} {plural}{group}{sub} in namespace {shoot} is forbidden: {error}");
+            let request = format!("{verb} {plural}{group}{sub} in namespace {shoot}");
+            let why = format!("the request to {request} is forbidden: {error}");
             RequestOutcome::Refused { why, retry_after }
         }
         // A server that fails may have applied the write all the same.

@@ -81,7 +81,7 @@ fn one_patch_scales_down_and_one_restores() {
 fn what_a_failed_write_means() {
     assert_eq!(outcome(&status(409, 0)), RequestOutcome::Conflict);
     assert_eq!(outcome(&status(404, 0)), RequestOutcome::Conflict);
-    let write = "update engines.example.com/scale in namespace shoot--a is forbidden: ";
+    let write = "the request to update engines.example.com/scale in namespace shoot--a is forbidden: ";
     for message in [
         "engines \"kcm\" is forbidden: User \"u\" cannot update resource",
         "admission webhook \"w\" denied the request: not now",
