@@ -15,6 +15,8 @@ pub struct ApiError {
     pub reason: &'static str,
     /// Sentence for people.
     pub message: String,
+    /// `details.name`: the object that does not exist. A kind that is not served has none.
+    pub name: Option<String>,
     /// Seconds for the `Retry-After` header and `details.retryAfterSeconds`.
     pub retry_after: Option<u64>,
     /// Answer with the bare message as `text/plain`: what the server does for paths that no handler knows.
@@ -27,6 +29,7 @@ impl ApiError {
             code,
             reason,
             message: message.into(),
+            name: None,
             retry_after: None,
             plain: false,
         }
@@ -35,7 +38,10 @@ impl ApiError {
     /// 404 for an object.
     pub fn not_found(res: &ResourceType, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", res.qualified());
-        Self::new(404, "NotFound", message)
+        Self {
+            name: Some(name.to_owned()),
+            ..Self::new(404, "NotFound", message)
+        }
     }
 
     /// 404 for a resource or sub-resource that is not served under a known group and version.
@@ -129,8 +135,11 @@ impl ApiError {
             "reason": self.reason,
             "code": self.code,
         });
+        if let Some(name) = &self.name {
+            value["details"]["name"] = json!(name);
+        }
         if let Some(seconds) = self.retry_after {
-            value["details"] = json!({ "retryAfterSeconds": seconds });
+            value["details"]["retryAfterSeconds"] = json!(seconds);
         }
         value
     }
