@@ -17,6 +17,8 @@ pub struct ApiError {
     pub message: String,
     /// Seconds for the `Retry-After` header and `details.retryAfterSeconds`.
     pub retry_after: Option<u64>,
+    /// Name of the object that is absent, for `details.name`: by it, the programs tell it from an absent namespace.
+    pub absent: Option<String>,
     /// Answer with the bare message as `text/plain`: what the server does for paths that no handler knows.
     pub plain: bool,
 }
@@ -28,6 +30,7 @@ impl ApiError {
             reason,
             message: message.into(),
             retry_after: None,
+            absent: None,
             plain: false,
         }
     }
@@ -35,7 +38,10 @@ impl ApiError {
     /// 404 for an object.
     pub fn not_found(res: &ResourceType, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", res.qualified());
-        Self::new(404, "NotFound", message)
+        Self {
+            absent: Some(name.to_owned()),
+            ..Self::new(404, "NotFound", message)
+        }
     }
 
     /// 404 for a resource or sub-resource that is not served under a known group and version.
@@ -131,6 +137,9 @@ impl ApiError {
         });
         if let Some(seconds) = self.retry_after {
             value["details"] = json!({ "retryAfterSeconds": seconds });
+        }
+        if let Some(name) = &self.absent {
+            value["details"] = json!({ "name": name });
         }
         value
     }
