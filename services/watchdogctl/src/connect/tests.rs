@@ -223,7 +223,7 @@ async fn check_names_what_crashes_and_what_is_missing() {
         &[
             "1 of 1 are ready",
             "0 of 2 are ready: no shoot is protected, and nothing that is held down is restored",
-            // A line with a raw control character is not JSON, and is shown as it is but for that.
+            // A line with a raw control character is not JSON, and is shown as it is, with a space instead.
             r#"7 restarts, CrashLoopBackOff, exit code 2: {"level":"ERROR","message":"cannot start","#,
             "\"error\":\" [2J no file \u{fffd}\"}",
             "7 restarts, CrashLoopBackOff, exit code 2; cannot read its log: user me cannot get",
