@@ -263,6 +263,8 @@ pub(crate) enum CtlCommand {
     },
     /// Print the man page, for example: watchdogctl man | man -l -
     Man,
+    /// Serve a page about the seed on 127.0.0.1, live: every shoot, and an incident as it happens. Nothing is changed.
+    Ui(UiArgs),
 }
 
 /// Options of `status`.
@@ -275,6 +277,14 @@ pub(crate) struct StatusArgs {
     /// Most shoots that are shown; at most 1,000.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) limit: u16,
+}
+
+/// Options of `ui`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct UiArgs {
+    /// Port on 127.0.0.1. Default: one that is free.
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub(crate) port: u16,
 }
 
 /// One shoot.

@@ -1,6 +1,6 @@
 //! Steering a running sandbox from outside: plain HTTP with JSON, on loopback only.
 //!
-//! `GET /audit` shows what the seed was asked. Everything that changes is a POST (or a DELETE), for instance
+//! `GET /` is a page for people, with buttons. `GET /audit` shows what the seed was asked. Everything that changes is a POST (or a DELETE), for instance
 //! `POST /shoots/alpha/cut` with the body `"all"`, `{"zone":"zone-1"}` or `{"nodes":["n"]}`.
 
 use std::{net::SocketAddr, sync::Arc};
@@ -9,7 +9,7 @@ use axum::{
     Json, Router,
     extract::{Path, Query, State},
     http::StatusCode,
-    response::{IntoResponse, Response},
+    response::{Html, IntoResponse, Response},
     routing::{get, post},
 };
 use serde::Deserialize;
@@ -21,7 +21,7 @@ use crate::{error::SandboxError, faults::Fault, sandbox::Sandbox, sim::Cut};
 
 /// The control endpoint of one sandbox; it ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub struct Control {
     address: SocketAddr,
     _serving: AbortOnDropHandle<()>,
 }
@@ -34,7 +34,7 @@ impl Control {
     ///
     /// # Errors
     /// When no port can be bound.
-    pub(crate) async fn start(sandbox: Arc<Sandbox>) -> Result<Self, SandboxError> {
+    pub async fn start(sandbox: Arc<Sandbox>) -> Result<Self, SandboxError> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let served = axum::serve(listener, routes().with_state(sandbox));
@@ -49,13 +49,15 @@ impl Control {
         })
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 }
 
 fn routes() -> Router<Arc<Sandbox>> {
     Router::new()
+        .route("/", get(|| async { Html(include_str!("control.html")) }))
+        .route("/shoots", get(shoots))
         .route("/faults", post(seed_fault).delete(clear_seed_faults))
         .route("/api-server/{action}", post(seed_server))
         .route("/shoots/{shoot}/cut", post(cut))
@@ -97,6 +99,25 @@ impl IntoResponse for SandboxError {
         };
         (code, Json(json!({ "error": self.to_string() }))).into_response()
     }
+}
+
+/// What the page shows of each shoot.
+async fn shoots(State(sandbox): SandboxState) -> Json<Vec<Value>> {
+    let shoots = sandbox.shoots().into_iter().map(|shoot| {
+        let workloads = shoot.workloads().into_iter();
+        let workloads = workloads.map(
+            |one| json!({ "name": one.name, "replicas": one.spec_replicas, "ready": one.ready_replicas }),
+        );
+        json!({
+            "name": shoot.name(),
+            "namespace": shoot.namespace(),
+            "nodes": shoot.nodes().len(),
+            "unknown": shoot.nodes_unknown(),
+            "replaced": shoot.machines_replaced(),
+            "workloads": workloads.collect::<Vec<_>>(),
+        })
+    });
+    Json(shoots.collect())
 }
 
 async fn cut(State(sandbox): SandboxState, Path(name): Path<String>, Json(cut): Json<Cut>) -> ControlResult {

@@ -54,6 +54,7 @@ mod tls;
 
 pub use audit::AuditEntry;
 pub use auth::Rule;
+pub use control::Control;
 pub use error::SandboxError;
 pub use faults::{Fault, FaultAction, FaultId};
 pub use sandbox::{Sandbox, SandboxConfig};

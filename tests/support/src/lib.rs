@@ -7,6 +7,7 @@
 #![allow(missing_docs, reason = "no API: only tests use it")]
 
 pub mod binaries;
+pub mod browser;
 pub mod certs;
 pub mod coordinator;
 pub mod fake_probe;
@@ -16,6 +17,7 @@ pub mod history;
 pub mod http_exchange;
 pub mod in_process;
 pub mod log;
+pub mod page_process;
 pub mod ports;
 pub mod process;
 pub mod real;

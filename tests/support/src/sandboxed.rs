@@ -27,7 +27,7 @@ const ADMINISTRATOR: &str = "administrator";
 /// Everything of one test. The services belong to the test itself.
 pub struct SandboxFixture {
     /// The seed and its shoots.
-    pub sandbox: Sandbox,
+    pub sandbox: Arc<Sandbox>,
     /// Starts services.
     pub setup: Setup,
     /// An administrator's client for the seed.
@@ -126,7 +126,7 @@ impl SandboxFixture {
         let (timeline, recorder) = Timeline::start(&seed).await?;
         Ok(Self {
             setup: Setup::new(&scratch, prober, weeder)?,
-            sandbox,
+            sandbox: Arc::new(sandbox),
             seed,
             scratch,
             timeline,

@@ -10,6 +10,9 @@ pub const GRPCURL: &str = "grpcurl";
 /// strace, which makes system calls fail.
 pub const STRACE: &str = "strace";
 
+/// Debian's Chromium. Its tests are skipped where it is not installed.
+pub const CHROMIUM: &str = "chromium";
+
 /// A library that, preloaded, shows a program another time of day.
 pub const LIBFAKETIME: &str = "libfaketime.so";
 

@@ -12,6 +12,7 @@ pub(crate) mod seeds;
 pub(crate) mod shell;
 pub(crate) mod shoot;
 pub(crate) mod status;
+pub(crate) mod ui;
 pub(crate) mod verdicts;
 pub(crate) mod weeders;
 

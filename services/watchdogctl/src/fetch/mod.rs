@@ -1,6 +1,6 @@
 //! The requests to the programs.
 
-mod printable;
+pub(crate) mod printable;
 pub(crate) mod status;
 
 use std::collections::BTreeSet;

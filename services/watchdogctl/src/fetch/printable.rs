@@ -15,7 +15,7 @@ static MESSAGES: LazyLock<Option<DescriptorPool>> =
 ///
 /// # Errors
 /// When the API has no such message: a defect of this program.
-pub(super) fn message<M: Message + Name + Default>(message: M) -> Result<M, CommandError> {
+pub(crate) fn message<M: Message + Name + Default>(message: M) -> Result<M, CommandError> {
     let name = M::full_name();
     let descriptor = MESSAGES.as_ref().and_then(|pool| pool.get_message_by_name(&name));
     let unknown = || CommandError::unexpected(&format!("the API has no message {name}"));

@@ -7,6 +7,7 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::task::AbortOnDropHandle;
@@ -47,7 +48,11 @@ pub(crate) struct Answers {
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct StubServices(Arc<Mutex<Answers>>);
+pub(crate) struct StubServices {
+    answers: Arc<Mutex<Answers>>,
+    /// Wakes the streams.
+    changed: Arc<watch::Sender<()>>,
+}
 
 /// Serves until it is dropped.
 pub(crate) struct StubServer {
@@ -57,11 +62,45 @@ pub(crate) struct StubServer {
 
 impl StubServices {
     pub(crate) fn new(answers: Answers) -> Self {
-        Self(Arc::new(Mutex::new(answers)))
+        Self {
+            answers: Arc::new(Mutex::new(answers)),
+            changed: Arc::default(),
+        }
     }
 
     pub(crate) fn answers(&self) -> MutexGuard<'_, Answers> {
-        self.0.lock().unwrap()
+        self.answers.lock().unwrap()
+    }
+
+    /// Changes the answers. Open streams send all their items again, or end if calls are refused now.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Answers)) {
+        change(&mut self.answers());
+        self.changed.send_replace(());
+    }
+
+    /// A stream: a snapshot, and then the items again after every change.
+    fn live<M: Send + 'static>(
+        &self,
+        items: impl Fn(&Answers) -> Vec<M> + Send + 'static,
+        complete: impl FnOnce(SnapshotComplete) -> M,
+    ) -> Result<Response<BoxStream<'static, Result<M, Status>>>, Status> {
+        let changed = self.changed.subscribe();
+        let mut snapshot = items(&*self.allowed()?);
+        snapshot.push(complete(self.allowed()?.snapshot(snapshot.len())));
+        let later = stream::unfold(
+            (self.clone(), changed, items),
+            |(this, mut changed, items)| async {
+                // It holds the sender itself.
+                changed.changed().await.unwrap();
+                let messages = match this.allowed() {
+                    Ok(answers) => items(&answers).into_iter().map(Ok).collect(),
+                    Err(status) => vec![Err(status)],
+                };
+                Some((stream::iter(messages), (this, changed, items)))
+            },
+        );
+        let snapshot = stream::iter(snapshot.into_iter().map(Ok));
+        Ok(Response::new(snapshot.chain(later.flatten()).boxed()))
     }
 
     pub(crate) async fn serve(&self) -> StubServer {
@@ -189,12 +228,6 @@ fn not_found() -> Status {
     Status::not_found("the seed has no such shoot")
 }
 
-/// Messages, and then nothing until the client leaves.
-fn open_stream<M: Send + 'static>(messages: Vec<M>) -> Response<BoxStream<'static, Result<M, Status>>> {
-    let messages = stream::iter(messages.into_iter().map(Ok));
-    Response::new(messages.chain(stream::pending()).boxed())
-}
-
 #[tonic::async_trait]
 impl LeaseProbeService for StubServices {
     type WatchVerdictsStream = BoxStream<'static, Result<WatchVerdictsResponse, Status>>;
@@ -204,16 +237,19 @@ impl LeaseProbeService for StubServices {
         request: Request<WatchVerdictsRequest>,
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
         use watch_verdicts_response::Event;
-        let answers = self.allowed()?;
         let shoots = request.into_inner().shoots;
-        let found = answers.verdicts.iter().filter(|one| shoots.contains(&one.shoot));
-        let mut events: Vec<_> = found.cloned().map(Event::Upsert).collect();
-        events.push(Event::SnapshotComplete(answers.snapshot(events.len())));
         let message = |event| WatchVerdictsResponse {
             position: position(),
             event: Some(event),
         };
-        Ok(open_stream(events.into_iter().map(message).collect()))
+        let items = move |answers: &Answers| {
+            let found = answers
+                .verdicts
+                .iter()
+                .filter(|one| is_among(&shoots, &one.shoot));
+            found.cloned().map(Event::Upsert).map(message).collect()
+        };
+        self.live(items, |complete| message(Event::SnapshotComplete(complete)))
     }
 
     async fn get_verdict(
@@ -293,16 +329,19 @@ impl ScalingService for StubServices {
         request: Request<WatchScalingRequest>,
     ) -> Result<Response<Self::WatchScalingStream>, Status> {
         use watch_scaling_response::Event;
-        let answers = self.allowed()?;
         let shoots = request.into_inner().shoots;
-        let found = answers.scalings.iter().filter(|one| shoots.contains(&one.shoot));
-        let mut events: Vec<_> = found.cloned().map(Event::Upsert).collect();
-        events.push(Event::SnapshotComplete(answers.snapshot(events.len())));
         let message = |event| WatchScalingResponse {
             position: position(),
             event: Some(event),
         };
-        Ok(open_stream(events.into_iter().map(message).collect()))
+        let items = move |answers: &Answers| {
+            let found = answers
+                .scalings
+                .iter()
+                .filter(|one| is_among(&shoots, &one.shoot));
+            found.cloned().map(Event::Upsert).map(message).collect()
+        };
+        self.live(items, |complete| message(Event::SnapshotComplete(complete)))
     }
 
     async fn get_scaling(

@@ -10,10 +10,17 @@ pub(super) fn look_around(
     coordinator: &Service,
     weeder: &Service,
     files: &TlsFiles,
+    page: &str,
+    sandbox: &str,
 ) -> anyhow::Result<String> {
-    let text = "\nEverything is still running; press Ctrl-C to end it. Look around with:\n\n";
+    let text = format!(
+        "\nEverything is still running; press Ctrl-C to end it.\n\n\
+         Cut the network of a shoot:  {sandbox}/\n\
+         Watch what happens:          {page}\n\n\
+         Look around with:\n\n"
+    );
     Ok([
-        text,
+        &text,
         &watchdogctl(lease_probe, coordinator, weeder, files)?,
         "\nor with grpcurl:\n\n",
         &grpcurl(lease_probe, coordinator, weeder, files),

@@ -9,11 +9,12 @@ mod printer;
 use std::time::Duration;
 
 use anyhow::Context;
-use watchdog_sandbox::{Sandbox, SandboxConfig, SimTiming, SimulatedShootSpec};
+use watchdog_sandbox::{Control, Sandbox, SandboxConfig, SimTiming, SimulatedShootSpec};
 
 use incidents::Incidents;
 use output::TimedOutput;
 use watchdog_test_support::fixtures;
+use watchdog_test_support::page_process::PageProcess;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::watchdog::Service;
 
@@ -88,18 +89,29 @@ pub async fn run(keep: bool) -> anyhow::Result<bool> {
             service.grpc
         ));
     }
+    let page = PageProcess::start(
+        &fixture.setup,
+        &fixture.scratch,
+        &watchdog.lease_probe,
+        &watchdog.coordinator,
+    );
+    let page = page.await?;
+    output.line(format!("watch it on the page of watchdogctl ui: {}", page.url));
     let incidents = Incidents::new(&output, &fixture, &unprotected, &watchdog)?;
     let good = match tokio::time::timeout(LIMIT, incidents.play()).await {
         Ok(good) => good?,
         Err(_) => anyhow::bail!("it took longer than {} s", LIMIT.as_secs()),
     };
     if keep {
+        let control = Control::start(fixture.sandbox.clone()).await?;
         let files = fixture.setup.client_files();
         output.plain(&look_around::look_around(
             &watchdog.lease_probe,
             &watchdog.coordinator,
             &watchdog.weeder,
             files,
+            &page.url,
+            &control.url(),
         )?);
         tokio::signal::ctrl_c().await?;
     }

@@ -31,6 +31,25 @@ async fn the_demo_is_all_right_and_the_commands_that_it_prints_work() {
         output.contains("--- Summary") && !output.contains("FAIL"),
         "{output}"
     );
+    for (line, part) in [
+        (
+            "watch it on the page of watchdogctl ui: ",
+            "<title>Dependency Watchdog</title>",
+        ),
+        ("Cut the network of a shoot:  ", "<title>Sandbox</title>"),
+        (
+            "Watch what happens:          ",
+            "<title>Dependency Watchdog</title>",
+        ),
+    ] {
+        let (_, url) = output
+            .split_once(line)
+            .unwrap_or_else(|| panic!("{line:?} is not in {output}"));
+        let url = url.split_whitespace().next().unwrap();
+        let page = shell(&format!("curl --silent --fail '{url}'")).await;
+        let page = String::from_utf8_lossy(&page.stdout);
+        assert!(page.contains(part), "{url}: {page}");
+    }
     let commands: Vec<&str> = output
         .lines()
         .filter(|line| line.starts_with("grpcurl "))

@@ -6,6 +6,8 @@ mod config_files;
 mod demo;
 mod drain;
 mod grpcurl;
+mod page;
 mod probe_cost;
 mod release;
+mod standalone;
 mod watchdogctl;

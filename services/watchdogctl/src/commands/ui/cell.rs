@@ -1,0 +1,269 @@
+//! The state of a shoot as one cell of the page.
+
+use serde::Serialize;
+use tokio::time::Instant;
+use watchdog_proto::probe::v1::{Outcome, Verdict};
+use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
+
+use super::model::KnownVerdict;
+use super::shoot_view::unix_millis;
+use crate::render::{status, text};
+
+/// The state of a cell, the most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum CellState {
+    /// A level failed after all its attempts.
+    Failed,
+    /// The nodes are cut off, and the dependants are not down yet.
+    Losing,
+    /// The dependants are held down.
+    Held,
+    /// The dependants are scaled up again.
+    Restoring,
+    /// There is a verdict, and it says neither healthy nor cut off; or there is none yet.
+    Unknown,
+    /// What is known is too old to say anything about now.
+    Stale,
+    /// The nodes are connected.
+    Healthy,
+    /// lease-probe does not probe it.
+    Skipped,
+}
+
+/// One cell. The texts are those of a row in the list of what needs attention, and absent in the others.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct ShootCell {
+    pub(super) name: String,
+    pub(super) state: CellState,
+    /// The mode is observe or off.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) unprotected: bool,
+    /// Expired leases, for example `100 % (6/6)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) share: Option<String>,
+    /// Since when, in milliseconds of Unix time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) since: Option<i64>,
+    /// One sentence: what it waits for, or why nothing is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
+}
+
+/// All that a cell is made of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CellInput<'a> {
+    pub(super) verdict: Option<&'a KnownVerdict>,
+    pub(super) scaling: Option<&'a ShootScaling>,
+    /// lease-probe has reported lately.
+    pub(super) has_current_verdicts: bool,
+    /// The coordinator has reported lately, or is not followed.
+    pub(super) has_current_scaling: bool,
+}
+
+impl ShootCell {
+    pub(super) fn new(name: &str, input: CellInput<'_>, now: Instant) -> Self {
+        let state = state(input, now);
+        let mode = input.scaling.map(ShootScaling::mode);
+        let mut cell = Self {
+            name: name.to_owned(),
+            state,
+            unprotected: matches!(mode, Some(Mode::Observe | Mode::Off)),
+            share: None,
+            since: None,
+            note: None,
+        };
+        if state < CellState::Healthy {
+            cell.describe(input);
+        }
+        cell
+    }
+
+    fn describe(&mut self, CellInput { verdict, scaling, .. }: CellInput<'_>) {
+        let verdict = verdict.map(|known| &known.verdict);
+        let evidence = verdict.and_then(|verdict| verdict.evidence.as_ref());
+        self.share = evidence.map(|evidence| text::share(Some(evidence)));
+        let of_verdict = verdict.and_then(|verdict| unix_millis(verdict.outcome_since.as_ref()));
+        let of_scaling = scaling.and_then(|scaling| unix_millis(scaling.direction_since.as_ref()));
+        let (since, note) = match self.state {
+            CellState::Unknown => (of_verdict, verdict.map(unknown)),
+            CellState::Stale => (of_verdict, verdict.map(stale)),
+            CellState::Losing => (of_verdict, scaling.map(status::waits_for)),
+            _ => (of_scaling.or(of_verdict), scaling.map(status::waits_for)),
+        };
+        self.since = since;
+        let missing = || Some("lease-probe or the coordinator has not reported it".to_owned());
+        self.note = note.or_else(missing);
+    }
+}
+
+/// The outcome and its sentence.
+fn unknown(verdict: &Verdict) -> String {
+    format!("{}: {}", text::outcome(verdict.outcome()), verdict.message)
+}
+
+fn stale(verdict: &Verdict) -> String {
+    format!("was {}; nothing newer is known", text::outcome(verdict.outcome()))
+}
+
+/// The most urgent state that applies. A shoot is healthy only if everything about it is known now.
+fn state(input: CellInput<'_>, now: Instant) -> CellState {
+    let CellInput { verdict, scaling, .. } = input;
+    let flow = scaling.map(ShootScaling::state);
+    let direction = scaling.map(ShootScaling::direction);
+    let is_held = scaling.is_some_and(|scaling| scaling.meltdown_protection_active);
+    let is_settled_down = direction == Some(Direction::Down) && flow == Some(FlowState::Settled);
+    let outcome = verdict.map(|known| known.verdict.outcome());
+    let is_valid = verdict.is_some_and(|known| known.validity.is_valid_at(now));
+    let is_cut_off = matches!(
+        outcome,
+        Some(Outcome::LeasesExpired | Outcome::ExternalUnreachable)
+    );
+    let is_restored = direction == Some(Direction::Up) && flow == Some(FlowState::Running);
+    match outcome {
+        _ if flow == Some(FlowState::Failed) => CellState::Failed,
+        _ if is_cut_off && is_valid && !is_settled_down => CellState::Losing,
+        _ if is_restored => CellState::Restoring,
+        _ if is_held || is_settled_down => CellState::Held,
+        None => CellState::Unknown,
+        // lease-probe says no more about it, so its verdict has no validity.
+        Some(Outcome::Skipped) if input.has_current_verdicts => CellState::Skipped,
+        _ if !is_valid => CellState::Stale,
+        Some(Outcome::Healthy) if !input.has_current_scaling => CellState::Stale,
+        Some(Outcome::Healthy) => CellState::Healthy,
+        Some(_) => CellState::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::render::testing;
+
+    /// The cell of a shoot with this verdict, as it was sent at `sent`, and this scaling.
+    fn cell(
+        outcome: Option<Outcome>,
+        scaling: Option<&ShootScaling>,
+        sent: Instant,
+        now: Instant,
+    ) -> ShootCell {
+        let verdict = outcome.map(|outcome| KnownVerdict::new(testing::verdict("a", outcome), sent));
+        let input = CellInput {
+            verdict: verdict.as_ref(),
+            scaling,
+            has_current_verdicts: true,
+            has_current_scaling: true,
+        };
+        ShootCell::new("a", input, now)
+    }
+
+    fn scaling(direction: Direction, state: FlowState, held: bool) -> ShootScaling {
+        ShootScaling {
+            direction: direction.into(),
+            state: state.into(),
+            meltdown_protection_active: held,
+            mode: Mode::Protect.into(),
+            ..testing::scaling_down("a")
+        }
+    }
+
+    #[test]
+    fn the_most_urgent_state_that_applies_is_shown() {
+        let now = Instant::now();
+        let up = scaling(Direction::Up, FlowState::Settled, false);
+        let down = scaling(Direction::Down, FlowState::Running, true);
+        let is_down = scaling(Direction::Down, FlowState::Settled, true);
+        let held = scaling(Direction::Hold, FlowState::Holding, true);
+        let back = scaling(Direction::Up, FlowState::Running, true);
+        let failed = scaling(Direction::Down, FlowState::Failed, true);
+        for (outcome, scaling, expected) in [
+            (Outcome::Healthy, &up, CellState::Healthy),
+            (Outcome::LeasesExpired, &up, CellState::Losing),
+            (Outcome::LeasesExpired, &down, CellState::Losing),
+            (Outcome::ExternalUnreachable, &down, CellState::Losing),
+            (Outcome::LeasesExpired, &is_down, CellState::Held),
+            (Outcome::ApiServerUnreachable, &held, CellState::Held),
+            (Outcome::Healthy, &held, CellState::Held),
+            (Outcome::Skipped, &held, CellState::Held),
+            (Outcome::Healthy, &back, CellState::Restoring),
+            (Outcome::LeasesExpired, &failed, CellState::Failed),
+            (Outcome::Throttled, &up, CellState::Unknown),
+            (Outcome::Pending, &up, CellState::Unknown),
+            (Outcome::Skipped, &up, CellState::Skipped),
+        ] {
+            let cell = cell(Some(outcome), Some(scaling), now, now);
+            assert_eq!(cell.state, expected, "{outcome:?} {:?}", scaling.state());
+            let needs_attention = expected < CellState::Healthy;
+            assert_eq!(cell.note.is_some(), needs_attention, "{cell:?}");
+        }
+        assert_eq!(cell(None, Some(&up), now, now).state, CellState::Unknown);
+    }
+
+    #[test]
+    fn a_verdict_that_is_not_valid_any_more_is_never_shown_as_healthy() {
+        let sent = Instant::now();
+        let up = scaling(Direction::Up, FlowState::Settled, false);
+        // It is valid for 12 s.
+        for (seconds, expected) in [(11, CellState::Healthy), (12, CellState::Stale)] {
+            let now = sent + Duration::from_secs(seconds);
+            let shown = cell(Some(Outcome::Healthy), Some(&up), sent, now);
+            assert_eq!(shown.state, expected, "after {seconds} s");
+        }
+        let later = sent + Duration::from_secs(60);
+        let lost = cell(Some(Outcome::LeasesExpired), Some(&up), sent, later);
+        assert_eq!(lost.state, CellState::Stale);
+        assert_eq!(
+            lost.note.as_deref(),
+            Some("was LEASES_EXPIRED; nothing newer is known")
+        );
+        // What is held down stays so until it is known to be restored.
+        let held = scaling(Direction::Down, FlowState::Settled, true);
+        let held = cell(Some(Outcome::LeasesExpired), Some(&held), sent, later);
+        assert_eq!(held.state, CellState::Held);
+    }
+
+    #[test]
+    fn a_shoot_is_healthy_only_while_the_coordinator_reports_it() {
+        let now = Instant::now();
+        let healthy = KnownVerdict::new(testing::verdict("a", Outcome::Healthy), now);
+        // As lease-probe sends it: without validity.
+        let skipped = Verdict {
+            valid_for: None,
+            ..testing::verdict("a", Outcome::Skipped)
+        };
+        let skipped = KnownVerdict::new(skipped, now);
+        let input = CellInput {
+            verdict: Some(&healthy),
+            scaling: None,
+            has_current_verdicts: false,
+            has_current_scaling: false,
+        };
+        assert_eq!(state(input, now), CellState::Stale);
+        let input = CellInput {
+            verdict: Some(&skipped),
+            ..input
+        };
+        assert_eq!(state(input, now), CellState::Stale);
+    }
+
+    #[test]
+    fn a_row_says_since_when_and_what_it_waits_for() {
+        let now = Instant::now();
+        let observed = ShootScaling {
+            mode: Mode::Observe.into(),
+            ..scaling(Direction::Down, FlowState::KeptBack, false)
+        };
+        let row = cell(Some(Outcome::LeasesExpired), Some(&observed), now, now);
+        let expected = ShootCell {
+            name: "a".to_owned(),
+            state: CellState::Losing,
+            unprotected: true,
+            share: Some("100 % (6/6)".to_owned()),
+            since: Some((testing::NOW - 130) * 1_000),
+            note: Some("nothing: the mode is observe".to_owned()),
+        };
+        assert_eq!(row, expected);
+    }
+}

@@ -1,0 +1,258 @@
+use serde_json::Value;
+use watchdog_client::failure::{Failure, Reason};
+use watchdog_client::message::COMPLETE;
+use watchdog_proto::probe::v1::{Outcome, ZoneEvidence};
+use watchdog_proto::scaling::v1::{Direction, FlowState, Mode};
+
+use super::*;
+use crate::render::testing;
+
+/// Clocks that go together.
+fn at(start: Instant, seconds: u64) -> ClockReading {
+    let wall = Timestamp::from_second(testing::NOW + i64::try_from(seconds).unwrap());
+    ClockReading {
+        instant: start + Duration::from_secs(seconds),
+        wall: wall.unwrap(),
+    }
+}
+
+fn received<V>(value: V, now: &ClockReading) -> Received<V> {
+    Received {
+        value,
+        sent_at: now.instant,
+        set_at: now.instant,
+    }
+}
+
+fn verdicts(names: &[&str], now: &ClockReading) -> BTreeMap<String, Received<Verdict>> {
+    let verdict = |name: &&str| {
+        let verdict = testing::verdict(name, Outcome::Healthy);
+        ((*name).to_owned(), received(verdict, now))
+    };
+    names.iter().map(verdict).collect()
+}
+
+fn scalings(names: &[&str], now: &ClockReading) -> BTreeMap<String, Received<ShootScaling>> {
+    let scaling = |name: &&str| {
+        let scaling = ShootScaling {
+            direction: Direction::Up.into(),
+            state: FlowState::Settled.into(),
+            mode: Mode::Protect.into(),
+            meltdown_protection_active: false,
+            ..testing::scaling_down(name)
+        };
+        ((*name).to_owned(), received(scaling, now))
+    };
+    names.iter().map(scaling).collect()
+}
+
+/// Shoots that both programs report as healthy.
+fn healthy(names: &[&str], now: &ClockReading) -> SeedModel {
+    let followed = [Program::LeaseProbe, Program::ScalingCoordinator];
+    let mut model = SeedModel::new("garden".to_owned(), &followed);
+    model.on_verdicts(Update::Snapshot(verdicts(names, now), COMPLETE), now);
+    model.on_scaling(Update::Snapshot(scalings(names, now), COMPLETE), now);
+    model
+}
+
+fn lost<V>() -> Update<String, V> {
+    let failure = Failure::new(Reason::Timeout, &"no answer");
+    Update::Lost(failure)
+}
+
+fn message(model: &SeedModel, after: Option<u64>, now: &ClockReading) -> Value {
+    serde_json::from_str(&model.seed_message(after, now).json).unwrap()
+}
+
+/// Name and state of the cells in a message.
+fn states(message: &Value) -> Vec<(&str, &str)> {
+    let cells = message["cells"].as_array().unwrap().iter();
+    cells
+        .map(|cell| (cell["name"].as_str().unwrap(), cell["state"].as_str().unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_page_gets_all_cells_and_then_those_that_change() {
+    let now = at(Instant::now(), 0);
+    let mut model = healthy(&["a", "b"], &now);
+    let first = message(&model, None, &now);
+    assert_eq!(first["whole"], true);
+    assert_eq!(states(&first), [("a", "healthy"), ("b", "healthy")]);
+    let known = model.version();
+    assert_eq!(states(&message(&model, Some(known), &now)), []);
+
+    // Renewed without another change: the page needs nothing.
+    let renewed = received(testing::verdict("a", Outcome::Healthy), &now);
+    model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &now);
+    assert_eq!(model.version(), known);
+
+    let expired = received(testing::verdict("a", Outcome::LeasesExpired), &now);
+    model.on_verdicts(Update::Upsert("a".to_owned(), expired), &now);
+    assert!(model.version() > known);
+    let next = message(&model, Some(known), &now);
+    assert_eq!(
+        (next["whole"].as_bool(), states(&next)),
+        (Some(false), vec![("a", "losing")])
+    );
+}
+
+#[test]
+fn a_shoot_that_is_gone_makes_every_page_start_anew() {
+    let now = at(Instant::now(), 0);
+    let mut model = healthy(&["a", "b"], &now);
+    let known = model.version();
+    model.on_verdicts(Update::Removed("a".to_owned()), &now);
+    let half = message(&model, Some(known), &now);
+    assert_eq!(
+        states(&half),
+        [("a", "unknown")],
+        "the coordinator still reports it"
+    );
+    model.on_scaling(Update::Removed("a".to_owned()), &now);
+    let next = message(&model, Some(known), &now);
+    assert_eq!(
+        (next["whole"].as_bool(), states(&next)),
+        (Some(true), vec![("b", "healthy")])
+    );
+    assert_eq!(model.shoot_version("a"), None);
+}
+
+#[test]
+fn a_snapshot_without_a_replica_takes_nothing_away() {
+    let now = at(Instant::now(), 0);
+    let mut model = healthy(&["a", "b"], &now);
+    let incomplete = Completeness {
+        complete: false,
+        missing_replicas: vec!["lease-probe-1".to_owned()],
+    };
+    model.on_verdicts(Update::Snapshot(verdicts(&["b"], &now), incomplete), &now);
+    let shown = message(&model, None, &now);
+    assert_eq!(states(&shown), [("a", "healthy"), ("b", "healthy")]);
+    assert_eq!(shown["programs"][0]["missing"][0], "lease-probe-1");
+    let unnamed = Completeness::default();
+    model.on_scaling(Update::Completeness(unnamed), &now);
+    let shown = message(&model, None, &now);
+    assert_eq!(
+        shown["programs"][1]["missing"][0],
+        "no leader, or replicas not listed yet"
+    );
+    model.on_verdicts(Update::Snapshot(verdicts(&["b"], &now), COMPLETE), &now);
+    model.on_scaling(Update::Snapshot(scalings(&["b"], &now), COMPLETE), &now);
+    assert_eq!(states(&message(&model, None, &now)), [("b", "healthy")]);
+}
+
+#[test]
+fn what_a_lost_program_reported_becomes_stale() {
+    let start = Instant::now();
+    let mut model = healthy(&["a"], &at(start, 0));
+    model.on_scaling(lost(), &at(start, 1));
+    model.on_scaling(lost(), &at(start, 5));
+    let shown = message(&model, None, &at(start, 5));
+    let coordinator = &shown["programs"][1];
+    assert_eq!(
+        (&coordinator["state"], states(&shown)[0].1),
+        (&"lost".into(), "healthy")
+    );
+    assert_eq!(
+        coordinator["since"],
+        (testing::NOW + 1) * 1_000,
+        "since the first failure"
+    );
+    assert!(coordinator["why"].as_str().unwrap().contains("no answer"));
+
+    let renewed = received(testing::verdict("a", Outcome::Healthy), &at(start, 16));
+    model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &at(start, 16));
+    let shown = message(&model, None, &at(start, 16));
+    assert_eq!(
+        states(&shown),
+        [("a", "stale")],
+        "the verdict is valid, its scaling unknown"
+    );
+    model.on_scaling(
+        Update::Snapshot(scalings(&["a"], &at(start, 17)), COMPLETE),
+        &at(start, 17),
+    );
+    let shown = message(&model, None, &at(start, 17));
+    assert_eq!(states(&shown), [("a", "healthy")]);
+    assert_eq!(shown["programs"][1]["since"], Value::Null);
+
+    // Verdicts end by themselves, 12 s after the last one.
+    model.tick(&at(start, 27));
+    assert_eq!(states(&message(&model, None, &at(start, 27))), [("a", "healthy")]);
+    model.tick(&at(start, 28));
+    assert_eq!(states(&message(&model, None, &at(start, 28))), [("a", "stale")]);
+}
+
+#[test]
+fn a_program_that_is_not_followed_makes_nothing_stale() {
+    let now = at(Instant::now(), 0);
+    let mut model = SeedModel::new("garden".to_owned(), &[Program::LeaseProbe]);
+    model.on_verdicts(Update::Snapshot(verdicts(&["a"], &now), COMPLETE), &now);
+    let shown = message(&model, None, &now);
+    assert_eq!(states(&shown), [("a", "healthy")]);
+    assert_eq!(shown["programs"][1]["state"], "not-followed");
+}
+
+#[test]
+fn after_the_machine_slept_nothing_is_healthy_until_it_is_renewed() {
+    let start = Instant::now();
+    let mut model = healthy(&["a"], &at(start, 0));
+    model.tick(&at(start, 1));
+    let woken = ClockReading {
+        instant: start + Duration::from_secs(2),
+        wall: at(start, 3_600).wall,
+    };
+    model.tick(&woken);
+    assert_eq!(states(&message(&model, None, &woken)), [("a", "stale")]);
+    let renewed = received(testing::verdict("a", Outcome::Healthy), &woken);
+    model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &woken);
+    assert_eq!(states(&message(&model, None, &woken)), [("a", "healthy")]);
+}
+
+#[test]
+fn the_strip_keeps_changes_of_the_counts_only_and_not_all_of_them() {
+    let start = Instant::now();
+    let mut model = healthy(&["a"], &at(start, 0));
+    let mut verdict = testing::verdict("a", Outcome::LeasesExpired);
+    let mut send = |expired: u32, seconds: u64| {
+        let evidence = verdict.evidence.as_mut().unwrap();
+        evidence.expired = expired;
+        evidence.zones = vec![ZoneEvidence {
+            zone: "a".to_owned(),
+            candidates: 6,
+            expired,
+        }];
+        let now = at(start, seconds);
+        model.on_verdicts(
+            Update::Upsert("a".to_owned(), received(verdict.clone(), &now)),
+            &now,
+        );
+        let shown: Value = serde_json::from_str(&model.shoot_json("a", &now)).unwrap();
+        shown["samples"].as_array().unwrap().clone()
+    };
+    send(1, 1);
+    send(1, 2);
+    let samples = send(2, 3);
+    let expected = serde_json::json!({
+        "at": (testing::NOW + 3) * 1_000, "candidates": 6, "expired": 2, "zones": [["a", 6, 2]],
+    });
+    assert_eq!((samples.len(), &samples[2]), (3, &expected));
+    let mut last = samples;
+    for second in 4..400 {
+        last = send(u32::try_from(second % 2).unwrap(), second);
+    }
+    assert_eq!(last.len(), MAX_SAMPLES);
+    assert_eq!(last[MAX_SAMPLES - 1]["at"], (testing::NOW + 399) * 1_000);
+}
+
+#[test]
+fn a_program_that_cannot_be_called_is_lost() {
+    let now = at(Instant::now(), 0);
+    let mut model = SeedModel::new("garden".to_owned(), &[Program::LeaseProbe]);
+    let known = model.version();
+    assert_eq!(message(&model, None, &now)["programs"][0]["state"], "connecting");
+    model.on_unreachable(Program::LeaseProbe, "no ready pod".to_owned(), &now);
+    assert!(model.version() > known);
+    assert_eq!(message(&model, None, &now)["programs"][0]["why"], "no ready pod");
+}

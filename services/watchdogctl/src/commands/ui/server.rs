@@ -1,0 +1,233 @@
+//! The HTTP side of the page. Its address has a secret in it, because other users of this machine reach the port, too.
+//! Requests that name another host, or come from a page of another origin, are refused: a name that resolves to loopback
+//! must not open the page to the site that owns the name.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::{self, Next};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::stream;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::SeedPage;
+use super::model::ClockReading;
+use crate::error::CommandError;
+
+/// Streams to pages at most, two for each page.
+pub(super) const MAX_STREAMS: usize = 16;
+
+/// A page gets a message at least this often, so it notices a stream that has ended.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// Between two messages: what changes at the same time comes in one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const FILES: [(&str, &str, &str); 3] = [
+    ("", "text/html; charset=utf-8", include_str!("page.html")),
+    ("page.css", "text/css; charset=utf-8", include_str!("page.css")),
+    (
+        "page.js",
+        "text/javascript; charset=utf-8",
+        include_str!("page.js"),
+    ),
+];
+
+/// No script or style but the own files, nothing from elsewhere, and no markup from text.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types \
+                      'none'";
+
+const HEADERS: [(HeaderName, &str); 6] = [
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
+];
+
+/// Serves the page.
+pub(super) struct PageServer {
+    pub(super) url: String,
+    routes: Router,
+}
+
+/// What the handlers share.
+#[derive(Clone)]
+struct PageState {
+    page: Arc<SeedPage>,
+    streams: Arc<Semaphore>,
+}
+
+impl PageServer {
+    /// # Errors
+    /// When the socket has no address.
+    pub(super) fn new(page: Arc<SeedPage>, listener: &TcpListener) -> Result<Self, CommandError> {
+        let address = listener.local_addr().map_err(|error| failed(&error))?;
+        let token = format!("{:032x}", rand::random::<u128>());
+        let state = PageState {
+            page,
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+        };
+        let mut routes = Router::new()
+            .route(&format!("/{token}/seed"), get(seed_stream))
+            .route(&format!("/{token}/shoots/{{name}}"), get(shoot_stream));
+        for (name, kind, content) in FILES {
+            let answer = move || async move { ([(header::CONTENT_TYPE, kind)], content) };
+            routes = routes.route(&format!("/{token}/{name}"), get(answer));
+        }
+        let routes = routes
+            .with_state(state)
+            .layer(middleware::from_fn_with_state(address, guard));
+        Ok(Self {
+            url: format!("http://{address}/{token}/"),
+            routes,
+        })
+    }
+
+    /// Serves until the socket fails.
+    ///
+    /// # Errors
+    /// When it does.
+    pub(super) async fn run(self, listener: TcpListener) -> Result<ExitCode, CommandError> {
+        let served = axum::serve(listener, self.routes).await;
+        served.map_err(|error| failed(&error)).map(|()| ExitCode::SUCCESS)
+    }
+}
+
+fn failed(error: &std::io::Error) -> CommandError {
+    CommandError::unreachable(format!("the page cannot be served: {error}"), "start it again")
+}
+
+async fn guard(State(address): State<SocketAddr>, request: Request, next: Next) -> Response {
+    let mut response = if is_own(address, request.headers()) {
+        next.run(request).await
+    } else {
+        (
+            StatusCode::FORBIDDEN,
+            "Open the address that watchdogctl printed.\n",
+        )
+            .into_response()
+    };
+    for (name, value) in HEADERS {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// True if a request is for this address, and not from a page of another one.
+fn is_own(address: SocketAddr, headers: &HeaderMap) -> bool {
+    let hosts = [address.to_string(), format!("localhost:{}", address.port())];
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let Some(host) = host.filter(|host| hosts.iter().any(|own| own == host)) else {
+        return false;
+    };
+    let is_of_page = |origin: &HeaderValue| *origin == format!("http://{host}");
+    headers.get_all(header::ORIGIN).iter().all(is_of_page)
+}
+
+/// A stream to a page. It has no queue: it looks what is new when the page has taken the last message.
+struct PageStream {
+    state: PageState,
+    /// Of the last message.
+    version: Option<u64>,
+    sent: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl PageStream {
+    /// None if there are too many.
+    fn open(state: PageState) -> Option<Self> {
+        let permit = state.streams.clone().try_acquire_owned().ok()?;
+        Some(Self {
+            state,
+            version: None,
+            sent: Instant::now(),
+            _permit: permit,
+        })
+    }
+
+    /// Waits until this is another version than the page has, or it is time for a sign of life.
+    async fn wait(&mut self, current: impl Fn(&SeedPage) -> Option<u64>) {
+        let mut changes = self.state.page.changed.subscribe();
+        if self.version.is_none() {
+            return;
+        }
+        let heartbeat = tokio::time::sleep_until(self.sent + HEARTBEAT);
+        tokio::time::sleep_until(self.sent + PAUSE).await;
+        let changed = async {
+            while current(&self.state.page) == self.version {
+                // The page is never dropped before its streams.
+                let _ = changes.changed().await;
+            }
+        };
+        tokio::select! {
+            () = changed => {}
+            () = heartbeat => {}
+        }
+    }
+
+    fn message(&mut self, version: u64, json: String) -> Result<Event, std::convert::Infallible> {
+        (self.version, self.sent) = (Some(version), Instant::now());
+        Ok(Event::default().data(json))
+    }
+}
+
+fn too_many() -> Response {
+    let text = format!("{MAX_STREAMS} streams are open. Close other tabs of this page.\n");
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+/// The cells of all shoots, and then those that change.
+async fn seed_stream(State(state): State<PageState>) -> Response {
+    let Some(open) = PageStream::open(state) else {
+        return too_many();
+    };
+    let messages = stream::unfold(open, |mut open| async move {
+        open.wait(|page| Some(page.model().version())).await;
+        let found = open
+            .state
+            .page
+            .model()
+            .seed_message(open.version, &ClockReading::now());
+        Some((open.message(found.version, found.json), open))
+    });
+    Sse::new(messages).into_response()
+}
+
+/// All about one shoot, again and again.
+async fn shoot_stream(State(state): State<PageState>, Path(name): Path<String>) -> Response {
+    let Some(open) = PageStream::open(state) else {
+        return too_many();
+    };
+    let messages = stream::unfold((open, name), |(mut open, name)| async move {
+        open.wait(|page| page.model().shoot_version(&name).or(Some(0)))
+            .await;
+        let (version, json) = {
+            let model = open.state.page.model();
+            let version = model.shoot_version(&name).unwrap_or(0);
+            (version, model.shoot_json(&name, &ClockReading::now()))
+        };
+        Some((open.message(version, json), (open, name)))
+    });
+    Sse::new(messages).into_response()
+}

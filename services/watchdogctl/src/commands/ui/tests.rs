@@ -1,0 +1,394 @@
+//! The page as a browser asks for it: in process, against programs whose answers are set.
+
+mod browser;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tonic::Status;
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
+
+use super::*;
+use crate::app;
+use crate::args;
+use crate::render::testing as states;
+use crate::testing::stub_services::{Answers, StubServer, StubServices};
+use crate::testing::{BOUND, Recording};
+
+const SHOOT: &str = "shoot--a--one";
+
+/// A page that is served.
+struct Served {
+    url: String,
+    services: StubServices,
+    /// Of the server: its connections end with it, as with a process.
+    runtime: Option<Runtime>,
+    _programs: StubServer,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn settled(shoot: &str) -> ShootScaling {
+    ShootScaling {
+        direction: Direction::Up.into(),
+        state: FlowState::Settled.into(),
+        mode: Mode::Protect.into(),
+        level: None,
+        meltdown_protection_active: false,
+        ..states::scaling_down(shoot)
+    }
+}
+
+/// Healthy shoots.
+fn healthy(shoots: &[&str]) -> Answers {
+    Answers {
+        verdicts: shoots
+            .iter()
+            .map(|shoot| states::verdict(shoot, Outcome::Healthy))
+            .collect(),
+        scalings: shoots.iter().map(|shoot| settled(shoot)).collect(),
+        ..Answers::default()
+    }
+}
+
+async fn serve(answers: Answers) -> Served {
+    let services = StubServices::new(answers);
+    let programs = services.serve().await;
+    let address = &programs.address;
+    let line = format!("x --insecure-plaintext --lease-probe {address} --scaling-coordinator {address} ui");
+    let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
+    let dialer = ProgramDialer::open(&connect).await.unwrap();
+    let (page, tasks) = SeedPage::follow(&dialer, title(&connect)).await.unwrap();
+    let runtime = Runtime::new().unwrap();
+    let bound = runtime.spawn(async move {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = server::PageServer::new(page, &listener).unwrap();
+        (server.url.clone(), tokio::spawn(server.run(listener)))
+    });
+    let (url, _) = bound.await.unwrap();
+    Served {
+        url,
+        services,
+        runtime: Some(runtime),
+        _programs: programs,
+        _tasks: tasks,
+    }
+}
+
+impl Served {
+    fn address(&self) -> SocketAddr {
+        let host = self.url.strip_prefix("http://").unwrap();
+        host.split('/').next().unwrap().parse().unwrap()
+    }
+
+    /// Opens a path below the address of the page.
+    async fn get(&self, path: &str) -> Answer {
+        let host = self.address().to_string();
+        self.get_as(path, &[("host", &host)]).await
+    }
+
+    async fn get_as(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let path = format!("{}{path}", self.url);
+        let path = path.strip_prefix(&format!("http://{}", self.address())).unwrap();
+        get(self.address(), path, headers).await
+    }
+}
+
+/// An answer whose body is still read.
+struct Answer {
+    code: u16,
+    head: String,
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+/// HTTP 1.0, so the body comes as it is.
+async fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let headers: String = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    let request = format!("GET {path} HTTP/1.0\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Answer {
+        code: 0,
+        head: String::new(),
+        stream,
+        read: Vec::new(),
+    };
+    answer.head = answer.until("\r\n\r\n").await.to_lowercase();
+    answer.code = answer.head.split(' ').nth(1).unwrap().parse().unwrap();
+    answer
+}
+
+impl Answer {
+    /// The text up to this end.
+    async fn until(&mut self, end: &str) -> String {
+        loop {
+            let found = self
+                .read
+                .windows(end.len())
+                .position(|part| part == end.as_bytes());
+            if let Some(found) = found {
+                let rest = self.read.split_off(found + end.len());
+                return String::from_utf8(std::mem::replace(&mut self.read, rest)).unwrap();
+            }
+            let read = tokio::time::timeout(BOUND, self.stream.read_buf(&mut self.read)).await;
+            assert_ne!(read.unwrap().unwrap(), 0, "it ends before {end:?}");
+        }
+    }
+
+    /// The next message of a stream of events.
+    async fn message(&mut self) -> Value {
+        let event = self.until("\n\n").await;
+        serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()
+    }
+
+    /// The first message for which this is true.
+    async fn message_with(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let message = self.message().await;
+            if is_it(&message) {
+                return message;
+            }
+        }
+    }
+}
+
+/// The state of a shoot in a message; none if it is not in it.
+fn state<'a>(message: &'a Value, shoot: &str) -> Option<&'a str> {
+    let mut cells = message["cells"].as_array().unwrap().iter();
+    cells.find(|cell| cell["name"] == shoot)?["state"].as_str()
+}
+
+#[tokio::test]
+async fn every_answer_forbids_what_is_not_of_the_page() {
+    let page = serve(Answers::default()).await;
+    for (path, kind) in [
+        ("", "text/html"),
+        ("page.js", "text/javascript"),
+        ("page.css", "text/css"),
+    ] {
+        let answer = page.get(path).await;
+        assert_eq!(answer.code, 200, "{path}");
+        assert!(
+            answer
+                .head
+                .contains(&format!("content-type: {kind}; charset=utf-8")),
+            "{}",
+            answer.head
+        );
+    }
+    for path in ["", "seed", "nothing"] {
+        let head = page.get(path).await.head;
+        for header in [
+            "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; ",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "cache-control: no-store",
+            "cross-origin-resource-policy: same-origin",
+        ] {
+            assert!(head.contains(header), "{path}: {header} is not in {head}");
+        }
+        assert!(!head.contains("access-control-"), "{head}");
+    }
+}
+
+#[tokio::test]
+async fn only_the_address_with_its_secret_opens_the_page() {
+    let page = serve(healthy(&[SHOOT])).await;
+    let own = page.address().to_string();
+    let localhost = format!("localhost:{}", page.address().port());
+    let origin = format!("http://{own}");
+    for (headers, code) in [
+        (vec![("host", own.as_str())], 200),
+        (vec![("host", &localhost)], 200),
+        (vec![("host", &own), ("origin", &origin)], 200),
+        // A name that resolves to loopback, which a page of that name could read.
+        (vec![("host", "evil.example.org")], 403),
+        (vec![("host", "127.0.0.1")], 403),
+        (vec![], 403),
+        (vec![("host", &own), ("origin", "http://evil.example.org")], 403),
+        (vec![("host", &own), ("origin", "null")], 403),
+        (vec![("host", &localhost), ("origin", &origin)], 403),
+    ] {
+        for path in ["", "seed"] {
+            assert_eq!(
+                page.get_as(path, &headers).await.code,
+                code,
+                "{path}: {headers:?}"
+            );
+        }
+    }
+    for path in ["/", "/seed", "/page.js", &format!("/{:032x}/", 0)] {
+        let answer = get(page.address(), path, &[("host", &own)]).await;
+        assert_eq!(answer.code, 404, "{path}");
+    }
+    let other = serve(Answers::default()).await;
+    let secret = |url: &str| url.rsplit('/').nth(1).unwrap().to_owned();
+    assert_eq!(secret(&page.url).len(), 32);
+    assert_ne!(secret(&page.url), secret(&other.url));
+}
+
+#[tokio::test]
+async fn a_page_gets_the_seed_and_then_what_changes() {
+    let page = serve(healthy(&[SHOOT, "shoot--a--two"])).await;
+    let mut stream = page.get("seed").await;
+    assert!(
+        stream.head.contains("content-type: text/event-stream"),
+        "{}",
+        stream.head
+    );
+    let first = stream.message().await;
+    assert_eq!(
+        (&first["whole"], &first["title"]),
+        (&true.into(), &"garden/watchdog".into())
+    );
+    let is_healthy = |message: &Value| state(message, SHOOT) == Some("healthy");
+    if !is_healthy(&first) {
+        stream.message_with(is_healthy).await;
+    }
+    page.services.change(|answers| {
+        answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired);
+        answers.scalings[0] = states::scaling_down(SHOOT);
+    });
+    let changed = stream
+        .message_with(|message| message["cells"][0]["note"].is_string())
+        .await;
+    assert_eq!(state(&changed, SHOOT), Some("losing"));
+    assert_eq!(
+        changed["cells"].as_array().unwrap().len(),
+        1,
+        "only what changed: {changed}"
+    );
+    // A sign of life.
+    let silent = stream
+        .message_with(|message| message["cells"] == Value::Array(Vec::new()))
+        .await;
+    assert_eq!(silent["whole"], false);
+    // A page that is opened now gets all.
+    let mut late = page.get("seed").await;
+    let late = late.message().await;
+    assert_eq!(
+        (state(&late, SHOOT), state(&late, "shoot--a--two")),
+        (Some("losing"), Some("healthy"))
+    );
+}
+
+#[tokio::test]
+async fn one_shoot_is_streamed_with_all_that_is_known() {
+    let page = serve(healthy(&[SHOOT])).await;
+    let mut stream = page.get(&format!("shoots/{SHOOT}")).await;
+    let healthy = stream.message_with(|message| message["state"] == "healthy").await;
+    assert_eq!(
+        (&healthy["name"], &healthy["verdict"]["outcome"]),
+        (&SHOOT.into(), &"HEALTHY".into())
+    );
+    page.services
+        .change(|answers| answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired));
+    let lost = stream.message_with(|message| message["state"] == "losing").await;
+    assert_eq!(lost["verdict"]["outcome"], "LEASES_EXPIRED");
+    let mut unknown = page.get("shoots/a%2F..%2Fnone").await;
+    let unknown = unknown.message().await;
+    assert_eq!(
+        (&unknown["name"], &unknown["state"]),
+        (&"a/../none".into(), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn texts_of_programs_are_printable() {
+    let mut answers = healthy(&[SHOOT]);
+    answers.verdicts[0].message = "\u{1b}[31mred\u{202e}".to_owned();
+    answers.scalings[0].reason = "\u{7}bell".to_owned();
+    let page = serve(answers).await;
+    let mut stream = page.get(&format!("shoots/{SHOOT}")).await;
+    let shown = stream.message_with(|message| message["state"] == "healthy").await;
+    assert_eq!(shown["verdict"]["message"], " [31mred ");
+    assert_eq!(shown["scaling"]["reason"], " bell");
+}
+
+#[tokio::test]
+async fn streams_are_limited_and_given_back() {
+    let page = serve(healthy(&[SHOOT])).await;
+    let mut open = Vec::new();
+    for _ in 0..server::MAX_STREAMS {
+        let stream = page.get("seed").await;
+        assert_eq!(stream.code, 200);
+        open.push(stream);
+    }
+    for path in ["seed", &format!("shoots/{SHOOT}")] {
+        let mut refused = page.get(path).await;
+        assert_eq!(refused.code, 503);
+        assert!(refused.until("\n").await.contains("Close other tabs"));
+    }
+    assert_eq!(page.get("").await.code, 200, "a file is no stream");
+    open.pop();
+    let given_back = async {
+        while page.get("seed").await.code != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(BOUND, given_back).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_program_that_is_lost_is_reported_until_it_is_back() {
+    let page = serve(healthy(&[SHOOT])).await;
+    let mut stream = page.get("seed").await;
+    let is = |wanted: &'static str| {
+        move |message: &Value| {
+            let mut programs = message["programs"].as_array().unwrap().iter();
+            programs.all(|program| program["state"] == wanted)
+        }
+    };
+    stream.message_with(is("connected")).await;
+    page.services
+        .change(|answers| answers.refusal = Some(Status::unavailable("draining")));
+    let lost = stream.message_with(is("lost")).await;
+    let program = &lost["programs"][0];
+    assert!(program["why"].as_str().unwrap().contains("draining"), "{program}");
+    assert!(program["since"].is_i64(), "{program}");
+    page.services.change(|answers| answers.refusal = None);
+    stream.message_with(is("connected")).await;
+}
+
+#[tokio::test]
+async fn the_command_prints_its_address_and_says_what_is_wrong() {
+    let services = StubServices::new(healthy(&[SHOOT]));
+    let programs = services.serve().await;
+    let address = &programs.address;
+    let line = format!("x --insecure-plaintext --lease-probe {address} ui");
+    let cli = args::parse(line.split(' ').map(OsString::from)).unwrap();
+    let (output, mut recording) = Recording::new(None);
+    let printed = tokio::select! {
+        ended = app::dispatch(cli, &output) => panic!("{ended:?}"),
+        printed = recording.until("Ctrl-C") => printed,
+    };
+    assert!(printed.starts_with("http://127.0.0.1:"), "{printed}");
+
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    crate::testing::fails(
+        &format!("--insecure-plaintext --lease-probe {address} ui --port {port}"),
+        2,
+        "choose another --port",
+    )
+    .await;
+    crate::testing::fails(&format!("--lease-probe {address} ui"), 2, "--insecure-plaintext").await;
+}
