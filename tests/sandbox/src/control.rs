@@ -1,7 +1,8 @@
 //! Steering a running sandbox from outside: plain HTTP with JSON, on loopback only.
 //!
-//! `GET /` is a page for people, with buttons. `GET /audit` shows what the seed was asked. Everything that changes is a POST (or a DELETE), for instance
-//! `POST /shoots/alpha/cut` with the body `"all"`, `{"zone":"zone-1"}` or `{"nodes":["n"]}`.
+//! `GET /` is a page for people, with buttons. `GET /audit` shows what the seed was asked. Everything that changes is a
+//! POST (or a DELETE), for instance `POST /shoots/alpha/cut` with the body `"all"`, `{"zone":"zone-1"}` or
+//! `{"nodes":["n"]}`.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -101,7 +102,7 @@ impl IntoResponse for SandboxError {
     }
 }
 
-/// What the page shows of each shoot.
+/// The state of each shoot, for the page.
 async fn shoots(State(sandbox): SandboxState) -> Json<Vec<Value>> {
     let shoots = sandbox.shoots().into_iter().map(|shoot| {
         let workloads = shoot.workloads().into_iter();

@@ -28,7 +28,7 @@ use crate::program::Program;
 
 use model::{ClockReading, SeedModel};
 
-/// What becomes stale is looked for this often.
+/// Verdicts and reports that have become stale are looked for this often.
 const TICK: Duration = Duration::from_millis(500);
 
 /// A program that cannot be called is tried again after this time.
@@ -65,7 +65,7 @@ fn title(connect: &ConnectArgs) -> String {
     format!("{}{namespace}/{name}", context.unwrap_or_default())
 }
 
-/// What the page shows.
+/// The state that pages show, and what wakes their streams.
 struct SeedPage {
     model: Mutex<SeedModel>,
     /// Wakes the streams to pages. Each looks by itself what is new to it, so a slow one costs nothing.

@@ -1,4 +1,5 @@
-//! The page of `watchdogctl ui` through an incident, in Debian's headless Chromium. Skipped where that is not installed.
+//! The page of `watchdogctl ui` through an incident, in Debian's headless Chromium. Skipped where that is not
+//! installed.
 
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::{Control, Cut};

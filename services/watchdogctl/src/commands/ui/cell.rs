@@ -23,7 +23,7 @@ pub(super) enum CellState {
     Restoring,
     /// There is a verdict, and it says neither healthy nor cut off; or there is none yet.
     Unknown,
-    /// What is known is too old to say anything about now.
+    /// The last verdict or report is too old to say anything about now.
     Stale,
     /// The nodes are connected.
     Healthy,

@@ -17,7 +17,7 @@ use super::cell::{CellInput, ShootCell};
 use super::shoot_view;
 use crate::program::Program;
 
-/// What a program reported counts as current for this time after its stream was lost: a stream is opened again within
+/// The reports of a program count as current for this time after its stream was lost: a stream is opened again within
 /// seconds.
 const STREAM_GRACE: Duration = Duration::from_secs(15);
 

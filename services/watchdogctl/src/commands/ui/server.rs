@@ -1,6 +1,6 @@
 //! The HTTP side of the page. Its address has a secret in it, because other users of this machine reach the port, too.
-//! Requests that name another host, or come from a page of another origin, are refused: a name that resolves to loopback
-//! must not open the page to the site that owns the name.
+//! Requests that name another host, or come from a page of another origin, are refused: a name that resolves to
+//! loopback must not open the page to the site that owns the name.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -69,7 +69,7 @@ pub(super) struct PageServer {
     routes: Router,
 }
 
-/// What the handlers share.
+/// The parts that the handlers share.
 #[derive(Clone)]
 struct PageState {
     page: Arc<SeedPage>,

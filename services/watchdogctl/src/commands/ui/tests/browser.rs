@@ -179,11 +179,11 @@ async fn thousands_of_shoots_are_one_cell_each_and_the_keyboard_reaches_them() {
 
     // To find one.
     tab.press(&["/"]).await.unwrap();
-    tab.evaluate("find.value = 'cluster-1234'; find.dispatchEvent(new Event('input'))")
+    tab.evaluate("$('find').value = 'cluster-1234'; filter()")
         .await
         .unwrap();
     let shown =
-        tab.evaluate("[...grid.children].filter((cell) => !cell.hidden).map((cell) => cell.dataset.name)");
+        tab.evaluate("[...$('grid').children].filter((cell) => !cell.hidden).map((cell) => cell.dataset.name)");
     assert_eq!(shown.await.unwrap(), serde_json::json!([names[1_234]]));
     assert_eq!(tab.evaluate("document.activeElement.id").await.unwrap(), "find");
     assert_at_home(&page, &tab);
@@ -224,13 +224,13 @@ async fn what_is_stale_is_never_shown_as_healthy_and_a_narrow_screen_has_room() 
         .unwrap();
     assert_eq!(strip, 3, "two zones and all of them");
 
-    // The verdicts end, and then the page itself.
+    // The verdicts end, and then the page itself. What is held down stays so.
     page.services.change(|answers| {
         for verdict in &mut answers.verdicts {
             verdict.valid_for = states::seconds(0);
         }
     });
-    tab.until("document.querySelectorAll('.cell.stale').length === 3")
+    tab.until("document.querySelector('.cell.held') && document.querySelectorAll('.cell.stale').length === 2")
         .await
         .unwrap();
     page.services.change(lasting);
