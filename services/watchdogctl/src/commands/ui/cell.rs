@@ -83,8 +83,8 @@ impl ShootCell {
         let verdict = verdict.map(|known| &known.verdict);
         let evidence = verdict.and_then(|verdict| verdict.evidence.as_ref());
         self.share = evidence.map(|evidence| text::share(Some(evidence)));
-        let of_verdict = verdict.and_then(|verdict| unix_millis(verdict.outcome_since.as_ref()));
-        let of_scaling = scaling.and_then(|scaling| unix_millis(scaling.direction_since.as_ref()));
+        let of_verdict = verdict.and_then(|verdict| unix_millis(verdict.outcome_change_time.as_ref()));
+        let of_scaling = scaling.and_then(|scaling| unix_millis(scaling.direction_change_time.as_ref()));
         let (since, note) = match self.state {
             CellState::Unknown => (of_verdict, verdict.map(unknown)),
             CellState::Stale => (of_verdict, verdict.map(stale)),

@@ -306,7 +306,6 @@ function drawShoot() {
     count(until);
     text($("observed"), `${clock(shoot.at - observedMillisAgo)} by ${verdict.observer}`);
   }
-  // It moves with the time.
   part("leases", "Leases by zone, the last 5 min", [samples, shoot.at], () => drawStrips(samples, verdict));
   part("scaling", "Scaling", scaling, () => scaling && drawScaling(scaling));
   const running = incidents.some((incident) => incident.restored === null) && shoot.at;
@@ -405,10 +404,10 @@ function strip(label, samples, counts, end, known, threshold) {
 function drawScaling(scaling) {
   const why = scaling.holdReason ? ` (${scaling.holdReason})` : "";
   const until = scaling.modeUntil ? ` until ${clock(scaling.modeUntil)}` : "";
-  const head = ["level", "dependant", "step", "replicas", "ready", "recorded", "target"];
+  const head = ["level", "dependant", "state", "replicas", "ready", "recorded", "target"];
   const rows = scaling.resources.map((one) => el("tr", one.isNow ? { class: "now" } : {},
     el("td", {}, `${number(one.level)}${one.isNow ? " now" : ""}`),
-    el("td", {}, one.name, el("div", { class: "dim" }, one.message)), el("td", { class: "number" }, one.step),
+    el("td", {}, one.name, el("div", { class: "dim" }, one.message)), el("td", { class: "number" }, one.state),
     ...[one.replicas, one.ready, one.recorded, one.target].map((n) => el("td", { class: "number" }, number(n)))));
   return [
     scaling.isCurrent ? null : el("p", { class: "warn" }, "The coordinator is not connected: this is its last report."),
@@ -416,7 +415,7 @@ function drawScaling(scaling) {
       ["direction", `${scaling.direction}${why}${scaling.heldDown ? "; dependants are held down" : ""}`],
       ["since", age(scaling.since)], ["state", `${scaling.state}, level ${number(scaling.level)}`],
       ["why", scaling.reason], ["mode", `${scaling.mode}, ${scaling.modeSource}${until}`],
-      ["next try", scaling.retryAt && clock(scaling.retryAt)], ["reported by", scaling.owner],
+      ["next try", scaling.retryAt && clock(scaling.retryAt)], ["reported by", scaling.replica],
     ]),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Dependants by level" },
       el("table", {}, el("tr", {}, ...head.map((name) => el("th", { scope: "col" }, name))), ...rows)),

@@ -52,7 +52,7 @@ fn verdict(known: &KnownVerdict, now: &ClockReading) -> Value {
     json!({
         "outcome": outcome,
         "message": verdict.message,
-        "since": unix_millis(verdict.outcome_since.as_ref()),
+        "since": unix_millis(verdict.outcome_change_time.as_ref()),
         "observedMillisAgo": whole_millis(observed),
         // Negative when it is over.
         "validForMillis": whole_millis(left) - whole_millis(over),
@@ -100,7 +100,7 @@ fn scaling_json(scaling: &ShootScaling, is_current: bool) -> Value {
                 "name": text::resource(resource.resource.as_ref()),
                 "level": resource.level,
                 "isNow": scaling.level.is_some() && resource.level == scaling.level,
-                "step": text::step(resource.step()),
+                "state": text::resource_state(resource.state()),
                 "replicas": resource.spec_replicas,
                 "ready": resource.ready_replicas,
                 "recorded": resource.recorded_replicas,
@@ -113,24 +113,23 @@ fn scaling_json(scaling: &ShootScaling, is_current: bool) -> Value {
         "isCurrent": is_current,
         "direction": text::direction(scaling.direction()),
         "holdReason": held_by,
-        "since": unix_millis(scaling.direction_since.as_ref()),
+        "since": unix_millis(scaling.direction_change_time.as_ref()),
         "state": text::flow_state(scaling.state()),
         "level": scaling.level,
         "reason": scaling.reason,
         "mode": text::mode(scaling.mode()),
         "modeSource": text::mode_source(scaling),
-        "modeUntil": unix_millis(scaling.mode_until.as_ref()),
+        "modeUntil": unix_millis(scaling.mode_expire_time.as_ref()),
         "heldDown": scaling.meltdown_protection_active,
-        "retryAt": unix_millis(scaling.retry_at.as_ref()),
-        "owner": scaling.owner,
+        "retryAt": unix_millis(scaling.retry_time.as_ref()),
+        "replica": scaling.replica,
         "resources": resources,
     })
 }
 
 /// An incident: what happened when, and for how long each dependant was down.
 fn incident(incident: &Incident) -> Value {
-    let started = unix_millis(incident.started_at.as_ref());
-    let after = |seconds: f64| (seconds * 1_000.0) as i64;
+    let started = unix_millis(incident.start_time.as_ref());
     let mut moments: Vec<(i64, String)> = Vec::new();
     if let Some(age) = duration_millis(incident.last_renewal_to_verdict.as_ref()) {
         moments.push((-age, "last renewal".to_owned()));
@@ -150,10 +149,10 @@ fn incident(incident: &Incident) -> Value {
             Direction::Down => ("down", true),
             _ => ("up", false),
         };
-        if let Some(other) = times.other_scaled_after_seconds.map(after) {
+        if let Some(other) = duration_millis(times.other_scaled_after.as_ref()) {
             moments.push((other, format!("{name} scaled {verb} by {}", times.other)));
         }
-        let Some(own) = times.scaled_after_seconds.map(after) else {
+        let Some(own) = duration_millis(times.scaled_after.as_ref()) else {
             continue;
         };
         let done = if incident.in_mode_observe {
@@ -215,12 +214,19 @@ mod tests {
         }
     }
 
-    fn times(name: &str, direction: Direction, own: Option<f64>, other: Option<f64>) -> ScaleTimes {
+    fn millis(millis: i64) -> prost_types::Duration {
+        prost_types::Duration {
+            seconds: millis / 1_000,
+            nanos: i32::try_from(millis % 1_000).unwrap() * 1_000_000,
+        }
+    }
+
+    fn times(name: &str, direction: Direction, own: Option<i64>, other: Option<i64>) -> ScaleTimes {
         ScaleTimes {
             resource: testing::resource(name, 0, Default::default()).resource,
             direction: direction.into(),
-            scaled_after_seconds: own,
-            other_scaled_after_seconds: other,
+            scaled_after: own.map(millis),
+            other_scaled_after: other.map(millis),
             other: other.map(|_| "gardenlet".to_owned()).unwrap_or_default(),
         }
     }
@@ -277,14 +283,14 @@ mod tests {
     fn an_incident_has_its_moments_in_order_and_a_lane_for_each_dependant() {
         let ended = Incident {
             outcome: Outcome::LeasesExpired.into(),
-            started_at: testing::ago(400),
+            start_time: testing::ago(400),
             last_renewal_to_verdict: testing::seconds(32),
             verdict_to_healthy: testing::seconds(300),
             verdict_to_restored: testing::seconds(312),
             scale_times: vec![
-                times("kcm", Direction::Down, Some(0.25), None),
-                times("mcm", Direction::Down, Some(0.5), None),
-                times("kcm", Direction::Up, Some(301.0), None),
+                times("kcm", Direction::Down, Some(250), None),
+                times("mcm", Direction::Down, Some(500), None),
+                times("kcm", Direction::Up, Some(301_000), None),
             ],
             ..Default::default()
         };
@@ -314,7 +320,7 @@ mod tests {
     fn an_incident_in_mode_observe_shows_who_scaled() {
         let observed = Incident {
             in_mode_observe: true,
-            scale_times: vec![times("kcm", Direction::Down, Some(0.0), Some(-2.0))],
+            scale_times: vec![times("kcm", Direction::Down, Some(0), Some(-2_000))],
             ..Default::default()
         };
         let shown = incident(&observed);

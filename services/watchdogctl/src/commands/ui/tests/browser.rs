@@ -23,14 +23,17 @@ fn incident(shoot: &str) -> ShootScaling {
         mode: Mode::Protect.into(),
         incident: Some(Incident {
             outcome: Outcome::LeasesExpired.into(),
-            started_at: states::ago(60),
+            start_time: states::ago(60),
             last_renewal_to_verdict: states::seconds(34),
             scaled_down: 1,
             reason: "A sentence.".to_owned(),
             scale_times: vec![watchdog_proto::scaling::v1::ScaleTimes {
                 resource: states::resource("kube-controller-manager", 0, Default::default()).resource,
                 direction: Direction::Down.into(),
-                scaled_after_seconds: Some(0.25),
+                scaled_after: Some(prost_types::Duration {
+                    seconds: 0,
+                    nanos: 250_000_000,
+                }),
                 ..Default::default()
             }],
             ..Default::default()
@@ -70,7 +73,7 @@ async fn names_with_markup_are_text_everywhere() {
         expired: 6,
     }];
     let scaling = &mut answers.scalings[0];
-    (scaling.reason, scaling.owner) = (markup("reason"), markup("owner"));
+    (scaling.reason, scaling.replica) = (markup("reason"), markup("owner"));
     for resource in &mut scaling.resources {
         resource.message = markup("step");
         resource.resource.as_mut().unwrap().name = markup("dependant");
@@ -182,8 +185,8 @@ async fn thousands_of_shoots_are_one_cell_each_and_the_keyboard_reaches_them() {
     tab.evaluate("$('find').value = 'cluster-1234'; filter()")
         .await
         .unwrap();
-    let shown =
-        tab.evaluate("[...$('grid').children].filter((cell) => !cell.hidden).map((cell) => cell.dataset.name)");
+    let shown = tab
+        .evaluate("[...$('grid').children].filter((cell) => !cell.hidden).map((cell) => cell.dataset.name)");
     assert_eq!(shown.await.unwrap(), serde_json::json!([names[1_234]]));
     assert_eq!(tab.evaluate("document.activeElement.id").await.unwrap(), "find");
     assert_at_home(&page, &tab);
@@ -230,9 +233,11 @@ async fn what_is_stale_is_never_shown_as_healthy_and_a_narrow_screen_has_room() 
             verdict.valid_for = states::seconds(0);
         }
     });
-    tab.until("document.querySelector('.cell.held') && document.querySelectorAll('.cell.stale').length === 2")
-        .await
-        .unwrap();
+    tab.until(
+        "document.querySelector('.cell.held') && document.querySelectorAll('.cell.stale').length === 2",
+    )
+    .await
+    .unwrap();
     page.services.change(lasting);
     tab.until("document.querySelectorAll('.cell.healthy').length === 2")
         .await
