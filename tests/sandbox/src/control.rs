@@ -109,11 +109,11 @@ async fn shoots(State(sandbox): SandboxState) -> Json<Vec<Value>> {
         let workloads = workloads.map(
             |one| json!({ "name": one.name, "replicas": one.spec_replicas, "ready": one.ready_replicas }),
         );
+        let nodes = shoot.nodes();
         json!({
             "name": shoot.name(),
-            "namespace": shoot.namespace(),
-            "nodes": shoot.nodes().len(),
-            "unknown": shoot.nodes_unknown(),
+            "nodes": nodes.len(),
+            "unknown": nodes.iter().filter(|node| node.ready == "Unknown").count(),
             "replaced": shoot.machines_replaced(),
             "workloads": workloads.collect::<Vec<_>>(),
         })
