@@ -67,6 +67,10 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
             commands::status::watch(&ProgramDialer::open(&connect).await?, args, output).await;
             return Ok(ExitCode::SUCCESS);
         }
+        CtlCommand::Ui(args) => {
+            one_seed(&connect)?;
+            return commands::ui::run(&connect, args, output).await;
+        }
         CtlCommand::Incidents => commands::incidents::run(&connect, shape).await?,
         command => {
             let mut answers = ask_each(&connect, async |dialer| read(&dialer, command, shape).await).await?;
@@ -108,7 +112,8 @@ async fn read(
         | CtlCommand::Ui(_)
         | CtlCommand::Certificate { .. }
         | CtlCommand::Completion { .. }
-        | CtlCommand::Man => Err(CommandError::unexpected("the command does not read one seed")),
+        | CtlCommand::Man
+        | CtlCommand::Ui(_) => Err(CommandError::unexpected("the command does not read one seed")),
     }
 }
 

@@ -110,12 +110,10 @@ async fn shoots(State(sandbox): SandboxState) -> Json<Vec<Value>> {
             |one| json!({ "name": one.name, "replicas": one.spec_replicas, "ready": one.ready_replicas }),
         );
         let nodes = shoot.nodes();
-        let unknown = nodes.iter().filter(|node| node.ready == "Unknown").count();
         json!({
             "name": shoot.name(),
-            "namespace": shoot.namespace(),
             "nodes": nodes.len(),
-            "unknown": unknown,
+            "unknown": nodes.iter().filter(|node| node.ready == "Unknown").count(),
             "replaced": shoot.machines_replaced(),
             "workloads": workloads.collect::<Vec<_>>(),
         })

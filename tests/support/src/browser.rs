@@ -1,5 +1,7 @@
 //! Debian's headless Chromium, driven by its DevTools protocol.
 
+#![allow(clippy::indexing_slicing, reason = "JSON whose absent fields are null")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -58,11 +58,11 @@ pub(crate) async fn run(
     }
 }
 
-/// Names the seed on the page.
+/// Names the seed on the page, by the options that chose it.
 fn title(connect: &ConnectArgs) -> String {
-    let context = connect.context.as_deref().map(|context| format!("{context}, "));
-    let (namespace, name) = (&connect.namespace, &connect.name);
-    format!("{}{namespace}/{name}", context.unwrap_or_default())
+    let chosen = [&connect.context, &connect.namespace].into_iter().flatten();
+    let parts: Vec<&str> = chosen.chain(&connect.lease_probe).map(String::as_str).collect();
+    parts.join(", ")
 }
 
 /// The state that pages show, and what wakes their streams.

@@ -28,7 +28,7 @@ struct Served {
     services: StubServices,
     /// Of the server: its connections end with it, as with a process.
     runtime: Option<Runtime>,
-    _programs: StubServer,
+    programs: StubServer,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -82,7 +82,7 @@ async fn serve(answers: Answers) -> Served {
         url,
         services,
         runtime: Some(runtime),
-        _programs: programs,
+        programs,
         _tasks: tasks,
     }
 }
@@ -257,7 +257,7 @@ async fn a_page_gets_the_seed_and_then_what_changes() {
     let first = stream.message().await;
     assert_eq!(
         (&first["whole"], &first["title"]),
-        (&true.into(), &"garden/watchdog".into())
+        (&true.into(), &page.programs.address.as_str().into())
     );
     let is_healthy = |message: &Value| state(message, SHOOT) == Some("healthy");
     if !is_healthy(&first) {
@@ -312,7 +312,7 @@ async fn one_shoot_is_streamed_with_all_that_is_known() {
 }
 
 #[tokio::test]
-async fn texts_of_programs_are_printable() {
+async fn texts_ofprograms_are_printable() {
     let mut answers = healthy(&[SHOOT]);
     answers.verdicts[0].message = "\u{1b}[31mred\u{202e}".to_owned();
     answers.scalings[0].reason = "\u{7}bell".to_owned();
