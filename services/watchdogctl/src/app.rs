@@ -52,28 +52,26 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
         CtlCommand::Man => CommandAnswer::of_text(commands::shell::man(&called_as())?),
         CtlCommand::Certificate { folder } => {
             one_seed(&connect)?;
-            CommandAnswer::of_text(commands::certificate::run(&connect, folder).await?)
+            CommandAnswer::of_text(Box::pin(commands::certificate::run(&connect, folder)).await?)
         }
         CtlCommand::Release(args) => {
             one_seed(&connect)?;
-            return commands::release::run(&connect, args, shape.format, output).await;
+            return Box::pin(commands::release::run(&connect, args, shape.format, output)).await;
         }
         CtlCommand::Ui(args) => {
             one_seed(&connect)?;
-            return commands::ui::run(&connect, args, output).await;
+            return Box::pin(commands::ui::run(&connect, args, output)).await;
         }
         CtlCommand::Status(args) if args.watch => {
             one_seed(&connect)?;
-            commands::status::watch(&ProgramDialer::open(&connect).await?, args, output).await;
+            let dialer = Box::pin(ProgramDialer::open(&connect)).await?;
+            Box::pin(commands::status::watch(&dialer, args, output)).await;
             return Ok(ExitCode::SUCCESS);
         }
-        CtlCommand::Ui(args) => {
-            one_seed(&connect)?;
-            return commands::ui::run(&connect, args, output).await;
-        }
-        CtlCommand::Incidents => commands::incidents::run(&connect, shape).await?,
+        CtlCommand::Incidents => Box::pin(commands::incidents::run(&connect, shape)).await?,
         command => {
-            let mut answers = ask_each(&connect, async |dialer| read(&dialer, command, shape).await).await?;
+            let ask = async |dialer| Box::pin(read(&dialer, command, shape)).await;
+            let mut answers = Box::pin(ask_each(&connect, ask)).await?;
             match answers.pop() {
                 Some(SeedAnswer { result, .. }) if !connect.has_contexts() => result?,
                 last => {
@@ -112,8 +110,7 @@ async fn read(
         | CtlCommand::Ui(_)
         | CtlCommand::Certificate { .. }
         | CtlCommand::Completion { .. }
-        | CtlCommand::Man
-        | CtlCommand::Ui(_) => Err(CommandError::unexpected("the command does not read one seed")),
+        | CtlCommand::Man => Err(CommandError::unexpected("the command does not read one seed")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `report`
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{CommandAnswer, Shape};
 use crate::args::Format;
@@ -9,7 +9,7 @@ use crate::error::CommandError;
 use crate::fetch::{self, Missing};
 use crate::program::Program;
 use crate::render::incident::prevention;
-use crate::render::message::field;
+use crate::render::message::{self, field};
 use crate::render::report::{self, IncidentReport};
 
 pub(crate) async fn run(
@@ -31,18 +31,17 @@ pub(crate) async fn run(
             Some(&report.scaling),
         )?;
         if let Some(error) = &report.verdict_error {
-            value["verdictError"] = error.as_str().into();
+            message::set(&mut value, "verdictError", error.as_str());
         }
         let incidents = [
             ("incident", &report.scaling.incident),
             ("lastIncident", &report.scaling.last_incident),
         ];
-        for (name, incident) in incidents {
-            if let Some(incident) = incident {
-                let prevented = prevention(incident, report.grace(), shape.frame.now);
-                value["prevented"][name] = json!({"nodes": prevented.nodes, "text": prevented.text});
-            }
-        }
+        let prevented = incidents.into_iter().filter_map(|(name, incident)| {
+            let prevented = prevention(incident.as_ref()?, report.grace(), shape.frame.now);
+            Some((name, json!({"nodes": prevented.nodes, "text": prevented.text})))
+        });
+        message::set(&mut value, "prevented", prevented.collect::<Value>());
         Ok(value)
     };
     shape.answer(value, |frame| report::render(&report, frame))

@@ -1,6 +1,6 @@
 //! `shoot`
 
-use serde_json::json;
+use serde_json::{Value, json};
 use watchdog_client::consumer::ScalingCoordinator;
 use watchdog_proto::scaling::v1::{Direction, PlanScalingResponse, ShootScaling};
 
@@ -9,7 +9,7 @@ use crate::connect::ProgramDialer;
 use crate::error::{CommandError, UNREACHABLE};
 use crate::fetch::{self, Missing};
 use crate::program::Program;
-use crate::render::message::field;
+use crate::render::message::{self, field};
 use crate::render::shoot::{self, ShootExplanation};
 
 pub(crate) async fn run(
@@ -36,7 +36,7 @@ pub(crate) async fn run(
         let unanswered = found.unanswered.iter();
         let unanswered =
             unanswered.map(|(program, error)| json!({"program": program, "error": error.what()}));
-        value["unanswered"] = unanswered.collect();
+        message::set(&mut value, "unanswered", unanswered.collect::<Value>());
         Ok(value)
     };
     let answer = shape.answer(value, |frame| shoot::render(&found, frame))?;

@@ -40,17 +40,17 @@ type VerdictPages = Vec<(Outcome, bool, ListVerdictsResponse)>;
 pub(crate) async fn status(dialer: &ProgramDialer, limit: u16) -> SeedStatus {
     let most = i32::from(limit);
     let (verdicts, scalings, pods) = tokio::join!(
-        async {
+        Box::pin(async {
             let lease_probe = dialer.lease_probe().await?;
             let pages = verdict_pages(&lease_probe, most).await?;
             Ok::<_, CommandError>((lease_probe, pages))
-        },
-        async {
+        }),
+        Box::pin(async {
             let coordinator = dialer.coordinator().await?;
-            let pages = scaling_pages(&coordinator, most).await?;
+            let pages = Box::pin(scaling_pages(&coordinator, most)).await?;
             Ok::<_, CommandError>((coordinator, pages))
-        },
-        dialer.pods(),
+        }),
+        Box::pin(dialer.pods()),
     );
     let (mut status, mut missing) = (SeedStatus::default(), Missing::default());
     let mut rows: BTreeMap<String, StatusRow> = BTreeMap::new();

@@ -131,7 +131,7 @@ pub(crate) fn value(answers: &[SeedAnswer<SeedIncidents>], frame: &Frame) -> any
             "incident": message::value("scaling.v1.Incident", row.incident)?,
         });
         if !row.seed.is_empty() {
-            value["context"] = row.seed.into();
+            message::set(&mut value, "context", row.seed);
         }
         Ok(value)
     };

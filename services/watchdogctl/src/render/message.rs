@@ -29,10 +29,17 @@ pub(crate) fn field<M: Message>(
     name: &str,
     message: Option<&M>,
 ) -> anyhow::Result<()> {
-    if let (Some(object), Some(message)) = (object.as_object_mut(), message) {
-        object.insert(field.to_owned(), value(name, message)?);
+    if let Some(message) = message {
+        set(object, field, value(name, message)?);
     }
     Ok(())
+}
+
+/// Sets a field of an object.
+pub(crate) fn set(object: &mut Value, field: &str, to: impl Into<Value>) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(field.to_owned(), to.into());
+    }
 }
 
 pub(crate) fn json(value: &Value) -> anyhow::Result<String> {

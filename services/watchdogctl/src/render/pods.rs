@@ -229,7 +229,7 @@ fn cause(log: &str) -> Option<String> {
 
 fn is_error(line: &str) -> bool {
     match serde_json::from_str::<Value>(line) {
-        Ok(fields) => fields["level"] == "ERROR",
+        Ok(fields) => fields.get("level").is_some_and(|level| level == "ERROR"),
         Err(_) => line.starts_with("error: ") || line.contains(" ERROR "),
     }
 }
