@@ -93,9 +93,12 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
                 continue;
             }
             let history = class.generate(seed.wrapping_add(i / count));
-            let (judgements, texts) = play(&history, |judgement| is_defect(class, &history, judgement));
-            let lines = texts.iter().filter_map(|text| text.lines().next());
-            defects.lock().extend(lines.map(str::to_owned));
+            let defect = |judgement: &Judgement| is_defect(class, &history, judgement);
+            let (judgements, texts) = play(&history, |judgement| histories == 1 || defect(judgement));
+            if judgements.iter().any(defect) {
+                let lines = texts.iter().filter_map(|text| text.lines().next());
+                defects.lock().extend(lines.map(str::to_owned));
+            }
             let worst = judgements.iter().map(severity).max().unwrap_or(0);
             table.entry((place, class.name)).or_default().extend(judgements);
             let mut accounts = accounts.lock();
