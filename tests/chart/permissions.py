@@ -15,10 +15,10 @@ def _election(lease: str) -> set[tuple]:
 
 
 # In the namespace of the Leases, for every service: (verb, group, resource, name).
-# On the certificate authority that the programs share; none where their certificates come from elsewhere.
+# On the certificate authority that the programs share, and the certificate of people that they issue by it; none where
+# certificates come from elsewhere.
 AUTHORITY = {
-    ("get", "", "secrets", "watchdog-authority"),
-    ("update", "", "secrets", "watchdog-authority"),
+    (verb, "", "secrets", name) for verb in ("get", "update") for name in ("watchdog-authority", "watchdog-observer")
 }
 # In the same namespace, by service.
 LEASE_RULES = {
