@@ -214,6 +214,12 @@ CASES = {
         "26m",
         ["CertificateAuthorityFailing"],
     ),
+    "a-certificate-for-people-that-cannot-be-written": (
+        {'watchdog_retry_loop_failing{pod="probe-0",loop="observer-certificate",reason="forbidden"}': "_x21 1x279"},
+        "25m",
+        "26m",
+        ["CertificateAuthorityFailing"],
+    ),
     "an-authority-that-cannot-be-read-for-a-while": (
         {'watchdog_retry_loop_failing{pod="probe-0",loop="certificate",reason="timeout"}': "_x21 1x20 stale _x258"},
         "25m",
