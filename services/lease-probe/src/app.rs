@@ -19,8 +19,8 @@ use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
-use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::ReplicaEndpoints;
+use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;
 
@@ -81,7 +81,7 @@ pub fn start(
     replica: &Replica<Sharing>,
     config: Config,
     routes: &mut RoutesBuilder,
-) -> (Arc<dyn Collector>, MergedView<pb::Verdict>) {
+) -> (Arc<dyn Collector>, SeedView<pb::Verdict>) {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
@@ -101,7 +101,7 @@ pub fn start(
         close: AtomicUsize::new(0),
     });
     let verdicts = StreamStore::new();
-    let view = MergedView::new(base.identity.clone());
+    let view = SeedView::new(base.identity.clone());
     let members = match &replica.membership {
         Sharing::Members(members) => follow_members(base, members.clone(), &view),
         Sharing::Leader(leadership) => follow_leader(base, leadership.leader()),
@@ -201,7 +201,7 @@ fn spawn_watches(
 fn follow_members(
     base: &ServiceBuilder,
     mut members: watch::Receiver<Members>,
-    view: &MergedView<pb::Verdict>,
+    view: &SeedView<pb::Verdict>,
 ) -> watch::Receiver<LiveMembers> {
     let (live, receiver) = watch::channel(LiveMembers::default());
     let mut answering = view.answering();
@@ -260,7 +260,7 @@ fn follow_leader(
 fn merge(
     base: &ServiceBuilder,
     replica: &Replica<Sharing>,
-    view: &MergedView<pb::Verdict>,
+    view: &SeedView<pb::Verdict>,
     members: watch::Receiver<LiveMembers>,
     verdicts: &VerdictStore,
     manager: &Arc<ProberManager>,

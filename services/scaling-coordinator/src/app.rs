@@ -24,8 +24,8 @@ use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
 use watchdog_runtime::tls::Tls;
 use watchdog_runtime::work_queue::WorkQueue;
-use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
+use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;
 
@@ -92,7 +92,7 @@ pub enum VerdictSource {
     /// The replicas of lease-probe.
     Replicas(ReplicaEndpoints),
     /// lease-probe in the same process.
-    InProcess(MergedView<Verdict>),
+    InProcess(SeedView<Verdict>),
 }
 
 /// Starts all parts of this replica except its servers. The verdicts come from `lease_probes`. Adds the gRPC service to
@@ -178,8 +178,8 @@ fn scaling_view(
     shoots: &StreamStore<String, ShootScaling>,
     inputs: &Arc<DecisionInputs>,
     clock: Clock,
-) -> MergedView<pb::ShootScaling> {
-    let view = MergedView::new(base.identity.clone());
+) -> SeedView<pb::ShootScaling> {
+    let view = SeedView::new(base.identity.clone());
     let own = OwnScaling {
         shoots: shoots.clone(),
         inputs: inputs.clone(),

@@ -20,7 +20,7 @@ use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::{NamePair, StreamItem};
-use watchdog_watch_stream::merged::{MergedView, OwnItems};
+use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;
 
@@ -195,12 +195,12 @@ fn view<V, M>(
     leadership: &Leadership,
     store: &StreamStore<NamespacedName, V>,
     encode: impl Fn(&NamespacedName, &V) -> M + Send + Sync + 'static,
-) -> MergedView<M>
+) -> SeedView<M>
 where
     V: Send + Sync + 'static,
     M: StreamItem<Key = NamePair>,
 {
-    let view = MergedView::new(base.identity.clone());
+    let view = SeedView::new(base.identity.clone());
     let own = OwnStore {
         store: store.clone(),
         encode,

@@ -9,17 +9,17 @@
 //! Every replica of a service answers for the whole seed (ADR 0004):
 //!
 //! ```text
-//!   domain store ── encode ──> MergedView ── own ─────> SCOPE_REPLICA: other replicas, other services
-//!                              ^       └──── merged ──> everybody else
+//!   domain store ── encode ──> SeedView ── own ─────> SCOPE_REPLICA: other replicas, other services
+//!                              ^       └──── whole ───> everybody else
 //!   other replicas ── follow ──┘
 //! ```
 
 pub mod client;
 pub mod item;
-pub mod merged;
 pub mod metrics;
 pub mod replicas;
 mod reports;
+pub mod seed_view;
 pub mod server;
 pub mod stream;
 pub mod subscription;

@@ -3,7 +3,7 @@
 use watchdog_api::eligibility::SkipReason as DomainSkip;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::probe::v1 as pb;
-use watchdog_watch_stream::merged::PeerState;
+use watchdog_watch_stream::seed_view::PeerState;
 use watchdog_watch_stream::wire::{duration, signed, timestamp};
 
 use crate::domain::assessment::Evidence;

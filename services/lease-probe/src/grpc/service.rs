@@ -6,7 +6,7 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
 use watchdog_runtime::request::{self, PageRequest};
 use watchdog_runtime::rpc_error::{ErrorReason, error};
-use watchdog_watch_stream::merged::{MergedView, scope};
+use watchdog_watch_stream::seed_view::{SeedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
@@ -17,7 +17,7 @@ pub(crate) type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// The gRPC service of a replica.
 pub struct LeaseProbeApi {
-    pub(crate) verdicts: MergedView<pb::Verdict>,
+    pub(crate) verdicts: SeedView<pb::Verdict>,
     /// Distinguishes a shoot that does not exist from one without a verdict.
     pub(crate) is_unknown: IsUnknown,
     pub(crate) streams: Streams,
@@ -28,7 +28,7 @@ impl LeaseProbeApi {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            verdicts: MergedView::new("empty".into()),
+            verdicts: SeedView::new("empty".into()),
             is_unknown: Box::new(|_| false),
             streams: Streams::new(CancellationToken::new()),
         }

@@ -8,7 +8,7 @@ use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
 use watchdog_runtime::request::{self, PageRequest};
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
-use watchdog_watch_stream::merged::{MergedView, scope};
+use watchdog_watch_stream::seed_view::{SeedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
@@ -18,7 +18,7 @@ use crate::domain::overview::{Overview, ShootPlan};
 
 /// The gRPC service of a replica.
 pub struct ScalingApi {
-    pub(crate) scaling: MergedView<pb::ShootScaling>,
+    pub(crate) scaling: SeedView<pb::ShootScaling>,
     /// This replica's own knowledge of every shoot, and plans.
     pub(crate) overview: Arc<dyn Overview>,
     pub(crate) streams: Streams,
@@ -44,7 +44,7 @@ impl ScalingApi {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            scaling: MergedView::new("empty".into()),
+            scaling: SeedView::new("empty".into()),
             overview: Arc::new(NoShoots),
             streams: Streams::new(CancellationToken::new()),
             identity: "empty".into(),

@@ -11,7 +11,7 @@ use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
 use watchdog_watch_stream::item::NamePair;
-use watchdog_watch_stream::merged::{self, MergedView};
+use watchdog_watch_stream::seed_view::{self, SeedView};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::summary::WeederCounts;
@@ -19,8 +19,8 @@ use super::summary::WeederCounts;
 /// The gRPC service of a replica.
 #[derive(Debug)]
 pub struct WeederApi {
-    pub(crate) readiness: MergedView<pb::EndpointReadiness>,
-    pub(crate) weeders: MergedView<pb::Weeder>,
+    pub(crate) readiness: SeedView<pb::EndpointReadiness>,
+    pub(crate) weeders: SeedView<pb::Weeder>,
     pub(crate) streams: Streams,
     /// The name of this replica, which leads when it answers.
     pub(crate) identity: Arc<str>,
@@ -31,8 +31,8 @@ impl WeederApi {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            readiness: MergedView::new("empty".into()),
-            weeders: MergedView::new("empty".into()),
+            readiness: SeedView::new("empty".into()),
+            weeders: SeedView::new("empty".into()),
             streams: Streams::new(CancellationToken::new()),
             identity: "empty".into(),
         }
@@ -152,7 +152,7 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::GetSeedSummaryRequest>,
     ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
-        let scope = merged::scope(request.into_inner().scope)?;
+        let scope = seed_view::scope(request.into_inner().scope)?;
         let mut counts = WeederCounts::default();
         let services = self.readiness.visit(scope, |service| counts.add_service(service));
         let (position, completeness) = services.await;
@@ -200,7 +200,7 @@ impl ServiceFilter {
             }
         }
         Ok(Self {
-            scope: merged::scope(scope)?,
+            scope: seed_view::scope(scope)?,
             namespace,
             service,
         })

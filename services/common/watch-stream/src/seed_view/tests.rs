@@ -45,11 +45,8 @@ impl OwnItems<probe::Verdict> for OwnVerdicts {
 }
 
 /// The view of a replica `me` that knows the seed, with what it receives of the others.
-fn view() -> (
-    MergedView<probe::Verdict>,
-    PeerHandler<probe::Verdict, OwnVerdicts>,
-) {
-    let view = MergedView::new("me".into());
+fn view() -> (SeedView<probe::Verdict>, PeerHandler<probe::Verdict, OwnVerdicts>) {
+    let view = SeedView::new("me".into());
     let peers = PeerHandler {
         view: view.clone(),
         own: Arc::default(),
@@ -57,7 +54,7 @@ fn view() -> (
     (view, peers)
 }
 
-fn fill(view: &MergedView<probe::Verdict>) {
+fn fill(view: &SeedView<probe::Verdict>) {
     view.replicas.send_modify(|replicas| replicas.filled = true);
 }
 
@@ -83,7 +80,7 @@ fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Upda
     Update::Snapshot(items.collect(), completeness)
 }
 
-fn open(view: &MergedView<probe::Verdict>, scope: pb::Scope) -> Responses<probe::WatchVerdictsResponse> {
+fn open(view: &SeedView<probe::Verdict>, scope: pb::Scope) -> Responses<probe::WatchVerdictsResponse> {
     let streams = Streams::new(CancellationToken::new());
     let nobody = Extensions::default();
     view.watch(&streams, "WatchVerdicts", &nobody, scope, |_| true)

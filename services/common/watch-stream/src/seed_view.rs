@@ -1,4 +1,5 @@
-//! The items of all replicas of a service, merged by each of them, and the answers about them.
+//! The items of the whole seed, as each replica answers with them: its own ones, and where the replicas share the seed,
+//! those of the others merged with them.
 
 mod answers;
 mod known_replicas;
@@ -61,35 +62,35 @@ pub trait OwnItems<M: StreamItem>: Send + Sync + 'static {
     fn is_filled(&self, has: &dyn Fn(&M::Key) -> bool) -> bool;
 }
 
-/// The merged items. Cheap to clone.
+/// The items of the whole seed. Cheap to clone.
 #[derive(Clone)]
-pub struct MergedView<M: StreamItem> {
+pub struct SeedView<M: StreamItem> {
     me: Arc<str>,
     own: StreamStore<M::Key, ReplicaReport<M>>,
-    merged: StreamStore<M::Key, ReplicaReport<M>>,
+    whole: StreamStore<M::Key, ReplicaReport<M>>,
     reports: Arc<Mutex<HashMap<M::Key, Reports<M>>>>,
     replicas: watch::Sender<KnownReplicas>,
     answering: watch::Sender<BTreeSet<Arc<str>>>,
 }
 
-// === impl MergedView ===
+// === impl SeedView ===
 
-impl<M: StreamItem> std::fmt::Debug for MergedView<M> {
+impl<M: StreamItem> std::fmt::Debug for SeedView<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MergedView")
+        f.debug_struct("SeedView")
             .field("stream", &M::STREAM)
             .finish_non_exhaustive()
     }
 }
 
-impl<M: StreamItem> MergedView<M> {
+impl<M: StreamItem> SeedView<M> {
     /// A view of the replica named `me`, without any items.
     #[must_use]
     pub fn new(me: Arc<str>) -> Self {
         Self {
             me,
             own: StreamStore::new(),
-            merged: StreamStore::new(),
+            whole: StreamStore::new(),
             reports: Arc::default(),
             replicas: watch::Sender::new(KnownReplicas::new(Instant::now())),
             answering: watch::Sender::default(),
@@ -321,12 +322,12 @@ impl<M: StreamItem> MergedView<M> {
     /// Publishes the report that counts; a renewal only when subscribers need it. Under the lock of the reports, so
     /// that two changes keep their order.
     fn publish(&self, key: &M::Key, reports: &mut Reports<M>, now: Instant) {
-        let merged = &self.merged;
+        let whole = &self.whole;
         let Some(newest) = reports.newest(now).cloned() else {
-            merged.remove(key);
+            whole.remove(key);
             return;
         };
-        merged.update(key.clone(), newest.set_at, |shown| {
+        whole.update(key.clone(), newest.set_at, |shown| {
             if shown == Some(&newest) && !reports.renewal_is_due(now) {
                 return KeyUpdate::None;
             }

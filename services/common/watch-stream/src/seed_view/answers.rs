@@ -11,7 +11,7 @@ use watchdog_proto::stream::v1 as pb;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
-use super::MergedView;
+use super::SeedView;
 use super::known_replicas::{KnownReplicas, PeerState, WAIT_FOR_REPLICAS};
 use crate::item::StreamItem;
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
@@ -60,7 +60,7 @@ pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
     })
 }
 
-impl<M: StreamItem> MergedView<M> {
+impl<M: StreamItem> SeedView<M> {
     /// Waits until an answer of this scope is complete, or there is no use in waiting. Returns what it lacks.
     async fn settled(&self, scope: pb::Scope) -> Completeness {
         let (me, mut replicas) = (&self.me, self.replicas.subscribe());
@@ -95,7 +95,7 @@ impl<M: StreamItem> MergedView<M> {
 
     fn store(&self, scope: pb::Scope) -> &StreamStore<M::Key, ReplicaReport<M>> {
         match scope {
-            pb::Scope::Unspecified | pb::Scope::Seed => &self.merged,
+            pb::Scope::Unspecified | pb::Scope::Seed => &self.whole,
             pb::Scope::Replica => &self.own,
         }
     }
@@ -135,18 +135,18 @@ impl<M: StreamItem> MergedView<M> {
 
     /// One item of the whole seed. If there is none, waits for the replicas that have not sent their items yet.
     pub async fn get(&self, key: &M::Key) -> ItemAnswer<M> {
-        let merged = &self.merged;
-        let mut report = merged.get(key);
+        let whole = &self.whole;
+        let mut report = whole.get(key);
         let completeness = if report.is_some() {
             self.replicas.borrow().completeness(&self.me).0
         } else {
             let completeness = self.settled(pb::Scope::Seed).await;
-            report = merged.get(key);
+            report = whole.get(key);
             completeness
         };
         ItemAnswer {
             item: report.map(|report| trimmed(GET, report.now())),
-            position: Some(merged.position()),
+            position: Some(whole.position()),
             completeness: Some(completeness),
         }
     }
@@ -185,7 +185,7 @@ impl<M: StreamItem> MergedView<M> {
     #[must_use]
     pub fn standing(&self) -> (pb::Position, pb::Completeness) {
         let (completeness, _) = self.replicas.borrow().completeness(&self.me);
-        (self.merged.position(), completeness)
+        (self.whole.position(), completeness)
     }
 
     /// A page of the items that match, after waiting for the replicas that have not sent theirs yet.

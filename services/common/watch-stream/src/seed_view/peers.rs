@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::known_replicas::PeerState;
-use super::{MergedView, OwnItems};
+use super::{OwnItems, SeedView};
 use crate::client::{Received, Update};
 use crate::item::StreamItem;
 use crate::replicas::ReplicaHandler;
@@ -14,7 +14,7 @@ use crate::reports::ReplicaReport;
 
 /// Receives the items of the other replicas for a view.
 pub(super) struct PeerHandler<M: StreamItem, O> {
-    pub(super) view: MergedView<M>,
+    pub(super) view: SeedView<M>,
     pub(super) own: Arc<O>,
 }
 
