@@ -86,6 +86,7 @@ fn collect_resources<'a>(
     of_shoot: &Gauge<ShootLabel<'a>>,
     counts: Vec<(ShootLabel<'a>, f64)>,
 ) {
-    out.family(total, [((), counts.iter().map(|(_, n)| n).sum())]);
+    // Not `sum`: of nothing, that is -0.
+    out.family(total, [((), counts.iter().fold(0.0, |sum, (_, n)| sum + n))]);
     out.family(of_shoot, counts);
 }

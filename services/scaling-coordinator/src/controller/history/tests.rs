@@ -1,17 +1,19 @@
 use std::io::Seek as _;
 use std::sync::Arc;
 
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::time::Instant;
 use watchdog_runtime::args::LogFormat;
 use watchdog_runtime::telemetry;
 
-use super::log;
+use super::{log, measure};
 use crate::domain::Direction;
 use crate::domain::attempts::{RequestOutcome, WriteAttempt};
 use crate::domain::decision::{
     Decision, EvidenceCounts, ReceivedVerdict, ReportedOutcome, StreamCounts, decide,
 };
 use crate::domain::incident::ShootIncidents;
+use crate::domain::other_writes::OtherWrite;
 use crate::domain::resource_step::ResourceWrite;
 use crate::domain::testing::{S, dependent};
 
@@ -80,4 +82,36 @@ async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
         "in_mode_observe": false,
     });
     assert_eq!(serde_json::Value::Object(line), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_incident_in_mode_observe_is_compared_with_what_others_scaled() {
+    let start = Instant::now();
+    let reference = dependent("kube-controller-manager", 0, 0).reference;
+    let write = WriteAttempt {
+        reference: reference.clone(),
+        direction: Direction::Down,
+        write: ResourceWrite::CleanUp,
+    };
+    let other = OtherWrite {
+        reference,
+        direction: Direction::Down,
+        from: 1,
+        to: 0,
+        writer: "dependency-watchdog".to_owned(),
+    };
+    let mut incidents = ShootIncidents::default();
+    incidents.note_write(start, &write, &RequestOutcome::KeptBack);
+    incidents.note_other(start + 12 * S, &other);
+    let ended = incidents.end(start + 60 * S).unwrap();
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || measure(&ended));
+    let shown = recorder.handle().render();
+    for line in [
+        "watchdog_incident_comparisons_total{direction=\"down\",result=\"earlier\"} 1\n",
+        "watchdog_incident_lead_seconds_sum{direction=\"down\",result=\"earlier\"} 12\n",
+    ] {
+        assert!(shown.contains(line), "{line} is not in\n{shown}");
+    }
+    assert!(!shown.contains("direction=\"up\""), "{shown}");
 }
