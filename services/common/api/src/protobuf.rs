@@ -39,6 +39,8 @@ pub(crate) struct ListMeta {
     pub(crate) resource_version: String,
     #[prost(string, tag = "3")]
     pub(crate) continue_token: String,
+    #[prost(int64, optional, tag = "4")]
+    pub(crate) remaining_item_count: Option<i64>,
 }
 
 /// `metav1.ObjectMeta`.
@@ -111,7 +113,9 @@ impl From<ListMeta> for PageMeta {
         Self {
             resource_version: metadata.resource_version,
             continue_token: metadata.continue_token,
-            remaining_item_count: None,
+            remaining_item_count: metadata
+                .remaining_item_count
+                .and_then(|count| count.try_into().ok()),
         }
     }
 }

@@ -101,7 +101,7 @@ fn lease_list(page: &ListPage) -> LeaseList {
         metadata: Some(ListMeta {
             resource_version: page.revision.to_string(),
             continue_token: continue_token(page).unwrap_or_default(),
-            remaining_item_count: None,
+            remaining_item_count: i64::try_from(page.remaining).ok().filter(|count| *count > 0),
         }),
         items: page.items.iter().map(|object| object.value().into()).collect(),
     }
