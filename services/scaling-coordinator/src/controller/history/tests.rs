@@ -103,6 +103,11 @@ async fn an_incident_in_mode_observe_is_compared_with_what_others_scaled() {
     let mut incidents = ShootIncidents::default();
     incidents.note_write(start, &write, &RequestOutcome::KeptBack);
     incidents.note_other(start + 12 * S, &other);
+    let up = Decision {
+        direction: Some(Direction::Up),
+        ..decide(start, [], StreamCounts::default())
+    };
+    incidents.note_decision(start + 50 * S, &up);
     let ended = incidents.end(start + 60 * S).unwrap();
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || measure(&ended));
