@@ -302,8 +302,10 @@ def test_gardener_leaves_the_authority_alone():
     """gardener-resource-manager takes data away that a Secret does not have in the chart, unless it carries this
     annotation: then it creates the Secret where it is missing, and does nothing else (applyNewResources in
     pkg/resourcemanager/controller/managedresource/reconciler.go)."""
-    (secret,) = of_kind(render(GARDENLET), "Secret").values()
-    assert secret["metadata"]["annotations"]["resources.gardener.cloud/ignore"] == "true"
+    secrets = of_kind(render(GARDENLET), "Secret")
+    assert set(secrets) == {"watchdog-authority", "watchdog-observer"}
+    for secret in secrets.values():
+        assert secret["metadata"]["annotations"]["resources.gardener.cloud/ignore"] == "true"
 
 
 def test_membership_leases_in_a_namespace_that_exists():

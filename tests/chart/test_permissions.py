@@ -146,7 +146,7 @@ def test_a_permission_that_is_withdrawn_from_a_running_program_is_named(seed, sh
         coordinator.wait_until_readyz_says("verdicts: ")
         with without(seed, coordinator_role, "deployments", "patch"):
             probe = stack.enter_context(start("lease-probe"))
-            missing = f"he permission to patch deployments.apps in namespace {SHOOT} is missing"
+            missing = f"the request to patch deployments.apps in namespace {SHOOT} is forbidden"
             wait(lambda: missing in json.dumps(scaling(coordinator)))
             wait(lambda: missing in coordinator.log.read_text())
         wait(lambda: set(shoot.replicas().values()) == {0})

@@ -88,8 +88,10 @@ def test_install_upgrade_roll_back_uninstall(seed, releases):
 
 
 def test_the_authority_outlives_upgrades_and_is_removed_in_the_end(seed, releases):
-    """The programs fill the Secret. What Helm merges has no data."""
-    (secret,) = of_kind(objects(releases.install()), "Secret").values()
+    """The programs fill the Secrets. What Helm merges has no data."""
+    secrets = of_kind(objects(releases.install()), "Secret")
+    assert "data" not in secrets["watchdog-observer"]
+    secret = secrets["watchdog-authority"]
     where, data = path(secret), {"ca.crt": "YQ==", "ca.key": "Yg=="}
     assert secret["type"] == "Opaque" and "data" not in secret
     account = "watchdog-lease-probe"

@@ -5,6 +5,7 @@ import re
 
 import yaml
 from chart import NAMESPACE, ROOT, SERVICES, of_kind, render
+from programs import wait
 from test_newcomer import as_deployed
 
 PAGE = (ROOT / "docs" / "how-to" / "switch.md").read_text()
@@ -88,19 +89,24 @@ def test_nothing_that_gardenlet_manages_is_changed_by_hand():
     """Its ManagedResources and what is in them: a change by hand is reverted, or reported as an unhealthy Seed."""
     scripts = "".join(BLOCKS + LANDSCAPE_BLOCKS)
     changes = re.findall(r"kubectl (?:-n \S+ )?((?:patch|scale|annotate|label|edit|apply|delete) \S+)", scripts)
-    assert changes == ["patch seed", "patch lease", "patch lease", "patch seed", "annotate seed"]
+    assert changes == ["patch seed", "patch lease", "patch lease", "patch seed", "apply -f", "annotate seed"]
 
 
 def ask(section: str, run, seed, folder) -> None:
     """Runs what a section has people look at, while the programs run as they are deployed."""
     text = PAGE.split(f"### {section}\n")[1].split("\n##")[0]
-    commands = re.findall(r"`(watchdogctl [^`]+)`", text)
+    # Without the report of an incident: there is none here.
+    commands = [command for command in re.findall(r"`(watchdogctl [^`]+)`", text) if "SHOOT" not in command]
     assert commands
     with contextlib.ExitStack() as stack:
         programs = [stack.enter_context(as_deployed(seed, folder, service)) for service in SERVICES]
         for program in programs:
             program.wait_until_readyz_says("ready\n")
+        # Where the programs run as Pods, watchdogctl finds both by itself.
         addresses = " ".join(f"--{program.service} 127.0.0.1:{program.grpc}" for program in programs)
+        observer = "watchdog-leases", "watchdog-observer"
+        wait(lambda: "data" in seed.request("GET", "/api/v1/namespaces/{}/secrets/{}".format(*observer))[1])
+        addresses += " --tls-secret {}/{}".format(*observer)
         for command in commands:
             run(f"{command} {addresses}")
 
