@@ -57,6 +57,8 @@ impl Browser {
             ])
             .arg(format!("--user-data-dir={}", scratch.join("chromium").display()))
             .arg("about:blank")
+            // It leaves a folder there when it is killed.
+            .env("TMPDIR", scratch.path())
             .spawn(scratch)?;
         let url = process
             .wait_for_line("address for commands", BOUND, |line| {
