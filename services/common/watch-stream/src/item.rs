@@ -86,6 +86,7 @@ fn is_same_evidence(evidence: &probe::Evidence, sent: &probe::Evidence) -> bool 
         largest_skew: _,
         unconfirmed,
         newest_expired_renewal_age,
+        node_monitor_grace_period,
     } = evidence;
     *nodes == sent.nodes
         && *leases == sent.leases
@@ -96,6 +97,7 @@ fn is_same_evidence(evidence: &probe::Evidence, sent: &probe::Evidence) -> bool 
         && *threshold == sent.threshold
         && *expiry_age == sent.expiry_age
         && *newest_expired_renewal_age == sent.newest_expired_renewal_age
+        && *node_monitor_grace_period == sent.node_monitor_grace_period
         && *excluded == sent.excluded
         && *zones == sent.zones
 }

@@ -218,6 +218,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         let mut message = verdict::sentence(&found, result.counting);
         let grace = inputs.grace_period();
+        found.evidence.grace = grace;
         found.evidence.grace_too_short = grace < shortest_grace(renew_interval);
         if found.evidence.grace_too_short {
             message.push_str(&verdict::too_short(grace));

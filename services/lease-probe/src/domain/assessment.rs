@@ -83,6 +83,8 @@ pub struct Evidence {
     pub excluded: BTreeMap<Exclusion, u32>,
     /// Counts per zone, when the nodes were listed.
     pub zones: BTreeMap<Arc<str>, ZoneCount>,
+    /// The grace period of kube-controller-manager.
+    pub grace: Duration,
     /// True if kube-controller-manager acts before a loss can be proven.
     pub grace_too_short: bool,
     /// Age at which a lease is expired.

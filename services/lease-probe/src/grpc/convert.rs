@@ -99,6 +99,7 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
             })
             .collect(),
         expiry_age: Some(duration(evidence.expiry_age)),
+        node_monitor_grace_period: Some(duration(evidence.grace)),
         largest_skew: Some(signed(evidence.largest_skew)),
         unconfirmed: evidence.unconfirmed,
         newest_expired_renewal_age: evidence.newest_expired_renewal.map(duration),

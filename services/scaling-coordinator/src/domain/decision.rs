@@ -92,6 +92,8 @@ pub struct EvidenceCounts {
     pub zones: Vec<(String, u32, u32)>,
     /// Time since the newest renewal of an expired candidate, when the leases were judged.
     pub newest_expired_renewal: Option<Duration>,
+    /// The grace period of kube-controller-manager, if the observer says it.
+    pub grace: Option<Duration>,
 }
 
 /// The verdict of one observer on a shoot, in local monotonic time.

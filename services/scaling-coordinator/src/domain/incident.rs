@@ -354,6 +354,7 @@ mod tests {
                 candidates: 4,
                 expired,
                 newest_expired_renewal: Some(32 * S),
+                grace: Some(40 * S),
                 ..EvidenceCounts::default()
             })),
         };

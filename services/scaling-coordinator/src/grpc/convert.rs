@@ -118,6 +118,7 @@ fn evidence_counts(evidence: &probe::Evidence) -> Arc<EvidenceCounts> {
             .map(|zone| (zone.zone.clone(), zone.candidates, zone.expired))
             .collect(),
         newest_expired_renewal: renewal.map(|age| forward(Some(age))),
+        grace: { evidence.node_monitor_grace_period.as_ref() }.map(|grace| forward(Some(grace))),
     })
 }
 
@@ -281,6 +282,9 @@ fn incident(incident: &Incident, clock: Clock) -> pb::Incident {
         scale_down_lead: incident.lead_micros(Direction::Down).map(signed),
         reason: incident.reason.clone(),
         last_error: incident.last_error.clone(),
+        node_monitor_grace_period: { incident.peak.as_ref() }
+            .and_then(|peak| peak.grace)
+            .map(duration),
     }
 }
 

@@ -15,10 +15,8 @@ const KUBE_CONTROLLER_MANAGER: &str = "kube-controller-manager";
 /// How long machine-controller-manager waits by default before it replaces the machine of a node that is Unknown.
 const MACHINE_HEALTH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// The grace period of kube-controller-manager by default, and the age at which lease-probe then counts a lease as
-/// expired.
+/// The grace period of kube-controller-manager by default, for a program that does not report it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(40);
-const DEFAULT_EXPIRY_AGE: Duration = Duration::from_secs(32);
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,16 +37,10 @@ pub(crate) struct Prevention {
     pub(crate) text: String,
 }
 
-/// The node monitor grace period of a shoot, from the age at which its leases expire, which follows from it
-/// (`Evidence.expiry_age`). Several periods around the default have the same age; then it is the default.
-pub(crate) fn grace(expiry_age: Option<&prost_types::Duration>) -> Duration {
-    let age = forward(expiry_age);
-    match age {
-        Duration::ZERO => DEFAULT_GRACE,
-        age if age == DEFAULT_EXPIRY_AGE => DEFAULT_GRACE,
-        age if age > Duration::from_secs(21) && age < DEFAULT_EXPIRY_AGE => age + Duration::from_secs(7),
-        age => age.mul_f64(1.0 / 0.75),
-    }
+/// The node monitor grace period of the shoot.
+pub(crate) fn grace(incident: &Incident) -> Duration {
+    let reported = incident.node_monitor_grace_period.as_ref();
+    reported.map_or(DEFAULT_GRACE, |grace| forward(Some(grace)))
 }
 
 /// The time that has passed in an incident: until its end, or until now.
@@ -68,7 +60,8 @@ fn since_start(incident: &Incident, now: Timestamp) -> Duration {
 }
 
 /// Says what an incident would have cost: the nodes that kube-controller-manager would have marked Unknown.
-pub(crate) fn prevention(incident: &Incident, grace: Duration, now: Timestamp) -> Prevention {
+pub(crate) fn prevention(incident: &Incident, now: Timestamp) -> Prevention {
+    let grace = grace(incident);
     let none = |text: String| Prevention { nodes: Some(0), text };
     let Some(before) = incident.last_renewal_to_verdict.as_ref() else {
         return Prevention {
@@ -83,8 +76,13 @@ pub(crate) fn prevention(incident: &Incident, grace: Duration, now: Timestamp) -
     };
     if silent <= grace {
         let (silent, grace) = (text::duration(silent), text::duration(grace));
+        let nothing = if incident.verdict_to_healthy.is_some() {
+            "nothing"
+        } else {
+            "nothing yet"
+        };
         return none(format!(
-            "nothing yet: the leases were not renewed for {silent}, and kube-controller-manager waits {grace}"
+            "{nothing}: the leases were not renewed for {silent}, and kube-controller-manager waits {grace}"
         ));
     }
     let stops = incident.scale_times.iter().filter(|times| {
@@ -292,10 +290,10 @@ pub(crate) fn duration_of(seconds: f64) -> String {
 }
 
 /// Both incidents, the older one first, each with what happened in it.
-pub(crate) fn render(scaling: &ShootScaling, grace: Duration, frame: &Frame) -> String {
+pub(crate) fn render(scaling: &ShootScaling, frame: &Frame) -> String {
     let incidents = scaling.last_incident.iter().chain(&scaling.incident);
     let shown: Vec<_> = incidents
-        .map(|incident| incident_lines(incident, &scaling.replica, grace, frame))
+        .map(|incident| incident_lines(incident, &scaling.replica, frame))
         .collect();
     if shown.is_empty() {
         return NOTHING.to_owned();
@@ -307,14 +305,14 @@ pub(crate) fn render(scaling: &ShootScaling, grace: Duration, frame: &Frame) -> 
 pub(crate) const NOTHING: &str =
     "Nothing has happened to this shoot since the coordinator became the leader.\n";
 
-fn incident_lines(incident: &Incident, leader: &str, grace: Duration, frame: &Frame) -> String {
+fn incident_lines(incident: &Incident, leader: &str, frame: &Frame) -> String {
     let style = match incident.verdict_to_restored {
         Some(_) => Style::Good,
         None => Style::Warn,
     };
     let title = frame.paint(style, "incident");
     let mut out = format!("{title} {}: {}\n", state(incident), counts(incident));
-    let prevented = format!("prevented: {}", prevention(incident, grace, frame.now).text);
+    let prevented = format!("prevented: {}", prevention(incident, frame.now).text);
     let sentences = [
         incident.reason.clone(),
         peak(incident).unwrap_or_default(),
@@ -429,8 +427,8 @@ incident not ended: 0 down, 0 up, 0 writes failed
   AFTER  AT         BY           WHAT
   0s     00:39:50Z  lease-probe  the coordinator became the leader, or another writer scaled
 ";
-        assert_eq!(render(&scaling, DEFAULT_GRACE, &testing::pipe()), expected);
-        let none = render(&ShootScaling::default(), DEFAULT_GRACE, &testing::pipe());
+        assert_eq!(render(&scaling, &testing::pipe()), expected);
+        let none = render(&ShootScaling::default(), &testing::pipe());
         assert_eq!(none, NOTHING);
     }
 
@@ -447,8 +445,7 @@ incident not ended: 0 down, 0 up, 0 writes failed
             scale_down_lead: Some(span(-2.04)),
             ..Default::default()
         };
-        let shown =
-            |ended: &Incident| incident_lines(ended, "coordinator-0", DEFAULT_GRACE, &testing::pipe());
+        let shown = |ended: &Incident| incident_lines(ended, "coordinator-0", &testing::pipe());
         let text = shown(&ended);
         assert!(text.contains("; mode observe, lead -2.0 s\n"), "{text}");
         let other =
@@ -469,7 +466,7 @@ incident not ended: 0 down, 0 up, 0 writes failed
         let nodes = |change: &dyn Fn(&mut Incident)| {
             let mut incident = ended();
             change(&mut incident);
-            prevention(&incident, DEFAULT_GRACE, now)
+            prevention(&incident, now)
         };
         let first = |incident: &mut Incident, after: Option<f64>| {
             incident.scale_times[0].scaled_after = after.map(span)
@@ -483,7 +480,20 @@ incident not ended: 0 down, 0 up, 0 writes failed
             (
                 &|incident| incident.verdict_to_healthy = testing::seconds(8),
                 Some(0),
-                "not renewed for 40s, and kube-controller-manager waits 40s",
+                "nothing: the leases were not renewed for 40s, and kube-controller-manager waits 40s",
+            ),
+            (
+                &|incident| {
+                    incident.verdict_to_healthy = None;
+                    incident.start_time = testing::ago(5);
+                },
+                Some(0),
+                "nothing yet: the leases were not renewed for 37s",
+            ),
+            (
+                &|incident| incident.node_monitor_grace_period = testing::seconds(600),
+                Some(0),
+                "kube-controller-manager waits 10m00s",
             ),
             (&|incident| first(incident, None), Some(0), "was not scaled down"),
             (
@@ -522,14 +532,5 @@ incident not ended: 0 down, 0 up, 0 writes failed
                 "{part}: {found:?}"
             );
         }
-    }
-
-    #[test]
-    fn the_grace_period_follows_from_the_age_at_which_leases_expire() {
-        for (age, grace_seconds) in [(6, 8), (15, 20), (23, 30), (32, 40), (45, 60), (90, 120)] {
-            let found = grace(testing::seconds(age).as_ref());
-            assert_eq!(found.as_secs_f64().round() as u64, grace_seconds, "{age}");
-        }
-        assert_eq!(grace(None), DEFAULT_GRACE);
     }
 }

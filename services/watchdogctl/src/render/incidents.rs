@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::{Incident, ShootScaling};
 
-use super::incident::{grace, length, outcome, prevention};
+use super::incident::{length, outcome, prevention};
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, message, missing, text};
 use crate::commands::seeds::SeedAnswer;
@@ -109,8 +109,7 @@ pub(crate) fn render(answers: &[SeedAnswer<SeedIncidents>], frame: &Frame) -> St
             outcome(incident).into(),
             mode.into(),
             text::sent_duration(incident.verdict_to_last_write.as_ref()).into(),
-            // The verdicts of all shoots are not read: the grace period is taken for that of Gardener.
-            prevention(incident, grace(None), frame.now).text.into(),
+            prevention(incident, frame.now).text.into(),
         ];
         if has_seeds {
             cells.insert(0, row.seed.into());
@@ -127,7 +126,7 @@ pub(crate) fn value(answers: &[SeedAnswer<SeedIncidents>], frame: &Frame) -> any
         let mut value = json!({
             "shoot": row.scaling.shoot,
             "isRunning": row.incident.verdict_to_restored.is_none(),
-            "preventedNodes": prevention(row.incident, grace(None), frame.now).nodes,
+            "preventedNodes": prevention(row.incident, frame.now).nodes,
             "incident": message::value("scaling.v1.Incident", row.incident)?,
         });
         if !row.seed.is_empty() {

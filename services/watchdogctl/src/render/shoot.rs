@@ -1,7 +1,5 @@
 //! Why a shoot is where it is.
 
-use std::time::Duration;
-
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, Mode, PlanScalingResponse, ShootScaling};
 
@@ -65,18 +63,10 @@ pub(crate) fn render(report: &ShootExplanation, frame: &Frame) -> String {
         out.push_str(&format!(
             "\n{}\n{}",
             heading("INCIDENTS"),
-            incident::render(found, grace(report), frame)
+            incident::render(found, frame)
         ));
     }
     out
-}
-
-fn grace(report: &ShootExplanation) -> Duration {
-    let evidence = report
-        .verdict
-        .as_ref()
-        .and_then(|verdict| verdict.evidence.as_ref());
-    incident::grace(evidence.and_then(|evidence| evidence.expiry_age.as_ref()))
 }
 
 fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {

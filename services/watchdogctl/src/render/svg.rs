@@ -1,12 +1,10 @@
 //! The timeline of an incident as a picture: one SVG element without anything from elsewhere.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use watchdog_client::wire::forward;
 use watchdog_proto::scaling::v1::{Direction, Incident};
 
-use super::incident::{duration_of, length, our_seconds, seconds};
+use super::incident::{duration_of, grace, length, our_seconds, seconds};
 use super::text;
 
 const WIDTH: f64 = 960.0;
@@ -36,7 +34,7 @@ const CUT_OFF: &str = "#c23030";
 const DOWN: &str = "#5c7080";
 
 /// The picture. It has no empty line, which would end it within Markdown.
-pub(crate) fn timeline(shoot: &str, incident: &Incident, grace: Duration, now: Timestamp) -> String {
+pub(crate) fn timeline(shoot: &str, incident: &Incident, now: Timestamp) -> String {
     let before = forward(incident.last_renewal_to_verdict.as_ref()).as_secs_f64();
     let end = length(incident, now).as_secs_f64().max(1.0);
     let (first, last) = (-before, end + 0.02 * (end + before));
@@ -74,7 +72,7 @@ pub(crate) fn timeline(shoot: &str, incident: &Incident, grace: Duration, now: T
             ));
         }
     }
-    for (at, color, name) in marks(incident, before, grace, end) {
+    for (at, color, name) in marks(incident, before, end) {
         let at = x(at);
         out.push_str(&format!(
             "<line x1=\"{at:.1}\" y1=\"{:.1}\" x2=\"{at:.1}\" y2=\"{bottom:.1}\" stroke=\"{color}\" \
@@ -138,9 +136,9 @@ fn lanes(incident: &Incident, end: f64) -> Vec<Lane> {
 }
 
 /// The moments that are lines through all lanes.
-fn marks(incident: &Incident, before: f64, grace: Duration, end: f64) -> Vec<(f64, &'static str, String)> {
+fn marks(incident: &Incident, before: f64, end: f64) -> Vec<(f64, &'static str, String)> {
     let mut marks = vec![(0.0, "#182026", "verdict".to_owned())];
-    let marked = grace.as_secs_f64() - before;
+    let marked = grace(incident).as_secs_f64() - before;
     if before > 0.0 && marked < end {
         let name = "kube-controller-manager would mark the nodes Unknown".to_owned();
         marks.push((marked, CUT_OFF, name));
@@ -190,8 +188,6 @@ mod tests {
     use crate::render::incident::tests::ended;
     use crate::render::testing;
 
-    const GRACE: Duration = Duration::from_secs(40);
-
     /// The names of elements and the texts between them; fails if an element is not closed.
     fn parsed(svg: &str) -> (Vec<String>, Vec<String>) {
         let (mut open, mut elements, mut texts) = (Vec::new(), Vec::new(), Vec::new());
@@ -214,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_picture_has_a_lane_for_the_leases_and_for_each_dependant() {
-        let svg = timeline("shoot--a--b", &ended(), GRACE, testing::pipe().now);
+        let svg = timeline("shoot--a--b", &ended(), testing::pipe().now);
         assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("\n\n"), "an empty line ends HTML in Markdown");
         let (elements, texts) = parsed(&svg);
@@ -244,7 +240,7 @@ mod tests {
         for times in &mut incident.scale_times {
             times.resource.as_mut().unwrap().name = name.to_owned();
         }
-        let svg = timeline("<b>\n\n", &incident, GRACE, testing::pipe().now);
+        let svg = timeline("<b>\n\n", &incident, testing::pipe().now);
         let (elements, texts) = parsed(&svg);
         assert!(
             !elements.iter().any(|name| name == "script" || name == "b"),
@@ -266,7 +262,7 @@ mod tests {
             ..Incident::default()
         };
         for incident in [Incident::default(), future, endless] {
-            let svg = timeline("a", &incident, GRACE, testing::pipe().now);
+            let svg = timeline("a", &incident, testing::pipe().now);
             parsed(&svg);
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert!(svg.len() < 20_000);

@@ -39,6 +39,7 @@ async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
             expired: 3,
             zones: vec![zone("eu-1a", 2), zone("eu-1b", 1)],
             newest_expired_renewal: Some(32 * S),
+            grace: Some(40 * S),
         })),
     };
     let down = decide(start, [&lost], StreamCounts::default());
