@@ -19,14 +19,33 @@ const LONGEST_ID: usize = 512;
 /// The most characters of a message or a reason.
 const LONGEST_MESSAGE: usize = 512;
 
-/// True unless a terminal or a log may act upon the character: control characters (C0, DEL and C1), line and paragraph
-/// separators, and those that change the direction of text.
+/// True unless a terminal or a log may act upon the character, or nobody sees it: control characters (C0, DEL and C1),
+/// line and paragraph separators, those that change the direction of text, and those without width, by which two names
+/// could look alike (`Default_Ignorable_Code_Point` of Unicode).
 #[must_use]
 pub fn is_printable(character: char) -> bool {
     !character.is_control()
         && !matches!(
             character,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            '\u{ad}'
+                | '\u{34f}'
+                | '\u{61c}'
+                | '\u{115f}'
+                | '\u{1160}'
+                | '\u{17b4}'
+                | '\u{17b5}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{ffa0}'
+                | '\u{fff0}'..='\u{fffb}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e0fff}'
         )
 }
 
@@ -129,6 +148,10 @@ mod tests {
             ("a\u{9b}31mb\u{85}c\u{7f}", "a 31mb c "),
             ("a\r\n\tb", "a   b"),
             ("\u{202e}abc\u{2066}d\u{200f}\u{2028}", " abc d  "),
+            (
+                "a\u{200b}b\u{feff}c\u{ad}d\u{e0041}e\u{115f}f\u{3164}g",
+                "a b c d e f g",
+            ),
         ] {
             assert_eq!(printable(text), shown, "{text:?}");
         }
