@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Connections that end when this is dropped.
 #[derive(Debug)]
-pub(crate) struct ConnectionTasks {
+pub struct ConnectionTasks {
     open: VecDeque<(IpAddr, AbortOnDropHandle<()>)>,
     total: usize,
     per_address: usize,
@@ -16,7 +16,8 @@ pub(crate) struct ConnectionTasks {
 
 impl ConnectionTasks {
     /// At most this many at the same time, and of one address.
-    pub(crate) const fn new(total: usize, per_address: usize) -> Self {
+    #[must_use]
+    pub const fn new(total: usize, per_address: usize) -> Self {
         Self {
             open: VecDeque::new(),
             total,
@@ -25,7 +26,7 @@ impl ConnectionTasks {
     }
 
     /// Serves one more connection. Returns the address of the one that gave way, if one did.
-    pub(crate) fn spawn(
+    pub fn spawn(
         &mut self,
         address: IpAddr,
         task: impl Future<Output = ()> + Send + 'static,

@@ -13,7 +13,7 @@ pub mod caller_quota;
 pub mod cli;
 pub mod clock;
 pub mod config_file;
-mod connection_tasks;
+pub mod connection_tasks;
 pub mod file_watch;
 pub mod grpc_server;
 pub mod listeners;

@@ -16,7 +16,7 @@ use watchdog_proto::weeder::v1::{EndpointReadiness, Readiness, ServiceKey, Weede
 use crate::args;
 use crate::render::testing as states;
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
-use crate::testing::{Recording, assert_parts, fails, run, shown};
+use crate::testing::{Recording, assert_parts, fails, options, run, shown};
 
 const CUT_OFF: &str = "shoot--a--cut-off";
 const RETURNING: &str = "shoot--a--returning";
@@ -103,10 +103,6 @@ async fn start(answers: Answers) -> (StubServices, StubServer, String) {
     (services, server, options)
 }
 
-fn options(address: &str) -> String {
-    format!("--insecure-plaintext --lease-probe {address} --scaling-coordinator {address} --weeder {address}")
-}
-
 /// The line about a shoot.
 fn line<'a>(text: &'a str, shoot: &str) -> &'a str {
     let found = text.lines().find(|line| line.starts_with(shoot));
@@ -159,6 +155,25 @@ async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
         &status,
         &["0 shoots: 0 HEALTHY\n", "Every shoot that is probed is healthy."],
     );
+}
+
+#[tokio::test]
+async fn a_program_that_is_dead_or_not_asked_never_stands_beside_good_news() {
+    let (_services, server, options) = start(Answers::default()).await;
+    let (_socket, closed) = closed_address();
+    let address = &server.address;
+    let dead = options.replace(&format!("--weeder {address}"), &format!("--weeder {closed}"));
+    let status = run(&format!("{dead} status")).await;
+    assert_ne!(status.code, ExitCode::SUCCESS);
+    assert_parts(
+        &status.text,
+        &["1 fault of the watchdog", "NO ANSWER from weeder: "],
+    );
+    assert!(!status.text.contains("Every shoot"), "{}", status.text);
+    let few = format!("--insecure-plaintext --lease-probe {address}");
+    let checked = shown(&format!("{few} check")).await;
+    let end = "No fault found, but not asked: scaling-coordinator, weeder.\n";
+    assert!(checked.ends_with(end), "{checked}");
 }
 
 #[tokio::test]
@@ -219,7 +234,7 @@ async fn what_answers_is_shown_when_a_program_does_not() {
         (
             &no_coordinator,
             "scaling-coordinator",
-            ["4 shoots: 1 LEASES_EXPIRED", CUT_OFF],
+            ["4 verdicts: 1 LEASES_EXPIRED", CUT_OFF],
         ),
     ] {
         let status = run(&format!("{options} status")).await;
@@ -240,9 +255,10 @@ async fn what_answers_is_shown_when_a_program_does_not() {
         };
         assert_eq!(json[key]["shoot"], CUT_OFF);
     }
-    let report = shown(&format!("{no_probe} report {CUT_OFF}")).await;
+    let report = run(&format!("{no_probe} report {CUT_OFF}")).await;
+    assert_eq!(report.code, ExitCode::from(3), "{}", report.text);
     assert_parts(
-        &report,
+        &report.text,
         &["now no verdict: lease-probe: ", "incident not ended: 2 down"],
     );
     fails(

@@ -58,7 +58,12 @@ pub(crate) async fn run(dialer: &ProgramDialer, shape: Shape) -> Result<CommandA
 /// All replicas behind the addresses.
 async fn of_addresses(dialer: &ProgramDialer, findings: &mut Vec<CheckFinding>) -> Vec<ReplicaEndpoint> {
     let mut endpoints = Vec::new();
-    for program in dialer.programs() {
+    let asked: Vec<Program> = dialer.programs().collect();
+    let others = Program::ALL
+        .into_iter()
+        .filter(|program| !asked.contains(program));
+    findings.extend(others.map(check::not_asked));
+    for program in asked {
         match dialer.replicas(program).await {
             Ok(found) => endpoints.extend(found),
             Err(error) => {

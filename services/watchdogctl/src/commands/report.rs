@@ -18,8 +18,10 @@ pub(crate) async fn run(
     shape: Shape,
 ) -> Result<CommandAnswer, CommandError> {
     let report = read(dialer, shoot).await?;
+    let code = report.verdict_error.as_ref().map_or(0, |error| error.code);
     if shape.format == Format::Markdown {
-        return Ok(CommandAnswer::of_text(report::markdown(&report, &shape.frame)));
+        let text = report::markdown(&report, &shape.frame);
+        return Ok(CommandAnswer::of_text(text).with_code(code));
     }
     let value = || {
         let mut value = json!({"shoot": report.name, "missingReplicas": report.missing});
@@ -31,20 +33,21 @@ pub(crate) async fn run(
             Some(&report.scaling),
         )?;
         if let Some(error) = &report.verdict_error {
-            message::set(&mut value, "verdictError", error.as_str());
+            message::set(&mut value, "verdictError", error.what());
         }
         let incidents = [
             ("incident", &report.scaling.incident),
             ("lastIncident", &report.scaling.last_incident),
         ];
         let prevented = incidents.into_iter().filter_map(|(name, incident)| {
-            let prevented = prevention(incident.as_ref()?, report.grace(), shape.frame.now);
+            let prevented = prevention(incident.as_ref()?, shape.frame.now);
             Some((name, json!({"nodes": prevented.nodes, "text": prevented.text})))
         });
         message::set(&mut value, "prevented", prevented.collect::<Value>());
         Ok(value)
     };
-    shape.answer(value, |frame| report::render(&report, frame))
+    let answer = shape.answer(value, |frame| report::render(&report, frame))?;
+    Ok(answer.with_code(code))
 }
 
 /// The incidents are those of the coordinator. Without lease-probe, only the verdict of now is missing.
@@ -61,7 +64,7 @@ async fn read(dialer: &ProgramDialer, shoot: &str) -> Result<IncidentReport, Com
             missing.add(Program::LeaseProbe, of_verdict.as_ref());
             (verdict, None)
         }
-        Err(error) => (None, Some(error.what().to_owned())),
+        Err(error) => (None, Some(error)),
     };
     Ok(IncidentReport {
         name: shoot.to_owned(),

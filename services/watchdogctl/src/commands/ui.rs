@@ -15,14 +15,16 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use watchdog_api::text;
 use watchdog_client::follow::{Received, Update};
+use watchdog_client::message::Completeness;
 use watchdog_proto::probe::v1::WatchVerdictsRequest;
 use watchdog_proto::scaling::v1::WatchScalingRequest;
 
 use crate::args::{ConnectArgs, UiArgs};
 use crate::connect::ProgramDialer;
 use crate::error::{CommandError, USAGE};
-use crate::fetch::printable;
+use crate::fetch::{self, printable};
 use crate::output::Output;
 use crate::program::Program;
 
@@ -30,6 +32,9 @@ use model::{ClockReading, SeedModel};
 
 /// Verdicts and reports that have become stale are looked for this often.
 const TICK: Duration = Duration::from_millis(500);
+
+/// A program without a stream here is asked again after this time, well within that for which its last answer counts.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// A program that cannot be called is tried again after this time.
 const RETRY: Duration = Duration::from_secs(2);
@@ -52,7 +57,7 @@ pub(crate) async fn run(
         served.url
     ));
     tokio::select! {
-        ended = served.run(listener) => ended,
+        () = served.run(listener) => Ok(ExitCode::SUCCESS),
         // The usual way to end it.
         _ = tokio::signal::ctrl_c() => Ok(ExitCode::SUCCESS),
     }
@@ -88,8 +93,7 @@ impl SeedPage {
         dialer: &ProgramDialer,
         title: String,
     ) -> Result<(Arc<Self>, Vec<AbortOnDropHandle<()>>), CommandError> {
-        let can_follow = |program: &Program| *program != Program::Weeder;
-        let followed: Vec<Program> = dialer.programs().filter(can_follow).collect();
+        let followed: Vec<Program> = dialer.programs().collect();
         let this = Self::new(title, &followed);
         let ticking = this.clone();
         let mut tasks = vec![AbortOnDropHandle::new(tokio::spawn(async move {
@@ -132,7 +136,7 @@ impl SeedPage {
                     .follow(request, &stop, on_update)
                     .await;
             }
-            _ => {
+            Program::ScalingCoordinator => {
                 let on_update = |update| {
                     self.update(|model, now| model.on_scaling(printable_update(update), now));
                 };
@@ -143,6 +147,12 @@ impl SeedPage {
                     .follow(request, &stop, on_update)
                     .await;
             }
+            // Nothing of its streams is on the page, only whether it answers for the whole seed.
+            Program::Weeder => loop {
+                let missing = fetch::missing_of(dialer, program).await?;
+                self.update(|model, _| model.on_answer(program, missing));
+                tokio::time::sleep(ASK_AGAIN).await;
+            },
         }
         Ok(())
     }
@@ -157,8 +167,16 @@ impl SeedPage {
     }
 }
 
-/// The update with all its texts printable. A value that the API does not know is left out.
+/// The update with all its texts printable, names of shoots and replicas included. A value that the API does not know
+/// is left out.
 fn printable_update<V: Message + Name + Default>(update: Update<String, V>) -> Update<String, V> {
+    let whole = |completeness: Completeness| {
+        let replicas = completeness.missing_replicas.iter();
+        Completeness {
+            missing_replicas: replicas.map(|replica| text::printable(replica)).collect(),
+            ..completeness
+        }
+    };
     let value = |received: Received<V>| {
         let (sent_at, set_at) = (received.sent_at, received.set_at);
         let value = printable::message(received.value).unwrap_or_default();
@@ -170,11 +188,14 @@ fn printable_update<V: Message + Name + Default>(update: Update<String, V>) -> U
     };
     match update {
         Update::Snapshot(items, completeness) => {
-            let items = items.into_iter().map(|(key, received)| (key, value(received)));
-            Update::Snapshot(items.collect(), completeness)
+            let items = items.into_iter();
+            let items = items.map(|(key, received)| (text::printable(&key), value(received)));
+            Update::Snapshot(items.collect(), whole(completeness))
         }
-        Update::Upsert(key, received) => Update::Upsert(key, value(received)),
-        other => other,
+        Update::Upsert(key, received) => Update::Upsert(text::printable(&key), value(received)),
+        Update::Removed(key) => Update::Removed(text::printable(&key)),
+        Update::Completeness(completeness) => Update::Completeness(whole(completeness)),
+        Update::Skipped(_) | Update::Lost(_) => update,
     }
 }
 

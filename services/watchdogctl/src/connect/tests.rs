@@ -258,7 +258,7 @@ async fn check_names_what_crashes_and_what_is_missing() {
     assert_parts(
         &status.text,
         &[
-            "1 shoots: 1 HEALTHY; ",
+            "1 verdict: 1 HEALTHY; ",
             "NO ANSWER from scaling-coordinator: no ready pod of scaling-coordinator",
             "WRONG: scaling-coordinator scaling-coordinator-0: scaling-coordinator crashes",
             "No shoot is known to be held down",

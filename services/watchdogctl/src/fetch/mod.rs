@@ -23,6 +23,7 @@ use watchdog_proto::stream::v1::Completeness;
 use watchdog_proto::weeder::v1::{
     ListEndpointReadinessRequest, ListEndpointReadinessResponse, ListWeedersRequest, ListWeedersResponse,
 };
+use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as weeder};
 
 use crate::args::ServiceFilterArgs;
 use crate::connect::ProgramDialer;
@@ -46,6 +47,10 @@ impl Missing {
                 .insert(format!("{program} (no leader, or replicas not listed yet)"));
         }
         self.0.extend(incomplete.missing_replicas.iter().cloned());
+    }
+
+    fn extend(&mut self, names: Vec<String>) {
+        self.0.extend(names);
     }
 
     pub(crate) fn into_names(self) -> Vec<String> {
@@ -120,6 +125,12 @@ async fn of_shoots<T, R: From<ItemPage<T>>>(
 }
 
 // === lease-probe ===
+
+/// The verdicts in numbers.
+async fn seed_summary(lease_probe: &LeaseProbe) -> Result<probe::GetSeedSummaryResponse, CommandError> {
+    let request = probe::GetSeedSummaryRequest::default();
+    answer(Program::LeaseProbe, lease_probe.get_seed_summary(request).await)
+}
 
 async fn verdict_page(
     lease_probe: &LeaseProbe,
@@ -299,31 +310,21 @@ pub(crate) fn missing(program: Program, completeness: Option<&Completeness>) -> 
     missing.into_names()
 }
 
-/// The replicas that a program misses when it answers for the whole seed; reads one item.
+/// The replicas that a program misses when it answers for the whole seed.
 pub(crate) async fn missing_of(
     dialer: &ProgramDialer,
     program: Program,
 ) -> Result<Vec<String>, CommandError> {
     let completeness = match program {
-        Program::LeaseProbe => {
-            let page = verdict_page(&dialer.lease_probe().await?, &[], 1, String::new()).await?;
-            page.completeness
-        }
+        Program::LeaseProbe => seed_summary(&dialer.lease_probe().await?).await?.completeness,
         Program::ScalingCoordinator => {
-            let request = ListScalingRequest {
-                page_size: 1,
-                ..ListScalingRequest::default()
-            };
-            scaling_page(&dialer.coordinator().await?, request)
-                .await?
-                .completeness
+            let request = scaling::GetSeedSummaryRequest::default();
+            let received = dialer.coordinator().await?.get_seed_summary(request).await;
+            answer(program, received)?.completeness
         }
         Program::Weeder => {
-            let request = ListWeedersRequest {
-                page_size: 1,
-                ..ListWeedersRequest::default()
-            };
-            let received = dialer.weeder().await?.list_weeders(request).await;
+            let request = weeder::GetSeedSummaryRequest::default();
+            let received = dialer.weeder().await?.get_seed_summary(request).await;
             answer(program, received)?.completeness
         }
     };

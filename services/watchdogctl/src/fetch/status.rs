@@ -10,12 +10,14 @@ use tonic::Status;
 use watchdog_client::consumer::{CALL_TIMEOUT, LeaseProbe, ScalingCoordinator};
 use watchdog_client::follow::{Received, Update};
 use watchdog_client::wire::MAX_SHOOTS;
-use watchdog_proto::probe::v1::{ListVerdictsResponse, Outcome, WatchVerdictsRequest};
+use watchdog_proto::probe::v1::{
+    GetSeedSummaryResponse, ListVerdictsResponse, Outcome, WatchVerdictsRequest,
+};
 use watchdog_proto::scaling::v1::{
     Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, ShootScaling, WatchScalingRequest,
 };
 
-use super::{Missing, count, held_down, printable, scaling_page, verdict_page};
+use super::{Missing, count, held_down, missing_of, printable, scaling_page, seed_summary, verdict_page};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::program::Program;
@@ -32,14 +34,18 @@ struct ScalingPages {
     unprotected: ListScalingResponse,
 }
 
-/// One page of verdicts of each outcome, and whether only their number is of interest.
-type VerdictPages = Vec<(Outcome, bool, ListVerdictsResponse)>;
+/// The answers of lease-probe for the screen.
+struct VerdictPages {
+    summary: GetSeedSummaryResponse,
+    /// One page of each outcome that needs attention.
+    urgent: Vec<ListVerdictsResponse>,
+}
 
 /// The screen of a seed: every shoot that is held down, one page of each outcome, and the shoots whose dependants are
 /// on their way. Of a program that does not answer, it has the reason.
 pub(crate) async fn status(dialer: &ProgramDialer, limit: u16) -> SeedStatus {
     let most = i32::from(limit);
-    let (verdicts, scalings, pods) = tokio::join!(
+    let (verdicts, scalings, weeder, pods) = tokio::join!(
         Box::pin(async {
             let lease_probe = dialer.lease_probe().await?;
             let pages = verdict_pages(&lease_probe, most).await?;
@@ -49,6 +55,13 @@ pub(crate) async fn status(dialer: &ProgramDialer, limit: u16) -> SeedStatus {
             let coordinator = dialer.coordinator().await?;
             let pages = Box::pin(scaling_pages(&coordinator, most)).await?;
             Ok::<_, CommandError>((coordinator, pages))
+        }),
+        // It says nothing about shoots, but a dead one must not stand beside good news.
+        Box::pin(async {
+            match dialer.programs().any(|program| program == Program::Weeder) {
+                true => missing_of(dialer, Program::Weeder).await,
+                false => Ok(Vec::new()),
+            }
         }),
         Box::pin(dialer.pods()),
     );
@@ -67,14 +80,15 @@ pub(crate) async fn status(dialer: &ProgramDialer, limit: u16) -> SeedStatus {
     let mut unanswered = |program: Program, error| status.unanswered.push((program.as_str(), error));
     let lease_probe = match verdicts {
         Ok((lease_probe, pages)) => {
-            for (outcome, is_calm, page) in pages {
+            missing.add(Program::LeaseProbe, pages.summary.completeness.as_ref());
+            status.counts = { OUTCOMES.iter() }
+                .map(|outcome| (*outcome, shoots_with(&pages.summary, *outcome)))
+                .collect();
+            for page in pages.urgent {
                 missing.add(Program::LeaseProbe, page.completeness.as_ref());
-                status.counts.push((outcome, page.total_size));
-                if !is_calm {
-                    status.not_read += page.total_size - count(page.verdicts.len());
-                    for verdict in page.verdicts {
-                        row(&mut rows, &verdict.shoot).verdict = Some(verdict.clone());
-                    }
+                status.not_read += page.total_size - count(page.verdicts.len());
+                for verdict in page.verdicts {
+                    row(&mut rows, &verdict.shoot).verdict = Some(verdict.clone());
                 }
             }
             Some(lease_probe)
@@ -102,6 +116,10 @@ pub(crate) async fn status(dialer: &ProgramDialer, limit: u16) -> SeedStatus {
             None
         }
     };
+    match weeder {
+        Ok(replicas) => missing.extend(replicas),
+        Err(error) => status.unanswered.push((Program::Weeder.as_str(), error)),
+    }
     for (program, error) in complete_rows(lease_probe.as_ref(), coordinator.as_ref(), &mut rows).await {
         status.unanswered.push((program.as_str(), error));
     }
@@ -115,15 +133,22 @@ pub(crate) async fn status(dialer: &ProgramDialer, limit: u16) -> SeedStatus {
     status
 }
 
+/// Of the shoots that need no attention, only the number is read.
 async fn verdict_pages(lease_probe: &LeaseProbe, limit: i32) -> Result<VerdictPages, CommandError> {
-    let pages = OUTCOMES.iter().map(async |outcome| {
-        // Of the shoots that need no attention, only the number.
-        let is_calm = matches!(outcome, Outcome::Healthy | Outcome::Skipped);
-        let size = if is_calm { 1 } else { limit };
-        let page = verdict_page(lease_probe, &[*outcome], size, String::new()).await?;
-        Ok((*outcome, is_calm, page))
-    });
-    try_join_all(pages).await
+    let summary = seed_summary(lease_probe).await?;
+    let is_calm = |outcome: &Outcome| matches!(outcome, Outcome::Healthy | Outcome::Skipped);
+    let urgent = OUTCOMES
+        .iter()
+        .filter(|outcome| !is_calm(outcome) && shoots_with(&summary, **outcome) > 0)
+        .map(|outcome| verdict_page(lease_probe, std::slice::from_ref(outcome), limit, String::new()));
+    let urgent = try_join_all(urgent).await?;
+    Ok(VerdictPages { summary, urgent })
+}
+
+fn shoots_with(summary: &GetSeedSummaryResponse, outcome: Outcome) -> i32 {
+    let mut counts = { summary.summary.iter() }.flat_map(|summary| &summary.outcomes);
+    let found = counts.find(|count| count.outcome() == outcome);
+    found.map_or(0, |count| i32::try_from(count.shoots).unwrap_or(i32::MAX))
 }
 
 async fn scaling_pages(coordinator: &ScalingCoordinator, limit: i32) -> Result<ScalingPages, CommandError> {

@@ -8,12 +8,16 @@ use watchdog_certificates::ValidityPeriod;
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
+use crate::program::Program;
 
 /// A certificate that ends within this time is worth a look: cert-manager renews 30 days before the end.
 const SOON_SECONDS: i64 = 14 * 86_400;
 
 /// Clocks that differ by this from the median of all replicas are wrong. The Date header is exact to a second.
 const MAX_SKEW_SECONDS: i64 = 3;
+
+/// The check of which programs were asked.
+const ASKED: &str = "asked";
 
 /// The check of shoots that are held down, and the names of them that it shows at most.
 const HELD_DOWN: &str = "shoots";
@@ -128,6 +132,17 @@ pub(crate) fn findings(
     findings
 }
 
+/// The finding about a program whose address is not given, where addresses are.
+pub(crate) fn not_asked(program: Program) -> CheckFinding {
+    let unknown = match program {
+        Program::LeaseProbe => "which shoots are cut off",
+        Program::ScalingCoordinator => "which shoots are held down",
+        Program::Weeder => "which pods are deleted",
+    };
+    let text = format!("not asked, so {unknown} is not known: add --{program}");
+    CheckFinding::new(Severity::Notice, program.as_str(), ASKED, text)
+}
+
 /// The finding about shoots that are held down. It is no fault of the watchdog, and no news to leave out.
 pub(crate) fn held_down(shoots: &[String]) -> Option<CheckFinding> {
     let shown: Vec<&str> = shoots.iter().take(MOST_NAMED).map(String::as_str).collect();
@@ -143,7 +158,7 @@ pub(crate) fn held_down(shoots: &[String]) -> Option<CheckFinding> {
     (!shoots.is_empty()).then(|| CheckFinding::new(Severity::Notice, "all", HELD_DOWN, text))
 }
 
-/// The last line: never good news beside anything that is wrong or held down.
+/// The last line: never good news beside anything that is wrong, held down or was not asked.
 pub(crate) fn conclusion(findings: &[CheckFinding]) -> (Style, String) {
     let of = |severity| {
         findings
@@ -151,7 +166,13 @@ pub(crate) fn conclusion(findings: &[CheckFinding]) -> (Style, String) {
             .filter(move |finding| finding.severity == severity)
     };
     let held = of(Severity::Notice).find(|finding| finding.what == HELD_DOWN);
+    let not_asked = of(Severity::Notice).filter(|finding| finding.what == ASKED);
+    let not_asked: Vec<&str> = not_asked.map(|finding| finding.subject.as_str()).collect();
     match (of(Severity::Wrong).count(), held) {
+        (0, None) if !not_asked.is_empty() => (
+            Style::Warn,
+            format!("No fault found, but not asked: {}.", not_asked.join(", ")),
+        ),
         (0, None) => (Style::Good, "Nothing is wrong.".to_owned()),
         (0, Some(held)) => (
             Style::Warn,
@@ -167,7 +188,7 @@ pub(crate) fn conclusion(findings: &[CheckFinding]) -> (Style, String) {
     }
 }
 
-fn count(number: usize, one: &str, several: &str) -> String {
+pub(crate) fn count(number: usize, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
 }
 
@@ -311,6 +332,24 @@ WRONG   weeder-0  readiness  not serving
 ";
         assert_eq!(render(&findings, &testing::pipe()), expected);
         assert!(render(&findings[..1], &testing::pipe()).ends_with("Nothing is wrong.\n"));
+    }
+
+    #[test]
+    fn nothing_is_fine_beside_a_program_that_was_not_asked() {
+        let findings = [
+            CheckFinding::fine("probe-0", "readiness", "serving"),
+            not_asked(Program::ScalingCoordinator),
+            not_asked(Program::Weeder),
+        ];
+        let (style, end) = conclusion(&findings);
+        assert_eq!(end, "No fault found, but not asked: scaling-coordinator, weeder.");
+        assert!(style != Style::Good);
+        let shown = render(&findings, &testing::pipe());
+        assert!(
+            shown
+                .contains("not asked, so which shoots are held down is not known: add --scaling-coordinator"),
+            "{shown}"
+        );
     }
 
     #[test]

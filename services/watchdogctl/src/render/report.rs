@@ -1,12 +1,11 @@
 //! The report about the incidents of a shoot, as Markdown to attach to a ticket.
 
-use std::time::Duration;
-
 use watchdog_proto::probe::v1::Verdict;
 use watchdog_proto::scaling::v1::{Incident, ShootScaling};
 
 use super::incident::{self, at, duration_of, moments, outcome, peak, prevention, stages, state};
 use super::{Frame, svg, text};
+use crate::error::CommandError;
 
 /// All that a report is made of.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,19 +15,8 @@ pub(crate) struct IncidentReport {
     /// The verdict now.
     pub(crate) verdict: Option<Verdict>,
     /// Why there is no verdict.
-    pub(crate) verdict_error: Option<String>,
+    pub(crate) verdict_error: Option<CommandError>,
     pub(crate) missing: Vec<String>,
-}
-
-impl IncidentReport {
-    /// The grace period of the shoot, as far as it is known.
-    pub(crate) fn grace(&self) -> Duration {
-        let evidence = self
-            .verdict
-            .as_ref()
-            .and_then(|verdict| verdict.evidence.as_ref());
-        incident::grace(evidence.and_then(|evidence| evidence.expiry_age.as_ref()))
-    }
 }
 
 /// The report as text.
@@ -37,7 +25,7 @@ pub(crate) fn render(report: &IncidentReport, frame: &Frame) -> String {
     let mut out = format!("{}  {at}\n", report.name);
     out.push_str(&super::missing(&report.missing, frame));
     out.push_str(&format!("{}\n\n", present(report)));
-    out.push_str(&incident::render(&report.scaling, report.grace(), frame));
+    out.push_str(&incident::render(&report.scaling, frame));
     out
 }
 
@@ -45,7 +33,7 @@ pub(crate) fn render(report: &IncidentReport, frame: &Frame) -> String {
 fn present(report: &IncidentReport) -> String {
     let verdict = match (&report.verdict, &report.verdict_error) {
         (Some(verdict), _) => format!("{}: {}", text::outcome(verdict.outcome()), verdict.message),
-        (None, Some(error)) => format!("no verdict: {error}"),
+        (None, Some(error)) => format!("no verdict: {}", error.what()),
         (None, None) => "no verdict".to_owned(),
     };
     let held_down = if report.scaling.meltdown_protection_active {
@@ -82,11 +70,10 @@ pub(crate) fn markdown(report: &IncidentReport, frame: &Frame) -> String {
 }
 
 fn markdown_of(report: &IncidentReport, incident: &Incident, frame: &Frame) -> String {
-    let grace = report.grace();
     let started = text::timestamp(incident.start_time.as_ref());
     let started = started.map_or_else(|| "an unknown time".to_owned(), text::day_and_clock);
     let mut out = format!("\n## Incident of {started}, {}\n\n", state(incident));
-    out.push_str(&svg::timeline(&report.name, incident, grace, frame.now));
+    out.push_str(&svg::timeline(&report.name, incident, frame.now));
     let facts = [
         ("Cause", Some(outcome(incident))),
         ("Evidence", Some(incident.reason.clone())),
@@ -95,7 +82,7 @@ fn markdown_of(report: &IncidentReport, incident: &Incident, frame: &Frame) -> S
         ("Last error", Some(incident.last_error.clone())),
         ("First to scale down", Some(incident.first_to_scale_down.clone())),
         ("Leader", Some(report.scaling.replica.clone())),
-        ("Prevented", Some(prevention(incident, grace, frame.now).text)),
+        ("Prevented", Some(prevention(incident, frame.now).text)),
     ];
     out.push_str("\n| | |\n| --- | --- |\n");
     for (name, fact) in facts {
@@ -188,7 +175,7 @@ mod tests {
         let mut hostile = report();
         let text = "| x |\n# y <script>[a](http://b) `c` **d** ![e](f)\u{1b}[2J";
         hostile.scaling.last_incident.as_mut().unwrap().reason = text.to_owned();
-        (hostile.verdict, hostile.verdict_error) = (None, Some(text.to_owned()));
+        (hostile.verdict, hostile.verdict_error) = (None, Some(CommandError::unreachable(text, "")));
         hostile.missing = vec![text.to_owned()];
         let shown = markdown(&hostile, &testing::pipe());
         let escaped =
@@ -201,7 +188,7 @@ mod tests {
     fn a_shoot_without_incidents_and_a_verdict_that_is_missing_are_said() {
         let calm = IncidentReport {
             name: "a".to_owned(),
-            verdict_error: Some("lease-probe: away".to_owned()),
+            verdict_error: Some(CommandError::unreachable("lease-probe: away", "")),
             ..IncidentReport::default()
         };
         for shown in [markdown(&calm, &testing::pipe()), render(&calm, &testing::pipe())] {

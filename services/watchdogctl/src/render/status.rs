@@ -9,6 +9,7 @@ use super::message::{self, field};
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, missing, text};
 use crate::error::CommandError;
+use crate::program::Program;
 
 /// The most rows of shoots that are not in mode protect. On a seed in mode observe, no shoot is.
 const MOST_UNPROTECTED: usize = 10;
@@ -280,10 +281,18 @@ pub(crate) fn headline(status: &SeedStatus, frame: &Frame) -> String {
             )
         })
         .collect();
+    // Without the coordinator, a healthy verdict does not mean that a shoot is well: it may be held down.
+    let coordinator = Program::ScalingCoordinator.as_str();
+    let shoots = usize::try_from(shoots).unwrap_or(0);
+    let counted = if status.unanswered.iter().any(|(what, _)| *what == coordinator) {
+        check::count(shoots, "verdict", "verdicts")
+    } else {
+        check::count(shoots, "shoot", "shoots")
+    };
     let mut line = if counts.is_empty() {
         "no verdicts".to_owned()
     } else {
-        format!("{shoots} shoots: {}", counts.join(", "))
+        format!("{counted}: {}", counts.join(", "))
     };
     let held = status.held_down();
     if held > 0 {
@@ -294,7 +303,8 @@ pub(crate) fn headline(status: &SeedStatus, frame: &Frame) -> String {
     }
     let trouble = status.unanswered.len() + status.replicas.len();
     if trouble > 0 {
-        let of_watchdog = format!("{trouble} faults of the watchdog");
+        let faults = check::count(trouble, "fault", "faults");
+        let of_watchdog = format!("{faults} of the watchdog");
         line.push_str(&format!("; {}", frame.paint(Style::Bad, &of_watchdog)));
     }
     line

@@ -61,6 +61,11 @@ pub(crate) struct Ended {
     pub(crate) text: String,
 }
 
+/// The options of programs without TLS that all have this address.
+pub(crate) fn options(address: &str) -> String {
+    format!("--insecure-plaintext --lease-probe {address} --scaling-coordinator {address} --weeder {address}")
+}
+
 /// Runs a command in a pipe; its arguments are separated by spaces.
 pub(crate) async fn run(line: &str) -> Ended {
     let words = ["watchdogctl"].into_iter().chain(line.split(' '));

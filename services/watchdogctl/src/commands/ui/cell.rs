@@ -48,6 +48,9 @@ pub(super) struct ShootCell {
     /// One sentence: what it waits for, or why nothing is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<String>,
+    /// The state rests on a report of the coordinator that is not current.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) outdated: bool,
 }
 
 /// All that a cell is made of.
@@ -72,6 +75,7 @@ impl ShootCell {
             share: None,
             since: None,
             note: None,
+            outdated: rests_on_scaling(state) && !input.has_current_scaling,
         };
         if state < CellState::Healthy {
             cell.describe(input);
@@ -94,7 +98,18 @@ impl ShootCell {
         self.since = since;
         let missing = || Some("lease-probe or the coordinator has not reported it".to_owned());
         self.note = note.or_else(missing);
+        if self.outdated {
+            let last = self.note.take().unwrap_or_default();
+            self.note = Some(format!(
+                "by the last report of the coordinator, which is lost: {last}"
+            ));
+        }
     }
+}
+
+/// True for the states that only the coordinator knows.
+const fn rests_on_scaling(state: CellState) -> bool {
+    matches!(state, CellState::Failed | CellState::Held | CellState::Restoring)
 }
 
 /// The outcome and its sentence.
@@ -202,6 +217,31 @@ mod tests {
     }
 
     #[test]
+    fn what_only_a_lost_coordinator_knows_is_marked() {
+        let now = Instant::now();
+        let is_down = scaling(Direction::Down, FlowState::Settled, true);
+        let verdict = KnownVerdict::new(testing::verdict("a", Outcome::Healthy), now);
+        let shown = |has_current_scaling| {
+            let input = CellInput {
+                verdict: Some(&verdict),
+                scaling: Some(&is_down),
+                has_current_verdicts: true,
+                has_current_scaling,
+            };
+            ShootCell::new("a", input, now)
+        };
+        assert!(!shown(true).outdated);
+        let old = shown(false);
+        assert_eq!((old.state, old.outdated), (CellState::Held, true));
+        assert_eq!(
+            old.note.as_deref(),
+            Some(
+                "by the last report of the coordinator, which is lost: held down until the leases are renewed"
+            )
+        );
+    }
+
+    #[test]
     fn a_verdict_that_is_not_valid_any_more_is_never_shown_as_healthy() {
         let sent = Instant::now();
         let up = scaling(Direction::Up, FlowState::Settled, false);
@@ -263,6 +303,7 @@ mod tests {
             share: Some("100 % (6/6)".to_owned()),
             since: Some((testing::NOW - 130) * 1_000),
             note: Some("nothing: the mode is observe".to_owned()),
+            outdated: false,
         };
         assert_eq!(row, expected);
     }

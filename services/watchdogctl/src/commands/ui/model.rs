@@ -133,7 +133,7 @@ impl ShootRecord {
     }
 }
 
-/// The stream of a program.
+/// The stream of a program, or the answers of one that is asked again and again.
 #[derive(Debug)]
 struct FollowedProgram {
     program: Program,
@@ -187,6 +187,7 @@ pub(super) struct SeedModel {
     shoots: BTreeMap<String, ShootRecord>,
     lease_probe: FollowedProgram,
     coordinator: FollowedProgram,
+    weeder: FollowedProgram,
     /// Counts the changes of cells and streams.
     version: u64,
     /// The version since which no shoot is gone: a page that is older gets all cells again.
@@ -210,6 +211,7 @@ impl SeedModel {
             shoots: BTreeMap::new(),
             lease_probe: program(Program::LeaseProbe),
             coordinator: program(Program::ScalingCoordinator),
+            weeder: program(Program::Weeder),
             version: 0,
             whole_since: 0,
             last_tick: None,
@@ -233,14 +235,26 @@ impl SeedModel {
         self.apply(update, now, set);
     }
 
+    /// A program that is asked again and again has answered; it did not reach the replicas that are missing.
+    pub(super) fn on_answer(&mut self, program: Program, missing: Vec<String>) {
+        let followed = self.program_mut(program);
+        let is_news = !followed.has_snapshot || followed.lost.is_some() || followed.missing != missing;
+        (followed.has_snapshot, followed.lost, followed.missing) = (true, None, missing);
+        self.version += u64::from(is_news);
+    }
+
     /// A program cannot be called at all.
     pub(super) fn on_unreachable(&mut self, program: Program, why: String, now: &ClockReading) {
-        let followed = match program {
-            Program::LeaseProbe => &mut self.lease_probe,
-            _ => &mut self.coordinator,
-        };
-        Self::on_lost(followed, why, now);
+        Self::on_lost(self.program_mut(program), why, now);
         self.version += 1;
+    }
+
+    const fn program_mut(&mut self, program: Program) -> &mut FollowedProgram {
+        match program {
+            Program::LeaseProbe => &mut self.lease_probe,
+            Program::ScalingCoordinator => &mut self.coordinator,
+            Program::Weeder => &mut self.weeder,
+        }
     }
 
     fn on_lost(followed: &mut FollowedProgram, why: String, now: &ClockReading) {
@@ -386,7 +400,7 @@ impl SeedModel {
             "at": now.unix_millis(),
             "title": self.title,
             "whole": after.is_none(),
-            "programs": [self.lease_probe.view(), self.coordinator.view()],
+            "programs": [self.lease_probe.view(), self.coordinator.view(), self.weeder.view()],
             "cells": cells,
         });
         SeedMessage {

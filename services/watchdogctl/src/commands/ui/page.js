@@ -76,13 +76,16 @@ const plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count
 
 const badge = (name) => el("span", { class: `badge ${name}`, "aria-hidden": "true" }, STATES[name][0]);
 
+// "was" if only an old report says so.
+const title = (cell, name) => `${cell.outdated ? "was " : ""}${STATES[name][1]}`;
+
 // True if another state is shown now.
 function drawCell(cell) {
   const name = state(cell);
-  const label = `${cell.name}: ${STATES[name][1]}${cell.unprotected ? ", not protected" : ""}`;
+  const label = `${cell.name}: ${title(cell, name)}${cell.unprotected ? ", not protected" : ""}`;
   if (cell.label === label) return false;
   cell.element ??= el("div", { role: "option", tabindex: "-1", title: cell.name, "data-name": cell.name });
-  cell.element.className = `cell ${name}${cell.unprotected ? " unprotected" : ""}`;
+  cell.element.className = `cell ${name}${cell.unprotected ? " unprotected" : ""}${cell.outdated ? " outdated" : ""}`;
   cell.element.textContent = STATES[name][0];
   cell.element.setAttribute("aria-label", label);
   cell.element.setAttribute("aria-selected", String(cell.name === selected));
@@ -141,7 +144,7 @@ function drawRows() {
   const rows = attention.slice(0, MOST_ROWS);
   $("attention-section").hidden = rows.length === 0;
   const list = $("rows");
-  const key = JSON.stringify(rows.map(({ name, drawn, share, since, note }) => [name, drawn, share, since, note]));
+  const key = JSON.stringify(rows, ["name", "drawn", "outdated", "share", "since", "note"]);
   if (drawn.get("rows") === key) return;
   drawn.set("rows", key);
   const focused = document.activeElement?.closest?.("#rows") && document.activeElement.dataset.name;
@@ -154,7 +157,7 @@ function drawRows() {
 function row(cell) {
   const attributes = { type: "button", class: `row ${cell.drawn}`, "data-name": cell.name, "data-shown": cell.shown };
   const button = el("button", attributes,
-    el("b", {}, badge(cell.drawn), ` ${STATES[cell.drawn][1]}`),
+    el("b", {}, badge(cell.drawn), ` ${title(cell, cell.drawn)}`),
     el("span", { class: "name" }, cell.name),
     el("span", { class: "share" }, cell.share ? `${cell.share} expired` : ""),
     age(cell.since),
@@ -237,7 +240,7 @@ function onSeed(message) {
     const names = new Set(message.cells.map((cell) => cell.name));
     for (const name of cells.keys()) if (!names.has(name)) cells.delete(name);
   }
-  const absent = { unprotected: false, share: null, since: null, note: null };
+  const absent = { unprotected: false, outdated: false, share: null, since: null, note: null };
   for (const cell of message.cells) cells.set(cell.name, Object.assign(cells.get(cell.name) ?? {}, absent, cell));
   text($("title"), message.title);
   broken = false;

@@ -3,11 +3,11 @@
 //! loopback must not open the page to the site that owns the name.
 
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -16,9 +16,17 @@ use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::stream;
-use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt as _;
+use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::connection_tasks::ConnectionTasks;
 
 use super::SeedPage;
 use super::model::ClockReading;
@@ -32,6 +40,16 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// Between two messages: what changes at the same time comes in one.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that have not shown the secret of the address. Others of this machine open them, too: the oldest gives
+/// way, so that they neither keep a page out nor take all file descriptors.
+const MAX_STRANGERS: usize = 32;
+
+/// A connection shows the secret within this time, with its first request.
+const STRANGER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The head of the next request arrives within this time on a connection that is kept.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const FILES: [(&str, &str, &str); 3] = [
     ("", "text/html; charset=utf-8", include_str!("page.html")),
@@ -76,6 +94,18 @@ struct PageState {
     streams: Arc<Semaphore>,
 }
 
+/// The requests that are answered.
+#[derive(Clone)]
+struct Guard {
+    address: SocketAddr,
+    /// The secret, as the first part of a path.
+    secret: Arc<str>,
+}
+
+/// Tells that a connection has shown the secret.
+#[derive(Clone, Default)]
+struct SecretShown(Arc<Notify>);
+
 impl PageServer {
     /// # Errors
     /// When the socket has no address.
@@ -86,6 +116,10 @@ impl PageServer {
             page,
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         };
+        let guarded = Guard {
+            address,
+            secret: format!("/{token}/").into(),
+        };
         let mut routes = Router::new()
             .route(&format!("/{token}/seed"), get(seed_stream))
             .route(&format!("/{token}/shoots/{{name}}"), get(shoot_stream));
@@ -95,29 +129,67 @@ impl PageServer {
         }
         let routes = routes
             .with_state(state)
-            .layer(middleware::from_fn_with_state(address, guard));
+            .layer(middleware::from_fn_with_state(guarded, guard));
         Ok(Self {
             url: format!("http://{address}/{token}/"),
             routes,
         })
     }
 
-    /// Serves until the socket fails.
-    ///
-    /// # Errors
-    /// When it does.
-    pub(super) async fn run(self, listener: TcpListener) -> Result<ExitCode, CommandError> {
-        let served = axum::serve(listener, self.routes).await;
-        served.map_err(|error| failed(&error)).map(|()| ExitCode::SUCCESS)
+    /// Serves until it is dropped. A connection that cannot be accepted is not waited for: the page asks again.
+    pub(super) async fn run(self, listener: TcpListener) {
+        let mut strangers = ConnectionTasks::new(MAX_STRANGERS, MAX_STRANGERS);
+        let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
+        loop {
+            match listener.accept().await {
+                Ok((tcp, peer)) => {
+                    backoff.reset();
+                    strangers.spawn(peer.ip(), admit(tcp, self.routes.clone()));
+                }
+                // Out of file descriptors, or the peer was gone already: the listener itself is fine.
+                Err(_) => tokio::time::sleep(backoff.next_delay()).await,
+            }
+        }
     }
+}
+
+/// Serves a connection, and ends it unless it shows the secret in time. Then it goes on by itself.
+async fn admit(tcp: TcpStream, routes: Router) {
+    let shown = SecretShown::default();
+    let serving = AbortOnDropHandle::new(tokio::spawn(connection(tcp, routes, shown.clone())));
+    if tokio::time::timeout(STRANGER_TIMEOUT, shown.0.notified())
+        .await
+        .is_ok()
+    {
+        serving.detach();
+    }
+}
+
+async fn connection(tcp: TcpStream, routes: Router, shown: SecretShown) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(shown.clone());
+        routes.clone().oneshot(request)
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(tcp), service);
+    // A page that goes away is no news.
+    let _ = served.await;
 }
 
 fn failed(error: &std::io::Error) -> CommandError {
     CommandError::unreachable(format!("the page cannot be served: {error}"), "start it again")
 }
 
-async fn guard(State(address): State<SocketAddr>, request: Request, next: Next) -> Response {
-    let mut response = if is_own(address, request.headers()) {
+async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let mut response = if is_own(guard.address, request.headers()) {
+        if let Some(SecretShown(shown)) = request.extensions().get()
+            && request.uri().path().starts_with(&*guard.secret)
+        {
+            shown.notify_one();
+        }
         next.run(request).await
     } else {
         (

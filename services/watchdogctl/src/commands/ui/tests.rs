@@ -67,7 +67,8 @@ async fn serve(answers: Answers) -> Served {
     let services = StubServices::new(answers);
     let programs = services.serve().await;
     let address = &programs.address;
-    let line = format!("x --insecure-plaintext --lease-probe {address} --scaling-coordinator {address} ui");
+    let options = crate::testing::options(address);
+    let line = format!("x {options} ui");
     let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
     let dialer = ProgramDialer::open(&connect).await.unwrap();
     let (page, tasks) = SeedPage::follow(&dialer, title(&connect)).await.unwrap();
@@ -312,8 +313,10 @@ async fn one_shoot_is_streamed_with_all_that_is_known() {
 }
 
 #[tokio::test]
-async fn texts_ofprograms_are_printable() {
-    let mut answers = healthy(&[SHOOT]);
+async fn texts_of_programs_are_printable() {
+    let hidden = "shoot--\u{202e}a\u{200b}";
+    let mut answers = healthy(&[SHOOT, hidden]);
+    answers.missing = vec!["replica\u{1b}-1".to_owned()];
     answers.verdicts[0].message = "\u{1b}[31mred\u{202e}".to_owned();
     answers.scalings[0].reason = "\u{7}bell".to_owned();
     let page = serve(answers).await;
@@ -321,6 +324,38 @@ async fn texts_ofprograms_are_printable() {
     let shown = stream.message_with(|message| message["state"] == "healthy").await;
     assert_eq!(shown["verdict"]["message"], " [31mred ");
     assert_eq!(shown["scaling"]["reason"], " bell");
+    let mut stream = page.get("seed").await;
+    let seed = stream
+        .message_with(|message| state(message, "shoot-- a ") == Some("healthy"))
+        .await;
+    assert_eq!(seed["programs"][0]["missing"][0], "replica -1");
+    assert!(seed.to_string().chars().all(text::is_printable), "{seed}");
+}
+
+/// Others of this machine reach the port, too.
+#[tokio::test]
+async fn connections_that_say_nothing_keep_no_page_out_and_are_closed() {
+    let page = serve(healthy(&[SHOOT])).await;
+    let mut stream = page.get("seed").await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(page.address()).await.unwrap());
+    }
+    assert_eq!(page.get("").await.code, 200);
+    // Also the last of them, for which no other one makes room; and one that asks without the secret.
+    let host = page.address().to_string();
+    let mut refused = TcpStream::connect(page.address()).await.unwrap();
+    let request = format!("GET /seed HTTP/1.1\r\nhost: {host}\r\n\r\n");
+    refused.write_all(request.as_bytes()).await.unwrap();
+    for mut connection in silent.into_iter().chain([refused]) {
+        let ended = tokio::time::timeout(BOUND, connection.read_to_end(&mut Vec::new())).await;
+        // Reset is an end, too.
+        assert!(ended.is_ok(), "a connection without the secret is still open");
+    }
+    // A stream that was open before goes on.
+    stream
+        .message_with(|message| message["cells"] == Value::Array(Vec::new()))
+        .await;
 }
 
 #[tokio::test]
