@@ -232,7 +232,8 @@ def test_escape_hatches():
         assert found["metadata"]["labels"]["landscape"] == "live"
         assert found["metadata"]["labels"]["app.kubernetes.io/name"] == "wd"
     probe = of_kind(objects, "Deployment")["wd-lease-probe"]
-    assert probe["metadata"]["annotations"] == {"owner": "team-a"} | given["annotations"]
+    installed = {"dependency-watchdog.gardener.cloud/programs": "lease-probe,scaling-coordinator,weeder"}
+    assert probe["metadata"]["annotations"] == {"owner": "team-a"} | given["annotations"] | installed
     pod = probe["spec"]["template"]
     assert pod["metadata"]["labels"]["networking.gardener.cloud/to-public-networks"] == "denied"
     assert pod["metadata"]["labels"]["landscape"] == "live" and pod["metadata"]["annotations"]["owner"] == "team-a"

@@ -19,7 +19,10 @@ pub(super) async fn of_release(
     release: &ChartRelease,
 ) -> Result<Vec<ProgramPods>, CommandError> {
     let mut programs = Vec::new();
-    for program in Program::ALL {
+    for program in Program::ALL
+        .into_iter()
+        .filter(|program| release.includes(*program))
+    {
         let deployment = release.deployments.get(&program);
         let pods = match deployment {
             Some(deployment) => seed.pods(&release.namespace, &deployment.selector).await?,

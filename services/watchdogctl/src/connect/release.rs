@@ -22,6 +22,9 @@ const CHART: (&str, &str) = ("helm.sh/chart", "dependency-watchdog-");
 /// The annotation of the chart's Deployments with the Secret for people: `NAMESPACE/NAME`.
 const OBSERVER_SECRET: &str = "dependency-watchdog.gardener.cloud/observer-secret";
 
+/// The annotation of the chart's Deployments with the programs that were installed, joined by commas.
+const INSTALLED: &str = "dependency-watchdog.gardener.cloud/programs";
+
 /// One release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ChartRelease {
@@ -29,6 +32,8 @@ pub(crate) struct ChartRelease {
     /// First part of the names of its objects.
     pub(crate) name: String,
     pub(crate) deployments: BTreeMap<Program, ReleaseDeployment>,
+    /// The programs that were installed, as the chart says; all if it does not.
+    pub(crate) installed: Option<String>,
     /// The Secret with a certificate for people, if the chart names one.
     pub(crate) observer_secret: Option<String>,
     /// True if the programs serve without TLS.
@@ -45,6 +50,12 @@ pub(crate) struct ReleaseDeployment {
 }
 
 impl ChartRelease {
+    /// True for a program that belongs to the release, even if its Deployment is gone.
+    pub(crate) fn includes(&self, program: Program) -> bool {
+        let is_named = |installed: &str| installed.split(',').any(|name| name == program.as_str());
+        self.deployments.contains_key(&program) || self.installed.as_deref().is_none_or(is_named)
+    }
+
     /// `NAMESPACE/NAME`, for people.
     fn shown(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -164,10 +175,12 @@ fn add(release: &mut ChartRelease, deployment: &Deployment, program: Program) {
     let mut options = containers.flat_map(|container| container.args.unwrap_or_default());
     release.is_plaintext |= options.any(|option| option == "--insecure-plaintext");
     let annotations = deployment.metadata.annotations.as_ref();
-    let secret = annotations.and_then(|annotations| annotations.get(OBSERVER_SECRET));
-    if release.observer_secret.is_none() {
-        release.observer_secret = secret.cloned();
-    }
+    let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key)).cloned();
+    release.observer_secret = release
+        .observer_secret
+        .take()
+        .or_else(|| annotation(OBSERVER_SECRET));
+    release.installed = release.installed.take().or_else(|| annotation(INSTALLED));
     let labels = spec.selector.match_labels.unwrap_or_default();
     let labels: Vec<String> = labels
         .iter()
@@ -221,6 +234,20 @@ mod tests {
             "app.kubernetes.io/component=weeder,app.kubernetes.io/instance=watchdog"
         );
         assert_eq!(releases(&all, Some("second")), found[..1]);
+        assert!(
+            found[0].includes(Program::LeaseProbe),
+            "nothing says that it was not installed"
+        );
+        let without = deployment("garden", "third", |value| {
+            value["metadata"]["annotations"] = serde_json::json!({INSTALLED: "scaling-coordinator,weeder"});
+        });
+        let without = &releases(&[without], None)[0];
+        let included = Program::ALL.map(|program| without.includes(program));
+        assert_eq!(
+            included,
+            [false, true, true],
+            "lease-probe was not installed, the coordinator is gone"
+        );
         assert!(releases(&all, Some("foreign")).is_empty());
     }
 }
