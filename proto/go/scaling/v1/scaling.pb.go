@@ -1727,8 +1727,8 @@ type Incident struct {
 	Reason string `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The last failed write: its resource and the error; empty if none failed.
 	LastError string `protobuf:"bytes,18,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// The node monitor grace period of the shoot's kube-controller-manager, from the verdict with the highest share; unset
-	// if no lease was eligible.
+	// The node monitor grace period of the shoot's kube-controller-manager, from the verdict at that peak; unset if no
+	// lease was eligible.
 	NodeMonitorGracePeriod *durationpb.Duration `protobuf:"bytes,19,opt,name=node_monitor_grace_period,json=nodeMonitorGracePeriod,proto3" json:"node_monitor_grace_period,omitempty"`
 }
 

@@ -1,5 +1,5 @@
 //! Control planes for the weeder: pods that crash in a loop while what they need is down, and the Services before them.
-//! What kubelets and the controllers of a seed would do is done through its API.
+//! Tests write through the API of the seed what its kubelets and controllers would write.
 //!
 //! ```text
 //!   etcd-main-0..n  <-- etcd-main-client --  kube-apiserver  <-- kube-apiserver --  three controllers

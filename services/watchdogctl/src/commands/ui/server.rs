@@ -94,9 +94,9 @@ struct PageState {
     streams: Arc<Semaphore>,
 }
 
-/// The requests that are answered.
+/// The address to which requests are answered.
 #[derive(Clone)]
-struct Guard {
+struct PageAddress {
     address: SocketAddr,
     /// The secret, as the first part of a path.
     secret: Arc<str>,
@@ -116,7 +116,7 @@ impl PageServer {
             page,
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         };
-        let guarded = Guard {
+        let own = PageAddress {
             address,
             secret: format!("/{token}/").into(),
         };
@@ -129,7 +129,7 @@ impl PageServer {
         }
         let routes = routes
             .with_state(state)
-            .layer(middleware::from_fn_with_state(guarded, guard));
+            .layer(middleware::from_fn_with_state(own, guard));
         Ok(Self {
             url: format!("http://{address}/{token}/"),
             routes,
@@ -183,10 +183,10 @@ fn failed(error: &std::io::Error) -> CommandError {
     CommandError::unreachable(format!("the page cannot be served: {error}"), "start it again")
 }
 
-async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let mut response = if is_own(guard.address, request.headers()) {
+async fn guard(State(own): State<PageAddress>, request: Request, next: Next) -> Response {
+    let mut response = if is_own(own.address, request.headers()) {
         if let Some(SecretShown(shown)) = request.extensions().get()
-            && request.uri().path().starts_with(&*guard.secret)
+            && request.uri().path().starts_with(&*own.secret)
         {
             shown.notify_one();
         }
