@@ -328,6 +328,20 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
         )
         .may_be_false(HANG),
         class(
+            "two witnesses, etcd hangs for 8 to 9.5 s, then a gateway fails over",
+            &[
+                witnesses::two_witnesses,
+                nodes::probed_every_30_s,
+                writes::etcd_hangs_8_to_9_5_s,
+            ],
+        )
+        .may_be_false(HANG),
+        class(
+            "two witnesses, etcd hangs for 4 to 14 s, then a gateway fails over",
+            &[witnesses::two_witnesses, writes::etcd_hangs_4_to_14_s],
+        )
+        .may_be_false(HANG),
+        class(
             "nodes cut off for 4 to 20 s, then connections forgotten",
             &[writes::nodes_cut_then_connections_forgotten],
         )

@@ -252,6 +252,15 @@ impl ReceivedVerdict {
         }
     }
 
+    /// Returns true if the witness of this verdict saw the nodes renew until about when another one found the loss, and
+    /// says PENDING since: it sees the silence too, but knows of a reason, such as an outage, why it may prove nothing.
+    /// A witness that has been saying PENDING for longer, such as one that has just started, knows less, not more.
+    fn doubts(&self, loss: &Self) -> bool {
+        self.outcome == ReportedOutcome::Pending
+            && loss.outcome.direction() == Some(Direction::Down)
+            && self.outcome_since + CONFIRMATION_WAIT > loss.outcome_since
+    }
+
     /// Returns true if this verdict rests on a look that could have confirmed what another one says: one that came
     /// later than the look with which that one's outcome began, and whose list is not known to be older. Silence grows
     /// with time, so an earlier look refutes nothing, however new its list; an older list may lack the same renewals
@@ -266,9 +275,11 @@ impl ReceivedVerdict {
 ///
 /// Verdicts that are valid and want a direction vote; those that hold do not. The vote with the newest list decides. A
 /// contrary one whose list is older is waited for, [`CONFIRMATION_WAIT`] at most: its observer looks again and confirms
-/// or refutes. Call the list with which the newest vote first wanted its direction the *first list*. The contrary vote
-/// refutes if its observer has looked since then and its own list is not known to be older than the first list. Then
-/// the shoot is held while both are valid. An observer whose API server lags behind the first list refutes nothing.
+/// or refutes. So is a witness that has just begun to see the same silence and cannot prove it yet.
+///
+/// Call the list with which the newest vote first wanted its direction the *first list*. The contrary vote refutes if
+/// its observer has looked since then and its own list is not known to be older than the first list. Then the shoot is
+/// held while both are valid. An observer whose API server lags behind the first list refutes nothing.
 pub fn decide<'a>(
     now: Instant,
     verdicts: impl IntoIterator<Item = &'a ReceivedVerdict>,
@@ -303,9 +314,12 @@ pub fn decide<'a>(
         };
     }
     let wait_ends = newest.outcome_since + CONFIRMATION_WAIT;
-    if let Some(other) = contrary.first().filter(|_| now < wait_ends) {
+    let older = contrary.first().map(|other| (*other, " based on an older list"));
+    let doubt = newest_first.iter().find(|other| other.doubts(newest));
+    let unheard = older.or(doubt.map(|other| (*other, "")));
+    if let Some((other, basis)) = unheard.filter(|_| now < wait_ends) {
         let reason = format!(
-            "The observers disagree: {}; {} based on an older list and has {} s to confirm or correct it.",
+            "The observers disagree: {}; {}{basis} and has {} s to confirm or correct it.",
             report(newest),
             report(other),
             CONFIRMATION_WAIT.as_secs()

@@ -144,6 +144,40 @@ fn the_newer_list_decides_after_the_older_one_had_its_time() {
 }
 
 #[test]
+fn a_witness_that_just_began_to_doubt_has_its_time_and_one_that_has_just_started_has_none() {
+    let (s, start) = (Duration::from_secs(1), start());
+    let lost = vote(ReportedOutcome::LeasesExpired, "b", 9, start, start);
+    // PENDING is never valid: its validity ends when it begins.
+    let pending = |since: Instant| ReceivedVerdict {
+        valid_until: since,
+        ..vote(ReportedOutcome::Pending, "a", 11, since, since)
+    };
+    for since in [start - 2 * s, start + s] {
+        let at = |seconds: u32| decide(start + seconds * s, [&pending(since), &lost], STREAMS);
+        for seconds in 1..3 {
+            let waits = at(seconds);
+            assert_eq!(
+                (waits.direction, waits.held),
+                (None, Some(HoldReason::Disagreement))
+            );
+            assert_eq!(waits.again_at, Some(start + CONFIRMATION_WAIT));
+            assert!(
+                waits.reason.contains("a reports PENDING and has 3 s"),
+                "{}",
+                waits.reason
+            );
+        }
+        assert_eq!(at(3).direction, Some(Direction::Down), "{:?}", at(3));
+    }
+    let long_since = pending(start - 3 * s);
+    let decision = decide(start, [&long_since, &lost], STREAMS);
+    assert_eq!(decision.direction, Some(Direction::Down), "{decision:?}");
+    let healthy = vote(ReportedOutcome::Healthy, "b", 9, start, start);
+    let decision = decide(start, [&pending(start), &healthy], STREAMS);
+    assert_eq!(decision.direction, Some(Direction::Up), "nobody doubts health");
+}
+
+#[test]
 fn a_renewed_verdict_does_not_begin_its_wait_anew() {
     let (s, start) = (Duration::from_secs(1), start());
     let healthy = vote(ReportedOutcome::Healthy, "a", 7, start - 60 * s, start - 5 * s);
@@ -424,8 +458,11 @@ proptest! {
             None => {
                 let directions = |direction| votes().any(|v| v.outcome.direction() == Some(direction));
                 let both = directions(Direction::Down) && directions(Direction::Up);
-                prop_assert!(votes().next().is_none() || both);
-                prop_assert_eq!(decision.held == Some(HoldReason::Disagreement), both);
+                let doubted = votes().any(|loss| {
+                    verdicts.iter().any(|v| v.doubts(loss)) && loss.outcome_since + CONFIRMATION_WAIT > now
+                });
+                prop_assert!(votes().next().is_none() || both || doubted);
+                prop_assert_eq!(decision.held == Some(HoldReason::Disagreement), votes().next().is_some());
             }
         }
         // Two that contradict each other and have both looked at the same data since, in time and in the data: held.
