@@ -24,6 +24,10 @@ const LONGEST_MESSAGE: usize = 512;
 /// could look alike (`Default_Ignorable_Code_Point` of Unicode).
 #[must_use]
 pub fn is_printable(character: char) -> bool {
+    // Nearly all names are ASCII, and every probe looks at those of all nodes.
+    if character.is_ascii() {
+        return !character.is_ascii_control();
+    }
     !character.is_control()
         && !matches!(
             character,
