@@ -25,31 +25,32 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// The result of the last probe of a shoot, and what a consumer may conclude from it.
+// The result of the last probe of a shoot, and the direction that follows from it.
 type Outcome int32
 
 const (
 	// Never sent.
 	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
-	// The share of expired leases is below the threshold: the nodes count as connected. Direction: up.
+	// The share of expired leases is below the threshold and leases are renewed, or no Machine and no node is left.
+	// Direction: up.
 	Outcome_OUTCOME_HEALTHY Outcome = 1
 	// The share of expired leases has reached the threshold: the nodes are cut off. Direction: down.
 	Outcome_OUTCOME_LEASES_EXPIRED Outcome = 2
 	// The external endpoint of the shoot's kube-apiserver does not answer, and no eligible lease has been renewed for
-	// 1.25 renew intervals since. Wanted direction: down.
+	// 1.25 renew intervals since. Direction: down.
 	Outcome_OUTCOME_EXTERNAL_UNREACHABLE Outcome = 3
 	// The shoot's kube-apiserver does not answer. The state of the nodes is unknown. Direction: hold.
 	Outcome_OUTCOME_API_SERVER_UNREACHABLE Outcome = 4
-	// The API server answered 429, and the probe backs off. Direction: hold.
+	// The shoot's kube-apiserver answered 429. Direction: hold.
 	Outcome_OUTCOME_THROTTLED Outcome = 5
-	// The API server answers, but lease-probe could not read leases, nodes, or machines. Direction: hold.
+	// The shoot's kube-apiserver answers, but leases, nodes or Machines could not be read. Direction: hold.
 	Outcome_OUTCOME_INCONCLUSIVE Outcome = 6
-	// Exactly one lease is eligible, and it is expired: too little evidence. Direction: hold.
+	// Only one lease is eligible, and it has expired. Direction: hold.
 	Outcome_OUTCOME_TOO_FEW_CANDIDATES Outcome = 7
 	// The shoot is not probed; `skip_reason` says why. Direction: hold.
 	Outcome_OUTCOME_SKIPPED Outcome = 8
-	// No probe has a result yet. Or leases are overdue, but it is not proven that their kubelets are cut off, because the
-	// shoot's kube-apiserver may have been down. The message says when the proof will be complete. Direction: hold.
+	// No probe has a result yet. Or leases are old and their silence is not proven, because the API server may have been
+	// down; the message says when the proof will be complete. Or leases, nodes or Machines are missing. Direction: hold.
 	Outcome_OUTCOME_PENDING Outcome = 9
 )
 
@@ -118,18 +119,17 @@ const (
 	SkipReason_SKIP_REASON_DELETING SkipReason = 1
 	// Hibernation is enabled in the shoot's specification.
 	SkipReason_SKIP_REASON_HIBERNATING SkipReason = 2
-	// Hibernation was disabled, but the shoot's status still says hibernated.
+	// Hibernation was disabled, but the status still says hibernated.
 	SkipReason_SKIP_REASON_WAKING_UP SkipReason = 3
 	// The control plane is migrating to another seed.
 	SkipReason_SKIP_REASON_MIGRATING SkipReason = 4
 	// The shoot has no worker pool.
 	SkipReason_SKIP_REASON_NO_WORKERS SkipReason = 5
-	// The shoot has not been created or restored successfully yet, or its last operation is unknown.
+	// It has not been created or restored successfully yet, or its last operation is unknown.
 	SkipReason_SKIP_REASON_NOT_RECONCILED SkipReason = 6
 	// The Cluster object cannot be read; the message of the verdict says why.
 	SkipReason_SKIP_REASON_MALFORMED SkipReason = 7
-	// The shoot is self-hosted: a worker pool runs its control plane, without machine-controller-manager and outside the
-	// seed.
+	// A worker pool of the shoot runs its control plane, outside the seed.
 	SkipReason_SKIP_REASON_SELF_HOSTED SkipReason = 8
 )
 
@@ -186,7 +186,7 @@ func (SkipReason) EnumDescriptor() ([]byte, []int) {
 	return file_gardener_watchdog_probe_v1_probe_proto_rawDescGZIP(), []int{1}
 }
 
-// The reason why the lease of a node is not eligible. Such a lease counts neither for nor against a loss.
+// The reason why a lease is not eligible. Such a lease counts neither for nor against a loss.
 type Exclusion int32
 
 const (
@@ -194,7 +194,7 @@ const (
 	Exclusion_EXCLUSION_UNSPECIFIED Exclusion = 0
 	// The node carries the annotation node.machine.sapcloud.io/not-managed-by-mcm.
 	Exclusion_EXCLUSION_NOT_MANAGED_BY_MCM Exclusion = 1
-	// One of the conditions that mark a node of its worker pool as unhealthy is True.
+	// An unhealthy condition of its worker pool is True.
 	Exclusion_EXCLUSION_UNHEALTHY_CONDITION Exclusion = 2
 	// No Machine object carries the node's name.
 	Exclusion_EXCLUSION_NO_MACHINE Exclusion = 3
@@ -267,7 +267,7 @@ func (Exclusion) EnumDescriptor() ([]byte, []int) {
 	return file_gardener_watchdog_probe_v1_probe_proto_rawDescGZIP(), []int{2}
 }
 
-// How much a replica knows of another one.
+// How well this replica knows another one.
 type ReplicaState int32
 
 const (
@@ -277,7 +277,7 @@ const (
 	ReplicaState_REPLICA_STATE_JOINING ReplicaState = 1
 	// Its verdicts are up to date.
 	ReplicaState_REPLICA_STATE_CONNECTED ReplicaState = 2
-	// The stream to it is lost. Its verdicts are the last ones that it sent.
+	// The stream to it is lost. Its last verdicts are known.
 	ReplicaState_REPLICA_STATE_OUTDATED ReplicaState = 3
 )
 
@@ -324,7 +324,7 @@ func (ReplicaState) EnumDescriptor() ([]byte, []int) {
 	return file_gardener_watchdog_probe_v1_probe_proto_rawDescGZIP(), []int{3}
 }
 
-// The number of leases that were excluded for one reason.
+// The number of leases that are not eligible for one reason.
 type ExclusionCount struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -382,17 +382,17 @@ func (x *ExclusionCount) GetLeases() uint32 {
 	return 0
 }
 
-// The candidates of one zone.
+// The eligible leases of one zone.
 type ZoneEvidence struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Value of the node label topology.kubernetes.io/zone; empty when the nodes carry none.
+	// Value of the node label topology.kubernetes.io/zone; empty without the label.
 	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
 	// Eligible leases of this zone.
 	Candidates uint32 `protobuf:"varint,2,opt,name=candidates,proto3" json:"candidates,omitempty"`
-	// Candidates of this zone whose lease is expired.
+	// Those that have expired.
 	Expired uint32 `protobuf:"varint,3,opt,name=expired,proto3" json:"expired,omitempty"`
 }
 
@@ -455,36 +455,35 @@ type Evidence struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Nodes of the shoot when lease-probe last listed them. It lists them only when a lease is expired or the shoot is
-	// not healthy. Unset if they have not been listed since the leases changed.
+	// Nodes when lease-probe last listed them, which it does only if a lease has expired or the shoot is not healthy.
+	// Unset if the leases have changed since.
 	Nodes *uint32 `protobuf:"varint,1,opt,name=nodes,proto3,oneof" json:"nodes,omitempty"`
 	// Leases in kube-node-lease.
 	Leases uint32 `protobuf:"varint,2,opt,name=leases,proto3" json:"leases,omitempty"`
 	// Eligible leases.
 	Candidates uint32 `protobuf:"varint,3,opt,name=candidates,proto3" json:"candidates,omitempty"`
-	// Candidates whose lease is expired.
+	// Eligible leases that have expired.
 	Expired uint32 `protobuf:"varint,4,opt,name=expired,proto3" json:"expired,omitempty"`
 	// Leases that are not eligible, by reason.
 	Excluded []*ExclusionCount `protobuf:"bytes,5,rep,name=excluded,proto3" json:"excluded,omitempty"`
-	// expired / candidates, 0 to 1; unset without candidates.
+	// expired / candidates; unset without candidates.
 	ExpiredFraction *float64 `protobuf:"fixed64,6,opt,name=expired_fraction,json=expiredFraction,proto3,oneof" json:"expired_fraction,omitempty"`
-	// The fraction at which a shoot counts as cut off (nodeLeaseFailureFraction of the configuration).
+	// The fraction at which the shoot counts as cut off (nodeLeaseFailureFraction).
 	Threshold float64 `protobuf:"fixed64,7,opt,name=threshold,proto3" json:"threshold,omitempty"`
-	// Counts per zone, ordered by name; empty when the nodes were not listed.
+	// Counts by zone, ordered by name; empty if the nodes were not listed.
 	Zones []*ZoneEvidence `protobuf:"bytes,8,rep,name=zones,proto3" json:"zones,omitempty"`
-	// Age at which a lease is expired: max(0.75 x grace, min(33 s, grace - 7 s)), where grace is
-	// node_monitor_grace_period.
+	// Age at which a lease expires: max(0.75 x grace, min(33 s, grace - 7 s)), where grace is node_monitor_grace_period.
 	ExpiryAge *durationpb.Duration `protobuf:"bytes,9,opt,name=expiry_age,json=expiryAge,proto3" json:"expiry_age,omitempty"`
-	// Largest clock skew of a node that was corrected. Negative if the node's clock runs behind the prober's.
+	// Largest clock skew of a node, negative if its clock is behind. The evidence is corrected for it.
 	LargestSkew *durationpb.Duration `protobuf:"bytes,10,opt,name=largest_skew,json=largestSkew,proto3" json:"largest_skew,omitempty"`
-	// Candidates that do not count as expired although they are overdue. Either their age has reached expiry_age, but the
-	// API server may have been down; or a connected kubelet would have renewed them by now, but this replica has not
-	// observed a renewal of them yet.
+	// Overdue candidates that do not count as expired. Either their age has reached expiry_age, but the API server may
+	// have been down; or a connected kubelet would have renewed them by now, but this replica has not observed a renewal
+	// of them yet.
 	Unconfirmed uint32 `protobuf:"varint,11,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
-	// Time from the newest renewal among the expired candidates until the leases were evaluated, corrected for the clock
-	// skew of the nodes. Unset without expired candidates.
+	// Age of the newest renewal among the expired candidates, corrected for the skew of clocks. Unset without expired
+	// candidates.
 	NewestExpiredRenewalAge *durationpb.Duration `protobuf:"bytes,12,opt,name=newest_expired_renewal_age,json=newestExpiredRenewalAge,proto3" json:"newest_expired_renewal_age,omitempty"`
-	// The node monitor grace period of the shoot's kube-controller-manager, as lease-probe knows it.
+	// Node monitor grace period of the shoot's kube-controller-manager.
 	NodeMonitorGracePeriod *durationpb.Duration `protobuf:"bytes,13,opt,name=node_monitor_grace_period,json=nodeMonitorGracePeriod,proto3" json:"node_monitor_grace_period,omitempty"`
 }
 
@@ -611,7 +610,7 @@ func (x *Evidence) GetNodeMonitorGracePeriod() *durationpb.Duration {
 	return nil
 }
 
-// The state of a shoot, as lease-probe reports it.
+// The conclusion of lease-probe about a shoot.
 type Verdict struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -623,9 +622,9 @@ type Verdict struct {
 	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=gardener.watchdog.probe.v1.Outcome" json:"outcome,omitempty"`
 	// Set when outcome is OUTCOME_SKIPPED.
 	SkipReason SkipReason `protobuf:"varint,3,opt,name=skip_reason,json=skipReason,proto3,enum=gardener.watchdog.probe.v1.SkipReason" json:"skip_reason,omitempty"`
-	// One sentence for people: the finding and its cause.
+	// One sentence for people: what was found, and why.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// The counts that the verdict is based on; unset if no lease could be read.
+	// Unset if no lease could be read.
 	Evidence *Evidence `protobuf:"bytes,5,opt,name=evidence,proto3" json:"evidence,omitempty"`
 	// Time of the observation, by the observer's wall clock. For people.
 	ObserveTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=observe_time,json=observeTime,proto3" json:"observe_time,omitempty"`
@@ -633,15 +632,15 @@ type Verdict struct {
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Time from the observation until this message was sent, by the observer's monotonic clock.
 	Age *durationpb.Duration `protobuf:"bytes,8,opt,name=age,proto3" json:"age,omitempty"`
-	// Remaining validity when this message was sent; zero or negative once the verdict is no longer valid. Programs use
-	// this and `Position.uptime`, which do not depend on wall clocks.
+	// Remaining validity when this message was sent, at most zero once the verdict is no longer valid. Programs use this
+	// and `Position.uptime`, which do not depend on wall clocks.
 	ValidFor *durationpb.Duration `protobuf:"bytes,9,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
-	// Identity of the lease-probe replica that made the observation.
+	// Name of the lease-probe replica that made the observation.
 	Observer string `protobuf:"bytes,10,opt,name=observer,proto3" json:"observer,omitempty"`
 	// Time of the last change of the outcome, by the observer's wall clock.
 	OutcomeChangeTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=outcome_change_time,json=outcomeChangeTime,proto3" json:"outcome_change_time,omitempty"`
-	// Revision of the shoot's data that the list of leases showed (metadata.resourceVersion of the list, as a number). Of
-	// two verdicts on a shoot, the one with the higher revision is based on the newer list. 0 if no list could be read.
+	// metadata.resourceVersion of the list of leases, as a number. Of two verdicts on a shoot, the one with the higher
+	// revision is based on the newer list. 0 if no list could be read.
 	ListRevision uint64 `protobuf:"varint,12,opt,name=list_revision,json=listRevision,proto3" json:"list_revision,omitempty"`
 }
 
@@ -767,10 +766,9 @@ type WatchVerdictsRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Names of the shoots to watch; all when empty. At most 1,000. A name that the seed does not have (yet) is not an
-	// error: its verdict follows when the Cluster is created.
+	// Only these shoots, at most 1,000; all if empty. If a Cluster does not exist yet, its verdict follows when it does.
 	Shoots []string `protobuf:"bytes,1,rep,name=shoots,proto3" json:"shoots,omitempty"`
-	// The replicas whose shoots are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,2,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -826,7 +824,7 @@ type WatchVerdictsResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The position of this message in the server's history.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// The event.
 	//
@@ -918,7 +916,7 @@ type isWatchVerdictsResponse_Event interface {
 }
 
 type WatchVerdictsResponse_Upsert struct {
-	// A verdict is new, changed, or renewed.
+	// A verdict that is new, changed or renewed.
 	Upsert *Verdict `protobuf:"bytes,2,opt,name=upsert,proto3,oneof"`
 }
 
@@ -1000,11 +998,11 @@ type GetVerdictResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The state of the shoot.
+	// The verdict on the shoot.
 	Verdict *Verdict `protobuf:"bytes,1,opt,name=verdict,proto3" json:"verdict,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that have not reported to the replica that answers. They may have a newer verdict.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,3,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1067,14 +1065,14 @@ type ListVerdictsRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Most verdicts in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
+	// Most items in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the previous page, from this or another replica; empty for the first page. The other fields
-	// must be the same as in the request for the previous page.
+	// The next_page_token of the previous page, from any replica; empty for the first page. The other fields must be the
+	// same as in the request for that page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only these outcomes; all when empty.
+	// Only these outcomes; all if empty.
 	Outcomes []Outcome `protobuf:"varint,3,rep,packed,name=outcomes,proto3,enum=gardener.watchdog.probe.v1.Outcome" json:"outcomes,omitempty"`
-	// The replicas whose shoots are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,4,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -1148,11 +1146,11 @@ type ListVerdictsResponse struct {
 	Verdicts []*Verdict `protobuf:"bytes,1,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
 	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Number of shoots that match the request now, over all pages.
+	// Number of items that match the request now, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that are missing from the list.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,5,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1347,11 +1345,11 @@ type SeedSummary struct {
 
 	// Number of shoots, including the skipped ones.
 	Shoots uint32 `protobuf:"varint,1,opt,name=shoots,proto3" json:"shoots,omitempty"`
-	// Shoots by outcome, in the order of the enum. An outcome that no shoot has is left out.
+	// Shoots by outcome, without outcomes that no shoot has.
 	Outcomes []*OutcomeCount `protobuf:"bytes,2,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
-	// Skipped shoots by reason, in the order of the enum. A reason that no shoot has is left out.
+	// Skipped shoots by reason, without reasons that no shoot has.
 	SkipReasons []*SkipReasonCount `protobuf:"bytes,3,rep,name=skip_reasons,json=skipReasons,proto3" json:"skip_reasons,omitempty"`
-	// Number of replicas of lease-probe that are known, including the one that answers. ListReplicas lists them.
+	// Number of known lease-probe replicas, including this one.
 	Replicas uint32 `protobuf:"varint,4,opt,name=replicas,proto3" json:"replicas,omitempty"`
 }
 
@@ -1421,7 +1419,7 @@ type GetSeedSummaryRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The replicas whose shoots are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,1,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -1472,9 +1470,9 @@ type GetSeedSummaryResponse struct {
 
 	// The shoots in numbers.
 	Summary *SeedSummary `protobuf:"bytes,1,opt,name=summary,proto3" json:"summary,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that are missing from the numbers.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,3,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1531,17 +1529,17 @@ func (x *GetSeedSummaryResponse) GetCompleteness() *v1.Completeness {
 	return nil
 }
 
-// A replica of lease-probe, as the replica that answers knows it.
+// A lease-probe replica, as this replica knows it.
 type Replica struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Name of the replica: the `observer` of its verdicts.
+	// The `observer` of its verdicts.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The state of the replica.
 	State ReplicaState `protobuf:"varint,2,opt,name=state,proto3,enum=gardener.watchdog.probe.v1.ReplicaState" json:"state,omitempty"`
-	// Number of shoots that it has reported, including the skipped ones. Each shoot has two replicas that report it.
+	// Number of shoots that it has reported, including the skipped ones. Two replicas report each shoot.
 	Shoots uint32 `protobuf:"varint,3,opt,name=shoots,proto3" json:"shoots,omitempty"`
 }
 
@@ -1604,9 +1602,10 @@ type ListReplicasRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Most replicas in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
+	// Most items in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the previous page, from this or another replica; empty for the first page.
+	// The next_page_token of the previous page, from any replica; empty for the first page. The other fields must be the
+	// same as in the request for that page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 }
 
@@ -1666,11 +1665,11 @@ type ListReplicasResponse struct {
 	Replicas []*Replica `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Number of replicas now, over all pages.
+	// Number of items that match the request now, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas whose verdicts are missing here. `complete` is also false until the replicas have been listed.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,5,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 

@@ -17,20 +17,18 @@ const _ = grpc.SupportPackageIsVersion7
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type LeaseProbeServiceClient interface {
-	// Streams the state of shoots: a snapshot, then every change (see gardener.watchdog.stream.v1 for the contract). A
-	// verdict that was renewed without any other change is sent again after half of its validity; with SCOPE_REPLICA,
-	// whenever it is renewed. Fails with INVALID_ARGUMENT if a shoot name is not a Kubernetes namespace name, or if the
-	// request names more than 1,000 shoots.
+	// Streams verdicts: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1). A verdict that is
+	// only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each renewal. Fails with
+	// INVALID_ARGUMENT if a name is not a namespace name, or if there are more than 1,000 names.
 	WatchVerdicts(ctx context.Context, in *WatchVerdictsRequest, opts ...grpc.CallOption) (LeaseProbeService_WatchVerdictsClient, error)
-	// Returns the state of one shoot. Fails with NOT_FOUND if the seed has no Cluster of that name, with UNAVAILABLE
-	// while that is uncertain or while there is no verdict yet, and with INVALID_ARGUMENT if the name is empty or not a
-	// Kubernetes namespace name.
+	// Returns the verdict on one shoot. Fails with NOT_FOUND if the seed has no Cluster of that name, with UNAVAILABLE
+	// while that is uncertain or there is no verdict yet, and with INVALID_ARGUMENT if the name is not a namespace name.
 	GetVerdict(ctx context.Context, in *GetVerdictRequest, opts ...grpc.CallOption) (*GetVerdictResponse, error)
-	// Lists the state of all shoots, ordered by name, in pages. Includes the skipped shoots, with the reason.
+	// Lists the verdicts on all shoots in pages, ordered by name. Skipped shoots are included, with the reason.
 	ListVerdicts(ctx context.Context, in *ListVerdictsRequest, opts ...grpc.CallOption) (*ListVerdictsResponse, error)
-	// Returns the number of shoots of the seed by outcome and by skip reason.
+	// Returns the number of shoots by outcome and by skip reason.
 	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
-	// Lists the replicas of lease-probe that the replica that answers knows, itself included, ordered by name, in pages.
+	// Lists the lease-probe replicas that this replica knows, including itself, in pages, ordered by name.
 	ListReplicas(ctx context.Context, in *ListReplicasRequest, opts ...grpc.CallOption) (*ListReplicasResponse, error)
 }
 
@@ -114,20 +112,18 @@ func (c *leaseProbeServiceClient) ListReplicas(ctx context.Context, in *ListRepl
 // All implementations must embed UnimplementedLeaseProbeServiceServer
 // for forward compatibility
 type LeaseProbeServiceServer interface {
-	// Streams the state of shoots: a snapshot, then every change (see gardener.watchdog.stream.v1 for the contract). A
-	// verdict that was renewed without any other change is sent again after half of its validity; with SCOPE_REPLICA,
-	// whenever it is renewed. Fails with INVALID_ARGUMENT if a shoot name is not a Kubernetes namespace name, or if the
-	// request names more than 1,000 shoots.
+	// Streams verdicts: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1). A verdict that is
+	// only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each renewal. Fails with
+	// INVALID_ARGUMENT if a name is not a namespace name, or if there are more than 1,000 names.
 	WatchVerdicts(*WatchVerdictsRequest, LeaseProbeService_WatchVerdictsServer) error
-	// Returns the state of one shoot. Fails with NOT_FOUND if the seed has no Cluster of that name, with UNAVAILABLE
-	// while that is uncertain or while there is no verdict yet, and with INVALID_ARGUMENT if the name is empty or not a
-	// Kubernetes namespace name.
+	// Returns the verdict on one shoot. Fails with NOT_FOUND if the seed has no Cluster of that name, with UNAVAILABLE
+	// while that is uncertain or there is no verdict yet, and with INVALID_ARGUMENT if the name is not a namespace name.
 	GetVerdict(context.Context, *GetVerdictRequest) (*GetVerdictResponse, error)
-	// Lists the state of all shoots, ordered by name, in pages. Includes the skipped shoots, with the reason.
+	// Lists the verdicts on all shoots in pages, ordered by name. Skipped shoots are included, with the reason.
 	ListVerdicts(context.Context, *ListVerdictsRequest) (*ListVerdictsResponse, error)
-	// Returns the number of shoots of the seed by outcome and by skip reason.
+	// Returns the number of shoots by outcome and by skip reason.
 	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
-	// Lists the replicas of lease-probe that the replica that answers knows, itself included, ordered by name, in pages.
+	// Lists the lease-probe replicas that this replica knows, including itself, in pages, ordered by name.
 	ListReplicas(context.Context, *ListReplicasRequest) (*ListReplicasResponse, error)
 	mustEmbedUnimplementedLeaseProbeServiceServer()
 }

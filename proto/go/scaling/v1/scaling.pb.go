@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: gardener/watchdog/scaling/v1/scaling.proto
 
-// Scaling of the dependants of a shoot: the coordinator's target, its current state, and the event it waits for.
+// Scaling of the dependants of a shoot: where they should be, where they are, and what they wait for.
 
 package scalingv1
 
@@ -89,18 +89,17 @@ type HoldReason int32
 const (
 	// The direction is not hold.
 	HoldReason_HOLD_REASON_UNSPECIFIED HoldReason = 0
-	// The Cluster does not allow scaling: the shoot is hibernated, migrating, or being deleted, or its state is not known
-	// yet.
+	// The shoot hibernates, migrates or is being deleted, or its Cluster is not known yet.
 	HoldReason_HOLD_REASON_CLUSTER HoldReason = 1
-	// Another replica is the leader, or this replica must not act now.
+	// Another replica leads, or this one must not act now.
 	HoldReason_HOLD_REASON_NOT_LEADING HoldReason = 2
 	// No connected lease-probe replica reports the shoot.
 	HoldReason_HOLD_REASON_UNREPORTED HoldReason = 3
 	// The last verdict is no longer valid.
 	HoldReason_HOLD_REASON_EXPIRED HoldReason = 4
-	// The lease-probe replicas report different directions.
+	// The lease-probe replicas contradict each other.
 	HoldReason_HOLD_REASON_DISAGREEMENT HoldReason = 5
-	// A lease-probe replica repeats an outdated verdict.
+	// A lease-probe replica repeats old verdicts.
 	HoldReason_HOLD_REASON_OUTDATED HoldReason = 6
 	// The outcome of the verdict has the direction hold.
 	HoldReason_HOLD_REASON_VERDICT HoldReason = 7
@@ -169,10 +168,9 @@ const (
 	Mode_MODE_UNSPECIFIED Mode = 0
 	// Scale the dependants down and restore them.
 	Mode_MODE_PROTECT Mode = 1
-	// Decide, time, report, and count as in mode protect, but do not scale. Only resources that the coordinator already
-	// holds down are restored.
+	// Decide and report as in mode protect, but do not scale. Only what the coordinator holds down itself is restored.
 	Mode_MODE_OBSERVE Mode = 2
-	// Leave the shoot alone, including resources that are held down.
+	// Hold the shoot. What is held down stays down.
 	Mode_MODE_OFF Mode = 3
 )
 
@@ -231,10 +229,9 @@ const (
 	FlowState_FLOW_STATE_SETTLED FlowState = 2
 	// The coordinator is working on a level.
 	FlowState_FLOW_STATE_RUNNING FlowState = 3
-	// A level has failed after all its attempts. The coordinator tries it again at `retry_time` if the direction is still
-	// the same.
+	// A level has failed after all its attempts. The coordinator tries again at `retry_time`.
 	FlowState_FLOW_STATE_FAILED FlowState = 4
-	// The next write is suppressed because the mode is observe.
+	// The next write is kept back, because the mode is observe.
 	FlowState_FLOW_STATE_KEPT_BACK FlowState = 5
 )
 
@@ -303,13 +300,13 @@ const (
 	ResourceState_RESOURCE_STATE_REACHED ResourceState = 5
 	// Optional and absent.
 	ResourceState_RESOURCE_STATE_ABSENT ResourceState = 6
-	// Its annotation dependency-watchdog.gardener.cloud/ignore-scaling is true.
+	// Its annotation ignore-scaling is true.
 	ResourceState_RESOURCE_STATE_IGNORED ResourceState = 7
-	// The last attempt failed; the next one follows after a back-off.
+	// The last attempt failed; the next one follows after a pause.
 	ResourceState_RESOURCE_STATE_BACKING_OFF ResourceState = 8
 	// All attempts failed.
 	ResourceState_RESOURCE_STATE_FAILED ResourceState = 9
-	// Its next write is suppressed because the mode is observe.
+	// Its next write is kept back, because the mode is observe.
 	ResourceState_RESOURCE_STATE_KEPT_BACK ResourceState = 10
 )
 
@@ -380,9 +377,9 @@ const (
 	Action_ACTION_NONE Action = 1
 	// Scale it to `target_replicas`.
 	Action_ACTION_SCALE Action = 2
-	// Only remove a leftover dependency-watchdog.gardener.cloud/meltdown-protection-active annotation.
+	// Only remove a leftover annotation meltdown-protection-active.
 	Action_ACTION_CLEAN_UP Action = 3
-	// Leave it alone: its annotation dependency-watchdog.gardener.cloud/ignore-scaling is true.
+	// Leave it alone: its annotation ignore-scaling is true.
 	Action_ACTION_IGNORE Action = 4
 	// Skip it: it is optional and absent.
 	Action_ACTION_SKIP_ABSENT Action = 5
@@ -518,7 +515,7 @@ type ResourceScaling struct {
 
 	// The resource.
 	Resource *ResourceRef `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Its level in the current direction; unset while holding.
+	// Its level in the current direction; unset on hold.
 	Level *int32 `protobuf:"varint,2,opt,name=level,proto3,oneof" json:"level,omitempty"`
 	// Its state in the flow.
 	State ResourceState `protobuf:"varint,3,opt,name=state,proto3,enum=gardener.watchdog.scaling.v1.ResourceState" json:"state,omitempty"`
@@ -526,14 +523,13 @@ type ResourceScaling struct {
 	SpecReplicas *int32 `protobuf:"varint,4,opt,name=spec_replicas,json=specReplicas,proto3,oneof" json:"spec_replicas,omitempty"`
 	// status.readyReplicas as last observed; unset if the resource is absent.
 	ReadyReplicas *int32 `protobuf:"varint,5,opt,name=ready_replicas,json=readyReplicas,proto3,oneof" json:"ready_replicas,omitempty"`
-	// Replica count recorded for the restore; unset if none is recorded or it cannot be read.
+	// Recorded replica count; unset if there is none or it cannot be read.
 	RecordedReplicas *int32 `protobuf:"varint,6,opt,name=recorded_replicas,json=recordedReplicas,proto3,oneof" json:"recorded_replicas,omitempty"`
-	// Target replicas of the current direction; unset while holding.
+	// Replicas that the direction wants; unset on hold.
 	TargetReplicas *int32 `protobuf:"varint,7,opt,name=target_replicas,json=targetReplicas,proto3,oneof" json:"target_replicas,omitempty"`
-	// Attempts made in this level so far.
+	// Attempts in this level.
 	Attempts uint32 `protobuf:"varint,8,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// One sentence for people: the event that it waits for, or the failure. Includes the value of its annotation
-	// dependency-watchdog.gardener.cloud/ignore-scaling if that is neither true nor false.
+	// One sentence for people: what it waits for, or what failed. Names a malformed annotation ignore-scaling.
 	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
 }
 
@@ -648,25 +644,24 @@ type ShootScaling struct {
 	State FlowState `protobuf:"varint,4,opt,name=state,proto3,enum=gardener.watchdog.scaling.v1.FlowState" json:"state,omitempty"`
 	// The current level; unset unless running or failed.
 	Level *int32 `protobuf:"varint,5,opt,name=level,proto3,oneof" json:"level,omitempty"`
-	// Every configured resource, in configuration order.
+	// Every configured resource, in the order of the configuration.
 	Resources []*ResourceScaling `protobuf:"bytes,6,rep,name=resources,proto3" json:"resources,omitempty"`
 	// Time of the last change of the direction, by the coordinator's wall clock.
 	DirectionChangeTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=direction_change_time,json=directionChangeTime,proto3" json:"direction_change_time,omitempty"`
 	// Time of the next attempt at a failed level; unset unless failed.
 	RetryTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
-	// Identity of the replica that reports this state: the leader.
+	// Name of the replica that reports this state: the leader.
 	Replica string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
-	// True if the watchdog holds down at least one resource, that is, a resource carries
-	// dependency-watchdog.gardener.cloud/meltdown-protection-active.
+	// True if at least one resource has the annotation meltdown-protection-active: it is held down.
 	MeltdownProtectionActive bool `protobuf:"varint,10,opt,name=meltdown_protection_active,json=meltdownProtectionActive,proto3" json:"meltdown_protection_active,omitempty"`
 	// The reason for the direction hold.
 	HoldReason HoldReason `protobuf:"varint,11,opt,name=hold_reason,json=holdReason,proto3,enum=gardener.watchdog.scaling.v1.HoldReason" json:"hold_reason,omitempty"`
 	// The current mode.
 	Mode Mode `protobuf:"varint,12,opt,name=mode,proto3,enum=gardener.watchdog.scaling.v1.Mode" json:"mode,omitempty"`
-	// True if the mode comes from the annotation dependency-watchdog.gardener.cloud/mode of the Shoot; otherwise the
-	// default of the seed applies. `reason` names a malformed annotation.
+	// True if the mode comes from the annotation of the Shoot or its Cluster, false if it is that of the seed. `reason`
+	// names a malformed annotation.
 	ModeFromAnnotation bool `protobuf:"varint,13,opt,name=mode_from_annotation,json=modeFromAnnotation,proto3" json:"mode_from_annotation,omitempty"`
-	// Time when the mode of the Shoot ends and the default of the seed applies again; unset without an end.
+	// Time when the mode of the annotation ends; unset without an end.
 	ModeExpireTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=mode_expire_time,json=modeExpireTime,proto3" json:"mode_expire_time,omitempty"`
 	// The current incident; unset if there is none.
 	Incident *Incident `protobuf:"bytes,15,opt,name=incident,proto3" json:"incident,omitempty"`
@@ -824,9 +819,9 @@ type WatchScalingRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Names of the shoots to watch; all when empty. At most 1,000.
+	// Only these shoots, at most 1,000; all if empty.
 	Shoots []string `protobuf:"bytes,1,rep,name=shoots,proto3" json:"shoots,omitempty"`
-	// The replicas whose shoots are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,2,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -882,7 +877,7 @@ type WatchScalingResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The position of this message in the server's history.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// The event.
 	//
@@ -974,7 +969,7 @@ type isWatchScalingResponse_Event interface {
 }
 
 type WatchScalingResponse_Upsert struct {
-	// The scaling state of a shoot is new or changed.
+	// A scaling state that is new or changed.
 	Upsert *ShootScaling `protobuf:"bytes,2,opt,name=upsert,proto3,oneof"`
 }
 
@@ -1058,9 +1053,9 @@ type GetScalingResponse struct {
 
 	// The scaling state of the shoot.
 	Scaling *ShootScaling `protobuf:"bytes,1,opt,name=scaling,proto3" json:"scaling,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that have not reported to the replica that answers. They may have a newer state.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,3,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1123,20 +1118,20 @@ type ListScalingRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Most shoots in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
+	// Most items in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the previous page, from this or another replica; empty for the first page. The other fields
-	// must be the same as in the request for the previous page.
+	// The next_page_token of the previous page, from any replica; empty for the first page. The other fields must be the
+	// same as in the request for that page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// The replicas whose shoots are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,3,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
-	// Only these directions; all when empty.
+	// Only these directions; all if empty.
 	Directions []Direction `protobuf:"varint,4,rep,packed,name=directions,proto3,enum=gardener.watchdog.scaling.v1.Direction" json:"directions,omitempty"`
-	// Only these states; all when empty.
+	// Only these states; all if empty.
 	States []FlowState `protobuf:"varint,5,rep,packed,name=states,proto3,enum=gardener.watchdog.scaling.v1.FlowState" json:"states,omitempty"`
-	// Only these modes; all when empty.
+	// Only these modes; all if empty.
 	Modes []Mode `protobuf:"varint,6,rep,packed,name=modes,proto3,enum=gardener.watchdog.scaling.v1.Mode" json:"modes,omitempty"`
-	// Only shoots whose meltdown_protection_active has this value; all when unset.
+	// Only shoots with this value of meltdown_protection_active; all if unset.
 	MeltdownProtectionActive *bool `protobuf:"varint,7,opt,name=meltdown_protection_active,json=meltdownProtectionActive,proto3,oneof" json:"meltdown_protection_active,omitempty"`
 }
 
@@ -1231,11 +1226,11 @@ type ListScalingResponse struct {
 	Scalings []*ShootScaling `protobuf:"bytes,1,rep,name=scalings,proto3" json:"scalings,omitempty"`
 	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Number of shoots that match the request now, over all pages.
+	// Number of items that match the request now, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that are missing from the list.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,5,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1467,7 +1462,7 @@ func (x *PlannedResource) GetReason() string {
 	return ""
 }
 
-// One level of a plan. Its resources are scaled at the same time, after all lower levels have been reached.
+// One level of a plan. Its resources are scaled together, after all lower levels have reached their targets.
 type PlannedLevel struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -1475,7 +1470,7 @@ type PlannedLevel struct {
 
 	// The level as configured.
 	Level int32 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
-	// Its resources in configuration order.
+	// Its resources, in the order of the configuration.
 	Resources []*PlannedResource `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
 }
 
@@ -1533,10 +1528,10 @@ type PlanScalingResponse struct {
 
 	// The levels, in the order in which they would run.
 	Levels []*PlannedLevel `protobuf:"bytes,1,rep,name=levels,proto3" json:"levels,omitempty"`
-	// True if the coordinator would be allowed to act on the shoot now, regardless of its verdict. False if the shoot is
-	// hibernated, being deleted, migrating, or not in mode protect, or if this replica may not act now.
+	// True if this replica may act on the shoot now, whatever the verdict. False if the shoot hibernates, migrates, is
+	// being deleted or is not in mode protect, or if another replica leads.
 	Allowed bool `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// One sentence for people: the reason why it is allowed or not.
+	// One sentence for people: why it is allowed or not.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 }
 
@@ -1603,13 +1598,12 @@ type ScaleTimes struct {
 	Resource *ResourceRef `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	// The direction in which it was scaled.
 	Direction Direction `protobuf:"varint,2,opt,name=direction,proto3,enum=gardener.watchdog.scaling.v1.Direction" json:"direction,omitempty"`
-	// From start_time until this program first scaled it or, in mode observe, would have scaled it; unset if
-	// neither happened.
+	// From start_time until this program scaled it or, in mode observe, would have; unset if neither happened.
 	ScaledAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=scaled_after,json=scaledAfter,proto3" json:"scaled_after,omitempty"`
-	// From start_time until the watch showed that another writer had scaled it first; negative if that was before
-	// start_time. Unset if no other writer scaled it. Set only in mode observe.
+	// In mode observe, from start_time until another writer scaled it, as the watch showed; negative if that was earlier.
+	// Unset if none did.
 	OtherScaledAfter *durationpb.Duration `protobuf:"bytes,4,opt,name=other_scaled_after,json=otherScaledAfter,proto3" json:"other_scaled_after,omitempty"`
-	// The other writer, by its name in metadata.managedFields; empty if there is none.
+	// That writer, by its name in metadata.managedFields.
 	Other string `protobuf:"bytes,5,opt,name=other,proto3" json:"other,omitempty"`
 }
 
@@ -1680,17 +1674,17 @@ func (x *ScaleTimes) GetOther() string {
 	return ""
 }
 
-// An incident of a shoot: from the first decision to scale down, or the first write, until the shoot is healthy again
-// and every resource is restored. The replica's log line "an incident has ended" has the same numbers.
+// An incident of a shoot, from the first decision to scale down, or the first write, until the shoot is healthy and
+// every resource is restored. The log line "an incident has ended" has the same numbers.
 type Incident struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The outcome that started the incident; unspecified if this replica became the leader during the incident, or if
-	// only other writers have scaled.
+	// The outcome that started it; unspecified if this replica became the leader during the incident, or if only other
+	// writers have scaled.
 	Outcome v11.Outcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=gardener.watchdog.probe.v1.Outcome" json:"outcome,omitempty"`
-	// Time when the incident started, by the coordinator's wall clock.
+	// Time when it started, by the coordinator's wall clock.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// From the newest renewal of an expired lease until start_time; unset if no lease was expired.
 	LastRenewalToVerdict *durationpb.Duration `protobuf:"bytes,3,opt,name=last_renewal_to_verdict,json=lastRenewalToVerdict,proto3" json:"last_renewal_to_verdict,omitempty"`
@@ -1698,7 +1692,7 @@ type Incident struct {
 	VerdictToFirstWrite *durationpb.Duration `protobuf:"bytes,4,opt,name=verdict_to_first_write,json=verdictToFirstWrite,proto3" json:"verdict_to_first_write,omitempty"`
 	// From start_time until the last write that scaled down; unset if nothing was scaled down.
 	VerdictToLastWrite *durationpb.Duration `protobuf:"bytes,5,opt,name=verdict_to_last_write,json=verdictToLastWrite,proto3" json:"verdict_to_last_write,omitempty"`
-	// From start_time until the shoot was healthy again and stayed healthy; unset while it is not healthy.
+	// From start_time until the shoot was healthy and stayed so; unset before that.
 	VerdictToHealthy *durationpb.Duration `protobuf:"bytes,6,opt,name=verdict_to_healthy,json=verdictToHealthy,proto3" json:"verdict_to_healthy,omitempty"`
 	// From start_time until every resource was restored; unset until then.
 	VerdictToRestored *durationpb.Duration `protobuf:"bytes,7,opt,name=verdict_to_restored,json=verdictToRestored,proto3" json:"verdict_to_restored,omitempty"`
@@ -1706,29 +1700,28 @@ type Incident struct {
 	ScaledDown uint32 `protobuf:"varint,8,opt,name=scaled_down,json=scaledDown,proto3" json:"scaled_down,omitempty"`
 	// Resources that were scaled up again.
 	ScaledUp uint32 `protobuf:"varint,9,opt,name=scaled_up,json=scaledUp,proto3" json:"scaled_up,omitempty"`
-	// Writes that were not applied: rejected, in conflict, or without an answer.
+	// Writes that were rejected, in conflict, or without an answer.
 	FailedWrites uint32 `protobuf:"varint,10,opt,name=failed_writes,json=failedWrites,proto3" json:"failed_writes,omitempty"`
-	// The highest share of expired candidates, 0 to 1; unset if no lease was eligible.
+	// The highest share of expired candidates; unset if no lease was eligible.
 	PeakExpiredFraction *float64 `protobuf:"fixed64,11,opt,name=peak_expired_fraction,json=peakExpiredFraction,proto3,oneof" json:"peak_expired_fraction,omitempty"`
-	// The counts of each zone at that peak, ordered by name; empty if the nodes were not listed.
+	// Counts by zone at that peak, ordered by name; empty if the nodes were not listed.
 	Zones []*v11.ZoneEvidence `protobuf:"bytes,12,rep,name=zones,proto3" json:"zones,omitempty"`
-	// True if the mode was observe, and writes were suppressed or another writer scaled. In this case, scaled_down and
-	// scaled_up also count the suppressed writes.
+	// True if the mode was observe, and writes were kept back or another writer scaled. scaled_down and scaled_up then
+	// count kept-back writes too.
 	InModeObserve bool `protobuf:"varint,13,opt,name=in_mode_observe,json=inModeObserve,proto3" json:"in_mode_observe,omitempty"`
 	// The times when each resource was scaled, earliest first.
 	ScaleTimes []*ScaleTimes `protobuf:"bytes,14,rep,name=scale_times,json=scaleTimes,proto3" json:"scale_times,omitempty"`
-	// The first to scale down in mode observe: "scaling-coordinator" if this program would have been first, otherwise a
-	// name in metadata.managedFields. Empty if no writer did, or in mode protect.
+	// In mode observe, the first to scale down: "scaling-coordinator" if this program would have been first, otherwise a
+	// name in metadata.managedFields. Empty if none did.
 	FirstToScaleDown string `protobuf:"bytes,15,opt,name=first_to_scale_down,json=firstToScaleDown,proto3" json:"first_to_scale_down,omitempty"`
-	// Time by which this program would have scaled down before any other writer; negative if after. Unset unless both
-	// decided to scale down. If the other writers left nothing to scale, the time of this program's decision counts.
+	// Time by which this program would have scaled down before any other writer, negative if after. Unset unless both
+	// decided to scale down. If the others left nothing to scale, the time of this program's decision counts.
 	ScaleDownLead *durationpb.Duration `protobuf:"bytes,16,opt,name=scale_down_lead,json=scaleDownLead,proto3" json:"scale_down_lead,omitempty"`
 	// One sentence for people: the verdict that started the incident.
 	Reason string `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The last failed write: its resource and the error; empty if none failed.
 	LastError string `protobuf:"bytes,18,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// The node monitor grace period of the shoot's kube-controller-manager, from the verdict at that peak; unset if no
-	// lease was eligible.
+	// Node monitor grace period of the shoot's kube-controller-manager; unset if no lease was eligible.
 	NodeMonitorGracePeriod *durationpb.Duration `protobuf:"bytes,19,opt,name=node_monitor_grace_period,json=nodeMonitorGracePeriod,proto3" json:"node_monitor_grace_period,omitempty"`
 }
 
@@ -2129,8 +2122,7 @@ func (x *ModeCount) GetShoots() uint32 {
 	return 0
 }
 
-// The scaling of a seed in numbers. Values that no shoot has are left out of the lists, which are in the order of their
-// enums.
+// The scaling of a seed in numbers. Lists leave out values that no shoot has.
 type SeedSummary struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -2146,11 +2138,11 @@ type SeedSummary struct {
 	HoldReasons []*HoldReasonCount `protobuf:"bytes,4,rep,name=hold_reasons,json=holdReasons,proto3" json:"hold_reasons,omitempty"`
 	// Shoots by mode.
 	Modes []*ModeCount `protobuf:"bytes,5,rep,name=modes,proto3" json:"modes,omitempty"`
-	// Number of shoots of which the watchdog holds down at least one resource, whatever their direction.
+	// Number of shoots of which at least one resource is held down.
 	MeltdownProtectionActive uint32 `protobuf:"varint,6,opt,name=meltdown_protection_active,json=meltdownProtectionActive,proto3" json:"meltdown_protection_active,omitempty"`
 	// Number of shoots with a current incident.
 	Incidents uint32 `protobuf:"varint,7,opt,name=incidents,proto3" json:"incidents,omitempty"`
-	// Name of the leader, which answers.
+	// Name of the leader.
 	Leader string `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`
 }
 
@@ -2248,7 +2240,7 @@ type GetSeedSummaryRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The replicas whose shoots are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,1,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -2299,9 +2291,9 @@ type GetSeedSummaryResponse struct {
 
 	// The scaling in numbers.
 	Summary *SeedSummary `protobuf:"bytes,1,opt,name=summary,proto3" json:"summary,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that are missing from the numbers.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,3,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 

@@ -52,10 +52,10 @@ type Scope int32
 const (
 	// The default: SCOPE_SEED.
 	Scope_SCOPE_UNSPECIFIED Scope = 0
-	// Only the items of the replica that answers. Replicas use this scope among themselves.
+	// Only the items of the replica that is called. Replicas use this scope among themselves.
 	Scope_SCOPE_REPLICA Scope = 1
-	// The whole seed: the items of all replicas, merged by the replica that answers. When a replica stops reporting an
-	// item, its last state is kept until another replica has a newer one, or until it times out.
+	// The items of all replicas. If a replica stops reporting an item, its last state is kept until another one has a
+	// newer state, or until it times out.
 	Scope_SCOPE_SEED Scope = 2
 )
 
@@ -108,10 +108,9 @@ type Completeness struct {
 
 	// True if no replica is missing.
 	Complete bool `protobuf:"varint,1,opt,name=complete,proto3" json:"complete,omitempty"`
-	// Names of known replicas whose items may be absent or out of date, because this replica has no stream to them now.
-	// The list includes this replica until it has read the seed. Until the replicas have been listed for the first time,
-	// the list is empty and `complete` is false. If a leader is elected, only the leader answers; a standby forwards the
-	// call to the leader.
+	// Names of replicas whose items may be absent or out of date, because this replica has no stream to them now.
+	// Includes this replica until it has read the seed. Empty, and `complete` false, until the replicas have been listed
+	// once.
 	MissingReplicas []string `protobuf:"bytes,2,rep,name=missing_replicas,json=missingReplicas,proto3" json:"missing_replicas,omitempty"`
 }
 
@@ -167,16 +166,15 @@ type Position struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Incarnation of the server, unique for each start of its process. Revisions of different epochs cannot be compared.
+	// One run of the server's process. Revisions of different epochs cannot be compared.
 	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Grows with every change within an epoch. An upsert in a snapshot carries the revision of its last change.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Time from the start of the epoch until this message was handed to the transport, by the server's monotonic clock. A
-	// client that compares the differences between uptimes with the differences between arrival times on its own
-	// monotonic clock can tell how long a message was in transit, even if the wall clocks disagree.
+	// Time from the start of the epoch until this message was sent, by the server's monotonic clock. A client that
+	// compares the differences of uptimes with those of arrivals by its own monotonic clock knows how long a message was
+	// in transit, whatever the wall clocks show.
 	Uptime *durationpb.Duration `protobuf:"bytes,3,opt,name=uptime,proto3" json:"uptime,omitempty"`
-	// Age of the item when this message was sent: the time since its replica set it, by monotonic clocks. Set only in
-	// upserts.
+	// Time since the replica of the item set it, when this message was sent. Set only in upserts.
 	ItemAge *durationpb.Duration `protobuf:"bytes,4,opt,name=item_age,json=itemAge,proto3" json:"item_age,omitempty"`
 }
 
@@ -240,16 +238,15 @@ func (x *Position) GetItemAge() *durationpb.Duration {
 	return nil
 }
 
-// The snapshot is complete: replace the previous state with the upserts since the stream began.
+// The snapshot is complete: replace your state with the upserts since the stream began.
 type SnapshotComplete struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Number of items in the snapshot, so that a client can check that none was lost.
+	// Number of items in the snapshot.
 	Items uint64 `protobuf:"varint,1,opt,name=items,proto3" json:"items,omitempty"`
-	// The replicas that are missing from the snapshot. The server waits at most 10 s for replicas that have not sent
-	// their items yet.
+	// The replicas that are missing from the snapshot. The server waits at most 10 s for replicas that have just joined.
 	Completeness *Completeness `protobuf:"bytes,2,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -305,7 +302,7 @@ type Heartbeat struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The replicas that are missing now. Changes when a replica is lost or comes back. Unset before the snapshot.
+	// The replicas that are missing now. Unset before the snapshot.
 	Completeness *Completeness `protobuf:"bytes,1,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 

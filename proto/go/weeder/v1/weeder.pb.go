@@ -90,8 +90,7 @@ const (
 	WeederState_WEEDER_STATE_ACTIVE WeederState = 2
 	// watchDuration elapsed.
 	WeederState_WEEDER_STATE_ENDED WeederState = 3
-	// It was stopped early: the service is no longer ready, or the configuration no longer names it. The message says
-	// which.
+	// The service is no longer ready, or the configuration no longer names it. The message says which.
 	WeederState_WEEDER_STATE_CANCELLED WeederState = 4
 )
 
@@ -148,11 +147,11 @@ const (
 	DeletionResult_DELETION_RESULT_UNSPECIFIED DeletionResult = 0
 	// The pod was deleted.
 	DeletionResult_DELETION_RESULT_DELETED DeletionResult = 1
-	// The pod was changed, replaced, or deleted before the deletion arrived, so it was left alone.
+	// The pod was changed, replaced or deleted before, so it was left alone.
 	DeletionResult_DELETION_RESULT_OBSOLETE DeletionResult = 2
-	// The API server rejected the deletion; the message says why. The weeder tries again until it ends.
+	// The API server rejected the deletion. The message says why, and the weeder tries again.
 	DeletionResult_DELETION_RESULT_REFUSED DeletionResult = 3
-	// The pod was not deleted, because the weeder only observes. It would have been deleted at `delete_time`.
+	// The mode is observe. The pod would have been deleted at `delete_time`.
 	DeletionResult_DELETION_RESULT_KEPT_BACK DeletionResult = 4
 )
 
@@ -207,7 +206,7 @@ type KeepReason int32
 const (
 	// Never sent.
 	KeepReason_KEEP_REASON_UNSPECIFIED KeepReason = 0
-	// It was created after the recovery or in the same second, so it crashes for another reason.
+	// It was not there before the recovery, so it crashes for another reason.
 	KeepReason_KEEP_REASON_YOUNGER_THAN_RECOVERY KeepReason = 1
 	// No controller would replace it.
 	KeepReason_KEEP_REASON_NO_CONTROLLER KeepReason = 2
@@ -215,7 +214,7 @@ const (
 	KeepReason_KEEP_REASON_JOB KeepReason = 3
 	// The configuration excludes the kind of its controller.
 	KeepReason_KEEP_REASON_EXCLUDED_KIND KeepReason = 4
-	// It mirrors a static pod, and deleting it would not restart anything.
+	// It mirrors a static pod: deleting it would restart nothing.
 	KeepReason_KEEP_REASON_STATIC_POD KeepReason = 5
 )
 
@@ -272,8 +271,7 @@ type ServiceKey struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Namespace of the service. For a service of a shoot's control plane, this is the name that the other APIs call
-	// `shoot`.
+	// Namespace of the service. In a shoot's control plane, the other APIs call it `shoot`.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Name of the service.
 	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
@@ -341,7 +339,7 @@ type EndpointReadiness struct {
 	Endpoints uint32 `protobuf:"varint,4,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// Time of the last change of the readiness, by the weeder's wall clock.
 	ReadinessChangeTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=readiness_change_time,json=readinessChangeTime,proto3" json:"readiness_change_time,omitempty"`
-	// Identity of the weeder replica that observes it.
+	// Name of the weeder replica that observes it.
 	Observer string `protobuf:"bytes,6,opt,name=observer,proto3" json:"observer,omitempty"`
 }
 
@@ -431,7 +429,7 @@ type PodDeletion struct {
 	Pod string `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
 	// UID of the pod, which was a precondition of the deletion.
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Name of the container that was waiting in CrashLoopBackOff.
+	// The container in CrashLoopBackOff.
 	Container string `protobuf:"bytes,4,opt,name=container,proto3" json:"container,omitempty"`
 	// True if that is an init container.
 	InitContainer bool `protobuf:"varint,5,opt,name=init_container,json=initContainer,proto3" json:"init_container,omitempty"`
@@ -443,14 +441,13 @@ type PodDeletion struct {
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	// Time of the deletion, by the weeder's wall clock.
 	DeleteTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
-	// Exit code of the container's last run; unset if it is not in the pod's status.
+	// Exit code of its last run; unset if the pod's status has none.
 	ExitCode *int32 `protobuf:"varint,10,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// Reason why the container's last run ended, as the kubelet reports it, for example Error or OOMKilled; may be empty.
+	// Reason why its last run ended, for example OOMKilled; may be empty.
 	ExitReason string `protobuf:"bytes,11,opt,name=exit_reason,json=exitReason,proto3" json:"exit_reason,omitempty"`
-	// Time when the service became ready, as the weeder observed it. If the weeder found the service ready in a list, the
-	// time comes from the service's slices.
+	// Time when the service became ready.
 	ServiceReadyTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=service_ready_time,json=serviceReadyTime,proto3" json:"service_ready_time,omitempty"`
-	// True if the deletion did not help: the replacement crashed within a minute.
+	// True if the successor crashed within a minute.
 	Useless bool `protobuf:"varint,13,opt,name=useless,proto3" json:"useless,omitempty"`
 }
 
@@ -589,11 +586,11 @@ type LeftAlone struct {
 	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
 	// Kind and name of the pod's controller, for example ReplicaSet/kube-apiserver-7d9; empty if it has none.
 	Controller string `protobuf:"bytes,3,opt,name=controller,proto3" json:"controller,omitempty"`
-	// Exit code of the container's last run; unset if it is not in the pod's status.
+	// Exit code of its last run; unset if the pod's status has none.
 	ExitCode *int32 `protobuf:"varint,4,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// Reason why the container's last run ended, as the kubelet reports it; may be empty.
+	// Reason why its last run ended, for example OOMKilled; may be empty.
 	ExitReason string `protobuf:"bytes,5,opt,name=exit_reason,json=exitReason,proto3" json:"exit_reason,omitempty"`
-	// The termination message of the container's last run, truncated to 200 characters; may be empty.
+	// Termination message of its last run, at most 200 characters; may be empty.
 	ExitMessage string `protobuf:"bytes,6,opt,name=exit_message,json=exitMessage,proto3" json:"exit_message,omitempty"`
 	// Time of the decision, by the weeder's wall clock.
 	DecideTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=decide_time,json=decideTime,proto3" json:"decide_time,omitempty"`
@@ -699,29 +696,28 @@ type Weeder struct {
 	Key *ServiceKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The state of the weeder.
 	State WeederState `protobuf:"varint,2,opt,name=state,proto3,enum=gardener.watchdog.weeder.v1.WeederState" json:"state,omitempty"`
-	// Time when the service became ready, by the weeder's wall clock. If the weeder found the service ready in a list,
-	// the time comes from the service's slices.
+	// Time when the service became ready, by the weeder's wall clock or, if `found_ready` is set, by the service's
+	// slices.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Time when the weeder ends or ended.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// The label selectors of the dependants, in kubectl's notation.
 	Selectors []string `protobuf:"bytes,5,rep,name=selectors,proto3" json:"selectors,omitempty"`
-	// Pods deleted so far. If the weeder only observes, pods that would have been deleted.
+	// Number of deleted pods. In mode observe, pods that would have been deleted.
 	Deleted uint64 `protobuf:"varint,6,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// The latest deletions, oldest first, at most 32.
 	Deletions []*PodDeletion `protobuf:"bytes,7,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	// One sentence for people: the weeder's activity, or the reason why it ended.
+	// One sentence for people: what the weeder does, or why it ended.
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
-	// Identity of the weeder replica that reports this state.
+	// Name of the weeder replica that reports this state.
 	Replica string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Remaining time when this message was sent; zero after the end.
 	Remaining *durationpb.Duration `protobuf:"bytes,10,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Dependants in CrashLoopBackOff that are not deleted, oldest first, at most 32.
 	LeftAlone []*LeftAlone `protobuf:"bytes,11,rep,name=left_alone,json=leftAlone,proto3" json:"left_alone,omitempty"`
-	// True if the weeder found the service ready in a list, for example after a restart, and did not observe it become
-	// ready. The time then comes from the service's slices.
+	// True if the weeder found the service ready in a list, for example after a restart.
 	FoundReady bool `protobuf:"varint,12,opt,name=found_ready,json=foundReady,proto3" json:"found_ready,omitempty"`
-	// Time when the weeder begins to delete: start_time, or later if readyFor is configured or the service flaps.
+	// Time when the weeder begins to delete: later than start_time if readyFor is set or the service flaps.
 	DeleteStartTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=delete_start_time,json=deleteStartTime,proto3" json:"delete_start_time,omitempty"`
 }
 
@@ -854,11 +850,11 @@ type WatchEndpointReadinessRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Only this namespace; all when empty.
+	// Only this namespace; all if empty.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Only this service; all configured ones when empty.
+	// Only this service; all if empty.
 	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
-	// The replicas whose namespaces are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,3,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -921,7 +917,7 @@ type WatchEndpointReadinessResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The position of this message in the server's history.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// The event.
 	//
@@ -1013,7 +1009,7 @@ type isWatchEndpointReadinessResponse_Event interface {
 }
 
 type WatchEndpointReadinessResponse_Upsert struct {
-	// The readiness of a service is new or changed.
+	// A readiness that is new or changed.
 	Upsert *EndpointReadiness `protobuf:"bytes,2,opt,name=upsert,proto3,oneof"`
 }
 
@@ -1046,11 +1042,11 @@ type WatchWeedersRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Only this namespace; all when empty.
+	// Only this namespace; all if empty.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Only this service; all configured ones when empty.
+	// Only this service; all if empty.
 	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
-	// The replicas whose namespaces are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,3,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -1113,7 +1109,7 @@ type WatchWeedersResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The position of this message in the server's history.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// The event.
 	//
@@ -1205,12 +1201,12 @@ type isWatchWeedersResponse_Event interface {
 }
 
 type WatchWeedersResponse_Upsert struct {
-	// A weeder started, deleted a pod, or ended.
+	// A weeder that started, deleted a pod or ended.
 	Upsert *Weeder `protobuf:"bytes,2,opt,name=upsert,proto3,oneof"`
 }
 
 type WatchWeedersResponse_Removed struct {
-	// A weeder was removed one minute after it ended.
+	// A weeder that ended a minute ago.
 	Removed *ServiceKey `protobuf:"bytes,3,opt,name=removed,proto3,oneof"`
 }
 
@@ -1289,9 +1285,9 @@ type GetWeederResponse struct {
 
 	// The latest weeder of the service.
 	Weeder *Weeder `protobuf:"bytes,1,opt,name=weeder,proto3" json:"weeder,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that have not reported to the replica that answers. They may have a newer weeder.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,3,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1354,16 +1350,16 @@ type ListWeedersRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Most weeders in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
+	// Most items in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the previous page, from this or another replica; empty for the first page. The other fields
-	// must be the same as in the request for the previous page.
+	// The next_page_token of the previous page, from any replica; empty for the first page. The other fields must be the
+	// same as in the request for that page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only this namespace; all when empty.
+	// Only this namespace; all if empty.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Only this service; all configured ones when empty.
+	// Only this service; all if empty.
 	Service string `protobuf:"bytes,4,opt,name=service,proto3" json:"service,omitempty"`
-	// The replicas whose namespaces are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,5,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -1444,11 +1440,11 @@ type ListWeedersResponse struct {
 	Weeders []*Weeder `protobuf:"bytes,1,rep,name=weeders,proto3" json:"weeders,omitempty"`
 	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Number of weeders that match the request now, over all pages.
+	// Number of items that match the request now, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that are missing from the list.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,5,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1525,16 +1521,16 @@ type ListEndpointReadinessRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Most services in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
+	// Most items in the page; 0 means 100, values above 1,000 mean 1,000, and negative values are rejected.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The next_page_token of the previous page, from this or another replica; empty for the first page. The other fields
-	// must be the same as in the request for the previous page.
+	// The next_page_token of the previous page, from any replica; empty for the first page. The other fields must be the
+	// same as in the request for that page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only this namespace; all when empty.
+	// Only this namespace; all if empty.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Only this service; all configured ones when empty.
+	// Only this service; all if empty.
 	Service string `protobuf:"bytes,4,opt,name=service,proto3" json:"service,omitempty"`
-	// The replicas whose namespaces are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,5,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -1615,11 +1611,11 @@ type ListEndpointReadinessResponse struct {
 	Services []*EndpointReadiness `protobuf:"bytes,1,rep,name=services,proto3" json:"services,omitempty"`
 	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Number of services that match the request now, over all pages.
+	// Number of items that match the request now, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that are missing from the list.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,5,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1747,9 +1743,9 @@ type GetEndpointReadinessResponse struct {
 
 	// The readiness of the service.
 	Readiness *EndpointReadiness `protobuf:"bytes,1,opt,name=readiness,proto3" json:"readiness,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that have not reported to the replica that answers. They may have a newer state.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,3,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -1922,8 +1918,7 @@ func (x *WeederStateCount) GetWeeders() uint32 {
 	return 0
 }
 
-// The services and weeders of a seed in numbers. Values that none has are left out of the lists, which are in the order
-// of their enums.
+// The services and weeders of a seed in numbers. Lists leave out values that none has.
 type SeedSummary struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -1933,9 +1928,9 @@ type SeedSummary struct {
 	Services uint32 `protobuf:"varint,1,opt,name=services,proto3" json:"services,omitempty"`
 	// Services by readiness.
 	Readiness []*ReadinessCount `protobuf:"bytes,2,rep,name=readiness,proto3" json:"readiness,omitempty"`
-	// Weeders by state. An ended weeder counts for one minute.
+	// Weeders by state.
 	Weeders []*WeederStateCount `protobuf:"bytes,3,rep,name=weeders,proto3" json:"weeders,omitempty"`
-	// Name of the leader, which answers.
+	// Name of the leader.
 	Leader string `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`
 }
 
@@ -2005,7 +2000,7 @@ type GetSeedSummaryRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The replicas whose namespaces are included.
+	// The replicas whose items are included.
 	Scope v1.Scope `protobuf:"varint,1,opt,name=scope,proto3,enum=gardener.watchdog.stream.v1.Scope" json:"scope,omitempty"`
 }
 
@@ -2056,9 +2051,9 @@ type GetSeedSummaryResponse struct {
 
 	// The services and weeders in numbers.
 	Summary *SeedSummary `protobuf:"bytes,1,opt,name=summary,proto3" json:"summary,omitempty"`
-	// The position of this answer in the server's history, and the time it was sent.
+	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The replicas that are missing from the numbers.
+	// The replicas whose items may be absent or out of date.
 	Completeness *v1.Completeness `protobuf:"bytes,3,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
