@@ -1,7 +1,6 @@
 //! A shoot without workers
 //!
-//! A shoot has no worker pool. It is not probed: no connection to its API server is ever made, the verdict says why,
-//! and nothing is scaled.
+//! It is not probed, and the verdict says why. No connection to its API server is made, and nothing is scaled.
 
 use anyhow::ensure;
 use serde_json::json;

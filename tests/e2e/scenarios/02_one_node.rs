@@ -1,7 +1,7 @@
 //! A single node is lost
 //!
-//! A shoot has one worker node, and its lease stops. One lease is too little evidence to tell a lost connection from a
-//! lost node: it is probed, the verdict says so, and nothing is scaled.
+//! The lease of the only node stops. One lease cannot tell a lost connection from a lost node: the verdict says so, and
+//! nothing is scaled.
 
 use watchdog_proto::probe::v1::Outcome;
 

@@ -1,9 +1,8 @@
 //! The last lease is deleted while the dependants are down
 //!
-//! The dependants of a shoot with one node were scaled down by the watchdog, and the node's lease is expired: that
-//! alone restores nothing. Then the lease is deleted. Absence is no health: that restores nothing, either. When the
-//! node is connected again, its kubelet creates the lease, and the dependants are restored, in order and to their
-//! counts.
+//! The watchdog has scaled down a shoot with one node, whose lease is expired. Then the lease is deleted. Neither
+//! restores anything. When the node is connected again, its kubelet creates the lease, and the dependants are restored
+//! in order and to their counts.
 
 use watchdog_proto::probe::v1::Outcome;
 

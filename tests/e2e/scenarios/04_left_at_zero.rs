@@ -1,6 +1,6 @@
 //! Dependants were left at zero
 //!
-//! An earlier watchdog scaled kube-controller-manager and machine-controller-manager down and never came back; the
+//! An earlier watchdog scaled kube-controller-manager and machine-controller-manager down and never came back. The
 //! leases are healthy. Both are restored in order, machine-controller-manager to its two replicas.
 
 use crate::acceptance::backend::Plan;

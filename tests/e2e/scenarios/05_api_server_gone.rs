@@ -1,8 +1,7 @@
 //! The shoot's API server is gone
 //!
-//! The kube-apiserver of a shoot ends, so that nobody can renew a lease, and comes back after longer than the leases
-//! last. Nothing was known of the nodes in that time: nothing is scaled, also not on the first look at leases that
-//! nobody had a chance to renew.
+//! The kube-apiserver of a shoot is away for longer than leases last, so no kubelet can renew. Nothing is scaled, not
+//! even when it answers again and shows the old leases.
 
 use watchdog_proto::probe::v1::Outcome;
 

@@ -1,7 +1,7 @@
 //! The kubeconfig is broken, then repaired
 //!
-//! The Secret with the probe's kubeconfig is overwritten with something that is none. The verdict says so and nothing
-//! is scaled. Once it is repaired, the shoot is healthy again without a restart of anything.
+//! The Secret with the probe's kubeconfig is overwritten with something else. The verdict says so, and nothing is
+//! scaled. Once the Secret is repaired, the shoot is healthy again without a restart.
 
 use anyhow::ensure;
 use watchdog_proto::probe::v1::Outcome;

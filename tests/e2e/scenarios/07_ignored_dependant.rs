@@ -1,7 +1,7 @@
 //! One dependant is ignored
 //!
 //! machine-controller-manager carries the annotation ignore-scaling, and all nodes lose their API server. The other
-//! dependants go down and come up again; machine-controller-manager is never touched.
+//! dependants go down and come up again. machine-controller-manager is never touched.
 
 use anyhow::ensure;
 use serde_json::json;

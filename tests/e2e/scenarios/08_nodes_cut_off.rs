@@ -1,8 +1,8 @@
 //! All nodes are cut off, then reconnected
 //!
 //! The network between five nodes and their API server breaks. cluster-autoscaler and machine-controller-manager go
-//! down, then kube-controller-manager, all before a node turns Unknown. For two grace periods no node turns Unknown and
-//! no machine is replaced. When the network is back, kube-controller-manager comes up, then machine-controller-manager
+//! down, then kube-controller-manager, before a node turns Unknown. For two grace periods no node turns Unknown and no
+//! machine is replaced. When the network is back, kube-controller-manager comes up, then machine-controller-manager
 //! with its two replicas, then cluster-autoscaler.
 
 use watchdog_proto::probe::v1::Outcome;

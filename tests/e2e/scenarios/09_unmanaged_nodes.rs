@@ -1,7 +1,7 @@
 //! Two of three nodes are not managed
 //!
-//! Two of three nodes are not managed by machine-controller-manager, and all three are cut off. Only one lease counts,
-//! which is too little evidence: nothing is scaled.
+//! machine-controller-manager does not manage two of three nodes, and all three are cut off. Only one lease counts, and
+//! nothing is scaled.
 
 use watchdog_proto::probe::v1::{Exclusion, Outcome};
 

@@ -1,7 +1,7 @@
 //! Two of three machines are being replaced
 //!
-//! Two of three machines are Terminating, and all three nodes are cut off. Leases of machines that go away say nothing
-//! about the network: only one counts, and nothing is scaled.
+//! Two of three machines are Terminating, and all three nodes are cut off. Only one lease counts, and nothing is
+//! scaled.
 
 use watchdog_proto::probe::v1::{Exclusion, Outcome};
 

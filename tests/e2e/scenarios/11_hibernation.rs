@@ -1,7 +1,7 @@
 //! A shoot hibernates and wakes up
 //!
-//! Gardener hibernates a shoot: its nodes go and it scales the dependants to zero itself. Nothing is written to them
-//! in all that time, also not while the shoot is waking up. Awake, it is probed again.
+//! Gardener removes the nodes and scales the dependants to zero itself. The watchdog writes nothing to them until the
+//! shoot is awake, and then probes it again.
 
 use anyhow::ensure;
 use serde_json::json;

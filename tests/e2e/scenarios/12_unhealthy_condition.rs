@@ -1,7 +1,7 @@
 //! Nodes with a condition that is configured as unhealthy
 //!
-//! The worker pool names MemoryPressure as unhealthy; two of three nodes have it when all three are cut off. Nodes in
-//! trouble of their own say nothing about the network: only one lease counts, and nothing is scaled.
+//! The worker pool names MemoryPressure as unhealthy. Two of three nodes have it when all three are cut off. Only one
+//! lease counts, and nothing is scaled.
 
 use serde_json::json;
 use watchdog_proto::probe::v1::{Exclusion, Outcome};

@@ -1,9 +1,8 @@
 //! The control plane migrates to another seed
 //!
-//! The nodes of a shoot lose their API server because its control plane migrates. On the source it is no longer probed
-//! before the leases could expire, and nothing is written; then its Cluster is gone and nothing is known of it. On the
-//! destination it is not probed while the restore runs, and watched over from the moment when it has succeeded: a loss
-//! there is acted upon.
+//! The nodes lose their API server because its control plane migrates. The source stops probing before leases expire
+//! and writes nothing; then the Cluster is gone, and the API does not know the shoot. The destination does not probe
+//! during the restore. Once that has succeeded, a loss there is prevented.
 
 use anyhow::ensure;
 use watchdog_proto::probe::v1::{Outcome, SkipReason};

@@ -1,7 +1,7 @@
 //! A shoot is deleted
 //!
-//! The deletion of a shoot begins and its nodes go. It is no longer probed and nothing is written; when its Cluster
-//! is gone, nothing is known of it.
+//! The deletion begins, and the nodes go. The shoot is not probed, and nothing is written. When the Cluster is gone,
+//! the API does not know the shoot.
 
 use anyhow::ensure;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Nodes are updated in place
 //!
-//! Two of three nodes are being updated in place, for which their kubelets stop, and the third is cut off. Only one
-//! lease counts, and nothing is scaled.
+//! Two of three nodes are updated in place, which stops their kubelets, and the third is cut off. Only one lease
+//! counts, and nothing is scaled.
 
 use watchdog_proto::probe::v1::{Exclusion, Outcome};
 

@@ -1,7 +1,7 @@
 //! A shoot with a grace period of its own
 //!
-//! A shoot asks for twice the grace period of the others. When its nodes are cut off, nothing happens for as long as
-//! the others' leases would last and more; then it is scaled down, before its own kube-controller-manager judges.
+//! The grace period of a shoot is twice that of the others. When its nodes are cut off, nothing happens for longer than
+//! the leases of others would last. Then it is scaled down before its own kube-controller-manager marks the nodes.
 
 use std::time::Duration;
 

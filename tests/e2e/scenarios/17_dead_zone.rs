@@ -1,8 +1,7 @@
 //! One of three zones is dead
 //!
-//! Six nodes are spread over three zones, and one zone is cut off. The others still reach the API server, so it is the
-//! zone that is dead and not the connection: nothing is scaled, its machines are replaced as they should be, and the
-//! verdict names the zone.
+//! Of six nodes in three zones, those of one zone are cut off. The others reach the API server, so the zone is dead and
+//! not the connection: nothing is scaled, its machines are replaced, and the verdict names the zone.
 
 use anyhow::ensure;
 use watchdog_proto::probe::v1::{Outcome, Verdict};

@@ -1,9 +1,8 @@
 //! The leases stop while the API server throttles
 //!
-//! An API server answers 429 to the watchdog, and all nodes are cut off for longer than their leases last. What cannot
-//! be seen is not acted upon: the verdict says that the server throttles, and nothing is scaled, not then and not when
-//! the server answers again after the nodes are back. (The price stands in the accounting: kube-controller-manager,
-//! which is not throttled, judges the nodes.)
+//! An API server answers 429 to the watchdog while all nodes are cut off for longer than their leases last. The verdict
+//! says so. Nothing is scaled, neither then nor when the server answers again after the nodes are back.
+//! kube-controller-manager is not throttled and marks the nodes.
 
 use watchdog_proto::probe::v1::Outcome;
 

@@ -1,8 +1,7 @@
 //! A loss during a rolling update of the control plane
 //!
-//! Gardener is rolling out new pod templates when the nodes are cut off, and goes on with it while the dependants are
-//! down. They stay down, and meltdown-protection-active, which tells Gardener to leave the counts alone, stays on each
-//! from before it went down until it was restored.
+//! Gardener rolls out new pod templates before and during a loss. The dependants stay down. Each has
+//! meltdown-protection-active, which tells Gardener to keep the counts, from before it goes down until it is restored.
 
 use anyhow::ensure;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! The kube-apiserver of a control plane is down
 //!
-//! What needs the kube-apiserver crashes in a loop. Deleting those pods would help nobody: none is weeded.
+//! The pods that need it crash in a loop. Deleting them would not help: none is deleted.
 
 use anyhow::ensure;
 

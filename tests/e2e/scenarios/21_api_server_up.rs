@@ -1,7 +1,7 @@
 //! The kube-apiserver is up again
 //!
-//! The kube-apiserver was down, and what needs it waits in CrashLoopBackOff. As soon as it is ready again these pods,
-//! and no others, are weeded, and their successors run.
+//! The pods that need it wait in CrashLoopBackOff. As soon as it is ready, these pods and no others are deleted, and
+//! their successors run.
 
 use anyhow::ensure;
 

@@ -1,6 +1,6 @@
 //! etcd is down
 //!
-//! Without etcd the kube-apiserver crashes, and with it everything that needs it. Nothing is weeded.
+//! The kube-apiserver crashes, and with it everything that needs it. Nothing is deleted.
 
 use anyhow::ensure;
 

@@ -1,7 +1,7 @@
 //! etcd is up again
 //!
-//! The chain: etcd is ready, so the kube-apiserver is weeded; its successor is ready, so what needs that is weeded. A
-//! pod that needs neither is left alone.
+//! etcd is ready, so the pod of kube-apiserver is deleted. Its successor is ready, so the pods that need it are
+//! deleted. A pod that needs neither is left alone.
 
 use anyhow::ensure;
 

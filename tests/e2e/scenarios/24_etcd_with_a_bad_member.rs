@@ -1,7 +1,7 @@
 //! etcd recovers with a bad member
 //!
-//! All three members of etcd were down. Two come back, the third does not: etcd works again, one member that is not
-//! ready does not hide that, and weeding starts.
+//! All three members of etcd were down, and two come back. etcd works again, and the member that is not ready does not
+//! hide that: crashed pods are deleted.
 
 use crate::acceptance::control_plane::ETCD;
 use crate::acceptance::fixture::Fixture;

@@ -1,7 +1,7 @@
 //! Two hundred control planes recover together
 //!
-//! The kube-apiservers of two hundred control planes are down, as when a seed loses a node pool, and come back at the
-//! same time. Every crashed pod is weeded, and nothing else is.
+//! Two hundred kube-apiservers come back at the same time, as when a seed loses a node pool. Every crashed pod is
+//! deleted, and nothing else.
 
 use anyhow::ensure;
 

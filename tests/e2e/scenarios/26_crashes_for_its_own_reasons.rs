@@ -1,8 +1,8 @@
 //! A pod crashes for reasons of its own
 //!
-//! The kube-apiserver was down, and what needs it is weeded once it is back. One of these pods goes on crashing, for
-//! reasons of its own: it is deleted once, and its successor is left alone, which an Event, a metric and the API
-//! report. A rolling restart of the weeder deletes nothing.
+//! The pods that need the kube-apiserver are deleted once it is back. One of them continues to crash: it is deleted
+//! once, and its successor is left alone, as an Event, a metric and the API report. A rolling restart of the weeder
+//! deletes nothing.
 
 use std::sync::Arc;
 

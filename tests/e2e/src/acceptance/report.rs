@@ -15,31 +15,25 @@ pub struct Runs {
 const HEAD: &str = "\
 # Acceptance
 
-One suite says whether the product does its job: the field's scenarios and the faults that it fears, played on real
-kube-apiservers with etcd, with the three services started as their users start them. `make acceptance` plays everything
-and writes this page; `make test` plays everything too.
+Scenarios of the field and faults, played on real kube-apiservers with etcd, with the programs as processes.
+`make acceptance` plays everything and writes this page; `make test` plays everything too. After each scenario and each
+fault, the recorded history of the shoot is checked for the [safety invariants](testing.md#the-safety-invariants) S1 to
+S4 and S6.
 
-Each scenario is a file under [tests/e2e/scenarios](../../tests/e2e/scenarios) that says in a few lines what happens and
-what must be. After each of them, and after each fault, the recorded history of the shoot is judged by the safety
-invariants S1 to S4 and S6 ([tests/support/src/history](../../tests/support/src/history)). S5 is about several
-coordinators, which the tests of [replicas](../../tests/e2e/tests/replicas) and chaos have.
-
-Time is scaled: a grace period of 40 s is 16 s here. Durations below are those of the run, on a machine with two cores,
-preparation included; many scenarios are played at once.
+A grace period of 40 s is 16 s here. Durations are those of the run, with preparation, on a machine with two cores that
+plays many scenarios at once.
 ";
 
 const ACCOUNTING: &str = "\
-What an outage cost with the watchdog, and what the same outage cost a twin without it: nodes that turned Unknown,
-machines that were given up and replaced, and seconds (of scaled time) from the end of the outage until all nodes were
-ready, all machines ran and all dependants were at their counts. Machines are given up after half a grace period here,
-not after ten minutes, so that an outage need not last that long. Nodes are judged by a real kube-controller-manager.
+What an outage cost with the watchdog, and what it cost a twin without it: nodes that a real kube-controller-manager
+marked Unknown, machines that were replaced, after half a grace period here instead of ten minutes, and seconds of
+scaled time from the end of the outage until all nodes, machines and dependants were back.
 ";
 
 const FAULTS: &str = "\
-Each fault strikes while one shoot is being lost, another one recovers, a third one is calm, and crashed pods wait for
-their Service; it lasts for a grace period where it does not end by itself. Afterwards the invariants hold, all is down
-that should be and up that should be, and no service has more tasks, file descriptors or memory than before. Services
-that are killed at random times: [tests/e2e/tests/nightly/chaos.rs](../../tests/e2e/tests/nightly/chaos.rs).
+Each fault strikes while one shoot is being lost, another one recovers, a third one is healthy, and crashed pods wait
+for their Service. It lasts for a grace period unless it ends by itself. Afterwards the invariants hold, everything is
+down or up as it should be, and no program has more tasks, file descriptors or memory than before.
 ";
 
 /// The whole page.
