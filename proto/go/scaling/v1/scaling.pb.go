@@ -30,7 +30,7 @@ const (
 type Direction int32
 
 const (
-	// Never sent; rejected in requests.
+	// Never sent.
 	Direction_DIRECTION_UNSPECIFIED Direction = 0
 	// Leave everything as it is: no valid verdict allows a change.
 	Direction_DIRECTION_HOLD Direction = 1
@@ -1520,7 +1520,7 @@ func (x *PlannedLevel) GetResources() []*PlannedResource {
 	return nil
 }
 
-// Response of PlanScaling.
+// The plan of a direction for one shoot.
 type PlanScalingResponse struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
