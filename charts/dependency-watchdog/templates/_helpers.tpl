@@ -105,8 +105,8 @@ annotations:
 {{- end }}
 
 {{/*
-Secret with the observer certificate, which helm test uses too, and its namespace. Both are empty if the chart makes none
-and the values name none.
+Secret with the observer certificate, which helm test uses too, and its namespace. Both are empty if the chart makes
+none and the values name none.
 */}}
 {{- define "watchdog.observerSecret" -}}
 {{ .Values.watchdogctl.tlsSecretName | default (has (include "watchdog.certificates" .) (list "builtIn" "certManager")
