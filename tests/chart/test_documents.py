@@ -183,6 +183,43 @@ def test_fixed_limits_are_those_of_the_code():
     assert {"configuration.md", "gardener.md", "0001-silence-is-proven-by-what-was-written.md"} <= set(pages)
 
 
+def body(start: str) -> str:
+    """The item that begins so, in the only source that has it."""
+    (found,) = [text for text in SOURCES.values() if re.search(rf"^{start}\b", text, re.MULTILINE)]
+    return re.search(rf"^{start}\b.*?\n}}", found, re.DOTALL | re.MULTILINE)[0]
+
+
+def test_reasons_are_explained_where_people_look_them_up():
+    api = (ROOT / "docs" / "reference" / "api.md").read_text()
+    runbook = (ROOT / "docs" / "how-to" / "runbook.md").read_text()
+    failures = set(re.findall(r'=> \("(\w+)", ', body("impl ProbeFailure")))
+    for found, page, heading in [
+        (set(re.findall(r'=> \("(\w+)", Code::', body("impl ErrorReason"))), api, "## Errors and limits"),
+        (set(re.findall(r'= "(\w+)"', body(r"label!\(pub\(crate\) enum CloseReason"))), METRICS, "### Reasons of refused"),
+        (set(re.findall(r'=> "(\w+)"', body("impl Reason"))), MONITORING, "`watchdog_retry_loop_failing` has the loop"),
+        # Without those whose outcome is another one.
+        (failures - {"connect", "tls", "timeout", "throttled"}, runbook, "## DependencyWatchdogProbesInconclusive"),
+    ]:
+        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page.split(heading)[1].split("\n#")[0], re.MULTILINE)
+        assert found and {name for row in rows for name in re.findall(r"\w+", row)} - {"reason"} == found, heading
+
+
+def test_labels_are_values_of_the_apis_in_lower_case():
+    protos = "".join(path.read_text() for path in (ROOT / "proto").rglob("*.proto"))
+    for name in "HoldReason", "KeepReason":
+        prefix = name.removesuffix("Reason").upper()
+        values = {value.lower() for value in re.findall(rf"{prefix}_REASON_(\w+) = [1-9]", protos)}
+        assert values and set(re.findall(r'=> "(\w+)"', body(f"impl {name}"))) == values, name
+
+
+def test_pages_and_dashboards_say_how_long_a_scale_down_may_take():
+    reserve = count("lease-probe/src/domain/renewals.rs", "DETECTION_RESERVE")
+    dashboards = (ROOT / "charts" / "generate-dashboards").read_text()
+    assert set(re.findall(r"acts (\d+) s after the threshold is crossed", dashboards)) == {reserve}
+    performance = (ROOT / "docs" / "explanation" / "performance.md").read_text()
+    assert f"kube-controller-manager acts {reserve} s after the crossing." in performance
+
+
 def test_calls_and_values_of_the_apis_exist():
     protos = "".join(path.read_text() for path in (ROOT / "proto").rglob("*.proto"))
     for document in DOCUMENTS:
