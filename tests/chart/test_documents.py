@@ -195,7 +195,7 @@ def test_reasons_are_explained_where_people_look_them_up():
     failures = set(re.findall(r'=> \("(\w+)", ', body("impl ProbeFailure")))
     for found, page, heading in [
         (set(re.findall(r'=> \("(\w+)", Code::', body("impl ErrorReason"))), api, "## Errors and limits"),
-        (set(re.findall(r'= "(\w+)"', body(r"label!\(pub\(crate\) enum CloseReason"))), METRICS, "### Reasons of refused"),
+        (set(re.findall(r'= "(\w+)"', body(r"label!\(pub\(crate\) enum CloseReason"))), METRICS, "### Reasons of"),
         (set(re.findall(r'=> "(\w+)"', body("impl Reason"))), MONITORING, "`watchdog_retry_loop_failing` has the loop"),
         # Without those whose outcome is another one.
         (failures - {"connect", "tls", "timeout", "throttled"}, runbook, "## DependencyWatchdogProbesInconclusive"),
