@@ -18,11 +18,9 @@ const _ = grpc.SupportPackageIsVersion7
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type LeaseProbeServiceClient interface {
 	// Streams verdicts: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1). A verdict that is
-	// only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each renewal. Fails with
-	// INVALID_ARGUMENT if a name is not a namespace name, or if there are more than 1,000 names.
+	// only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each renewal.
 	WatchVerdicts(ctx context.Context, in *WatchVerdictsRequest, opts ...grpc.CallOption) (LeaseProbeService_WatchVerdictsClient, error)
-	// Returns the verdict on one shoot. Fails with NOT_FOUND if the seed has no Cluster of that name, with UNAVAILABLE
-	// while that is uncertain or there is no verdict yet, and with INVALID_ARGUMENT if the name is not a namespace name.
+	// Returns the verdict on one shoot.
 	GetVerdict(ctx context.Context, in *GetVerdictRequest, opts ...grpc.CallOption) (*GetVerdictResponse, error)
 	// Lists the verdicts on all shoots in pages, ordered by name. Skipped shoots are included, with the reason.
 	ListVerdicts(ctx context.Context, in *ListVerdictsRequest, opts ...grpc.CallOption) (*ListVerdictsResponse, error)
@@ -113,11 +111,9 @@ func (c *leaseProbeServiceClient) ListReplicas(ctx context.Context, in *ListRepl
 // for forward compatibility
 type LeaseProbeServiceServer interface {
 	// Streams verdicts: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1). A verdict that is
-	// only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each renewal. Fails with
-	// INVALID_ARGUMENT if a name is not a namespace name, or if there are more than 1,000 names.
+	// only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each renewal.
 	WatchVerdicts(*WatchVerdictsRequest, LeaseProbeService_WatchVerdictsServer) error
-	// Returns the verdict on one shoot. Fails with NOT_FOUND if the seed has no Cluster of that name, with UNAVAILABLE
-	// while that is uncertain or there is no verdict yet, and with INVALID_ARGUMENT if the name is not a namespace name.
+	// Returns the verdict on one shoot.
 	GetVerdict(context.Context, *GetVerdictRequest) (*GetVerdictResponse, error)
 	// Lists the verdicts on all shoots in pages, ordered by name. Skipped shoots are included, with the reason.
 	ListVerdicts(context.Context, *ListVerdictsRequest) (*ListVerdictsResponse, error)

@@ -17,18 +17,14 @@ const _ = grpc.SupportPackageIsVersion7
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type ScalingServiceClient interface {
-	// Streams scaling states: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1). Fails with
-	// INVALID_ARGUMENT if a name is not a namespace name, or if there are more than 1,000 names.
+	// Streams scaling states: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1).
 	WatchScaling(ctx context.Context, in *WatchScalingRequest, opts ...grpc.CallOption) (ScalingService_WatchScalingClient, error)
-	// Returns the scaling state of one shoot, as the leader reports it. Fails with NOT_FOUND if the seed has no Cluster
-	// of that name, with UNAVAILABLE while that is uncertain or the shoot has not been reported yet, and with
-	// INVALID_ARGUMENT if the name is not a namespace name.
+	// Returns the scaling state of one shoot, as the leader reports it.
 	GetScaling(ctx context.Context, in *GetScalingRequest, opts ...grpc.CallOption) (*GetScalingResponse, error)
 	// Lists the scaling states of all shoots in pages, ordered by name.
 	ListScaling(ctx context.Context, in *ListScalingRequest, opts ...grpc.CallOption) (*ListScalingResponse, error)
-	// Returns what a direction would do to a shoot now, level by level, with a reason for each resource. Changes nothing.
-	// The replica that receives the call answers from its own watches. Fails as GetScaling does, and with
-	// INVALID_ARGUMENT if the direction is neither down nor up.
+	// Returns what a direction, down or up, would do to a shoot now, level by level, with a reason for each resource.
+	// Changes nothing. The replica that receives the call answers from its own watches.
 	PlanScaling(ctx context.Context, in *PlanScalingRequest, opts ...grpc.CallOption) (*PlanScalingResponse, error)
 	// Returns the number of shoots by direction, state, hold reason and mode, and the leader.
 	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
@@ -114,18 +110,14 @@ func (c *scalingServiceClient) GetSeedSummary(ctx context.Context, in *GetSeedSu
 // All implementations must embed UnimplementedScalingServiceServer
 // for forward compatibility
 type ScalingServiceServer interface {
-	// Streams scaling states: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1). Fails with
-	// INVALID_ARGUMENT if a name is not a namespace name, or if there are more than 1,000 names.
+	// Streams scaling states: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1).
 	WatchScaling(*WatchScalingRequest, ScalingService_WatchScalingServer) error
-	// Returns the scaling state of one shoot, as the leader reports it. Fails with NOT_FOUND if the seed has no Cluster
-	// of that name, with UNAVAILABLE while that is uncertain or the shoot has not been reported yet, and with
-	// INVALID_ARGUMENT if the name is not a namespace name.
+	// Returns the scaling state of one shoot, as the leader reports it.
 	GetScaling(context.Context, *GetScalingRequest) (*GetScalingResponse, error)
 	// Lists the scaling states of all shoots in pages, ordered by name.
 	ListScaling(context.Context, *ListScalingRequest) (*ListScalingResponse, error)
-	// Returns what a direction would do to a shoot now, level by level, with a reason for each resource. Changes nothing.
-	// The replica that receives the call answers from its own watches. Fails as GetScaling does, and with
-	// INVALID_ARGUMENT if the direction is neither down nor up.
+	// Returns what a direction, down or up, would do to a shoot now, level by level, with a reason for each resource.
+	// Changes nothing. The replica that receives the call answers from its own watches.
 	PlanScaling(context.Context, *PlanScalingRequest) (*PlanScalingResponse, error)
 	// Returns the number of shoots by direction, state, hold reason and mode, and the leader.
 	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
