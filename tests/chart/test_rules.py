@@ -47,7 +47,6 @@ HEALTHY = {
     'watchdog_shoots{pod="probe-1",outcome="api_server_unreachable"}': "1x300",
     'watchdog_shoots{pod="probe-1",outcome="skipped"}': "2x300",
     'watchdog_shoots_skipped{pod="probe-1",reason="hibernating"}': "2x300",
-    'watchdog_shoots_without_current_verdict{pod="probe-0"}': "0x300",
     'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="0.1"}': "0+20x300",
     'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="5"}': "0+20x300",
     'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="+Inf"}': "0+20x300",

@@ -129,14 +129,9 @@ pub(crate) const OUTCOME_CHANGED: Gauge<ShootLabel<'_>> = Gauge::new(
     "Unix time at which the outcome of a shoot last changed, by shoot. Only shoots that are probed.",
 );
 
-pub(crate) const VERDICT_STALE: Gauge = Gauge::new(
-    "watchdog_shoots_without_current_verdict",
-    "Probed shoots whose verdict by this replica has expired; no program acts on it.",
-);
-
 pub(crate) const VERDICT_EXPIRED: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_verdict_expired",
-    "1 for each probed shoot whose verdict by this replica has expired, by shoot.",
+    "1 for each probed shoot whose verdict by this replica has expired, by shoot; no program acts on it.",
 );
 
 pub(crate) const CLOCK_SKEW: Gauge<ShootLabel<'_>> = Gauge::new(

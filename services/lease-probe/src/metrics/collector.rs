@@ -85,7 +85,6 @@ impl VerdictCollector {
         out.family(&metrics::SHOOTS, outcomes.into_values());
         out.family(&metrics::SKIPPED, skipped);
         out.family(&metrics::SHOOT_MALFORMED, malformed);
-        out.family(&metrics::VERDICT_STALE, [((), expired.len() as f64)]);
         out.family(&metrics::VERDICT_EXPIRED, expired);
         out.family(&metrics::VERDICT_AGE, ages);
         out.family(&metrics::SHOOT_OUTCOME, unhealthy);
