@@ -1,14 +1,15 @@
 //! From the command line to an exit code.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::args::{Cli, ConnectArgs, CtlCommand, Format};
-use crate::commands::seeds::{SeedAnswer, ask_each, side_by_side};
-use crate::commands::{self, CommandAnswer, Shape};
+use crate::args::{Cli, ConnectArgs, CtlCommand};
+use crate::commands::seeds::{SeedAnswer, SeedAnswers, ask_each};
+use crate::commands::{self, WrittenAnswer};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::output::Output;
+use crate::render::{Format, Frame};
 
 /// Runs the command. Errors go to standard error.
 pub(crate) fn run(cli: Cli) -> ExitCode {
@@ -37,74 +38,78 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
         format,
         command,
     } = cli;
-    let shape = Shape {
-        format: format.output,
-        frame: output.frame(),
-    };
-    if shape.format == Format::Markdown && !matches!(command, CtlCommand::Report { .. }) {
+    let frame = output.frame(format.output);
+    if frame.format == Format::Markdown && !matches!(command, CtlCommand::Report { .. }) {
         let what_to_do = "use -o json, or watchdogctl report SHOOT -o markdown";
         return Err(CommandError::usage("only report writes Markdown", what_to_do));
     }
     let answer = match &command {
         CtlCommand::Completion { shell } => {
-            CommandAnswer::of_text(commands::shell::completion(*shell, &called_as()))
-        }
-        CtlCommand::Man => CommandAnswer::of_text(commands::shell::man(&called_as())?),
-        CtlCommand::Certificate { folder } => {
-            one_seed(&connect)?;
-            CommandAnswer::of_text(Box::pin(commands::certificate::run(&connect, folder)).await?)
-        }
-        CtlCommand::Release(args) => {
-            one_seed(&connect)?;
-            return Box::pin(commands::release::run(&connect, args, shape.format, output)).await;
-        }
-        CtlCommand::Ui(args) => {
-            one_seed(&connect)?;
-            return Box::pin(commands::ui::run(&connect, args, output)).await;
-        }
-        CtlCommand::Status(args) if args.watch => {
-            one_seed(&connect)?;
-            let dialer = Box::pin(ProgramDialer::open(&connect)).await?;
-            Box::pin(commands::status::watch(&dialer, args, output)).await;
+            output.print(&commands::shell::completion(*shell, &called_as()));
             return Ok(ExitCode::SUCCESS);
         }
-        CtlCommand::Incidents => Box::pin(commands::incidents::run(&connect, shape)).await?,
+        CtlCommand::Man => {
+            output.print(&commands::shell::man(&called_as())?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        CtlCommand::Certificate { folder } => {
+            one_seed(&connect, "certificate")?;
+            output.print(&Box::pin(commands::certificate::run(&connect, folder)).await?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        CtlCommand::Release(args) => {
+            one_seed(&connect, "release")?;
+            let report = Box::pin(commands::release::run(&connect, args)).await?;
+            WrittenAnswer::new(&report, &frame)?
+        }
+        CtlCommand::Ui(args) => {
+            Box::pin(commands::ui::run(&connect, args, output)).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        CtlCommand::Status(args) if args.watch => {
+            Box::pin(commands::status::watch(&connect, args, output)).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        CtlCommand::Incidents => {
+            let incidents = Box::pin(commands::incidents::read(&connect)).await?;
+            WrittenAnswer::new(&incidents, &frame)?
+        }
         command => {
-            let ask = async |dialer| Box::pin(read(&dialer, command, shape)).await;
-            let mut answers = Box::pin(ask_each(&connect, ask)).await?;
-            match answers.pop() {
+            let ask = async |dialer| Box::pin(read(&dialer, command, &frame)).await;
+            let mut seeds = Box::pin(ask_each(&connect, ask)).await?;
+            match seeds.pop() {
                 Some(SeedAnswer { result, .. }) if !connect.has_contexts() => result?,
                 last => {
-                    answers.extend(last);
-                    side_by_side(answers, shape)
+                    seeds.extend(last);
+                    WrittenAnswer::new(&SeedAnswers { seeds }, &frame)?
                 }
             }
         }
     };
-    let code = ExitCode::from(answer.code);
-    output.print(&shape.written(answer)?);
-    Ok(code)
+    output.print(&answer.printed(frame.format)?);
+    Ok(ExitCode::from(answer.code))
 }
 
 /// Commands that only read, on one seed.
 async fn read(
     dialer: &ProgramDialer,
     command: &CtlCommand,
-    shape: Shape,
-) -> Result<CommandAnswer, CommandError> {
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    use commands::{check, plan, replicas, report, scaling, shoot, status, verdicts, weeders};
     match command {
-        CtlCommand::Status(args) => commands::status::run(dialer, args, shape).await,
-        CtlCommand::Check => commands::check::run(dialer, shape).await,
-        CtlCommand::Shoot { shoot } => commands::shoot::run(dialer, &shoot.name, shape).await,
+        CtlCommand::Status(args) => WrittenAnswer::new(&status::read(dialer, args).await, frame),
+        CtlCommand::Check => WrittenAnswer::new(&check::read(dialer).await, frame),
+        CtlCommand::Shoot { shoot } => WrittenAnswer::new(&shoot::read(dialer, &shoot.name).await?, frame),
         CtlCommand::Plan { shoot, direction } => {
-            commands::plan::run(dialer, &shoot.name, *direction, shape).await
+            WrittenAnswer::new(&plan::read(dialer, &shoot.name, *direction).await?, frame)
         }
-        CtlCommand::Report { shoot } => commands::report::run(dialer, &shoot.name, shape).await,
-        CtlCommand::Weeders(filter) => commands::weeders::weeders(dialer, filter, shape).await,
-        CtlCommand::Services(filter) => commands::weeders::services(dialer, filter, shape).await,
-        CtlCommand::Replicas => commands::replicas::run(dialer, shape).await,
-        CtlCommand::Verdicts(args) => commands::verdicts::run(dialer, args, shape).await,
-        CtlCommand::Scaling(args) => commands::scaling::run(dialer, args, shape).await,
+        CtlCommand::Report { shoot } => WrittenAnswer::new(&report::read(dialer, &shoot.name).await?, frame),
+        CtlCommand::Weeders(filter) => WrittenAnswer::new(&weeders::weeders(dialer, filter).await?, frame),
+        CtlCommand::Services(filter) => WrittenAnswer::new(&weeders::services(dialer, filter).await?, frame),
+        CtlCommand::Replicas => WrittenAnswer::new(&replicas::read(dialer).await?, frame),
+        CtlCommand::Verdicts(args) => WrittenAnswer::new(&verdicts::read(dialer, args).await?, frame),
+        CtlCommand::Scaling(args) => WrittenAnswer::new(&scaling::read(dialer, args).await?, frame),
         CtlCommand::Incidents
         | CtlCommand::Release(_)
         | CtlCommand::Ui(_)
@@ -115,17 +120,19 @@ async fn read(
 }
 
 /// # Errors
-/// When several seeds are named.
-fn one_seed(connect: &ConnectArgs) -> Result<(), CommandError> {
+/// When several seeds are named for a command that writes.
+fn one_seed(connect: &ConnectArgs, command: &str) -> Result<(), CommandError> {
     if connect.has_contexts() {
-        let what = "this command works on one seed, and --contexts or --all-contexts names several";
-        return Err(CommandError::usage(what, "use --context"));
+        let what = format!("{command} writes, so it works on one seed at a time");
+        let what_to_do =
+            format!("run watchdogctl --context NAME {command} for one seed, look, then for the next");
+        return Err(CommandError::usage(what, what_to_do));
     }
     Ok(())
 }
 
 /// The file as which this program was started.
-fn called_as() -> std::path::PathBuf {
+fn called_as() -> PathBuf {
     let first = std::env::args_os().next();
     first.map_or_else(|| Path::new("watchdogctl").to_owned(), Into::into)
 }

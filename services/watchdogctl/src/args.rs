@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use watchdog_api::names::is_dns_label;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::Direction;
 
 use crate::program::Program;
+use crate::render::Format;
+use crate::render::text::OUTCOMES;
 
 /// The help after the options.
 const AFTER_HELP: &str = "\
@@ -175,37 +177,21 @@ impl ConnectArgs {
 
     /// Two options that contradict each other.
     fn conflict(&self) -> Option<(&'static str, &'static str)> {
-        let plaintext = "--insecure-plaintext";
-        let contexts = if self.all_contexts {
-            "--all-contexts"
-        } else {
-            "--contexts"
-        };
+        let given = |is_given: bool, option: &'static str| is_given.then_some(option);
+        let plaintext = given(self.insecure_plaintext, "--insecure-plaintext");
+        let all_contexts = given(self.all_contexts, "--all-contexts");
+        let contexts = given(!self.contexts.is_empty(), "--contexts");
         let conflicts = [
+            (plaintext, given(self.tls_ca.is_some(), "--tls-ca")),
+            (plaintext, given(self.tls_secret.is_some(), "--tls-secret")),
+            (all_contexts, contexts),
+            (all_contexts, given(self.context.is_some(), "--context")),
             (
-                self.insecure_plaintext && self.tls_ca.is_some(),
-                plaintext,
-                "--tls-ca",
+                all_contexts.or(contexts),
+                given(self.has_addresses(), "addresses of programs"),
             ),
-            (
-                self.insecure_plaintext && self.tls_secret.is_some(),
-                plaintext,
-                "--tls-secret",
-            ),
-            (
-                self.has_contexts() && self.has_addresses(),
-                contexts,
-                "addresses of programs",
-            ),
-            (
-                self.all_contexts && !self.contexts.is_empty(),
-                contexts,
-                "--contexts",
-            ),
-            (self.all_contexts && self.context.is_some(), contexts, "--context"),
         ];
-        let found = conflicts.into_iter().find(|(conflict, ..)| *conflict);
-        found.map(|(_, one, other)| (one, other))
+        conflicts.into_iter().find_map(|(one, other)| one.zip(other))
     }
 }
 
@@ -361,16 +347,6 @@ pub(crate) struct FormatArg {
     pub(crate) output: Format,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    Table,
-    /// A table with more columns.
-    Wide,
-    Json,
-    Yaml,
-    Markdown,
-}
-
 /// Why a value is refused; clap shows it after the argument and the value.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum ArgumentError {
@@ -397,19 +373,11 @@ fn shoot_name(text: &str) -> Result<String, ArgumentError> {
 /// An outcome by its name in the API without the prefix, in any case, with dashes or underscores.
 fn outcome(text: &str) -> Result<Outcome, ArgumentError> {
     let name = format!("OUTCOME_{}", text.to_uppercase().replace('-', "_"));
-    Outcome::from_str_name(&name)
-        .filter(|outcome| *outcome != Outcome::Unspecified)
-        .ok_or_else(|| {
-            let known: Vec<String> = crate::render::text::OUTCOMES
-                .iter()
-                .map(|outcome| {
-                    crate::render::text::outcome(*outcome)
-                        .to_lowercase()
-                        .replace('_', "-")
-                })
-                .collect();
-            ArgumentError::Outcome(known.join(", "))
-        })
+    let found = Outcome::from_str_name(&name).filter(|outcome| *outcome != Outcome::Unspecified);
+    found.ok_or_else(|| {
+        let known = OUTCOMES.map(|outcome| crate::render::text::outcome(outcome).to_lowercase());
+        ArgumentError::Outcome(known.join(", ").replace('_', "-"))
+    })
 }
 
 /// Directions by their names in the API without the prefix, in lower case.

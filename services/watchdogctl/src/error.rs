@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use serde::{Serialize, Serializer};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 use watchdog_api::text;
@@ -79,9 +80,6 @@ impl CommandError {
                 what,
                 "the program is older than this watchdogctl: use the one of its release",
             ),
-            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
-                Self::new(WRONG, what, "correct the option that the message names")
-            }
             _ => match status.get_details_retry_info().and_then(|info| info.retry_delay) {
                 // The program itself has answered.
                 Some(delay) => {
@@ -96,6 +94,12 @@ impl CommandError {
     /// A stream of `program` was lost or could not be opened.
     pub(crate) fn of_failure(program: &str, failure: &Failure) -> Self {
         let what_to_do = match failure.reason {
+            Reason::Rejected => {
+                return Self::wrong(
+                    format!("{program}: {failure}"),
+                    "correct the option that the message names",
+                );
+            }
             Reason::ConnectionRefused => {
                 "nothing listens there: correct the address, or leave it out and let watchdogctl forward a port \
                  through the API server of the seed"
@@ -133,6 +137,13 @@ impl Display for CommandError {
 }
 
 impl std::error::Error for CommandError {}
+
+/// Its cause, for programs.
+impl Serialize for CommandError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.what)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -2,15 +2,19 @@
 
 use std::process::ExitCode;
 
+mod api_message;
 mod app;
 mod args;
 mod commands;
 mod connect;
 mod error;
 mod fetch;
+mod findings;
 mod output;
+mod pods;
 mod program;
 mod render;
+mod seed;
 #[cfg(test)]
 mod testing;
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
-use crate::render::Frame;
+use crate::render::{Format, Frame};
 
 /// Where text goes.
 pub(crate) struct Output {
@@ -39,8 +39,9 @@ impl Output {
     }
 
     /// The frame of what is rendered now.
-    pub(crate) fn frame(&self) -> Frame {
+    pub(crate) fn frame(&self, format: Format) -> Frame {
         Frame {
+            format,
             now: Timestamp::now(),
             width: self.size.map(|(columns, _)| columns),
             color: self.color,
@@ -81,13 +82,15 @@ impl<'a> LiveScreen<'a> {
 
     /// Replaces the screen.
     pub(crate) fn draw(&self, text: &str) {
-        let mut screen = String::from("\x1b[H");
-        for line in text.lines() {
-            screen.push_str(line);
-            // To the end of the line; the terminal is raw neither before nor after.
-            screen.push_str("\x1b[K\r\n");
-        }
-        screen.push_str("\x1b[J");
+        let rows = self.output.rows().unwrap_or(usize::MAX);
+        // To the end of each line; the terminal is raw neither before nor after. A line break after the last one would
+        // move a full screen.
+        let lines: Vec<String> = text
+            .lines()
+            .take(rows)
+            .map(|line| format!("{line}\x1b[K"))
+            .collect();
+        let screen = format!("\x1b[H{}\x1b[J", lines.join("\r\n"));
         self.output.print(&screen);
     }
 }

@@ -2,8 +2,11 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use serde::Serialize;
+
 /// A program of the watchdog.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Program {
     LeaseProbe,
     ScalingCoordinator,

@@ -157,6 +157,7 @@ macro_rules! list_response {
 }
 
 list_response!(probe::ListVerdictsResponse, verdicts: probe::Verdict);
+list_response!(probe::ListReplicasResponse, replicas: probe::Replica);
 list_response!(scaling::ListScalingResponse, scalings: scaling::ShootScaling);
 list_response!(weeder::ListWeedersResponse, weeders: weeder::Weeder);
 list_response!(weeder::ListEndpointReadinessResponse, services: weeder::EndpointReadiness);

@@ -7,7 +7,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, Value};
 use tokio::net::TcpSocket;
 use tonic::Status;
 use watchdog_api::text::is_printable;
-use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::probe::v1::{Outcome, Replica, ReplicaState};
 use watchdog_proto::scaling::v1::{
     Direction, FlowState, Incident, Mode, PlanScalingResponse, ScaleTimes, ShootScaling,
 };
@@ -138,7 +138,7 @@ async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
     let limited = shown(&format!("{options} status --limit 1")).await;
     assert!(line(&limited, CUT_OFF).contains("LEASES_EXPIRED"), "{limited}");
     assert!(!limited.contains(SILENT), "{limited}");
-    assert_parts(&limited, &["1 more; watchdogctl verdicts --outcome"]);
+    assert_parts(&limited, &["2 more; watchdogctl verdicts --outcome"]);
 
     // A coordinator that knows no modes, with a replica that is away.
     for scaling in &mut services.answers().scalings {
@@ -333,27 +333,32 @@ async fn every_command_that_reads_has_an_answer_for_programs() {
 async fn status_keeps_the_last_answer_while_a_program_is_away() {
     let (services, _server, options) = start(incident()).await;
     for size in [None, Some((200, 40))] {
-        services.answers().refusal = None;
+        services.change(|answers| answers.refusal = None);
         let words = format!("watchdogctl {options} status --watch");
         let cli = args::parse(words.split(' ').map(Into::into)).unwrap();
         let (output, mut recording) = Recording::new(size);
         let until_lost = async {
             recording.until("LEASES_EXPIRED").await;
-            services.answers().refusal = Some(Status::unavailable("draining"));
-            recording.until("The last answer:").await
+            services.change(|answers| answers.refusal = Some(Status::unavailable("draining")));
+            recording.until("NO ANSWER from lease-probe: ").await
         };
         let text = tokio::select! {
             ended = super::dispatch(cli, &output) => panic!("{ended:?}"),
             text = until_lost => text,
         };
-        let (before, after) = text.split_once("The last answer:").unwrap();
-        assert_parts(before, &["4 shoots: ", "draining"]);
+        let (before, after) = text.split_once("NO ANSWER from lease-probe: ").unwrap();
+        assert_parts(before, &["4 shoots: "]);
+        assert_parts(after, &["draining"]);
+        let kept = after.lines().find(|line| line.starts_with(CUT_OFF));
+        assert!(
+            kept.is_some_and(|line| line.contains("LEASES_EXPIRED")),
+            "{text:?}"
+        );
         if size.is_some() {
             assert!(text.starts_with("\x1b[?1049h\x1b[?25l\x1b[H"), "{text:?}");
             // A frame is written at once.
-            assert_parts(after, &[CUT_OFF, "\x1b[31;1m", "\x1b[K\r\n\x1b[J"]);
+            assert_parts(after, &["\x1b[31;1m", "\x1b[K\x1b[J"]);
         } else {
-            assert_parts(after, &[CUT_OFF]);
             assert!(!text.contains('\x1b'), "{text:?}");
         }
         let given_back = recording.text().ends_with("\x1b[?25h\x1b[?1049l");
@@ -420,11 +425,18 @@ async fn weeders_and_services_are_filtered_by_the_server() {
 async fn replicas_shows_the_share_of_each_and_who_is_missing() {
     let (services, _server, options) = start(incident()).await;
     services.answers().missing = vec!["other-1".to_owned()];
-    services.answers().verdicts[0].observer = "lease-probe-2".to_owned();
+    services.answers().replicas = [("lease-probe-0", 3), ("lease-probe-2", 1), ("lease-probe-3", 4)]
+        .map(|(name, shoots)| Replica {
+            name: name.to_owned(),
+            state: ReplicaState::Connected.into(),
+            shoots,
+        })
+        .to_vec();
     let replicas = shown(&format!("{options} replicas")).await;
     for (replica, parts) in [
         ("lease-probe-0", ["connected", "3 shoots    75 %"]),
         ("lease-probe-2", ["connected", "1 shoots    25 %"]),
+        ("lease-probe-3", ["connected", "4 shoots    100 %"]),
         ("scaling-coordinator-0", ["connected", "4 shoots    100 %"]),
         ("weeder-0", ["connected", "3 services  100 %"]),
         ("other-1", ["missing", "unknown"]),

@@ -1,4 +1,4 @@
-//! The commands: they ask, and have the answer rendered.
+//! The commands: they ask, and show the answer.
 
 pub(crate) mod certificate;
 pub(crate) mod check;
@@ -16,120 +16,82 @@ pub(crate) mod ui;
 pub(crate) mod verdicts;
 pub(crate) mod weeders;
 
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::args::Format;
 use crate::error::CommandError;
-use crate::render::{Frame, message};
+use crate::render::{Format, Frame};
 
-/// How an answer is written.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
-    pub(crate) format: Format,
-    pub(crate) frame: Frame,
+/// The findings of a command. Serialized, they are the answer for programs.
+pub(crate) trait CommandAnswer: Serialize {
+    /// The answer for people.
+    fn text(&self, frame: &Frame) -> String;
+
+    /// One line that says the most, for a table of several seeds.
+    fn headline(&self, _: &Frame) -> String {
+        "answered".to_owned()
+    }
+
+    /// The exit code.
+    fn code(&self) -> u8 {
+        0
+    }
 }
 
-impl Shape {
-    /// True for programs.
-    pub(crate) const fn is_structured(self) -> bool {
-        matches!(self.format, Format::Json | Format::Yaml)
-    }
+/// An answer as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct WrittenAnswer {
+    /// A string, or for programs an object.
+    content: Value,
+    pub(crate) headline: String,
+    pub(crate) code: u8,
+}
 
-    pub(crate) fn is_wide(self) -> bool {
-        self.format == Format::Wide
-    }
-
-    /// The answer in this shape.
-    ///
+impl WrittenAnswer {
     /// # Errors
     /// When a message is not of the API: a defect of this program.
-    pub(crate) fn answer(
-        self,
-        value: impl FnOnce() -> anyhow::Result<Value>,
-        text: impl FnOnce(&Frame) -> String,
-    ) -> Result<CommandAnswer, CommandError> {
-        if self.is_structured() {
-            value()
-                .map(CommandAnswer::of_value)
-                .map_err(|error| defect(&error))
-        } else {
-            Ok(CommandAnswer::of_text(text(&self.frame)))
-        }
+    pub(crate) fn new(answer: &impl CommandAnswer, frame: &Frame) -> Result<Self, CommandError> {
+        let content = match frame.format {
+            Format::Json | Format::Yaml => serde_json::to_value(answer).map_err(defect)?,
+            Format::Table | Format::Wide | Format::Markdown => Value::String(answer.text(frame)),
+        };
+        let plain = Frame {
+            color: false,
+            ..*frame
+        };
+        Ok(Self {
+            content,
+            headline: answer.headline(&plain),
+            code: answer.code(),
+        })
     }
 
     /// The text to print.
     ///
     /// # Errors
-    /// As [`Self::answer`].
-    pub(crate) fn written(self, answer: CommandAnswer) -> Result<String, CommandError> {
-        let write = match self.format {
-            Format::Json => message::json,
-            Format::Yaml => message::yaml,
-            Format::Table | Format::Wide | Format::Markdown => return Ok(answer.into_text()),
-        };
-        write(&answer.into_value()).map_err(|error| defect(&error))
+    /// As [`Self::new`].
+    pub(crate) fn printed(&self, format: Format) -> Result<String, CommandError> {
+        match (format, &self.content) {
+            (Format::Yaml, content) => {
+                let text = serde_saphyr::to_string(content).map_err(defect)?;
+                Ok(format!("{}\n", text.trim_end()))
+            }
+            (Format::Json, content) => {
+                let text = serde_json::to_string_pretty(content).map_err(defect)?;
+                Ok(format!("{text}\n"))
+            }
+            (_, Value::String(text)) => Ok(text.clone()),
+            (_, content) => Ok(content.to_string()),
+        }
     }
 }
 
-fn defect(error: &anyhow::Error) -> CommandError {
-    CommandError::unexpected(&format!("{error:#}"))
+impl Serialize for WrittenAnswer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.content.serialize(serializer)
+    }
 }
 
-/// The findings of a command: for people or for programs.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct CommandAnswer {
-    content: Content,
-    /// One line that says the most, for a table of several seeds.
-    pub(crate) headline: Option<String>,
-    /// The exit code.
-    pub(crate) code: u8,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Content {
-    Text(String),
-    Value(Value),
-}
-
-impl CommandAnswer {
-    pub(crate) const fn of_text(text: String) -> Self {
-        Self {
-            content: Content::Text(text),
-            headline: None,
-            code: 0,
-        }
-    }
-
-    pub(crate) const fn of_value(value: Value) -> Self {
-        Self {
-            content: Content::Value(value),
-            headline: None,
-            code: 0,
-        }
-    }
-
-    pub(crate) fn with_headline(self, headline: String) -> Self {
-        Self {
-            headline: Some(headline),
-            ..self
-        }
-    }
-
-    pub(crate) fn with_code(self, code: u8) -> Self {
-        Self { code, ..self }
-    }
-
-    pub(crate) fn into_text(self) -> String {
-        match self.content {
-            Content::Text(text) => text,
-            Content::Value(value) => value.to_string(),
-        }
-    }
-
-    pub(crate) fn into_value(self) -> Value {
-        match self.content {
-            Content::Text(text) => Value::String(text),
-            Content::Value(value) => value,
-        }
-    }
+fn defect(error: impl std::error::Error) -> CommandError {
+    CommandError::unexpected(&error.to_string())
 }

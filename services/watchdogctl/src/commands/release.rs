@@ -3,13 +3,13 @@
 //! It runs the loop of the coordinator with the rights of the kubeconfig: for installations that are removed without
 //! the hooks of the chart.
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::{Api, Client};
+use kube::Api;
 use scaling_coordinator::app::release::{ReleaseLine, ReleaseReport, SeedRelease};
 use scaling_coordinator::config::Release;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use watchdog_api::config::UnknownFields;
@@ -18,13 +18,13 @@ use watchdog_kube::client::{found, request};
 use watchdog_kube::key::ObjectKey;
 use watchdog_kube::leadership::ElectionTiming;
 
-use crate::args::{ConnectArgs, Format, ReleaseArgs};
-use crate::connect::release::{self, ReleaseNames};
-use crate::connect::seed;
+use super::CommandAnswer;
+use crate::args::{ConnectArgs, ReleaseArgs};
+use crate::connect::release::{self, ChartRelease};
+use crate::connect::seed::SeedReader;
 use crate::error::{CommandError, WRONG};
-use crate::output::Output;
 use crate::program::Program;
-use crate::render::message;
+use crate::render::Frame;
 
 /// Requests a second: a person's share of the seed's API server.
 const REQUEST_RATE: u32 = 100;
@@ -35,22 +35,30 @@ const CONFIG_KEY: &str = "config.yaml";
 /// Name of this process in the Lease of the coordinator's leader.
 const IDENTITY: &str = "watchdogctl-release";
 
-pub(crate) async fn run(
-    connect: &ConnectArgs,
-    args: &ReleaseArgs,
-    format: Format,
-    output: &Output,
-) -> Result<ExitCode, CommandError> {
-    let seed = seed::client(connect).await?;
-    let connect = &release::names(&seed, connect).await?;
-    let rules = watch::Sender::new(Arc::new(rules(&seed, connect, args).await?));
+/// The resources that were restored, or would be.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RestoreReport {
+    dry_run: bool,
+    restored: bool,
+    still_held_down: Option<String>,
+    resources: Vec<Value>,
+    /// The lines for people.
+    #[serde(skip)]
+    text: String,
+}
+
+pub(crate) async fn run(connect: &ConnectArgs, args: &ReleaseArgs) -> Result<RestoreReport, CommandError> {
+    let seed = SeedReader::open(connect).await?;
+    let chart = release::named(&seed, connect).await?;
+    let rules = watch::Sender::new(Arc::new(rules(&seed, &chart, args).await?));
     let coordinator = ObjectKey {
-        namespace: connect.namespace.clone(),
-        name: format!("{}-{}", connect.name, Program::ScalingCoordinator),
+        namespace: chart.namespace.clone(),
+        name: format!("{}-{}", chart.name, Program::ScalingCoordinator),
     };
     let release = SeedRelease {
-        lease_namespace: lease_namespace(&seed, connect, args).await?,
-        seed,
+        lease_namespace: lease_namespace(&seed, &chart, args).await?,
+        seed: seed.client,
         rules: rules.subscribe(),
         identity: format!("{IDENTITY}-{}", std::process::id()),
         election: ElectionTiming::default(),
@@ -66,23 +74,19 @@ pub(crate) async fn run(
                           who leads";
         CommandError::wrong(format!("{error:#}"), what_to_do)
     })?;
-    output.print(&shown(&report, args, format, &coordinator)?);
-    match report.ended {
-        Ok(_) => Ok(ExitCode::SUCCESS),
-        Err(error) => {
-            // Standard output has what was restored; a person must see the rest in both formats. Nothing can be done
-            // when standard error is closed.
-            use std::io::Write as _;
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            Ok(ExitCode::from(WRONG))
-        }
+    if let Err(error) = &report.ended {
+        // Standard output has what was restored; a person must see the rest in both formats. Nothing can be done
+        // when standard error is closed.
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "error: {error:#}");
     }
+    Ok(RestoreReport::new(&report, args, &coordinator))
 }
 
 /// The configuration whose resources are restored: of a file, or of the chart's ConfigMap.
 async fn rules(
-    seed: &Client,
-    connect: &ReleaseNames,
+    seed: &SeedReader,
+    chart: &ChartRelease,
     args: &ReleaseArgs,
 ) -> Result<ProberConfig, CommandError> {
     let usage = |what: String| {
@@ -95,12 +99,11 @@ async fn rules(
             std::fs::read_to_string(path).map_err(|error| usage(format!("{}: {error}", path.display())))?
         }
         None => {
-            let name = format!("{}-prober-config", connect.name);
-            let maps: Api<ConfigMap> = Api::namespaced(seed.clone(), &connect.namespace);
+            let (namespace, name) = (&chart.namespace, format!("{}-prober-config", chart.name));
+            let maps: Api<ConfigMap> = Api::namespaced(seed.client.clone(), namespace);
             let map =
                 found(&name, request(maps.get(&name)).await).map_err(|error| usage(error.to_string()))?;
             let text = map.and_then(|map| map.data?.remove(CONFIG_KEY));
-            let namespace = &connect.namespace;
             let gone = || format!("the ConfigMap {namespace}/{name} does not exist or has no {CONFIG_KEY}");
             text.ok_or_else(|| usage(gone()))?
         }
@@ -113,16 +116,16 @@ async fn rules(
 
 /// The namespace of the leader's Lease. When that of the chart is gone, no replica can lead, so any other one will do.
 async fn lease_namespace(
-    seed: &Client,
-    connect: &ReleaseNames,
+    seed: &SeedReader,
+    chart: &ChartRelease,
     args: &ReleaseArgs,
 ) -> Result<String, CommandError> {
-    let of_chart = || format!("{}-leases", connect.name);
+    let of_chart = || format!("{}-leases", chart.name);
     let name = args.lease_namespace.clone().unwrap_or_else(of_chart);
-    let namespaces: Api<Namespace> = Api::all(seed.clone());
+    let namespaces: Api<Namespace> = Api::all(seed.client.clone());
     match found(&name, request(namespaces.get(&name)).await) {
         Ok(Some(_)) => Ok(name),
-        Ok(None) if args.lease_namespace.is_none() => Ok(connect.namespace.clone()),
+        Ok(None) if args.lease_namespace.is_none() => Ok(chart.namespace.clone()),
         Ok(None) => Err(CommandError::usage(
             format!("the namespace {name} does not exist"),
             "set --lease-namespace to the namespace of the membership Leases, or omit it if there is none",
@@ -136,47 +139,45 @@ async fn lease_namespace(
     }
 }
 
-/// The report as text, or as an object.
-fn shown(
-    report: &ReleaseReport,
-    args: &ReleaseArgs,
-    format: Format,
-    coordinator: &ObjectKey,
-) -> Result<String, CommandError> {
-    let write = match format {
-        Format::Json => message::json,
-        Format::Yaml => message::yaml,
-        Format::Table | Format::Wide | Format::Markdown => {
-            let mut text: String = report.lines.iter().map(|line| format!("{line}\n")).collect();
-            if let Ok(ended) = &report.ended {
-                text.push_str(&format!("{ended}\n"));
-            }
-            if !args.yes {
-                text.push_str(&format!(
-                    "Nothing was written. With --yes, the Deployment {coordinator} is scaled to 0 and all this is \
-                     restored.\n"
-                ));
-            }
-            return Ok(text);
+impl RestoreReport {
+    fn new(report: &ReleaseReport, args: &ReleaseArgs, coordinator: &ObjectKey) -> Self {
+        let mut text: String = report.lines.iter().map(|line| format!("{line}\n")).collect();
+        if let Ok(ended) = &report.ended {
+            text.push_str(&format!("{ended}\n"));
         }
-    };
-    let all = json!({
-        "dryRun": !args.yes,
-        "resources": report.lines.iter().map(line).collect::<Vec<_>>(),
-        "restored": args.yes && report.ended.is_ok(),
-        "stillHeldDown": report.ended.as_ref().err().map(ToString::to_string),
-    });
-    write(&all).map_err(|_| CommandError::unexpected("the report cannot be written"))
+        if !args.yes {
+            text.push_str(&format!(
+                "Nothing was written. With --yes, the Deployment {coordinator} is scaled to 0 and all this is \
+                 restored.\n"
+            ));
+        }
+        let resource = |line: &ReleaseLine| {
+            json!({
+                "shoot": line.shoot,
+                "resource": line.resource,
+                "level": line.level,
+                "action": line.action,
+                "reason": line.reason,
+            })
+        };
+        Self {
+            dry_run: !args.yes,
+            restored: args.yes && report.ended.is_ok(),
+            still_held_down: report.ended.as_ref().err().map(ToString::to_string),
+            resources: report.lines.iter().map(resource).collect(),
+            text,
+        }
+    }
 }
 
-fn line(line: &ReleaseLine) -> Value {
-    json!({
-        "shoot": line.shoot,
-        "resource": line.resource,
-        "level": line.level,
-        "action": line.action,
-        "reason": line.reason,
-    })
+impl CommandAnswer for RestoreReport {
+    fn text(&self, _: &Frame) -> String {
+        self.text.clone()
+    }
+
+    fn code(&self) -> u8 {
+        if self.still_held_down.is_some() { WRONG } else { 0 }
+    }
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! One command on one seed or on several, side by side.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::ser::{SerializeMap as _, Serializer};
 
-use super::{CommandAnswer, Shape};
+use super::{CommandAnswer, WrittenAnswer};
 use crate::args::ConnectArgs;
 use crate::connect::{ProgramDialer, seed};
 use crate::error::CommandError;
-use crate::render::Frame;
 use crate::render::table::{Cell, Style, TextTable};
+use crate::render::{Format, Frame};
 
 /// A seed answers within this time, or the others are shown without it.
 const SEED_TIMEOUT: Duration = Duration::from_secs(60);
@@ -36,121 +36,135 @@ pub(crate) async fn ask_each<T>(
     connect: &ConnectArgs,
     ask: impl AsyncFn(ProgramDialer) -> Result<T, CommandError>,
 ) -> Result<Vec<SeedAnswer<T>>, CommandError> {
-    if !connect.has_contexts() {
-        let result = Ok(ask_one(connect, &ask).await?);
-        return Ok(vec![SeedAnswer {
-            seed: String::new(),
-            result,
-        }]);
-    }
-    let mut known = BTreeSet::new();
-    let mut contexts = seed::contexts(connect)?;
-    contexts.retain(|context| known.insert(context.clone()));
-    let asked = contexts.into_iter().map(|context| {
+    let asked = seed::each(connect)?.into_iter().map(|(seed, connect)| {
         let ask = &ask;
         async move {
-            let connect = ConnectArgs {
-                context: Some(context.clone()),
-                contexts: Vec::new(),
-                all_contexts: false,
-                ..connect.clone()
-            };
-            SeedAnswer {
-                seed: watchdog_api::text::printable(&context),
-                result: ask_one(&connect, ask).await,
-            }
+            let asked = async { ask(ProgramDialer::open(&connect).await?).await };
+            let answered = tokio::time::timeout(SEED_TIMEOUT, asked).await;
+            let result = answered.unwrap_or_else(|_| {
+                Err(CommandError::unreachable(
+                    "the seed does not answer within 60 s",
+                    "check the connection to the API server of the seed, and the Pods of the watchdog with kubectl",
+                ))
+            });
+            SeedAnswer { seed, result }
         }
     });
-    Ok(stream::iter(asked).buffered(AT_ONCE).collect().await)
-}
-
-async fn ask_one<T>(
-    connect: &ConnectArgs,
-    ask: &impl AsyncFn(ProgramDialer) -> Result<T, CommandError>,
-) -> Result<T, CommandError> {
-    let asked = async { ask(ProgramDialer::open(connect).await?).await };
-    let answered = tokio::time::timeout(SEED_TIMEOUT, asked).await;
-    answered.unwrap_or_else(|_| {
-        Err(CommandError::unreachable(
-            "the seed does not answer within 60 s",
-            "check the connection to the API server of the seed, and the Pods of the watchdog with kubectl",
-        ))
-    })
+    let answers: Vec<_> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    if !connect.has_contexts() {
+        let failed = answers.iter().find_map(|answer| answer.result.as_ref().err());
+        failed.cloned().map_or(Ok(()), Err)?;
+    }
+    Ok(answers)
 }
 
 /// The answers of all seeds as one: a table with a line for each, and then all that each has to say.
-pub(crate) fn side_by_side(answers: Vec<SeedAnswer<CommandAnswer>>, shape: Shape) -> CommandAnswer {
-    let codes = answers.iter().map(|answer| match &answer.result {
-        Ok(answer) => answer.code,
-        Err(error) => error.code,
-    });
-    let code = codes.max().unwrap_or_default();
-    let answer = if shape.is_structured() {
-        let seeds: Vec<Value> = answers.into_iter().map(value).collect();
-        CommandAnswer::of_value(json!({ "seeds": seeds }))
-    } else {
-        CommandAnswer::of_text(text(answers, &shape.frame))
-    };
-    answer.with_code(code)
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct SeedAnswers {
+    pub(crate) seeds: Vec<SeedAnswer<WrittenAnswer>>,
 }
 
-fn value(answer: SeedAnswer<CommandAnswer>) -> Value {
-    match answer.result {
-        Ok(found) => json!({"context": answer.seed, "answer": found.into_value()}),
-        Err(error) => json!({"context": answer.seed, "error": error.what()}),
+impl Serialize for SeedAnswer<WrittenAnswer> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("context", &self.seed)?;
+        match &self.result {
+            Ok(answer) => map.serialize_entry("answer", answer)?,
+            Err(error) => map.serialize_entry("error", error)?,
+        }
+        map.end()
     }
 }
 
-fn text(answers: Vec<SeedAnswer<CommandAnswer>>, frame: &Frame) -> String {
-    let mut table = TextTable::new(["SEED", "RESULT"]);
-    let mut sections = String::new();
-    for SeedAnswer { seed, result } in answers {
-        let (style, result, section) = match result {
-            Ok(answer) => {
-                let style = if answer.code == 0 {
-                    Style::Plain
-                } else {
-                    Style::Bad
-                };
-                let headline = answer.headline.clone().unwrap_or_else(|| "answered".to_owned());
-                (style, headline, answer.into_text())
-            }
-            Err(error) => (Style::Bad, error.what().to_owned(), format!("{error}\n")),
+impl SeedAnswer<WrittenAnswer> {
+    fn code(&self) -> u8 {
+        match &self.result {
+            Ok(answer) => answer.code,
+            Err(error) => error.code,
+        }
+    }
+
+    fn result(&self) -> Cell {
+        let headline = match &self.result {
+            Ok(answer) => &answer.headline,
+            Err(error) => error.what(),
         };
-        let heading = frame.paint(Style::Bold, &format!("=== {seed}"));
-        sections.push_str(&format!("\n{heading}\n{section}"));
-        table.row([seed.into(), Cell::styled(style, result)]);
+        let style = if self.code() == 0 {
+            Style::Plain
+        } else {
+            Style::Bad
+        };
+        Cell::styled(style, headline)
     }
-    table.render(frame) + &sections
+}
+
+impl CommandAnswer for SeedAnswers {
+    fn text(&self, frame: &Frame) -> String {
+        let mut out = TextTable::of(&self.seeds)
+            .column("SEED", |answer| answer.seed.clone())
+            .column("RESULT", |answer| answer.result())
+            .render(frame);
+        for answer in &self.seeds {
+            let content = match &answer.result {
+                Ok(answer) => answer.printed(Format::Table).unwrap_or_default(),
+                Err(error) => format!("{error}\n"),
+            };
+            out.push_str(&frame.section(&format!("=== {}", answer.seed), &content));
+        }
+        out
+    }
+
+    fn code(&self) -> u8 {
+        let codes = self.seeds.iter().map(SeedAnswer::code);
+        codes.max().unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
-    use crate::args::Format;
     use crate::render::testing;
 
-    fn answers() -> Vec<SeedAnswer<CommandAnswer>> {
-        let good = CommandAnswer::of_text("many lines\n".to_owned()).with_headline("all is well".to_owned());
-        vec![
-            SeedAnswer {
-                seed: "away".to_owned(),
-                result: Err(CommandError::unreachable("no answer", "look")),
-            },
-            SeedAnswer {
-                seed: "good".to_owned(),
-                result: Ok(good),
-            },
-        ]
+    /// An answer for programs is an object.
+    #[derive(Serialize)]
+    struct ManyLines {
+        a: u8,
+    }
+
+    impl CommandAnswer for ManyLines {
+        fn text(&self, _: &Frame) -> String {
+            "many lines\n".to_owned()
+        }
+
+        fn headline(&self, _: &Frame) -> String {
+            "all is well".to_owned()
+        }
+    }
+
+    fn written(format: Format) -> WrittenAnswer {
+        let frame = Frame {
+            format,
+            ..testing::pipe()
+        };
+        let away = SeedAnswer {
+            seed: "away".to_owned(),
+            result: Err(CommandError::unreachable("no answer", "look")),
+        };
+        let good = SeedAnswer {
+            seed: "good".to_owned(),
+            result: WrittenAnswer::new(&ManyLines { a: 1 }, &frame),
+        };
+        let answers = SeedAnswers {
+            seeds: vec![away, good],
+        };
+        WrittenAnswer::new(&answers, &frame).unwrap()
     }
 
     #[test]
     fn a_seed_that_fails_stands_beside_the_others() {
-        let shape = |format| Shape {
-            format,
-            frame: testing::pipe(),
-        };
-        let table = side_by_side(answers(), shape(Format::Table));
+        let table = written(Format::Table);
         assert_eq!(table.code, crate::error::UNREACHABLE);
         let expected = "\
 SEED  RESULT
@@ -164,14 +178,14 @@ error: no answer
 === good
 many lines
 ";
-        assert_eq!(table.into_text(), expected);
-        let mut answers = answers();
-        answers[1].result = Ok(CommandAnswer::of_value(json!({"a": 1})));
-        let value = side_by_side(answers, shape(Format::Json)).into_value();
+        assert_eq!(table.printed(Format::Table).unwrap(), expected);
         let expected = json!({"seeds": [
             {"context": "away", "error": "no answer"},
             {"context": "good", "answer": {"a": 1}},
         ]});
-        assert_eq!(value, expected);
+        let json = written(Format::Json).printed(Format::Json).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), expected);
+        let yaml = written(Format::Yaml).printed(Format::Yaml).unwrap();
+        assert_eq!(serde_saphyr::from_str::<Value>(&yaml).unwrap(), expected);
     }
 }

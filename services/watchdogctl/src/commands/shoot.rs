@@ -1,106 +1,346 @@
-//! `shoot`
+//! `shoot`: why a shoot is where it is.
 
-use serde_json::{Value, json};
-use watchdog_client::consumer::ScalingCoordinator;
-use watchdog_proto::scaling::v1::{Direction, PlanScalingResponse, ShootScaling};
+use serde::Serialize;
+use watchdog_client::wire::micros;
+use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
+use watchdog_proto::scaling::v1::{Direction, Mode, ResourceScaling, ShootScaling};
 
-use super::{CommandAnswer, Shape};
+use super::CommandAnswer;
+use super::plan::{self, DirectionPlan};
+use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::{CommandError, UNREACHABLE};
-use crate::fetch::{self, Missing};
+use crate::fetch;
 use crate::program::Program;
-use crate::render::message::{self, field};
-use crate::render::shoot::{self, ShootExplanation};
+use crate::render::table::TextTable;
+use crate::render::{self, Frame, Unanswered, cells, incident, text};
 
-pub(crate) async fn run(
-    dialer: &ProgramDialer,
-    name: &str,
-    shape: Shape,
-) -> Result<CommandAnswer, CommandError> {
-    let found = read(dialer, name).await?;
-    let value = || {
-        let mut value = json!({"shoot": found.name, "missingReplicas": found.missing});
-        field(&mut value, "verdict", "probe.v1.Verdict", found.verdict.as_ref())?;
-        field(
-            &mut value,
-            "scaling",
-            "scaling.v1.ShootScaling",
-            found.scaling.as_ref(),
-        )?;
-        field(
-            &mut value,
-            "plan",
-            "scaling.v1.PlanScalingResponse",
-            found.plan.as_ref(),
-        )?;
-        let unanswered = found.unanswered.iter();
-        let unanswered =
-            unanswered.map(|(program, error)| json!({"program": program, "error": error.what()}));
-        message::set(&mut value, "unanswered", unanswered.collect::<Value>());
-        Ok(value)
-    };
-    let answer = shape.answer(value, |frame| shoot::render(&found, frame))?;
-    Ok(answer.with_code(found.unanswered.first().map_or(0, |(_, error)| error.code)))
+/// All that is known of a shoot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ShootExplanation {
+    shoot: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<ApiMessage<Verdict>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scaling: Option<ApiMessage<ShootScaling>>,
+    /// Of the direction that holds now; none while the shoot is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<DirectionPlan>,
+    missing_replicas: Vec<String>,
+    unanswered: Vec<Unanswered>,
 }
 
 /// All that is known of a shoot, also if one of the programs does not answer.
-async fn read(dialer: &ProgramDialer, name: &str) -> Result<ShootExplanation, CommandError> {
+pub(crate) async fn read(dialer: &ProgramDialer, name: &str) -> Result<ShootExplanation, CommandError> {
     let (verdict, scaling) = tokio::join!(
         async { fetch::verdict(&dialer.lease_probe().await?, name).await },
         async {
-            let coordinator = dialer.coordinator().await?;
-            let (scaling, completeness) = fetch::scaling(&coordinator, name).await?;
-            let plan = plan(&coordinator, name, scaling.as_ref()).await?;
-            Ok::<_, CommandError>((scaling, plan, completeness))
+            let answer = fetch::scaling(&dialer.coordinator().await?, name).await?;
+            let plan = match answer.scaling.as_ref().map(ShootScaling::direction) {
+                Some(direction @ (Direction::Down | Direction::Up)) => {
+                    Some(plan::read(dialer, name, direction).await?)
+                }
+                _ => None,
+            };
+            Ok::<_, CommandError>((answer, plan))
         },
     );
-    let mut found = ShootExplanation {
-        name: name.to_owned(),
-        ..ShootExplanation::default()
-    };
-    let mut missing = Missing::default();
-    match verdict {
-        Ok((verdict, completeness)) => {
-            missing.add(Program::LeaseProbe, completeness.as_ref());
-            found.verdict = verdict;
-        }
-        Err(error) => found.unanswered.push((Program::LeaseProbe.as_str(), error)),
-    }
-    match scaling {
-        Ok((scaling, plan, completeness)) => {
-            missing.add(Program::ScalingCoordinator, completeness.as_ref());
-            (found.scaling, found.plan) = (scaling, plan);
-        }
-        Err(error) => {
-            let program = Program::ScalingCoordinator.as_str();
-            found.unanswered.push((program, error));
-        }
-    }
-    found.missing = missing.into_names();
     // A shoot that a program does not know is an error, and so are options that are wrong. A program that is away
     // hides nothing of the other one.
-    let is_away = |(_, error): &(&str, CommandError)| error.code == UNREACHABLE;
-    if found.unanswered.len() == 2 || !found.unanswered.iter().all(is_away) {
-        let at = found
-            .unanswered
-            .iter()
-            .position(|error| !is_away(error))
-            .unwrap_or(0);
-        return Err(found.unanswered.swap_remove(at).1);
+    let is_fatal = |error: &CommandError| error.code != UNREACHABLE;
+    match (&verdict, &scaling) {
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) if is_fatal(error) => return Err(error.clone()),
+        (Err(error), Err(other)) => {
+            let is_other_worse = is_fatal(other) && !is_fatal(error);
+            return Err(if is_other_worse { other } else { error }.clone());
+        }
+        _ => {}
+    }
+    let mut found = ShootExplanation {
+        shoot: name.to_owned(),
+        ..ShootExplanation::default()
+    };
+    let (lease_probe, coordinator) = (Program::LeaseProbe, Program::ScalingCoordinator);
+    match verdict {
+        Ok(answer) => {
+            found.missing_replicas = fetch::missing(lease_probe, answer.completeness.as_ref());
+            found.verdict = answer.verdict.map(ApiMessage);
+        }
+        Err(error) => found.unanswered.push(Unanswered::by(lease_probe.as_str(), error)),
+    }
+    match scaling {
+        Ok((answer, plan)) => {
+            let missing = fetch::missing(coordinator, answer.completeness.as_ref());
+            fetch::add_missing(&mut found.missing_replicas, missing);
+            found.scaling = answer.scaling.map(ApiMessage);
+            found.plan = plan;
+        }
+        Err(error) => found.unanswered.push(Unanswered::by(coordinator.as_str(), error)),
     }
     Ok(found)
 }
 
-/// The plan of the present direction; none while the shoot is held.
-async fn plan(
-    coordinator: &ScalingCoordinator,
-    name: &str,
-    scaling: Option<&ShootScaling>,
-) -> Result<Option<PlanScalingResponse>, CommandError> {
-    match scaling.map(ShootScaling::direction) {
-        Some(direction @ (Direction::Down | Direction::Up)) => {
-            fetch::plan(coordinator, name, direction).await.map(Some)
+impl CommandAnswer for ShootExplanation {
+    fn text(&self, frame: &Frame) -> String {
+        let mut out = text::title(&self.shoot, frame);
+        out.push_str(&render::missing(&self.missing_replicas, frame));
+        out.push_str(&render::unanswered(&self.unanswered, frame));
+        if let Some(verdict) = &self.verdict {
+            out.push_str(&frame.section("VERDICT", &verdict_lines(verdict, frame)));
+            if let Some(evidence) = &verdict.evidence {
+                out.push_str(&frame.section("EVIDENCE", &evidence_lines(evidence, frame)));
+            }
+            out.push_str(&frame.section("DECIDING RULE", &format!("  {}\n", rule(verdict))));
         }
-        _ => Ok(None),
+        if let Some(scaling) = &self.scaling {
+            out.push_str(&frame.section("SCALING", &scaling_lines(scaling, frame)));
+            let now = match &self.plan {
+                Some(plan) => plan.levels(frame),
+                None => "Nothing: the shoot is held.\n".to_owned(),
+            };
+            out.push_str(&frame.section("WHAT WOULD HAPPEN NOW", &format!("  {now}")));
+            out.push_str(&frame.section("INCIDENTS", &incident::render(scaling, frame)));
+        }
+        out
+    }
+
+    fn code(&self) -> u8 {
+        render::code_of(&self.unanswered)
+    }
+}
+
+fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
+    let style = cells::outcome_style(verdict.outcome());
+    let outcome = frame.paint(style, text::outcome(verdict.outcome()));
+    let since = text::since(verdict.outcome_change_time.as_ref(), frame.now);
+    let valid = TextTable::of([verdict])
+        .indented(2)
+        .column("VALID FOR", |verdict| cells::valid(verdict))
+        .column("UNTIL", |verdict| {
+            text::sent_clock(verdict.expire_time.as_ref(), frame.now)
+        })
+        .column("OBSERVED", |verdict| {
+            format!("{} ago", text::sent_duration(verdict.age.as_ref()))
+        })
+        .column("BY", |verdict| verdict.observer.clone());
+    let message = &verdict.message;
+    format!("  {outcome} since {since}\n  {message}\n{}", valid.render(frame))
+}
+
+fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
+    let mut out = format!(
+        "  expired {}, threshold {}; {} leases, {} nodes, {} unconfirmed\n",
+        text::share(Some(evidence)),
+        text::percent(evidence.threshold),
+        evidence.leases,
+        text::number(evidence.nodes),
+        evidence.unconfirmed,
+    );
+    out.push_str(&format!(
+        "  a lease expires at an age of {}; largest clock skew of a node {:.1} s\n",
+        text::sent_duration(evidence.expiry_age.as_ref()),
+        micros(evidence.largest_skew.as_ref()) as f64 / 1e6,
+    ));
+    let zones = TextTable::of(&evidence.zones)
+        .indented(2)
+        .column("ZONE", |zone| text::zone(zone).to_owned())
+        .column("EXPIRED", |zone| zone.expired.to_string())
+        .column("CANDIDATES", |zone| zone.candidates.to_string());
+    out.push_str(&zones.render_rows(frame));
+    let excluded = evidence.excluded.iter();
+    let excluded: Vec<String> = excluded
+        .map(|count| format!("{} {}", count.leases, text::exclusion(count.reason())))
+        .collect();
+    if !excluded.is_empty() {
+        out.push_str(&format!("  not counted: {}\n", excluded.join(", ")));
+    }
+    out
+}
+
+/// The rule that decided, and what follows from it.
+pub(crate) fn rule(verdict: &Verdict) -> String {
+    let evidence = verdict.evidence.clone().unwrap_or_default();
+    let share = evidence
+        .expired_fraction
+        .map_or_else(|| "none".to_owned(), text::percent);
+    let threshold = text::percent(evidence.threshold);
+    match verdict.outcome() {
+        Outcome::Healthy => format!(
+            "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run. \
+             Direction: up."
+        ),
+        Outcome::LeasesExpired => format!(
+            "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut off. \
+             Direction: down."
+        ),
+        Outcome::ExternalUnreachable => {
+            "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 renew \
+             intervals since: the nodes are cut off. Direction: down."
+                .to_owned()
+        }
+        Outcome::ApiServerUnreachable => {
+            "The API server does not answer, so the state of the nodes is unknown. Direction: hold.".to_owned()
+        }
+        Outcome::Throttled => "The API server answered 429; lease-probe waits. Direction: hold.".to_owned(),
+        Outcome::Inconclusive => {
+            "The API server answers, but leases, nodes or Machines could not be read. Direction: hold.".to_owned()
+        }
+        Outcome::TooFewCandidates => {
+            "A single lease is eligible and it is expired: too little evidence. Direction: hold.".to_owned()
+        }
+        Outcome::Skipped => format!(
+            "The shoot is not probed ({}). Direction: hold.",
+            text::skip_reason(verdict.skip_reason())
+        ),
+        Outcome::Pending | Outcome::Unspecified => {
+            "No result yet, or it is not proven that the kubelets are cut off, because the API server may have been \
+             down. Direction: hold."
+                .to_owned()
+        }
+    }
+}
+
+fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
+    let held_down = if found.meltdown_protection_active {
+        "; dependants are held down"
+    } else {
+        ""
+    };
+    let why = match found.direction() {
+        Direction::Hold => format!(" ({})", text::hold_reason(found.hold_reason())),
+        _ => String::new(),
+    };
+    let mut out = format!(
+        "  {}{why} since {}, {}, level {}; reported by {}{held_down}\n  {}\n",
+        text::direction(found.direction()),
+        text::since(found.direction_change_time.as_ref(), frame.now),
+        text::flow_state(found.state()),
+        text::number(found.level),
+        found.replica,
+        found.reason,
+    );
+    if matches!(found.mode(), Mode::Observe | Mode::Off) {
+        let (mode, source) = (text::mode(found.mode()), text::mode_source(found));
+        out.push_str(&format!("  not protected: mode {mode}, {source}\n"));
+    }
+    if let Some(at) = text::timestamp(found.retry_time.as_ref()) {
+        out.push_str(&format!("  next try at {}\n", text::clock(at, frame.now)));
+    }
+    out + &resources(&found.resources, frame)
+}
+
+/// The dependants, in the order of their levels.
+fn resources(resources: &[ResourceScaling], frame: &Frame) -> String {
+    let mut ordered: Vec<&ResourceScaling> = resources.iter().collect();
+    ordered.sort_by_key(|resource| resource.level);
+    TextTable::of(ordered)
+        .indented(2)
+        .column("DEPENDANT", |one| text::resource(one.resource.as_ref()))
+        .column("LEVEL", |one| text::number(one.level))
+        .column("STATE", |one| cells::resource_state(one.state()))
+        .column("REPLICAS", |one| text::number(one.spec_replicas))
+        .column("READY", |one| text::number(one.ready_replicas))
+        .column("RECORDED", |one| text::number(one.recorded_replicas))
+        .column("TARGET", |one| text::number(one.target_replicas))
+        .column("NEXT", |one| one.message.clone())
+        .render(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use watchdog_proto::scaling::v1::PlanScalingResponse;
+
+    use super::*;
+    use crate::render::testing;
+
+    #[test]
+    fn the_report_goes_from_the_verdict_to_what_would_happen() {
+        let report = ShootExplanation {
+            shoot: "shoot--a--b".to_owned(),
+            verdict: Some(ApiMessage(testing::verdict(
+                "shoot--a--b",
+                Outcome::LeasesExpired,
+            ))),
+            scaling: Some(ApiMessage(testing::scaling_down("shoot--a--b"))),
+            plan: Some(DirectionPlan {
+                shoot: "shoot--a--b".to_owned(),
+                direction: Direction::Down,
+                plan: ApiMessage(PlanScalingResponse {
+                    allowed: true,
+                    reason: "The shoot is protected.".to_owned(),
+                    ..Default::default()
+                }),
+            }),
+            missing_replicas: vec!["lease-probe-1".to_owned()],
+            unanswered: Vec::new(),
+        };
+        let text = report.text(&testing::pipe());
+        let expected = "\
+shoot--a--b  2026-11-23 00:40:00Z
+INCOMPLETE: lease-probe-1 not reached; their items may be absent or out of date
+
+VERDICT
+  LEASES_EXPIRED since 2m10s (00:37:50Z)
+  A sentence.
+  VALID FOR  UNTIL      OBSERVED  BY
+  12s        00:40:12Z  1s ago    lease-probe-0
+
+EVIDENCE
+  expired 100 % (6/6), threshold 60 %; 7 leases, 6 nodes, 0 unconfirmed
+  a lease expires at an age of 32s; largest clock skew of a node 0.0 s
+  ZONE  EXPIRED  CANDIDATES
+  a     3        3
+  b     3        3
+  not counted: 1 NO_MACHINE
+
+DECIDING RULE
+  The share of expired leases (100 %) has reached the threshold (60 %): the nodes are cut off. Direction: down.
+
+SCALING
+  down since 2m09s (00:37:51Z), running, level 1; reported by scaling-coordinator-0; dependants are held down
+  The nodes are cut off.
+";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(
+            text.contains("WHAT WOULD HAPPEN NOW\n  would be scaled down: "),
+            "{text}"
+        );
+        assert!(text.contains("INCIDENTS\nNothing has happened"), "{text}");
+    }
+
+    #[test]
+    fn every_outcome_has_a_rule_that_names_its_direction() {
+        for outcome in text::OUTCOMES {
+            let rule = rule(&testing::verdict("a", outcome));
+            assert!(rule.contains("Direction: "), "{rule}");
+        }
+    }
+
+    #[test]
+    fn a_shoot_that_is_held_says_why() {
+        let held = ShootScaling {
+            direction: Direction::Hold.into(),
+            hold_reason: watchdog_proto::scaling::v1::HoldReason::Verdict.into(),
+            ..testing::scaling_down("a")
+        };
+        let report = ShootExplanation {
+            scaling: Some(ApiMessage(held)),
+            ..ShootExplanation::default()
+        };
+        let text = report.text(&testing::pipe());
+        assert!(text.contains("hold (VERDICT) since"), "{text}");
+        assert!(text.contains("Nothing: the shoot is held."), "{text}");
+    }
+
+    #[test]
+    fn dependants_stand_in_the_order_of_their_levels() {
+        let shown = resources(&testing::scaling_down("a").resources, &testing::pipe());
+        let expected = "  \
+  DEPENDANT                              LEVEL  STATE    REPLICAS  READY  RECORDED  TARGET  NEXT
+  Deployment/machine-controller-manager  0      REACHED  0         1      1         0       It has 1 ready replica.
+  Deployment/kube-controller-manager     1      WAITING  0         1      1         0       It has 1 ready replica.
+";
+        assert_eq!(shown.trim_start(), expected.trim_start());
     }
 }

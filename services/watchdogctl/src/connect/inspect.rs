@@ -9,10 +9,10 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use watchdog_certificates::ValidityPeriod;
+use watchdog_client::tls::ClientTls;
 
 use super::{ProgramDialer, ReplicaEndpoint};
 use crate::error::CommandError;
-use crate::render::check::ReplicaFacts;
 
 /// A replica answers within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,6 +21,27 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const REPLICA: &str = "watchdog-replica";
 const VERSION: &str = "watchdog-version";
 const BLOCKER: &str = "watchdog-blocker";
+
+/// The facts about one replica.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ReplicaFacts {
+    pub(crate) program: &'static str,
+    /// The name of its pod, or its address.
+    pub(crate) name: String,
+    /// Why it did not answer.
+    pub(crate) error: Option<String>,
+    pub(crate) is_serving: bool,
+    /// The blockers that keep it from being ready.
+    pub(crate) blockers: Vec<String>,
+    /// Its own name for itself.
+    pub(crate) replica: Option<String>,
+    pub(crate) version: Option<String>,
+    /// By how much its clock is ahead of this machine's.
+    pub(crate) ahead_seconds: Option<i64>,
+    pub(crate) is_encrypted: bool,
+    /// From when to when its certificate is valid, if that could be read.
+    pub(crate) validity: Option<ValidityPeriod>,
+}
 
 /// Looks at a replica: its health, the metadata of its answers, its certificate.
 pub(crate) async fn inspect(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) -> ReplicaFacts {
@@ -34,9 +55,9 @@ pub(crate) async fn inspect(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) 
         Ok(Err(error)) => facts.error = Some(error.to_string()),
         Err(_) => facts.error = Some("no answer within 10 s".to_owned()),
     }
-    if matches!(dialer.tls, Ok(Some(_))) {
+    if let Ok(Some(own)) = dialer.certificate() {
         facts.is_encrypted = true;
-        let validity = tokio::time::timeout(TIMEOUT, validity(dialer, endpoint)).await;
+        let validity = tokio::time::timeout(TIMEOUT, validity(dialer, endpoint, &own.tls)).await;
         facts.validity = validity.ok().flatten();
     }
     facts
@@ -79,9 +100,13 @@ fn ahead(date: &str, now: Timestamp) -> Option<i64> {
 }
 
 /// From when to when the certificate is valid that the replica shows.
-async fn validity(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<ValidityPeriod> {
+async fn validity(
+    dialer: &ProgramDialer,
+    endpoint: &ReplicaEndpoint,
+    own: &ClientTls,
+) -> Option<ValidityPeriod> {
     let name = ServerName::try_from(dialer.server_name(endpoint.program)).ok()?;
-    let tls = tokio_rustls::TlsConnector::from(dialer.tls.as_ref().ok()?.as_ref()?.current());
+    let tls = tokio_rustls::TlsConnector::from(own.current());
     let transport = dialer.connect(endpoint).await.ok()?;
     let stream = tls.connect(name, transport).await.ok()?;
     let (_, session) = stream.get_ref();

@@ -13,18 +13,17 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::Channel;
-use watchdog_certificates::ValidityPeriod;
 use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::Dialer;
-use watchdog_client::tls::ClientTls;
 
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
+use crate::pods::ProgramPods;
 use crate::program::Program;
-use crate::render::pods::ProgramPods;
 
 use port_forward::PortForward;
 use seed::SeedReader;
+use tls::CallerCertificate;
 
 /// The port of the gRPC API in a pod.
 const GRPC_PORT: u16 = 9645;
@@ -49,9 +48,7 @@ pub(crate) struct ProgramDialer {
     forward: Option<PortForward>,
     /// None for plaintext. A Secret that cannot be used fails calls only: what the API server of the seed says about
     /// the release is shown all the same.
-    tls: Result<Option<ClientTls>, CommandError>,
-    /// From when to when the own certificate is valid, if that can be read.
-    validity: Option<ValidityPeriod>,
+    certificate: Result<Option<CallerCertificate>, CommandError>,
 }
 
 impl ProgramDialer {
@@ -69,22 +66,16 @@ impl ProgramDialer {
             Some(seed) if !args.has_addresses() => Some(release::find(seed, args).await?),
             _ => None,
         };
-        let tls = tls::of(args, seed.as_ref(), release.as_ref()).await;
-        let (tls, validity) = match tls {
-            Ok(certificates) => {
-                let (tls, validity) = certificates.unzip();
-                (Ok(tls), validity.flatten())
-            }
-            Err(error) if release.is_some() => (Err(error), None),
-            Err(error) => return Err(error),
-        };
+        let certificate = CallerCertificate::read(args, seed.as_ref(), release.as_ref()).await;
+        if release.is_none() {
+            certificate.clone()?;
+        }
         Ok(Self {
             args: args.clone(),
             forward: seed
                 .zip(release)
                 .map(|(seed, release)| PortForward::new(seed, release)),
-            tls,
-            validity,
+            certificate,
         })
     }
 
@@ -118,9 +109,12 @@ impl ProgramDialer {
         }
     }
 
-    /// Why the programs cannot be called, if the certificate is to blame.
-    pub(crate) fn certificate_error(&self) -> Option<&CommandError> {
-        self.tls.as_ref().err()
+    /// The own certificate; none with plaintext.
+    ///
+    /// # Errors
+    /// When it cannot be used, so the programs cannot be called.
+    pub(crate) fn certificate(&self) -> Result<Option<&CallerCertificate>, &CommandError> {
+        self.certificate.as_ref().map(Option::as_ref)
     }
 
     /// The replicas at the addresses of a program.
@@ -147,8 +141,8 @@ impl ProgramDialer {
             }
             Some(forward) => {
                 // Now, because an error of this call says more than one within a connection.
-                let first = forward.ready_pods(program).await?;
-                let forward = forward.remembering(first);
+                forward.ready_pods(program).await?;
+                let forward = forward.clone();
                 self.channel_over(program, move |_| forward.clone().connect_any(program))
             }
         }
@@ -179,20 +173,14 @@ impl ProgramDialer {
 
     /// The name that a program's certificate must carry.
     fn server_name(&self, program: Program) -> String {
-        let release = self.forward.as_ref().map(|forward| &forward.release);
-        let name = release.map(|release| release.name.as_str());
-        let name = name.or(self.args.name.as_deref()).unwrap_or(release::NAME);
-        let namespace = release.map(|release| release.namespace.as_str());
-        let namespace = namespace
-            .or(self.args.namespace.as_deref())
-            .unwrap_or(release::NAMESPACE);
+        let (name, namespace) = match &self.forward {
+            Some(forward) => (Some(&forward.release.name), Some(&forward.release.namespace)),
+            None => (self.args.name.as_ref(), self.args.namespace.as_ref()),
+        };
+        let name = name.map_or(release::NAME, |name| name);
+        let namespace = namespace.map_or(release::NAMESPACE, |namespace| namespace);
         let of_chart = || format!("{name}-{program}.{namespace}.svc");
         self.args.tls_server_name.clone().unwrap_or_else(of_chart)
-    }
-
-    /// The validity of the own certificate; none with plaintext.
-    pub(crate) const fn validity(&self) -> Option<ValidityPeriod> {
-        self.validity
     }
 
     fn channel_over<C, F>(&self, program: Program, connect: C) -> Result<Channel, CommandError>
@@ -201,7 +189,7 @@ impl ProgramDialer {
         F: Future<Output = io::Result<Box<dyn Transport>>> + Send,
     {
         let dialer = Dialer {
-            tls: self.tls.clone()?,
+            tls: self.certificate.clone()?.map(|certificate| certificate.tls),
             server_name: self.server_name(program),
         };
         // Shown nowhere: `connect` knows where to.

@@ -1,7 +1,7 @@
 //! Programs in pods, through the API server of the seed.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
 use watchdog_kube::seed::shown;
 
-use super::pods::facts;
 use super::release::ChartRelease;
 use super::seed::SeedReader;
 use super::{GRPC_PORT, Transport};
 use crate::error::CommandError;
+use crate::pods;
 use crate::program::Program;
 
 /// Forwards ports to the Pods of a release, through the API server of its seed.
@@ -21,8 +21,6 @@ use crate::program::Program;
 pub(super) struct PortForward {
     pub(super) seed: SeedReader,
     pub(super) release: Arc<ChartRelease>,
-    /// Pods that were listed and not connected to yet.
-    listed: Arc<Mutex<Vec<String>>>,
 }
 
 impl PortForward {
@@ -30,15 +28,6 @@ impl PortForward {
         Self {
             seed,
             release: Arc::new(release),
-            listed: Arc::default(),
-        }
-    }
-
-    /// The same, whose next connection goes to one of these pods without a list before it.
-    pub(super) fn remembering(&self, pods: Vec<String>) -> Self {
-        Self {
-            listed: Arc::new(Mutex::new(pods)),
-            ..self.clone()
         }
     }
 
@@ -51,10 +40,9 @@ impl PortForward {
                 "watchdogctl check says what else is missing",
             ));
         };
-        let pods = self.seed.pods(namespace, &deployment.selector).await?;
-        let pods = pods.iter().map(facts);
-        let ready = pods.filter(|pod| pod.is_ready && !pod.is_deleted);
-        let mut names: Vec<String> = ready.map(|pod| pod.name).collect();
+        let pods: Vec<Pod> = self.seed.list(Some(namespace), &deployment.selector).await?;
+        let ready = pods.iter().filter(|pod| pods::is_ready(pod));
+        let mut names: Vec<String> = ready.map(pods::name).collect();
         names.sort();
         if names.is_empty() {
             return Err(CommandError::unreachable(
@@ -70,10 +58,7 @@ impl PortForward {
 
     /// A connection to any ready pod of a program.
     pub(super) async fn connect_any(self, program: Program) -> io::Result<Box<dyn Transport>> {
-        let mut pods = std::mem::take(&mut *self.listed.lock().unwrap_or_else(PoisonError::into_inner));
-        if pods.is_empty() {
-            pods = self.ready_pods(program).await.map_err(io::Error::other)?;
-        }
+        let pods = self.ready_pods(program).await.map_err(io::Error::other)?;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for pod in pods {
             match self.connect(&pod).await {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::Client;
 
 use super::seed::SeedReader;
 use crate::args::ConnectArgs;
@@ -62,35 +61,21 @@ impl ChartRelease {
     }
 }
 
-/// The names from which those of all objects of a release follow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReleaseNames {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-}
-
-/// The names of the release; those that the options or the chart's defaults say, if its Deployments are gone.
+/// The release; one with the names of the options or the chart's defaults, if its Deployments are gone.
 ///
 /// # Errors
 /// When there are several, or the seed does not say.
-pub(crate) async fn names(client: &Client, args: &ConnectArgs) -> Result<ReleaseNames, CommandError> {
-    let seed = SeedReader {
-        client: client.clone(),
-    };
+pub(crate) async fn named(seed: &SeedReader, args: &ConnectArgs) -> Result<ChartRelease, CommandError> {
     let found = match (&args.namespace, &args.name) {
         (Some(_), Some(_)) => None,
-        _ => search(&seed, args).await?,
+        _ => search(seed, args).await?,
     };
-    let (namespace, name) = found.map(|release| (release.namespace, release.name)).unzip();
-    let or = |found: Option<String>, given: &Option<String>, default: &str| {
-        found
-            .or_else(|| given.clone())
-            .unwrap_or_else(|| default.to_owned())
-    };
-    Ok(ReleaseNames {
-        namespace: or(namespace, &args.namespace, NAMESPACE),
-        name: or(name, &args.name, NAME),
-    })
+    let or = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
+    Ok(found.unwrap_or_else(|| ChartRelease {
+        namespace: or(&args.namespace, NAMESPACE),
+        name: or(&args.name, NAME),
+        ..ChartRelease::default()
+    }))
 }
 
 /// Finds the release: the one in `--namespace`, else the one in `garden`, else the only one of the seed.
@@ -98,17 +83,15 @@ pub(crate) async fn names(client: &Client, args: &ConnectArgs) -> Result<Release
 /// # Errors
 /// When there is none, or several and `--name` does not say which.
 pub(super) async fn find(seed: &SeedReader, args: &ConnectArgs) -> Result<ChartRelease, CommandError> {
-    let named = args.name.as_ref().map(|name| format!(" named {name}"));
+    let name = args.name.as_ref().map(|name| format!(" named {name}"));
     let place = match &args.namespace {
         Some(namespace) => format!("in namespace {namespace}"),
         None => "in any namespace".to_owned(),
     };
     search(seed, args).await?.ok_or_else(|| {
+        let name = name.unwrap_or_default();
         CommandError::unreachable(
-            format!(
-                "the watchdog is not installed: no Deployment of the chart{} {place}",
-                named.unwrap_or_default()
-            ),
+            format!("the watchdog is not installed: no Deployment of the chart{name} {place}"),
             "kubectl get deployments -A -l app.kubernetes.io/component=lease-probe lists those of the seed; correct \
              --context, --namespace or --name",
         )
@@ -121,15 +104,16 @@ async fn search(seed: &SeedReader, args: &ConnectArgs) -> Result<Option<ChartRel
         None => vec![Some(NAMESPACE), None],
     };
     for namespace in namespaces {
-        let deployments = seed.deployments(namespace, PROGRAMS).await?;
+        let deployments: Vec<Deployment> = seed.list(namespace, PROGRAMS).await?;
         let found = releases(&deployments, args.name.as_deref());
         match found.as_slice() {
             [] => {}
             [_] => return Ok(found.into_iter().next()),
             several => {
                 let names: Vec<String> = several.iter().map(ChartRelease::shown).collect();
+                let what = format!("there are several releases of the watchdog: {}", names.join(", "));
                 return Err(CommandError::usage(
-                    format!("there are several releases of the watchdog: {}", names.join(", ")),
+                    what,
                     "choose one with --namespace and --name",
                 ));
             }

@@ -1,14 +1,15 @@
 //! The seed: what a release consists of, its Secret, and the logs of its Pods. Reads only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use futures::AsyncReadExt as _;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::{ListParams, LogParams};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use watchdog_kube::seed::{connect_by_file, shown};
 
 use crate::args::ConnectArgs;
@@ -24,22 +25,35 @@ const MAX_ITEMS: u32 = 500;
 const LOG_LINES: i64 = 20;
 const LOG_BYTES: u64 = 64 * 1024;
 
-/// A client for the seed of the kubeconfig.
+/// The options of each seed that the options name, with its context; an empty one if they name one seed.
 ///
 /// # Errors
-/// When no kubeconfig can be used.
-pub(crate) async fn client(args: &ConnectArgs) -> Result<Client, CommandError> {
-    let agent = concat!("watchdogctl/", env!("CARGO_PKG_VERSION"));
-    let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
-    let seed = connect_by_file(kubeconfig, context, agent, &|name| std::env::var(name).ok()).await;
-    seed.map_err(|error| unusable(&error))
+/// When the kubeconfig cannot be used.
+pub(crate) fn each(connect: &ConnectArgs) -> Result<Vec<(String, ConnectArgs)>, CommandError> {
+    if !connect.has_contexts() {
+        return Ok(vec![(String::new(), connect.clone())]);
+    }
+    let mut known = BTreeSet::new();
+    let contexts = contexts(connect)?.into_iter();
+    let contexts = contexts.filter(|context| known.insert(context.clone()));
+    let of_one = |context: String| {
+        let seed = watchdog_api::text::printable(&context);
+        let connect = ConnectArgs {
+            context: Some(context),
+            contexts: Vec::new(),
+            all_contexts: false,
+            ..connect.clone()
+        };
+        (seed, connect)
+    };
+    Ok(contexts.map(of_one).collect())
 }
 
 /// The contexts to ask: those that are named, or all.
 ///
 /// # Errors
 /// When no kubeconfig can be used, or it has no context.
-pub(crate) fn contexts(args: &ConnectArgs) -> Result<Vec<String>, CommandError> {
+fn contexts(args: &ConnectArgs) -> Result<Vec<String>, CommandError> {
     if !args.all_contexts {
         return Ok(args.contexts.clone());
     }
@@ -65,39 +79,35 @@ fn unusable(error: &anyhow::Error) -> CommandError {
 
 /// Reads from the API server of a seed.
 #[derive(Clone)]
-pub(super) struct SeedReader {
-    pub(super) client: Client,
+pub(crate) struct SeedReader {
+    pub(crate) client: Client,
 }
 
 impl SeedReader {
     /// Reads the kubeconfig.
-    pub(super) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
-        Ok(Self {
-            client: client(args).await?,
-        })
+    ///
+    /// # Errors
+    /// When no kubeconfig can be used.
+    pub(crate) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
+        let agent = concat!("watchdogctl/", env!("CARGO_PKG_VERSION"));
+        let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+        let seed = connect_by_file(kubeconfig, context, agent, &|name| std::env::var(name).ok()).await;
+        let client = seed.map_err(|error| unusable(&error))?;
+        Ok(Self { client })
     }
 
-    /// The Deployments with these labels in a namespace, or in all of them.
-    pub(super) async fn deployments(
-        &self,
-        namespace: Option<&str>,
-        labels: &str,
-    ) -> Result<Vec<Deployment>, CommandError> {
-        let deployments: Api<Deployment> = match namespace {
+    /// The objects of a kind with these labels, in a namespace or in all of them.
+    pub(super) async fn list<K>(&self, namespace: Option<&str>, labels: &str) -> Result<Vec<K>, CommandError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
         let params = ListParams::default().labels(labels).limit(MAX_ITEMS);
-        let what = format!("list deployments {}", place(namespace));
-        Ok(self.request(&what, deployments.list(&params)).await?.items)
-    }
-
-    /// The Pods with these labels.
-    pub(super) async fn pods(&self, namespace: &str, labels: &str) -> Result<Vec<Pod>, CommandError> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let params = ListParams::default().labels(labels).limit(MAX_ITEMS);
-        let what = format!("list pods {}", place(Some(namespace)));
-        Ok(self.request(&what, pods.list(&params)).await?.items)
+        let what = format!("list {} {}", K::plural(&()), place(namespace));
+        Ok(self.request(&what, api.list(&params)).await?.items)
     }
 
     /// The data of a Secret: `NAME`, or `NAMESPACE/NAME`.

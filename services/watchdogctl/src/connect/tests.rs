@@ -17,7 +17,7 @@ use crate::render::testing::verdict;
 use crate::testing::pod_api::{PodApi, SECRET, crashing_pod, deployment, pod};
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
 use crate::testing::tls::TestAuthority;
-use crate::testing::{assert_parts, fails, run, shown};
+use crate::testing::{Recording, assert_parts, fails, run, shown};
 
 const SHOOT: &str = "shoot--a--b";
 
@@ -392,14 +392,39 @@ async fn several_seeds_stand_side_by_side_and_none_hides_another() {
             "No incident is known",
         ],
     );
-    for command in ["release", "status --watch", "certificate"] {
+    for command in ["release", "certificate"] {
         fails(
             &format!("{kubeconfig} --contexts a {command}"),
             2,
-            "works on one seed",
+            "works on one seed at a time\n  run watchdogctl --context NAME",
         )
         .await;
     }
+}
+
+#[tokio::test]
+async fn seeds_are_watched_together_and_one_that_is_away_comes_first() {
+    let services = StubServices::new(Answers {
+        verdicts: vec![verdict(SHOOT, Outcome::Healthy)],
+        ..Answers::default()
+    });
+    let server = services.serve().await;
+    let programs = Program::ALL.map(|program| (program, server.address.as_str()));
+    let seed = Seed::start(PodApi::release(&programs)).await;
+    let line = format!(
+        "watchdogctl --kubeconfig {} --insecure-plaintext --contexts seed,no-such status --watch",
+        seed.kubeconfig().display()
+    );
+    let cli = crate::args::parse(line.split(' ').map(Into::into)).unwrap();
+    let (output, mut recording) = Recording::new(None);
+    let watched = tokio::select! {
+        ended = crate::app::dispatch(cli, &output) => panic!("{ended:?}"),
+        watched = recording.until("=== seed\n") => watched,
+    };
+    let away = "SEED     RESULT\nno-such  cannot reach the seed: ";
+    assert!(watched.starts_with(away), "{watched}");
+    let parts = ["\nseed     1 shoot: 1 HEALTHY\n", "\n=== no-such\nerror: "];
+    assert_parts(&watched, &parts);
 }
 
 /// A seed whose API server takes connections and never answers, beside one that does.
@@ -515,7 +540,7 @@ async fn a_command_that_goes_on_gets_new_credentials() {
         dialer
             .pods()
             .await
-            .map(|pods| pods.unwrap()[0].pods[0].name.clone())
+            .map(|pods| crate::pods::name(&pods.unwrap()[0].pods[0]))
     };
     assert_eq!(pods().await.unwrap(), "lease-probe-0");
     // As those of 15 minutes do, the first ones have ended.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
 use watchdog_client::wire::{forward, micros};
 use watchdog_proto::scaling::v1::{Direction, Incident, ScaleTimes, ShootScaling};
 
@@ -18,8 +19,12 @@ const MACHINE_HEALTH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// The grace period of kube-controller-manager by default, for a program that does not report it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(40);
 
+/// There is no incident.
+pub(crate) const NOTHING: &str =
+    "Nothing has happened to this shoot since the coordinator became the leader.\n";
+
 /// One thing that happened.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct IncidentMoment {
     /// Seconds since the start of the incident.
     pub(crate) after: f64,
@@ -28,13 +33,29 @@ pub(crate) struct IncidentMoment {
     pub(crate) who: String,
 }
 
+/// A dependant that was at zero, in seconds since the start of the incident.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct DownTime {
+    pub(crate) name: String,
+    pub(crate) from: f64,
+    /// None while it is.
+    pub(crate) to: Option<f64>,
+}
+
 /// The damage of an incident without the watchdog.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Prevention {
     /// Nodes that were spared; none if their number is not known.
     pub(crate) nodes: Option<u32>,
     /// One sentence for people.
     pub(crate) text: String,
+}
+
+/// The incidents of a shoot with their names in the API, the one that runs first.
+pub(crate) fn incidents(scaling: &ShootScaling) -> impl Iterator<Item = (&'static str, &Incident)> {
+    let runs = scaling.incident.iter().map(|incident| ("incident", incident));
+    let last = scaling.last_incident.iter();
+    runs.chain(last.map(|incident| ("lastIncident", incident)))
 }
 
 /// The node monitor grace period of the shoot.
@@ -45,23 +66,21 @@ pub(crate) fn grace(incident: &Incident) -> Duration {
 
 /// The time that has passed in an incident: until its end, or until now.
 pub(crate) fn length(incident: &Incident, now: Timestamp) -> Duration {
-    match &incident.verdict_to_restored {
-        Some(took) => forward(Some(took)),
-        None => since_start(incident, now),
-    }
+    took_so_far(incident.verdict_to_restored.as_ref(), incident, now)
 }
 
-fn since_start(incident: &Incident, now: Timestamp) -> Duration {
+/// How long a stage took that begins with the incident, or takes until now.
+fn took_so_far(took: Option<&prost_types::Duration>, incident: &Incident, now: Timestamp) -> Duration {
+    if took.is_some() {
+        return forward(took);
+    }
     let started = text::timestamp(incident.start_time.as_ref());
-    let passed = started.map(|started| now.duration_since(started));
-    passed
-        .and_then(|passed| Duration::try_from(passed).ok())
-        .unwrap_or_default()
+    let passed = started.and_then(|started| Duration::try_from(now.duration_since(started)).ok());
+    passed.unwrap_or_default()
 }
 
 /// Says what an incident would have cost: the nodes that kube-controller-manager would have marked Unknown.
 pub(crate) fn prevention(incident: &Incident, now: Timestamp) -> Prevention {
-    let grace = grace(incident);
     let none = |text: String| Prevention { nodes: Some(0), text };
     let Some(before) = incident.last_renewal_to_verdict.as_ref() else {
         return Prevention {
@@ -69,29 +88,20 @@ pub(crate) fn prevention(incident: &Incident, now: Timestamp) -> Prevention {
             text: "unknown: no lease had expired when it began".to_owned(),
         };
     };
-    let before = forward(Some(before));
-    let silent = match &incident.verdict_to_healthy {
-        Some(took) => before + forward(Some(took)),
-        None => before + since_start(incident, now),
-    };
+    let (grace, before) = (grace(incident), forward(Some(before)));
+    let healthy = incident.verdict_to_healthy.as_ref();
+    let silent = before + took_so_far(healthy, incident, now);
     if silent <= grace {
+        let yet = if healthy.is_some() { "" } else { " yet" };
         let (silent, grace) = (text::duration(silent), text::duration(grace));
-        let nothing = if incident.verdict_to_healthy.is_some() {
-            "nothing"
-        } else {
-            "nothing yet"
-        };
         return none(format!(
-            "{nothing}: the leases were not renewed for {silent}, and kube-controller-manager waits {grace}"
+            "nothing{yet}: the leases were not renewed for {silent}, and kube-controller-manager waits {grace}"
         ));
     }
-    let stops = incident.scale_times.iter().filter(|times| {
-        let name = times.resource.as_ref().map(|resource| resource.name.as_str());
-        times.direction() == Direction::Down && name == Some(KUBE_CONTROLLER_MANAGER)
-    });
-    let stopped = stops.filter_map(our_seconds).reduce(f64::min);
+    let downs = down_times(incident).into_iter();
+    let stops = downs.filter(|down| down.name == KUBE_CONTROLLER_MANAGER);
     let marks_after = grace.saturating_sub(before);
-    match stopped {
+    match stops.map(|down| down.from).reduce(f64::min) {
         None => return none("nothing: kube-controller-manager was not scaled down".to_owned()),
         Some(stopped) if stopped > marks_after.as_secs_f64() => {
             return none(format!(
@@ -154,52 +164,29 @@ pub(crate) fn stages(incident: &Incident) -> Vec<(&'static str, Duration)> {
 /// The share of expired leases at the peak, with its zones; none if no lease was eligible.
 pub(crate) fn peak(incident: &Incident) -> Option<String> {
     let share = text::percent(incident.peak_expired_fraction?);
-    let zones: Vec<String> = incident
-        .zones
-        .iter()
-        .map(|zone| {
-            let name = if zone.zone.is_empty() {
-                "(no label)"
-            } else {
-                &zone.zone
-            };
-            format!("{name} {}/{}", zone.expired, zone.candidates)
-        })
+    let zones = incident.zones.iter();
+    let zones: Vec<String> = zones
+        .map(|zone| format!("{} {}/{}", text::zone(zone), zone.expired, zone.candidates))
         .collect();
-    let zones = if zones.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", zones.join(", "))
-    };
-    Some(format!("{share} of the eligible leases expired{zones}"))
+    let colon = if zones.is_empty() { "" } else { ": " };
+    Some(format!(
+        "{share} of the eligible leases expired{colon}{}",
+        zones.join(", ")
+    ))
 }
 
 /// `2 down, 1 up, 0 writes failed`, in mode observe with the comparison.
 pub(crate) fn counts(incident: &Incident) -> String {
-    let writes = if incident.failed_writes == 1 {
-        "write"
-    } else {
-        "writes"
+    let failed = text::count(incident.failed_writes, "write", "writes");
+    let comparison = match seconds(incident.scale_down_lead.as_ref()) {
+        _ if !incident.in_mode_observe => String::new(),
+        Some(lead) => format!("; mode observe, lead {lead:.1} s"),
+        None => "; mode observe, no other writer to compare with".to_owned(),
     };
     format!(
-        "{} down, {} up, {} {writes} failed{}",
-        incident.scaled_down,
-        incident.scaled_up,
-        incident.failed_writes,
-        comparison(incident)
+        "{} down, {} up, {failed} failed{comparison}",
+        incident.scaled_down, incident.scaled_up
     )
-}
-
-fn comparison(incident: &Incident) -> String {
-    if !incident.in_mode_observe {
-        return String::new();
-    }
-    let lead = seconds(incident.scale_down_lead.as_ref());
-    let lead = lead.map_or_else(
-        || "no other writer to compare with".to_owned(),
-        |lead| format!("lead {lead:.1} s"),
-    );
-    format!("; mode observe, {lead}")
 }
 
 /// `ended after 5m12s`, or `not ended`.
@@ -223,32 +210,38 @@ pub(crate) fn seconds(sent: Option<&prost_types::Duration>) -> Option<f64> {
     sent.map(|sent| micros(Some(sent)) as f64 / 1e6)
 }
 
-/// Seconds from the start until this program scaled, if it did.
-pub(crate) fn our_seconds(times: &ScaleTimes) -> Option<f64> {
-    seconds(times.scaled_after.as_ref())
-}
-
-/// Seconds from the start until another writer scaled, if one did.
-fn other_seconds(times: &ScaleTimes) -> Option<f64> {
-    seconds(times.other_scaled_after.as_ref())
+/// Each dependant that this program scaled down or, in mode observe, would have.
+pub(crate) fn down_times(incident: &Incident) -> Vec<DownTime> {
+    let of = |times: &ScaleTimes| {
+        let from = seconds(times.scaled_after.as_ref()).filter(|_| times.direction() == Direction::Down)?;
+        let is_up =
+            |other: &&ScaleTimes| other.direction() == Direction::Up && other.resource == times.resource;
+        let up = incident.scale_times.iter().find(is_up);
+        let name = times.resource.as_ref().map(|resource| resource.name.clone());
+        Some(DownTime {
+            name: name.unwrap_or_else(|| "?".to_owned()),
+            from,
+            to: up.and_then(|up| seconds(up.scaled_after.as_ref())),
+        })
+    };
+    incident.scale_times.iter().filter_map(of).collect()
 }
 
 /// All that happened, the earliest first. `leader` is the replica that reports the incident.
 pub(crate) fn moments(incident: &Incident, leader: &str) -> Vec<IncidentMoment> {
-    let moment = |after: f64, what: String, who: &str| IncidentMoment {
-        after,
-        what,
-        who: who.to_owned(),
-    };
-    let what = match &incident.last_renewal_to_verdict {
-        Some(age) => format!(
-            "{}, {} after the last renewal",
-            outcome(incident),
-            text::duration(forward(Some(age)))
-        ),
+    let started = match &incident.last_renewal_to_verdict {
+        Some(age) => {
+            let age = text::duration(forward(Some(age)));
+            format!("{}, {age} after the last renewal", outcome(incident))
+        }
         None => outcome(incident),
     };
-    let mut moments = vec![moment(0.0, what, "lease-probe")];
+    let ours = if incident.in_mode_observe {
+        "would have been scaled"
+    } else {
+        "scaled"
+    };
+    let mut found = vec![(Some(0.0), started, "lease-probe")];
     for times in &incident.scale_times {
         let resource = text::resource(times.resource.as_ref());
         let way = if times.direction() == Direction::Down {
@@ -256,30 +249,39 @@ pub(crate) fn moments(incident: &Incident, leader: &str) -> Vec<IncidentMoment> 
         } else {
             "up"
         };
-        let ours = if incident.in_mode_observe {
-            "would have been scaled"
-        } else {
-            "scaled"
-        };
-        let at = our_seconds(times);
-        moments.extend(at.map(|at| moment(at, format!("{resource} {ours} {way}"), leader)));
-        let at = other_seconds(times);
-        moments.extend(at.map(|at| moment(at, format!("{resource} scaled {way}"), &times.other)));
+        let (own, other) = (times.scaled_after.as_ref(), times.other_scaled_after.as_ref());
+        found.push((seconds(own), format!("{resource} {ours} {way}"), leader));
+        found.push((
+            seconds(other),
+            format!("{resource} scaled {way}"),
+            times.other.as_str(),
+        ));
     }
     let healthy = seconds(incident.verdict_to_healthy.as_ref());
-    moments.extend(healthy.map(|after| moment(after, "healthy".to_owned(), "lease-probe")));
+    found.push((healthy, "healthy".to_owned(), "lease-probe"));
     let restored = seconds(incident.verdict_to_restored.as_ref());
-    moments.extend(restored.map(|after| moment(after, "everything restored".to_owned(), leader)));
+    found.push((restored, "everything restored".to_owned(), leader));
+    let known = found.into_iter().filter_map(|(after, what, who)| {
+        Some(IncidentMoment {
+            after: after?,
+            what,
+            who: who.to_owned(),
+        })
+    });
+    let mut moments: Vec<IncidentMoment> = known.collect();
     moments.sort_by(|a, b| a.after.total_cmp(&b.after));
     moments
 }
 
-/// The time of a moment, if the start is known.
-pub(crate) fn at(incident: &Incident, after: f64) -> Option<Timestamp> {
-    let passed = SignedDuration::try_from_secs_f64(after).ok()?;
-    text::timestamp(incident.start_time.as_ref())?
-        .checked_add(passed)
-        .ok()
+/// The time of a moment; `-` if the start is not known.
+pub(crate) fn clock(incident: &Incident, moment: &IncidentMoment, now: Timestamp) -> String {
+    let at = || {
+        let passed = SignedDuration::try_from_secs_f64(moment.after).ok()?;
+        text::timestamp(incident.start_time.as_ref())?
+            .checked_add(passed)
+            .ok()
+    };
+    at().map_or_else(|| "-".to_owned(), |at| text::clock(at, now))
 }
 
 /// Seconds, which may be before the start.
@@ -291,19 +293,15 @@ pub(crate) fn duration_of(seconds: f64) -> String {
 
 /// Both incidents, the older one first, each with what happened in it.
 pub(crate) fn render(scaling: &ShootScaling, frame: &Frame) -> String {
-    let incidents = scaling.last_incident.iter().chain(&scaling.incident);
-    let shown: Vec<_> = incidents
-        .map(|incident| incident_lines(incident, &scaling.replica, frame))
+    let mut shown: Vec<_> = incidents(scaling)
+        .map(|(_, incident)| incident_lines(incident, &scaling.replica, frame))
         .collect();
     if shown.is_empty() {
         return NOTHING.to_owned();
     }
+    shown.reverse();
     shown.join("\n")
 }
-
-/// There is no incident.
-pub(crate) const NOTHING: &str =
-    "Nothing has happened to this shoot since the coordinator became the leader.\n";
 
 fn incident_lines(incident: &Incident, leader: &str, frame: &Frame) -> String {
     let style = match incident.verdict_to_restored {
@@ -312,28 +310,22 @@ fn incident_lines(incident: &Incident, leader: &str, frame: &Frame) -> String {
     };
     let title = frame.paint(style, "incident");
     let mut out = format!("{title} {}: {}\n", state(incident), counts(incident));
-    let prevented = format!("prevented: {}", prevention(incident, frame.now).text);
-    let sentences = [
+    for sentence in [
         incident.reason.clone(),
         peak(incident).unwrap_or_default(),
-        prevented,
-    ];
-    for sentence in sentences.iter().chain([&incident.last_error]) {
+        format!("prevented: {}", prevention(incident, frame.now).text),
+        incident.last_error.clone(),
+    ] {
         if !sentence.is_empty() {
             out.push_str(&format!("  {sentence}\n"));
         }
     }
-    let mut table = TextTable::new(["AFTER", "AT", "BY", "WHAT"]).indented(2);
-    for moment in moments(incident, leader) {
-        let at = at(incident, moment.after);
-        table.row([
-            duration_of(moment.after).into(),
-            at.map_or_else(|| "-".to_owned(), |at| text::clock(at, frame.now))
-                .into(),
-            moment.who.into(),
-            moment.what.into(),
-        ]);
-    }
+    let table = TextTable::of(moments(incident, leader))
+        .indented(2)
+        .column("AFTER", |moment| duration_of(moment.after))
+        .column("AT", |moment| clock(incident, moment, frame.now))
+        .column("BY", |moment| moment.who.clone())
+        .column("WHAT", |moment| moment.what.clone());
     out.push_str(&table.render(frame));
     let took: Vec<String> = stages(incident)
         .into_iter()

@@ -1,27 +1,30 @@
 //! State in, text out: pure functions. Time and width are arguments.
 
-pub(crate) mod check;
+pub(crate) mod cells;
 pub(crate) mod incident;
-pub(crate) mod incidents;
-pub(crate) mod message;
-pub(crate) mod plan;
-pub(crate) mod pods;
-pub(crate) mod replicas;
-pub(crate) mod report;
-pub(crate) mod scaling;
-pub(crate) mod shoot;
-pub(crate) mod status;
 pub(crate) mod svg;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod text;
-pub(crate) mod verdicts;
-pub(crate) mod weeders;
 
+use clap::ValueEnum;
 use jiff::Timestamp;
+use serde::Serialize;
 
+use crate::error::CommandError;
 use table::Style;
+
+/// The shape of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    /// A table with more columns.
+    Wide,
+    Json,
+    Yaml,
+    Markdown,
+}
 
 /// Everything that rendering depends on besides the state.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +35,7 @@ pub(crate) struct Frame {
     pub(crate) width: Option<usize>,
     /// True if colours may be used.
     pub(crate) color: bool,
+    pub(crate) format: Format,
 }
 
 impl Frame {
@@ -42,9 +46,19 @@ impl Frame {
             _ => text.to_owned(),
         }
     }
+
+    /// True for a table with more columns.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.format == Format::Wide
+    }
+
+    /// A part of an answer under its title.
+    pub(crate) fn section(&self, title: &str, content: &str) -> String {
+        format!("\n{}\n{content}", self.paint(Style::Bold, title))
+    }
 }
 
-/// The lines about replicas whose items may be absent.
+/// The line about replicas whose items may be absent.
 pub(crate) fn missing(missing: &[String], frame: &Frame) -> String {
     if missing.is_empty() {
         return String::new();
@@ -54,4 +68,45 @@ pub(crate) fn missing(missing: &[String], frame: &Frame) -> String {
         missing.join(", ")
     );
     format!("{}\n", frame.paint(Style::Bad, &text))
+}
+
+/// A program or a seed that did not answer, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Unanswered {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) program: Option<&'static str>,
+    /// The context of a seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) context: Option<String>,
+    pub(crate) error: CommandError,
+}
+
+impl Unanswered {
+    pub(crate) fn by(program: &'static str, error: CommandError) -> Self {
+        Self {
+            program: Some(program),
+            context: None,
+            error,
+        }
+    }
+}
+
+/// The lines about what did not answer. The advice for the same error is there once.
+pub(crate) fn unanswered(all: &[Unanswered], frame: &Frame) -> String {
+    let mut out = String::new();
+    for (n, one) in all.iter().enumerate() {
+        let from = one.program.or(one.context.as_deref()).unwrap_or_default();
+        let line = format!("NO ANSWER from {from}: {}", one.error.what());
+        out.push_str(&format!("{}\n", frame.paint(Style::Bad, &line)));
+        if !all.iter().take(n).any(|before| before.error == one.error) {
+            out.push_str(&format!("  {}\n", one.error.what_to_do()));
+        }
+    }
+    out
+}
+
+/// The exit code when something did not answer: the highest of all errors.
+pub(crate) fn code_of(unanswered: &[Unanswered]) -> u8 {
+    let codes = unanswered.iter().map(|one| one.error.code);
+    codes.max().unwrap_or_default()
 }

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 use watchdog_client::wire::forward;
-use watchdog_proto::scaling::v1::{Direction, Incident};
+use watchdog_proto::scaling::v1::Incident;
 
-use super::incident::{duration_of, grace, length, our_seconds, seconds};
+use super::incident::{down_times, duration_of, grace, length, seconds};
 use super::text;
 
 const WIDTH: f64 = 960.0;
@@ -32,6 +32,8 @@ struct Lane {
 const SILENT: &str = "#d9822b";
 const CUT_OFF: &str = "#c23030";
 const DOWN: &str = "#5c7080";
+const INK: &str = "#182026";
+const HEALTHY: &str = "#0d8050";
 
 /// The picture. It has no empty line, which would end it within Markdown.
 pub(crate) fn timeline(shoot: &str, incident: &Incident, now: Timestamp) -> String {
@@ -54,12 +56,7 @@ pub(crate) fn timeline(shoot: &str, incident: &Incident, now: Timestamp) -> Stri
     );
     for (lane, row) in lanes.iter().zip(0_u16..) {
         let y = TOP + LANE * f64::from(row);
-        let name = escaped(&shortened(&lane.name));
-        out.push_str(&format!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#182026\">{name}</text>\n",
-            LEFT - 8.0,
-            y + 18.0
-        ));
+        out.push_str(&label(LEFT - 8.0, y + 18.0, "end", INK, &shortened(&lane.name)));
         for bar in &lane.bars {
             let (from, to) = (x(bar.from), x(bar.to));
             out.push_str(&format!(
@@ -82,21 +79,18 @@ pub(crate) fn timeline(shoot: &str, incident: &Incident, now: Timestamp) -> Stri
         // The names of marks that are near each other stand in different lines.
         let y = if name.starts_with("verdict") { 16.0 } else { 34.0 };
         let anchor = if at > WIDTH - 200.0 { "end" } else { "start" };
-        out.push_str(&format!(
-            "<text x=\"{at:.1}\" y=\"{y}\" text-anchor=\"{anchor}\" fill=\"{color}\">{}</text>\n",
-            escaped(&name)
-        ));
+        out.push_str(&label(at, y, anchor, color, name));
     }
     for tick in ticks(first, end) {
-        let at = x(tick);
-        out.push_str(&format!(
-            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#5c7080\">{}</text>\n",
-            bottom + 20.0,
-            duration_of(tick)
-        ));
+        out.push_str(&label(x(tick), bottom + 20.0, "middle", DOWN, &duration_of(tick)));
     }
     out.push_str("</svg>\n");
     out
+}
+
+fn label(x: f64, y: f64, anchor: &str, color: &str, text: &str) -> String {
+    let text = escaped(text);
+    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{color}\">{text}</text>\n")
 }
 
 /// The leases, and each dependant while it is at zero.
@@ -116,36 +110,31 @@ fn lanes(incident: &Incident, end: f64) -> Vec<Lane> {
             bar(0.0, healthy, CUT_OFF, text::outcome(incident.outcome())),
         ],
     }];
-    for times in &incident.scale_times {
-        let Some(from) = our_seconds(times).filter(|_| times.direction() == Direction::Down) else {
-            continue;
-        };
-        let is_up = |other: &&watchdog_proto::scaling::v1::ScaleTimes| {
-            other.direction() == Direction::Up && other.resource == times.resource
-        };
-        let up = incident.scale_times.iter().find(is_up).and_then(our_seconds);
-        lanes.push(Lane {
-            name: times
-                .resource
-                .as_ref()
-                .map_or_else(|| "?".to_owned(), |resource| resource.name.clone()),
-            bars: vec![bar(from, up.unwrap_or(end).max(from), DOWN, "scaled down")],
-        });
-    }
+    lanes.extend(down_times(incident).into_iter().map(|down| Lane {
+        bars: vec![bar(
+            down.from,
+            down.to.unwrap_or(end).max(down.from),
+            DOWN,
+            "scaled down",
+        )],
+        name: down.name,
+    }));
     lanes
 }
 
 /// The moments that are lines through all lanes.
-fn marks(incident: &Incident, before: f64, end: f64) -> Vec<(f64, &'static str, String)> {
-    let mut marks = vec![(0.0, "#182026", "verdict".to_owned())];
+fn marks(incident: &Incident, before: f64, end: f64) -> Vec<(f64, &'static str, &'static str)> {
+    let mut marks = vec![(0.0, INK, "verdict")];
     let marked = grace(incident).as_secs_f64() - before;
     if before > 0.0 && marked < end {
-        let name = "kube-controller-manager would mark the nodes Unknown".to_owned();
-        marks.push((marked, CUT_OFF, name));
+        marks.push((
+            marked,
+            CUT_OFF,
+            "kube-controller-manager would mark the nodes Unknown",
+        ));
     }
-    if let Some(healthy) = seconds(incident.verdict_to_healthy.as_ref()) {
-        marks.push((healthy, "#0d8050", "verdict healthy".to_owned()));
-    }
+    let healthy = seconds(incident.verdict_to_healthy.as_ref());
+    marks.extend(healthy.map(|healthy| (healthy, HEALTHY, "verdict healthy")));
     marks
 }
 

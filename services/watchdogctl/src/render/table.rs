@@ -54,72 +54,81 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// Rows under a header.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TextTable {
-    header: Vec<&'static str>,
-    rows: Vec<Vec<Cell>>,
+/// Rows, column by column.
+#[derive(Debug, Clone)]
+pub(crate) struct TextTable<T> {
+    rows: Vec<T>,
+    /// The cells of each column, under its name.
+    columns: Vec<(&'static str, Vec<Cell>)>,
     indent: usize,
 }
 
-impl TextTable {
-    pub(crate) fn new(header: impl Into<Vec<&'static str>>) -> Self {
+impl<T> TextTable<T> {
+    /// A table with a line for each row.
+    pub(crate) fn of(rows: impl IntoIterator<Item = T>) -> Self {
         Self {
-            header: header.into(),
-            rows: Vec::new(),
+            rows: rows.into_iter().collect(),
+            columns: Vec::new(),
             indent: 0,
         }
     }
 
     /// Begins each line with blanks.
-    pub(crate) const fn indented(mut self, by: usize) -> Self {
-        self.indent = by;
+    pub(crate) fn indented(self, indent: usize) -> Self {
+        Self { indent, ..self }
+    }
+
+    /// Adds a column.
+    pub(crate) fn column<C: Into<Cell>>(mut self, name: &'static str, cell: impl Fn(&T) -> C) -> Self {
+        let cells = self.rows.iter().map(|row| cell(row).into());
+        self.columns.push((name, cells.collect()));
         self
     }
 
-    pub(crate) fn row(&mut self, cells: impl Into<Vec<Cell>>) {
-        self.rows.push(cells.into());
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+    /// Adds a column where it is shown.
+    pub(crate) fn column_if<C: Into<Cell>>(
+        self,
+        is_shown: bool,
+        name: &'static str,
+        cell: impl Fn(&T) -> C,
+    ) -> Self {
+        if is_shown { self.column(name, cell) } else { self }
     }
 
     /// The lines, each with its end.
     pub(crate) fn render(&self, frame: &Frame) -> String {
-        let header: Vec<Cell> = self
-            .header
+        let mut lines = vec![" ".repeat(self.indent); self.rows.len() + 1];
+        let mut start = self.indent;
+        let last = self.columns.len().saturating_sub(1);
+        for (n, (name, cells)) in self.columns.iter().enumerate() {
+            let header = Cell::styled(Style::Bold, *name);
+            let cells: Vec<&Cell> = std::iter::once(&header).chain(cells).collect();
+            let left = frame.width.map(|all| all.saturating_sub(start).max(NARROWEST));
+            let widths = cells.iter().map(|cell| cell.text.chars().count());
+            let width = widths.max().unwrap_or(0) + GAP;
+            for (line, cell) in lines.iter_mut().zip(cells) {
+                if n == last {
+                    line.push_str(&frame.paint(cell.style, &cut(&cell.text, left)));
+                } else {
+                    line.push_str(&frame.paint(cell.style, &cell.text));
+                    line.push_str(&" ".repeat(width - cell.text.chars().count()));
+                }
+            }
+            start += width;
+        }
+        lines
             .iter()
-            .map(|name| Cell::styled(Style::Bold, *name))
-            .collect();
-        let lines: Vec<&[Cell]> = std::iter::once(header.as_slice())
-            .chain(self.rows.iter().map(Vec::as_slice))
-            .collect();
-        let widths: Vec<usize> = (0..self.header.len())
-            .map(|column| {
-                let cells = lines.iter().filter_map(|line| line.get(column));
-                cells.map(|cell| cell.text.chars().count()).max().unwrap_or(0)
-            })
-            .collect();
-        lines.iter().map(|line| self.line(line, &widths, frame)).collect()
+            .map(|line| format!("{}\n", line.trim_end()))
+            .collect()
     }
 
-    fn line(&self, cells: &[Cell], widths: &[usize], frame: &Frame) -> String {
-        let mut line = " ".repeat(self.indent);
-        let mut column = self.indent;
-        let last = cells.len().saturating_sub(1);
-        for (n, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            if n == last {
-                let left = frame.width.map(|all| all.saturating_sub(column).max(NARROWEST));
-                line.push_str(&frame.paint(cell.style, &cut(&cell.text, left)));
-            } else {
-                line.push_str(&frame.paint(cell.style, &cell.text));
-                let blanks = (width + GAP).saturating_sub(cell.text.chars().count());
-                line.push_str(&" ".repeat(blanks));
-                column += width + GAP;
-            }
+    /// The lines, or nothing without a row.
+    pub(crate) fn render_rows(&self, frame: &Frame) -> String {
+        if self.rows.is_empty() {
+            String::new()
+        } else {
+            self.render(frame)
         }
-        format!("{}\n", line.trim_end())
     }
 }
 
@@ -141,11 +150,14 @@ mod tests {
     use super::*;
     use crate::render::testing;
 
-    fn table() -> TextTable {
-        let mut table = TextTable::new(["SHOOT", "WHY"]);
-        table.row(["shoot--a--b".into(), "a long sentence".into()]);
-        table.row([Cell::styled(Style::Bad, "c"), "short".into()]);
-        table
+    fn table() -> TextTable<(Style, &'static str, &'static str)> {
+        let rows = [
+            (Style::Plain, "shoot--a--b", "a long sentence"),
+            (Style::Bad, "c", "short"),
+        ];
+        TextTable::of(rows)
+            .column("SHOOT", |(style, shoot, _)| Cell::styled(*style, *shoot))
+            .column("WHY", |(_, _, why)| (*why).to_owned())
     }
 
     #[test]

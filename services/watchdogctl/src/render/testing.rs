@@ -6,6 +6,7 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as scaling;
 
 use super::Frame;
+use crate::render::Format;
 
 /// 2026-11-23T00:40:00Z.
 pub(crate) const NOW: i64 = 1_795_394_400;
@@ -16,6 +17,15 @@ pub(crate) fn pipe() -> Frame {
         now: Timestamp::from_second(NOW).unwrap(),
         width: None,
         color: false,
+        format: Format::Table,
+    }
+}
+
+/// The same, for a table with more columns.
+pub(crate) fn wide() -> Frame {
+    Frame {
+        format: Format::Wide,
+        ..pipe()
     }
 }
 

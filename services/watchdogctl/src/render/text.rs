@@ -1,13 +1,17 @@
 //! Names, durations and times as they are shown.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason};
+use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason, ZoneEvidence};
 use watchdog_proto::scaling::v1::{
     Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ResourceState, ShootScaling,
 };
+
+use super::Frame;
+use super::table::Style;
 
 /// Outcomes, the most urgent first.
 pub(crate) const OUTCOMES: [Outcome; 9] = [
@@ -80,6 +84,26 @@ pub(crate) fn resource(reference: Option<&ResourceRef>) -> String {
     )
 }
 
+/// The name of a zone.
+pub(crate) fn zone(zone: &ZoneEvidence) -> &str {
+    if zone.zone.is_empty() {
+        "(no label)"
+    } else {
+        &zone.zone
+    }
+}
+
+/// The first line of what is shown of a shoot: its name, and the time.
+pub(crate) fn title(shoot: &str, frame: &Frame) -> String {
+    let shoot = frame.paint(Style::Bold, shoot);
+    format!("{shoot}  {}\n", day_and_clock(frame.now))
+}
+
+/// A number of things.
+pub(crate) fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == N::from(1) { one } else { several })
+}
+
 /// A number that may be unset.
 pub(crate) fn number<T: ToString>(number: Option<T>) -> String {
     number.map_or_else(|| "-".to_owned(), |number| number.to_string())
@@ -132,6 +156,11 @@ pub(crate) fn timestamp(sent: Option<&prost_types::Timestamp>) -> Option<Timesta
     Timestamp::new(sent.seconds, sent.nanos).ok()
 }
 
+/// A time that was received, in milliseconds of Unix time.
+pub(crate) fn unix_millis(sent: Option<&prost_types::Timestamp>) -> Option<i64> {
+    timestamp(sent).map(Timestamp::as_millisecond)
+}
+
 /// The time of day in UTC; with the day, if that is not the day of `now`.
 pub(crate) fn clock(at: Timestamp, now: Timestamp) -> String {
     let (at, now) = (at.to_zoned(TimeZone::UTC), now.to_zoned(TimeZone::UTC));
@@ -141,6 +170,11 @@ pub(crate) fn clock(at: Timestamp, now: Timestamp) -> String {
         "%Y-%m-%d %H:%M:%SZ"
     };
     at.strftime(format).to_string()
+}
+
+/// The time of day of a time that was received; `-` when unset.
+pub(crate) fn sent_clock(sent: Option<&prost_types::Timestamp>, now: Timestamp) -> String {
+    timestamp(sent).map_or_else(|| "-".to_owned(), |at| clock(at, now))
 }
 
 /// `2026-11-23 00:40:00Z`.

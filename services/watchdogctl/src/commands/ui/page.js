@@ -21,6 +21,7 @@ let [order, seed, shoot, shootSource] = [[], null, null, null];
 let [selected, opener, onlyState] = [null, null, null];
 let [lastMessage, clockOffset, broken] = [Date.now(), 0, false];
 
+const seedNumber = Number(new URLSearchParams(location.search).get("seed") ?? 0);
 const now = () => Date.now() + clockOffset;
 const state = (cell) => (broken && ["healthy", "skipped"].includes(cell.state) ? "stale" : cell.state);
 
@@ -67,6 +68,11 @@ function count(element) {
   }
 }
 
+// As messages of the API have them: "1.5s", a time, and the name of a value.
+const millis = (span) => (span ? Math.round(parseFloat(span) * 1000) : null);
+const unix = (time) => (time ? Date.parse(time) : null);
+const bare = (name, kind) => (name ?? "UNSPECIFIED").replace(`${kind}_`, "");
+const lower = (name, kind) => bare(name, kind).toLowerCase();
 const percent = (fraction) => (fraction === null ? "-" : `${(fraction * 100).toFixed(0)} %`);
 const number = (value) => (value === null || value === undefined ? "-" : String(value));
 const text = (element, wanted) => { if (element.textContent !== wanted) element.textContent = wanted; };
@@ -186,6 +192,16 @@ function makeCurrent(element) {
 
 const isFine = (program) => !["lost", "connecting"].includes(program.state) && program.missing.length === 0;
 
+function drawSeeds() {
+  const key = JSON.stringify(seed.seeds);
+  if (drawn.get("seeds") === key) return;
+  drawn.set("seeds", key);
+  $("seeds").hidden = seed.seeds.length < 2;
+  const option = ([name, urgent], index) => el("option", { value: index }, `${urgent ? `▼ ${urgent} ` : ""}${name}`);
+  $("seed").replaceChildren(...seed.seeds.map(option));
+  $("seed").value = seedNumber;
+}
+
 function drawPrograms() {
   const line = (program) => {
     const { state: is, why, missing, unreadable } = program;
@@ -244,6 +260,7 @@ function onSeed(message) {
   for (const cell of message.cells) cells.set(cell.name, Object.assign(cells.get(cell.name) ?? {}, absent, cell));
   text($("title"), message.title);
   broken = false;
+  drawSeeds();
   drawPrograms();
   drawSeed();
   drawConnection();
@@ -268,7 +285,8 @@ function open(name, from) {
   document.body.classList.add("open");
   drawHead();
   $("shoot").focus();
-  shootSource = listen(`shoots/${encodeURIComponent(name)}`, (message) => { shoot = message; drawShoot(); }, () => {});
+  const path = `shoots/${encodeURIComponent(name)}?seed=${seedNumber}`;
+  shootSource = listen(path, (message) => { shoot = message; drawShoot(); }, () => {});
 }
 
 function close(isFocusMoved = true) {
@@ -277,10 +295,10 @@ function close(isFocusMoved = true) {
   [shootSource, shoot] = [null, null];
   $("shoot").hidden = true;
   $("parts").replaceChildren();
-  for (const key of drawn.keys()) if (key !== "rows") drawn.delete(key);
+  for (const key of drawn.keys()) if (!["rows", "seeds"].includes(key)) drawn.delete(key);
   document.body.classList.remove("open");
   if (!isFocusMoved) return;
-  history.replaceState(null, "", location.pathname);
+  history.replaceState(null, "", location.pathname + location.search);
   const cell = cells.get(selected)?.element;
   (opener?.isConnected ? opener : cell)?.focus();
   selected = null;
@@ -300,18 +318,20 @@ function drawHead() {
 function drawShoot() {
   drawHead();
   if (!shoot.state) return;
-  const { verdict, scaling, incidents, samples } = shoot;
-  const { validForMillis, observedMillisAgo, ...rest } = verdict ?? {};
-  part("verdict", "Verdict", rest, () => verdict && drawVerdict(verdict));
+  const { verdict, scaling, samples } = shoot;
+  const { validFor, age: _, observeTime, expireTime, ...lasting } = verdict?.message ?? {};
+  part("verdict", "Verdict", [lasting, verdict?.rule], () => verdict && drawVerdict(verdict));
   const until = document.getElementById("valid-until");
   if (until) {
-    until.dataset.until = shoot.at + validForMillis;
+    until.dataset.until = shoot.at + verdict.validForMillis;
     count(until);
-    text($("observed"), `${clock(shoot.at - observedMillisAgo)} by ${verdict.observer}`);
+    text($("observed"), `${clock(shoot.at - verdict.observedMillisAgo)} by ${verdict.message.observer}`);
   }
   part("leases", "Leases by zone, the last 5 min", [samples, shoot.at], () => drawStrips(samples, verdict));
-  part("scaling", "Scaling", scaling, () => scaling && drawScaling(scaling));
-  const running = incidents.some((incident) => incident.restored === null) && shoot.at;
+  part("scaling", "Scaling", [scaling, shoot.isCurrent], () => scaling && drawScaling(scaling));
+  const known = [scaling?.incident, scaling?.lastIncident].filter(Boolean);
+  const incidents = known.map((incident, index) => ({ ...incident, ...shoot.incidents[index] }));
+  const running = known.some((incident) => !incident.verdictToRestored) && shoot.at;
   part("incidents", "Incidents", [incidents, running], () => drawIncidents(incidents));
 }
 
@@ -333,29 +353,31 @@ function list(pairs) {
   return el("dl", {}, ...shown.flatMap(([term, value]) => [el("dt", {}, term), el("dd", {}, value)]));
 }
 
-function drawVerdict(verdict) {
-  const { evidence } = verdict;
+function drawVerdict({ message, rule }) {
+  const { evidence } = message;
+  const skipped = message.skipReason ? ` ${bare(message.skipReason, "SKIP_REASON")}` : "";
   const parts = [
-    el("p", {}, el("b", {}, verdict.outcome)), el("p", {}, verdict.message), el("p", { class: "dim" }, verdict.rule),
-    list([["since", age(verdict.since)], ["valid for", el("span", { id: "valid-until" })],
+    el("p", {}, el("b", {}, `${bare(message.outcome, "OUTCOME")}${skipped}`)), el("p", {}, message.message),
+    el("p", { class: "dim" }, rule),
+    list([["since", age(unix(message.outcomeChangeTime))], ["valid for", el("span", { id: "valid-until" })],
       ["observed", el("span", { id: "observed" })]]),
   ];
   if (!evidence) return parts;
-  const { expired, candidates, fraction, threshold } = evidence;
-  const sentence = `${expired} of ${candidates} eligible leases expired (${percent(fraction)}); cut off at ` +
+  const { expired = 0, candidates = 0, expiredFraction = null, threshold = 0 } = evidence;
+  const sentence = `${expired} of ${candidates} eligible leases expired (${percent(expiredFraction)}); cut off at ` +
     `${percent(threshold)}`;
   const bar = el("div", { class: "meter", role: "img", "aria-label": sentence }, el("div"), el("i"));
-  bar.firstChild.style.width = `${(fraction ?? 0) * 100}%`;
+  bar.firstChild.style.width = `${(expiredFraction ?? 0) * 100}%`;
   bar.lastChild.style.left = `${threshold * 100}%`;
-  const millis = (value) => (value === null ? null : duration(value));
+  const span = (sent, end = "") => (sent ? `${duration(millis(sent))}${end}` : null);
+  const excluded = (evidence.excluded ?? []).map((one) => `${one.leases} ${bare(one.reason, "EXCLUSION")}`);
   return [...parts, el("p", {}, sentence), bar, list([
-    ["a lease expires after", millis(evidence.expiryAgeMillis)],
-    ["newest expired renewal", evidence.newestExpiredMillis === null ? null
-      : `${duration(evidence.newestExpiredMillis)} before the verdict`],
-    ["unconfirmed", `${evidence.unconfirmed}`],
-    ["leases, nodes", `${evidence.leases}, ${number(evidence.nodes)}`],
-    ["largest clock skew", evidence.largestSkewMillis === null ? null : `${evidence.largestSkewMillis} ms`],
-    ["not counted", evidence.excluded.join(", ")],
+    ["a lease expires after", span(evidence.expiryAge)],
+    ["newest expired renewal", span(evidence.newestExpiredRenewalAge, " before the verdict")],
+    ["unconfirmed", `${evidence.unconfirmed ?? 0}`],
+    ["leases, nodes", `${evidence.leases ?? 0}, ${number(evidence.nodes)}`],
+    ["largest clock skew", evidence.largestSkew ? `${millis(evidence.largestSkew)} ms` : null],
+    ["not counted", excluded.join(", ")],
   ])];
 }
 
@@ -364,14 +386,14 @@ function lane(label, middle, value = "") {
 }
 
 function drawStrips(samples, verdict) {
-  if (!samples.length) return null;
+  if (!samples?.length) return null;
   const end = shoot.at;
   // Beyond the last valid verdict, nothing is known.
   const known = Math.min(end, verdict ? end + verdict.validForMillis : end);
   const zones = [...new Set(samples.flatMap((sample) => sample.zones.map(([zone]) => zone)))].sort();
   const ofZone = (zone) => (sample) => sample.zones.find(([name]) => name === zone)?.slice(1);
   const strips = zones.map((zone) => strip(zone || "(no zone)", samples, ofZone(zone), end, known, null));
-  const threshold = verdict?.evidence?.threshold ?? null;
+  const threshold = verdict?.message.evidence?.threshold ?? null;
   const all = strip("all zones", samples, (sample) => [sample.candidates, sample.expired], end, known, threshold);
   const scale = lane("", el("p", { class: "scale" }, el("span", {}, clock(end - STRIP)), el("span", {}, clock(end))));
   const since = `Share of expired leases. Counts have not changed since ${clock(samples.at(-1).at)}.`;
@@ -405,20 +427,26 @@ function strip(label, samples, counts, end, known, threshold) {
 }
 
 function drawScaling(scaling) {
-  const why = scaling.holdReason ? ` (${scaling.holdReason})` : "";
-  const until = scaling.modeUntil ? ` until ${clock(scaling.modeUntil)}` : "";
+  const direction = lower(scaling.direction, "DIRECTION");
+  const why = direction === "hold" ? ` (${bare(scaling.holdReason, "HOLD_REASON")})` : "";
+  const held = scaling.meltdownProtectionActive ? "; dependants are held down" : "";
+  const until = scaling.modeExpireTime ? ` until ${clock(unix(scaling.modeExpireTime))}` : "";
   const head = ["level", "dependant", "state", "replicas", "ready", "recorded", "target"];
-  const rows = scaling.resources.map((one) => el("tr", one.isNow ? { class: "now" } : {},
-    el("td", {}, `${number(one.level)}${one.isNow ? " now" : ""}`),
-    el("td", {}, one.name, el("div", { class: "dim" }, one.message)), el("td", { class: "number" }, one.state),
-    ...[one.replicas, one.ready, one.recorded, one.target].map((n) => el("td", { class: "number" }, number(n)))));
+  const isNow = (one) => scaling.level !== undefined && one.level === scaling.level;
+  const byLevel = (scaling.resources ?? []).toSorted((a, b) => (a.level ?? -1) - (b.level ?? -1));
+  const rows = byLevel.map((one) => el("tr", isNow(one) ? { class: "now" } : {},
+    el("td", {}, `${number(one.level)}${isNow(one) ? " now" : ""}`),
+    el("td", {}, `${one.resource?.kind}/${one.resource?.name}`, el("div", { class: "dim" }, one.message ?? "")),
+    el("td", { class: "number" }, bare(one.state, "RESOURCE_STATE")),
+    ...[one.specReplicas, one.readyReplicas, one.recordedReplicas, one.targetReplicas]
+      .map((n) => el("td", { class: "number" }, number(n)))));
   return [
-    scaling.isCurrent ? null : el("p", { class: "warn" }, "The coordinator is not connected: this is its last report."),
+    shoot.isCurrent ? null : el("p", { class: "warn" }, "The coordinator is not connected: this is its last report."),
     list([
-      ["direction", `${scaling.direction}${why}${scaling.heldDown ? "; dependants are held down" : ""}`],
-      ["since", age(scaling.since)], ["state", `${scaling.state}, level ${number(scaling.level)}`],
-      ["why", scaling.reason], ["mode", `${scaling.mode}, ${scaling.modeSource}${until}`],
-      ["next try", scaling.retryAt && clock(scaling.retryAt)], ["reported by", scaling.replica],
+      ["direction", `${direction}${why}${held}`], ["since", age(unix(scaling.directionChangeTime))],
+      ["state", `${lower(scaling.state, "FLOW_STATE")}, level ${number(scaling.level)}`], ["why", scaling.reason],
+      ["mode", `${lower(scaling.mode, "MODE")}, ${shoot.modeSource}${until}`],
+      ["next try", scaling.retryTime && clock(unix(scaling.retryTime))], ["reported by", scaling.replica],
     ]),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Dependants by level" },
       el("table", {}, el("tr", {}, ...head.map((name) => el("th", { scope: "col" }, name))), ...rows)),
@@ -431,7 +459,12 @@ function drawIncidents(incidents) {
 }
 
 function drawIncident(incident) {
-  const { moments, lanes, started, healthy, restored } = incident;
+  const [started, healthy, restored] = [unix(incident.startTime), millis(incident.verdictToHealthy),
+    millis(incident.verdictToRestored)];
+  const inMillis = (seconds) => (seconds === null ? null : Math.round(seconds * 1000));
+  const moments = incident.moments.map((one) => ({ ...one, after: inMillis(one.after) }));
+  const renewed = millis(incident.lastRenewalToVerdict);
+  if (renewed !== null) moments.unshift({ after: -renewed, what: "last renewal", who: "kubelets" });
   const end = restored ?? shoot.at - started;
   const times = [...new Set([...moments.map((one) => one.after), end])].sort((a, b) => a - b);
   // Gaps are drawn by their square roots: seconds and hours fit into one picture.
@@ -449,24 +482,25 @@ function drawIncident(incident) {
   const took = (from, to) => `${duration((to ?? end) - from)}${to === null ? " so far" : ""}`;
   const cutOff = took(times[0], healthy);
   const drawnLanes = [lane("nodes cut off", track(times[0], healthy, "losing", `cut off for ${cutOff}`), cutOff)];
-  for (const one of lanes.filter((each) => each.down !== null)) {
-    const label = `${one.name} down for ${took(one.down, one.up)}`;
-    drawnLanes.push(lane(one.name.replace(/^\w+\//, ""), track(one.down, one.up, "held", label),
-      took(one.down, one.up)));
+  for (const one of incident.lanes) {
+    const [from, to] = [inMillis(one.from), inMillis(one.to)];
+    const label = `${one.name} down for ${took(from, to)}`;
+    drawnLanes.push(lane(one.name, track(from, to, "held", label), took(from, to)));
   }
-  const after = (millis) => `${millis < 0 ? "−" : "+"}${duration(Math.abs(millis))}`;
+  const after = (span) => `${span < 0 ? "−" : "+"}${duration(Math.abs(span))}`;
   const list = moments.map((one) => el("tr", {}, el("td", { class: "number" }, after(one.after)),
-    el("td", {}, clock(started + one.after)), el("td", {}, one.what)));
+    el("td", {}, clock(started + one.after)), el("td", {}, one.who), el("td", {}, one.what)));
   const sentence = `${clock(started)}, ${restored === null ? "not ended" : `ended after ${duration(restored)}`}: ` +
-    `${incident.scaledDown} down, ${incident.scaledUp} up, ${plural(incident.failedWrites, "failed write")}` +
-    `${incident.isObserved ? "; mode observe, nothing was written" : ""}`;
+    `${incident.scaledDown ?? 0} down, ${incident.scaledUp ?? 0} up, ` +
+    `${plural(incident.failedWrites ?? 0, "failed write")}` +
+    `${incident.inModeObserve ? "; mode observe, nothing was written" : ""}`;
   return [
     el("p", {}, el("b", {}, sentence)), incident.reason ? el("p", {}, incident.reason) : "",
     incident.lastError ? el("p", { class: "warn" }, incident.lastError) : "", ...drawnLanes,
     lane("", el("p", { class: "scale" }, el("span", {}, after(times[0])), el("span", {}, after(end)))),
     el("p", { class: "dim" }, "Long gaps are drawn shorter; the times are exact."),
     el("div", { class: "scroll" }, el("table", {}, el("tr", {},
-      ...["after", "at", "what"].map((name) => el("th", { scope: "col" }, name))), ...list)),
+      ...["after", "at", "by", "what"].map((name) => el("th", { scope: "col" }, name))), ...list)),
   ];
 }
 
@@ -510,7 +544,8 @@ document.addEventListener("keydown", (event) => {
     $("find").focus();
   }
 });
-listen("seed", onSeed, setBroken);
+$("seed").addEventListener("change", (event) => { location.search = `?seed=${event.target.value}`; });
+listen(`seed?seed=${seedNumber}`, onSeed, setBroken);
 setInterval(tick, 1000);
 document.addEventListener("visibilitychange", tick);
 if (location.hash.length > 1) open(decodeURIComponent(location.hash.slice(1)), null);

@@ -2,13 +2,14 @@
 //! Requests that name another host, or come from a page of another origin, are refused: a name that resolves to
 //! loopback must not open the page to the site that owns the name.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
@@ -22,15 +23,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt as _;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::connection_tasks::ConnectionTasks;
 
-use super::SeedPage;
-use super::model::ClockReading;
+use super::view::{self, PageView};
 use crate::error::CommandError;
+use crate::seed::model::ClockReading;
+use crate::seed::{FollowedSeed, SeedState};
 
 /// Streams to pages at most, two for each page.
 pub(super) const MAX_STREAMS: usize = 16;
@@ -38,8 +40,8 @@ pub(super) const MAX_STREAMS: usize = 16;
 /// A page gets a message at least this often, so it notices a stream that has ended.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Between two messages: what changes at the same time comes in one.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks at what is new: what changes in between comes in one message.
+const PERIOD: Duration = Duration::from_millis(500);
 
 /// Connections that have not shown the secret of the address. Others of this machine open them, too: the oldest gives
 /// way, so that they neither keep a page out nor take all file descriptors.
@@ -90,7 +92,7 @@ pub(super) struct PageServer {
 /// The parts that the handlers share.
 #[derive(Clone)]
 struct PageState {
-    page: Arc<SeedPage>,
+    seeds: Arc<[FollowedSeed]>,
     streams: Arc<Semaphore>,
 }
 
@@ -109,11 +111,11 @@ struct SecretShown(Arc<Notify>);
 impl PageServer {
     /// # Errors
     /// When the socket has no address.
-    pub(super) fn new(page: Arc<SeedPage>, listener: &TcpListener) -> Result<Self, CommandError> {
+    pub(super) fn new(seeds: Vec<FollowedSeed>, listener: &TcpListener) -> Result<Self, CommandError> {
         let address = listener.local_addr().map_err(|error| failed(&error))?;
         let token = format!("{:032x}", rand::random::<u128>());
         let state = PageState {
-            page,
+            seeds: seeds.into(),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         };
         let own = PageAddress {
@@ -217,89 +219,91 @@ fn is_own(address: SocketAddr, headers: &HeaderMap) -> bool {
     headers.get_all(header::ORIGIN).iter().all(is_of_page)
 }
 
+/// Why there is no stream.
+type StreamRefusal = (StatusCode, String);
+
 /// A stream to a page. It has no queue: it looks what is new when the page has taken the last message.
 struct PageStream {
-    state: PageState,
-    /// Of the last message.
-    version: Option<u64>,
+    seeds: Arc<[FollowedSeed]>,
+    seed: Arc<SeedState>,
+    ticks: Interval,
     sent: Instant,
     _permit: OwnedSemaphorePermit,
 }
 
 impl PageStream {
-    /// None if there are too many.
-    fn open(state: PageState) -> Option<Self> {
-        let permit = state.streams.clone().try_acquire_owned().ok()?;
-        Some(Self {
-            state,
-            version: None,
+    /// A stream about the seed with the number of the query, `seed=1`; without one, about the first.
+    ///
+    /// # Errors
+    /// When there is no such seed, or there are too many streams.
+    fn open(state: PageState, query: Option<&str>) -> Result<Self, StreamRefusal> {
+        let number = query.map_or(Some(0), |query| {
+            query.strip_prefix("seed=")?.parse::<usize>().ok()
+        });
+        let seed = number.and_then(|number| state.seeds.get(number));
+        let none = || (StatusCode::NOT_FOUND, "there is no such seed\n".to_owned());
+        let seed = seed.ok_or_else(none)?.state.clone();
+        let too_many = |_| {
+            let text = format!("{MAX_STREAMS} streams are open. Close other tabs of this page.\n");
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        };
+        let permit = state.streams.try_acquire_owned().map_err(too_many)?;
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            seeds: state.seeds,
+            seed,
+            ticks,
             sent: Instant::now(),
             _permit: permit,
         })
     }
 
-    /// Waits until this is another version than the page has, or it is time for a sign of life.
-    async fn wait(&mut self, current: impl Fn(&SeedPage) -> Option<u64>) {
-        let mut changes = self.state.page.changed.subscribe();
-        if self.version.is_none() {
-            return;
-        }
-        let heartbeat = tokio::time::sleep_until(self.sent + HEARTBEAT);
-        tokio::time::sleep_until(self.sent + PAUSE).await;
-        let changed = async {
-            while current(&self.state.page) == self.version {
-                // The page is never dropped before its streams.
-                let _ = changes.changed().await;
-            }
-        };
-        tokio::select! {
-            () = changed => {}
-            () = heartbeat => {}
-        }
-    }
-
-    fn message(&mut self, version: u64, json: String) -> Result<Event, std::convert::Infallible> {
-        (self.version, self.sent) = (Some(version), Instant::now());
+    fn event(&mut self, json: String) -> Result<Event, Infallible> {
+        self.sent = Instant::now();
         Ok(Event::default().data(json))
     }
-}
 
-fn too_many() -> Response {
-    let text = format!("{MAX_STREAMS} streams are open. Close other tabs of this page.\n");
-    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+    /// The names of the seeds, each with its number of shoots that are cut off or scaled.
+    fn choices(&self, now: &ClockReading) -> Vec<(String, usize)> {
+        let seeds = self.seeds.iter().map(|seed| seed.state.model());
+        seeds
+            .map(|model| (model.title.clone(), model.urgent(now)))
+            .collect()
+    }
 }
 
 /// The cells of all shoots, and then those that change.
-async fn seed_stream(State(state): State<PageState>) -> Response {
-    let Some(open) = PageStream::open(state) else {
-        return too_many();
-    };
-    let messages = stream::unfold(open, |mut open| async move {
-        open.wait(|page| Some(page.model().version())).await;
-        let found = open
-            .state
-            .page
-            .model()
-            .seed_message(open.version, &ClockReading::now());
-        Some((open.message(found.version, found.json), open))
+async fn seed_stream(
+    State(state): State<PageState>,
+    RawQuery(query): RawQuery,
+) -> Result<impl IntoResponse, StreamRefusal> {
+    let open = PageStream::open(state, query.as_deref())?;
+    let messages = stream::unfold((open, PageView::default()), |(mut open, mut page)| async move {
+        loop {
+            open.ticks.tick().await;
+            let now = ClockReading::now();
+            let choices = open.choices(&now);
+            let (is_news, json) = page.next(&open.seed.model(), choices, &now);
+            if is_news || open.sent.elapsed() >= HEARTBEAT {
+                return Some((open.event(json), (open, page)));
+            }
+        }
     });
-    Sse::new(messages).into_response()
+    Ok(Sse::new(messages))
 }
 
 /// All about one shoot, again and again.
-async fn shoot_stream(State(state): State<PageState>, Path(name): Path<String>) -> Response {
-    let Some(open) = PageStream::open(state) else {
-        return too_many();
-    };
+async fn shoot_stream(
+    State(state): State<PageState>,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<impl IntoResponse, StreamRefusal> {
+    let open = PageStream::open(state, query.as_deref())?;
     let messages = stream::unfold((open, name), |(mut open, name)| async move {
-        open.wait(|page| page.model().shoot_version(&name).or(Some(0)))
-            .await;
-        let (version, json) = {
-            let model = open.state.page.model();
-            let version = model.shoot_version(&name).unwrap_or(0);
-            (version, model.shoot_json(&name, &ClockReading::now()))
-        };
-        Some((open.message(version, json), (open, name)))
+        open.ticks.tick().await;
+        let json = view::shoot_message(&open.seed.model(), &name, &ClockReading::now());
+        Some((open.event(json), (open, name)))
     });
-    Sse::new(messages).into_response()
+    Ok(Sse::new(messages))
 }

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tonic::Status;
+use watchdog_api::text;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
 
@@ -29,7 +30,6 @@ struct Served {
     /// Of the server: its connections end with it, as with a process.
     runtime: Option<Runtime>,
     programs: StubServer,
-    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Drop for Served {
@@ -64,18 +64,23 @@ fn healthy(shoots: &[&str]) -> Answers {
 }
 
 async fn serve(answers: Answers) -> Served {
+    serve_beside(answers, Vec::new()).await
+}
+
+/// A page about a seed, and others after it.
+async fn serve_beside(answers: Answers, others: Vec<FollowedSeed>) -> Served {
     let services = StubServices::new(answers);
     let programs = services.serve().await;
     let address = &programs.address;
     let options = crate::testing::options(address);
     let line = format!("x {options} ui");
     let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
-    let dialer = ProgramDialer::open(&connect).await.unwrap();
-    let (page, tasks) = SeedPage::follow(&dialer, title(&connect)).await.unwrap();
+    let mut seeds = FollowedSeed::each(&connect, FollowScope::Known).await.unwrap();
+    seeds.extend(others);
     let runtime = Runtime::new().unwrap();
     let bound = runtime.spawn(async move {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = server::PageServer::new(page, &listener).unwrap();
+        let server = server::PageServer::new(seeds, &listener).unwrap();
         (server.url.clone(), tokio::spawn(server.run(listener)))
     });
     let (url, _) = bound.await.unwrap();
@@ -84,8 +89,14 @@ async fn serve(answers: Answers) -> Served {
         services,
         runtime: Some(runtime),
         programs,
-        _tasks: tasks,
     }
+}
+
+/// A seed that cannot be connected to.
+async fn away() -> Vec<FollowedSeed> {
+    let words = "x --kubeconfig /no/such/kubeconfig --contexts away ui".split(' ');
+    let connect = args::parse(words.map(OsString::from)).unwrap().connect;
+    FollowedSeed::each(&connect, FollowScope::Known).await.unwrap()
 }
 
 impl Served {
@@ -292,18 +303,46 @@ async fn a_page_gets_the_seed_and_then_what_changes() {
 }
 
 #[tokio::test]
+async fn a_page_of_several_seeds_shows_each_of_them() {
+    let page = serve_beside(healthy(&[SHOOT]), away().await).await;
+    let mut first = page.get("seed?seed=0").await;
+    first
+        .message_with(|message| state(message, SHOOT) == Some("healthy"))
+        .await;
+    let mut second = page.get("seed?seed=1").await;
+    let lost = second
+        .message_with(|message| message["programs"][0]["state"] == "lost")
+        .await;
+    assert_eq!(
+        (&lost["title"], &lost["seeds"][1][0]),
+        (&"away".into(), &"away".into())
+    );
+    let why = lost["programs"][0]["why"].as_str().unwrap();
+    assert!(why.starts_with("cannot reach the seed: "), "{why}");
+    // A loss on one seed shows on the page of the other.
+    page.services
+        .change(|answers| answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired));
+    second.message_with(|message| message["seeds"][0][1] == 1).await;
+    let mut shoot = page.get(&format!("shoots/{SHOOT}?seed=1")).await;
+    assert_eq!(shoot.message().await["state"], Value::Null);
+    for path in ["seed?seed=2", "seed?seed=x", "seed?other"] {
+        assert_eq!(page.get(path).await.code, 404, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn one_shoot_is_streamed_with_all_that_is_known() {
     let page = serve(healthy(&[SHOOT])).await;
     let mut stream = page.get(&format!("shoots/{SHOOT}")).await;
     let healthy = stream.message_with(|message| message["state"] == "healthy").await;
     assert_eq!(
-        (&healthy["name"], &healthy["verdict"]["outcome"]),
-        (&SHOOT.into(), &"HEALTHY".into())
+        (&healthy["name"], &healthy["verdict"]["message"]["outcome"]),
+        (&SHOOT.into(), &"OUTCOME_HEALTHY".into())
     );
     page.services
         .change(|answers| answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired));
     let lost = stream.message_with(|message| message["state"] == "losing").await;
-    assert_eq!(lost["verdict"]["outcome"], "LEASES_EXPIRED");
+    assert_eq!(lost["verdict"]["message"]["outcome"], "OUTCOME_LEASES_EXPIRED");
     let mut unknown = page.get("shoots/a%2F..%2Fnone").await;
     let unknown = unknown.message().await;
     assert_eq!(
@@ -322,7 +361,7 @@ async fn texts_of_programs_are_printable() {
     let page = serve(answers).await;
     let mut stream = page.get(&format!("shoots/{SHOOT}")).await;
     let shown = stream.message_with(|message| message["state"] == "healthy").await;
-    assert_eq!(shown["verdict"]["message"], " [31mred ");
+    assert_eq!(shown["verdict"]["message"]["message"], " [31mred ");
     assert_eq!(shown["scaling"]["reason"], " bell");
     let mut stream = page.get("seed").await;
     let seed = stream

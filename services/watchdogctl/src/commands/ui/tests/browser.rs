@@ -269,3 +269,33 @@ async fn what_is_stale_is_never_shown_as_healthy_and_a_narrow_screen_has_room() 
     assert!(state.as_str().unwrap().contains("not current"), "{state}");
     browser.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_choice_of_a_seed_opens_its_page() {
+    let scratch = Scratch::new("page-seeds").unwrap();
+    let Some(browser) = Browser::start(&scratch).await.unwrap() else {
+        return;
+    };
+    let mut answers = healthy(&[SHOOT]);
+    answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired);
+    lasting(&mut answers);
+    let page = serve_beside(answers, away().await).await;
+    let mut tab = browser.open(&page.url, 320).await.unwrap();
+    tab.until("document.querySelector('#seed option')?.textContent.startsWith('▼ 1 ')")
+        .await
+        .unwrap();
+    let width = "document.documentElement.scrollWidth <= 320";
+    assert_eq!(tab.evaluate(width).await.unwrap(), true, "the choice");
+    tab.evaluate("$('seed').value = 1; $('seed').dispatchEvent(new Event('change'))")
+        .await
+        .unwrap();
+    tab.until("location.search === '?seed=1' && document.querySelector('#programs .bad')")
+        .await
+        .unwrap();
+    let chosen = tab
+        .evaluate("[$('title').textContent, $('seed').value, document.querySelectorAll('.cell').length]")
+        .await;
+    assert_eq!(chosen.unwrap(), serde_json::json!(["away", "1", 0]));
+    assert_at_home(&page, &tab);
+    browser.close().await.unwrap();
+}

@@ -1,18 +1,15 @@
-//! The state of a shoot as one cell of the page.
+//! The state of a shoot, and its cell on the page.
 
 use serde::Serialize;
-use tokio::time::Instant;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
 
-use super::model::KnownVerdict;
-use super::shoot_view::unix_millis;
-use crate::render::{status, text};
+use crate::render::{cells, text};
 
 /// The state of a cell, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum CellState {
+pub(crate) enum CellState {
     /// A level failed after all its attempts.
     Failed,
     /// The nodes are cut off, and the dependants are not down yet.
@@ -33,40 +30,42 @@ pub(super) enum CellState {
 
 /// One cell. The texts are those of a row in the list of what needs attention, and absent in the others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct ShootCell {
-    pub(super) name: String,
-    pub(super) state: CellState,
+pub(crate) struct ShootCell {
+    pub(crate) name: String,
+    pub(crate) state: CellState,
     /// The mode is observe or off.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) unprotected: bool,
+    pub(crate) unprotected: bool,
     /// Expired leases, for example `100 % (6/6)`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) share: Option<String>,
+    pub(crate) share: Option<String>,
     /// Since when, in milliseconds of Unix time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) since: Option<i64>,
+    pub(crate) since: Option<i64>,
     /// One sentence: what it waits for, or why nothing is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
     /// The state rests on a report of the coordinator that is not current.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) outdated: bool,
+    pub(crate) outdated: bool,
 }
 
 /// All that a cell is made of.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CellInput<'a> {
-    pub(super) verdict: Option<&'a KnownVerdict>,
-    pub(super) scaling: Option<&'a ShootScaling>,
+pub(crate) struct CellInput<'a> {
+    pub(crate) verdict: Option<&'a Verdict>,
+    /// The verdict may be acted upon now.
+    pub(crate) is_valid: bool,
+    pub(crate) scaling: Option<&'a ShootScaling>,
     /// lease-probe has reported lately.
-    pub(super) has_current_verdicts: bool,
+    pub(crate) has_current_verdicts: bool,
     /// The coordinator has reported lately, or is not followed.
-    pub(super) has_current_scaling: bool,
+    pub(crate) has_current_scaling: bool,
 }
 
 impl ShootCell {
-    pub(super) fn new(name: &str, input: CellInput<'_>, now: Instant) -> Self {
-        let state = state(input, now);
+    pub(crate) fn new(name: &str, input: CellInput<'_>) -> Self {
+        let state = CellState::of(input);
         let mode = input.scaling.map(ShootScaling::mode);
         let mut cell = Self {
             name: name.to_owned(),
@@ -84,16 +83,16 @@ impl ShootCell {
     }
 
     fn describe(&mut self, CellInput { verdict, scaling, .. }: CellInput<'_>) {
-        let verdict = verdict.map(|known| &known.verdict);
         let evidence = verdict.and_then(|verdict| verdict.evidence.as_ref());
         self.share = evidence.map(|evidence| text::share(Some(evidence)));
-        let of_verdict = verdict.and_then(|verdict| unix_millis(verdict.outcome_change_time.as_ref()));
-        let of_scaling = scaling.and_then(|scaling| unix_millis(scaling.direction_change_time.as_ref()));
+        let of_verdict = verdict.and_then(|verdict| text::unix_millis(verdict.outcome_change_time.as_ref()));
+        let of_scaling =
+            scaling.and_then(|scaling| text::unix_millis(scaling.direction_change_time.as_ref()));
         let (since, note) = match self.state {
             CellState::Unknown => (of_verdict, verdict.map(unknown)),
             CellState::Stale => (of_verdict, verdict.map(stale)),
-            CellState::Losing => (of_verdict, scaling.map(status::waits_for)),
-            _ => (of_scaling.or(of_verdict), scaling.map(status::waits_for)),
+            CellState::Losing => (of_verdict, scaling.map(cells::waits_for)),
+            _ => (of_scaling.or(of_verdict), scaling.map(cells::waits_for)),
         };
         self.since = since;
         let missing = || Some("lease-probe or the coordinator has not reported it".to_owned());
@@ -121,32 +120,33 @@ fn stale(verdict: &Verdict) -> String {
     format!("was {}; nothing newer is known", text::outcome(verdict.outcome()))
 }
 
-/// The most urgent state that applies. A shoot is healthy only if everything about it is known now.
-fn state(input: CellInput<'_>, now: Instant) -> CellState {
-    let CellInput { verdict, scaling, .. } = input;
-    let flow = scaling.map(ShootScaling::state);
-    let direction = scaling.map(ShootScaling::direction);
-    let is_held = scaling.is_some_and(|scaling| scaling.meltdown_protection_active);
-    let is_settled_down = direction == Some(Direction::Down) && flow == Some(FlowState::Settled);
-    let outcome = verdict.map(|known| known.verdict.outcome());
-    let is_valid = verdict.is_some_and(|known| known.validity.is_valid_at(now));
-    let is_cut_off = matches!(
-        outcome,
-        Some(Outcome::LeasesExpired | Outcome::ExternalUnreachable)
-    );
-    let is_restored = direction == Some(Direction::Up) && flow == Some(FlowState::Running);
-    match outcome {
-        _ if flow == Some(FlowState::Failed) => CellState::Failed,
-        _ if is_cut_off && is_valid && !is_settled_down => CellState::Losing,
-        _ if is_restored => CellState::Restoring,
-        _ if is_held || is_settled_down => CellState::Held,
-        None => CellState::Unknown,
-        // lease-probe says no more about it, so its verdict has no validity.
-        Some(Outcome::Skipped) if input.has_current_verdicts => CellState::Skipped,
-        _ if !is_valid => CellState::Stale,
-        Some(Outcome::Healthy) if !input.has_current_scaling => CellState::Stale,
-        Some(Outcome::Healthy) => CellState::Healthy,
-        Some(_) => CellState::Unknown,
+impl CellState {
+    /// The most urgent state that applies. A shoot is healthy only if everything about it is known now.
+    pub(crate) fn of(input: CellInput<'_>) -> Self {
+        let scaling = input.scaling;
+        let flow = scaling.map(ShootScaling::state);
+        let direction = scaling.map(ShootScaling::direction);
+        let is_held = scaling.is_some_and(|scaling| scaling.meltdown_protection_active);
+        let is_settled_down = direction == Some(Direction::Down) && flow == Some(FlowState::Settled);
+        let is_restored = direction == Some(Direction::Up) && flow == Some(FlowState::Running);
+        let outcome = input.verdict.map(Verdict::outcome);
+        let is_cut_off = matches!(
+            outcome,
+            Some(Outcome::LeasesExpired | Outcome::ExternalUnreachable)
+        );
+        match outcome {
+            _ if flow == Some(FlowState::Failed) => Self::Failed,
+            _ if is_cut_off && input.is_valid && !is_settled_down => Self::Losing,
+            _ if is_restored => Self::Restoring,
+            _ if is_held || is_settled_down => Self::Held,
+            None => Self::Unknown,
+            // lease-probe says no more about it, so its verdict has no validity.
+            Some(Outcome::Skipped) if input.has_current_verdicts => Self::Skipped,
+            _ if !input.is_valid => Self::Stale,
+            Some(Outcome::Healthy) if !input.has_current_scaling => Self::Stale,
+            Some(Outcome::Healthy) => Self::Healthy,
+            Some(_) => Self::Unknown,
+        }
     }
 }
 
@@ -154,7 +154,11 @@ fn state(input: CellInput<'_>, now: Instant) -> CellState {
 mod tests {
     use std::time::Duration;
 
+    use tokio::time::Instant;
+
+    use super::super::model::KnownVerdict;
     use super::*;
+    use crate::api_message::ApiMessage;
     use crate::render::testing;
 
     /// The cell of a shoot with this verdict, as it was sent at `sent`, and this scaling.
@@ -164,14 +168,18 @@ mod tests {
         sent: Instant,
         now: Instant,
     ) -> ShootCell {
-        let verdict = outcome.map(|outcome| KnownVerdict::new(testing::verdict("a", outcome), sent));
+        let verdict = |outcome| KnownVerdict::new(ApiMessage(testing::verdict("a", outcome)), sent);
+        let verdict = outcome.map(verdict);
         let input = CellInput {
-            verdict: verdict.as_ref(),
+            verdict: verdict.as_ref().map(|known| &*known.verdict),
+            is_valid: verdict
+                .as_ref()
+                .is_some_and(|known| known.validity.is_valid_at(now)),
             scaling,
             has_current_verdicts: true,
             has_current_scaling: true,
         };
-        ShootCell::new("a", input, now)
+        ShootCell::new("a", input)
     }
 
     fn scaling(direction: Direction, state: FlowState, held: bool) -> ShootScaling {
@@ -218,17 +226,17 @@ mod tests {
 
     #[test]
     fn what_only_a_lost_coordinator_knows_is_marked() {
-        let now = Instant::now();
         let is_down = scaling(Direction::Down, FlowState::Settled, true);
-        let verdict = KnownVerdict::new(testing::verdict("a", Outcome::Healthy), now);
+        let verdict = testing::verdict("a", Outcome::Healthy);
         let shown = |has_current_scaling| {
             let input = CellInput {
                 verdict: Some(&verdict),
+                is_valid: true,
                 scaling: Some(&is_down),
                 has_current_verdicts: true,
                 has_current_scaling,
             };
-            ShootCell::new("a", input, now)
+            ShootCell::new("a", input)
         };
         assert!(!shown(true).outdated);
         let old = shown(false);
@@ -266,26 +274,26 @@ mod tests {
 
     #[test]
     fn a_shoot_is_healthy_only_while_the_coordinator_reports_it() {
-        let now = Instant::now();
-        let healthy = KnownVerdict::new(testing::verdict("a", Outcome::Healthy), now);
+        let healthy = testing::verdict("a", Outcome::Healthy);
         // As lease-probe sends it: without validity.
         let skipped = Verdict {
             valid_for: None,
             ..testing::verdict("a", Outcome::Skipped)
         };
-        let skipped = KnownVerdict::new(skipped, now);
         let input = CellInput {
             verdict: Some(&healthy),
+            is_valid: true,
             scaling: None,
             has_current_verdicts: false,
             has_current_scaling: false,
         };
-        assert_eq!(state(input, now), CellState::Stale);
+        assert_eq!(CellState::of(input), CellState::Stale);
         let input = CellInput {
             verdict: Some(&skipped),
+            is_valid: false,
             ..input
         };
-        assert_eq!(state(input, now), CellState::Stale);
+        assert_eq!(CellState::of(input), CellState::Stale);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 use serde_json::Value;
 use watchdog_client::failure::{Failure, Reason};
-use watchdog_client::message::COMPLETE;
+use watchdog_client::message::{COMPLETE, Completeness};
 use watchdog_proto::probe::v1::{Outcome, ZoneEvidence};
 use watchdog_proto::scaling::v1::{Direction, FlowState, Mode};
 
 use super::*;
+use crate::commands::ui::view::{PageView, shoot_message};
 use crate::render::testing;
 
 /// Clocks that go together.
@@ -46,10 +47,16 @@ fn scalings(names: &[&str], now: &ClockReading) -> BTreeMap<String, Received<Sho
     names.iter().map(scaling).collect()
 }
 
+fn following(programs: &[Program]) -> SeedModel {
+    let mut model = SeedModel::new("garden".to_owned());
+    model.on_connected(programs);
+    model
+}
+
 /// Shoots that both programs report as healthy.
 fn healthy(names: &[&str], now: &ClockReading) -> SeedModel {
     let followed = [Program::LeaseProbe, Program::ScalingCoordinator];
-    let mut model = SeedModel::new("garden".to_owned(), &followed);
+    let mut model = following(&followed);
     model.on_verdicts(Update::Snapshot(verdicts(names, now), COMPLETE), now);
     model.on_scaling(Update::Snapshot(scalings(names, now), COMPLETE), now);
     model
@@ -60,8 +67,15 @@ fn lost<V>() -> Update<String, V> {
     Update::Lost(failure)
 }
 
-fn message(model: &SeedModel, after: Option<u64>, now: &ClockReading) -> Value {
-    serde_json::from_str(&model.seed_message(after, now).json).unwrap()
+/// All that a page gets when it is opened.
+fn message(model: &SeedModel, now: &ClockReading) -> Value {
+    next(&mut PageView::default(), model, now).1
+}
+
+/// The next message to a page, and whether it has news.
+fn next(page: &mut PageView, model: &SeedModel, now: &ClockReading) -> (bool, Value) {
+    let (is_news, json) = page.next(model, Vec::new(), now);
+    (is_news, serde_json::from_str(&json).unwrap())
 }
 
 /// Name and state of the cells in a message.
@@ -76,24 +90,23 @@ fn states(message: &Value) -> Vec<(&str, &str)> {
 fn a_page_gets_all_cells_and_then_those_that_change() {
     let now = at(Instant::now(), 0);
     let mut model = healthy(&["a", "b"], &now);
-    let first = message(&model, None, &now);
+    let mut page = PageView::default();
+    let (_, first) = next(&mut page, &model, &now);
     assert_eq!(first["whole"], true);
     assert_eq!(states(&first), [("a", "healthy"), ("b", "healthy")]);
-    let known = model.version();
-    assert_eq!(states(&message(&model, Some(known), &now)), []);
 
     // Renewed without another change: the page needs nothing.
     let renewed = received(testing::verdict("a", Outcome::Healthy), &now);
     model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &now);
-    assert_eq!(model.version(), known);
+    let (is_news, silent) = next(&mut page, &model, &now);
+    assert_eq!((is_news, states(&silent)), (false, Vec::new()));
 
     let expired = received(testing::verdict("a", Outcome::LeasesExpired), &now);
     model.on_verdicts(Update::Upsert("a".to_owned(), expired), &now);
-    assert!(model.version() > known);
-    let next = message(&model, Some(known), &now);
+    let (is_news, changed) = next(&mut page, &model, &now);
     assert_eq!(
-        (next["whole"].as_bool(), states(&next)),
-        (Some(false), vec![("a", "losing")])
+        (is_news, changed["whole"].as_bool(), states(&changed)),
+        (true, Some(false), vec![("a", "losing")])
     );
 }
 
@@ -101,21 +114,21 @@ fn a_page_gets_all_cells_and_then_those_that_change() {
 fn a_shoot_that_is_gone_makes_every_page_start_anew() {
     let now = at(Instant::now(), 0);
     let mut model = healthy(&["a", "b"], &now);
-    let known = model.version();
+    let mut page = PageView::default();
+    next(&mut page, &model, &now);
     model.on_verdicts(Update::Removed("a".to_owned()), &now);
-    let half = message(&model, Some(known), &now);
+    let (_, half) = next(&mut page, &model, &now);
     assert_eq!(
         states(&half),
         [("a", "unknown")],
         "the coordinator still reports it"
     );
     model.on_scaling(Update::Removed("a".to_owned()), &now);
-    let next = message(&model, Some(known), &now);
+    let (_, rest) = next(&mut page, &model, &now);
     assert_eq!(
-        (next["whole"].as_bool(), states(&next)),
+        (rest["whole"].as_bool(), states(&rest)),
         (Some(true), vec![("b", "healthy")])
     );
-    assert_eq!(model.shoot_version("a"), None);
 }
 
 #[test]
@@ -127,19 +140,19 @@ fn a_snapshot_without_a_replica_takes_nothing_away() {
         missing_replicas: vec!["lease-probe-1".to_owned()],
     };
     model.on_verdicts(Update::Snapshot(verdicts(&["b"], &now), incomplete), &now);
-    let shown = message(&model, None, &now);
+    let shown = message(&model, &now);
     assert_eq!(states(&shown), [("a", "healthy"), ("b", "healthy")]);
     assert_eq!(shown["programs"][0]["missing"][0], "lease-probe-1");
     let unnamed = Completeness::default();
     model.on_scaling(Update::Completeness(unnamed), &now);
-    let shown = message(&model, None, &now);
+    let shown = message(&model, &now);
     assert_eq!(
         shown["programs"][1]["missing"][0],
-        "no leader, or replicas not listed yet"
+        "scaling-coordinator (no leader, or replicas not listed yet)"
     );
     model.on_verdicts(Update::Snapshot(verdicts(&["b"], &now), COMPLETE), &now);
     model.on_scaling(Update::Snapshot(scalings(&["b"], &now), COMPLETE), &now);
-    assert_eq!(states(&message(&model, None, &now)), [("b", "healthy")]);
+    assert_eq!(states(&message(&model, &now)), [("b", "healthy")]);
 }
 
 #[test]
@@ -148,7 +161,7 @@ fn what_a_lost_program_reported_becomes_stale() {
     let mut model = healthy(&["a"], &at(start, 0));
     model.on_scaling(lost(), &at(start, 1));
     model.on_scaling(lost(), &at(start, 5));
-    let shown = message(&model, None, &at(start, 5));
+    let shown = message(&model, &at(start, 5));
     let coordinator = &shown["programs"][1];
     assert_eq!(
         (&coordinator["state"], states(&shown)[0].1),
@@ -163,7 +176,7 @@ fn what_a_lost_program_reported_becomes_stale() {
 
     let renewed = received(testing::verdict("a", Outcome::Healthy), &at(start, 16));
     model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &at(start, 16));
-    let shown = message(&model, None, &at(start, 16));
+    let shown = message(&model, &at(start, 16));
     assert_eq!(
         states(&shown),
         [("a", "stale")],
@@ -173,23 +186,23 @@ fn what_a_lost_program_reported_becomes_stale() {
         Update::Snapshot(scalings(&["a"], &at(start, 17)), COMPLETE),
         &at(start, 17),
     );
-    let shown = message(&model, None, &at(start, 17));
+    let shown = message(&model, &at(start, 17));
     assert_eq!(states(&shown), [("a", "healthy")]);
     assert_eq!(shown["programs"][1]["since"], Value::Null);
 
     // Verdicts end by themselves, 12 s after the last one.
-    model.tick(&at(start, 27));
-    assert_eq!(states(&message(&model, None, &at(start, 27))), [("a", "healthy")]);
-    model.tick(&at(start, 28));
-    assert_eq!(states(&message(&model, None, &at(start, 28))), [("a", "stale")]);
+    model.on_time(&at(start, 27));
+    assert_eq!(states(&message(&model, &at(start, 27))), [("a", "healthy")]);
+    model.on_time(&at(start, 28));
+    assert_eq!(states(&message(&model, &at(start, 28))), [("a", "stale")]);
 }
 
 #[test]
 fn a_program_that_is_not_followed_makes_nothing_stale() {
     let now = at(Instant::now(), 0);
-    let mut model = SeedModel::new("garden".to_owned(), &[Program::LeaseProbe]);
+    let mut model = following(&[Program::LeaseProbe]);
     model.on_verdicts(Update::Snapshot(verdicts(&["a"], &now), COMPLETE), &now);
-    let shown = message(&model, None, &now);
+    let shown = message(&model, &now);
     assert_eq!(states(&shown), [("a", "healthy")]);
     assert_eq!(shown["programs"][1]["state"], "not-followed");
 }
@@ -198,16 +211,16 @@ fn a_program_that_is_not_followed_makes_nothing_stale() {
 fn after_the_machine_slept_nothing_is_healthy_until_it_is_renewed() {
     let start = Instant::now();
     let mut model = healthy(&["a"], &at(start, 0));
-    model.tick(&at(start, 1));
+    model.on_time(&at(start, 1));
     let woken = ClockReading {
         instant: start + Duration::from_secs(2),
         wall: at(start, 3_600).wall,
     };
-    model.tick(&woken);
-    assert_eq!(states(&message(&model, None, &woken)), [("a", "stale")]);
+    model.on_time(&woken);
+    assert_eq!(states(&message(&model, &woken)), [("a", "stale")]);
     let renewed = received(testing::verdict("a", Outcome::Healthy), &woken);
     model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &woken);
-    assert_eq!(states(&message(&model, None, &woken)), [("a", "healthy")]);
+    assert_eq!(states(&message(&model, &woken)), [("a", "healthy")]);
 }
 
 #[test]
@@ -228,7 +241,7 @@ fn the_strip_keeps_changes_of_the_counts_only_and_not_all_of_them() {
             Update::Upsert("a".to_owned(), received(verdict.clone(), &now)),
             &now,
         );
-        let shown: Value = serde_json::from_str(&model.shoot_json("a", &now)).unwrap();
+        let shown: Value = serde_json::from_str(&shoot_message(&model, "a", &now)).unwrap();
         shown["samples"].as_array().unwrap().clone()
     };
     send(1, 1);
@@ -247,12 +260,35 @@ fn the_strip_keeps_changes_of_the_counts_only_and_not_all_of_them() {
 }
 
 #[test]
+fn a_seed_that_cannot_be_connected_to_is_lost() {
+    let now = at(Instant::now(), 0);
+    let mut model = SeedModel::new("garden".to_owned());
+    model.on_unconnected(CommandError::unreachable("no such context", "look"), &now);
+    let shown = message(&model, &now);
+    assert_eq!(shown["programs"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&shown["programs"][0]["state"], &shown["programs"][0]["why"]),
+        (&"lost".into(), &"no such context".into())
+    );
+    model.on_connected(&[Program::LeaseProbe]);
+    assert_eq!(message(&model, &now)["programs"][0]["state"], "connecting");
+}
+
+#[test]
 fn a_program_that_cannot_be_called_is_lost() {
     let now = at(Instant::now(), 0);
-    let mut model = SeedModel::new("garden".to_owned(), &[Program::LeaseProbe]);
-    let known = model.version();
-    assert_eq!(message(&model, None, &now)["programs"][0]["state"], "connecting");
-    model.on_unreachable(Program::LeaseProbe, "no ready pod".to_owned(), &now);
-    assert!(model.version() > known);
-    assert_eq!(message(&model, None, &now)["programs"][0]["why"], "no ready pod");
+    let mut model = following(&[Program::LeaseProbe]);
+    let mut page = PageView::default();
+    let (_, first) = next(&mut page, &model, &now);
+    assert_eq!(first["programs"][0]["state"], "connecting");
+    model.on_lost(
+        Program::LeaseProbe,
+        CommandError::unreachable("no ready pod", "look"),
+        &now,
+    );
+    let (is_news, lost) = next(&mut page, &model, &now);
+    assert_eq!(
+        (is_news, &lost["programs"][0]["why"]),
+        (true, &"no ready pod".into())
+    );
 }

@@ -1,0 +1,125 @@
+//! Messages of the API: without anything that a terminal acts upon, because a program passes on names and messages from
+//! shoots, and as objects in the shape that grpcurl shows.
+
+use std::ops::Deref;
+use std::sync::LazyLock;
+
+use prost::{Message, Name};
+use prost_reflect::{DescriptorPool, DynamicMessage, Value};
+use serde::ser::{Error as _, Serialize, Serializer};
+use watchdog_api::text;
+
+use crate::error::CommandError;
+
+static MESSAGES: LazyLock<Option<DescriptorPool>> =
+    LazyLock::new(|| DescriptorPool::decode(watchdog_proto::FILE_DESCRIPTOR_SET).ok());
+
+/// A message of the API that is shown or written for programs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ApiMessage<M>(pub(crate) M);
+
+impl<M> Deref for ApiMessage<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        &self.0
+    }
+}
+
+impl<M: Message + Name + Default> ApiMessage<M> {
+    /// The message with all its texts printable.
+    ///
+    /// # Errors
+    /// When the API has no such message: a defect of this program.
+    pub(crate) fn printable(message: &M) -> Result<Self, CommandError> {
+        let mut dynamic = dynamic(message)?;
+        clean_message(&mut dynamic);
+        dynamic.transcode_to().map(Self).map_err(defect::<M>)
+    }
+}
+
+impl<M: Message + Name> Serialize for ApiMessage<M> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let dynamic = dynamic(&self.0).map_err(|error| S::Error::custom(error.what()))?;
+        dynamic.serialize(serializer)
+    }
+}
+
+fn dynamic<M: Message + Name>(message: &M) -> Result<DynamicMessage, CommandError> {
+    let descriptor = MESSAGES
+        .as_ref()
+        .and_then(|pool| pool.get_message_by_name(&M::full_name()));
+    let mut dynamic =
+        DynamicMessage::new(descriptor.ok_or_else(|| defect::<M>("the API has no such message"))?);
+    dynamic.transcode_from(message).map_err(defect::<M>)?;
+    Ok(dynamic)
+}
+
+fn defect<M: Name>(why: impl ToString) -> CommandError {
+    CommandError::unexpected(&format!("{}: {}", M::full_name(), why.to_string()))
+}
+
+fn clean_message(message: &mut DynamicMessage) {
+    for (_, value) in message.fields_mut() {
+        clean(value);
+    }
+}
+
+fn clean(value: &mut Value) {
+    match value {
+        Value::String(shown) if !shown.chars().all(text::is_printable) => *shown = text::printable(shown),
+        Value::Message(message) => clean_message(message),
+        Value::List(list) => list.iter_mut().for_each(clean),
+        Value::Map(map) => map.values_mut().for_each(clean),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use watchdog_proto::probe::v1::{Evidence, ListVerdictsResponse, Outcome, Verdict, ZoneEvidence};
+
+    use super::*;
+    use crate::render::testing;
+
+    #[test]
+    fn texts_are_printable_at_any_depth_and_the_rest_is_as_it_was() {
+        let verdict = |message: &str, zone: &str| Verdict {
+            shoot: "shoot--a--b".to_owned(),
+            message: message.to_owned(),
+            evidence: Some(Evidence {
+                leases: 7,
+                zones: vec![ZoneEvidence {
+                    zone: zone.to_owned(),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let list = |verdict| ListVerdictsResponse {
+            verdicts: vec![verdict],
+            total_size: 1,
+            ..Default::default()
+        };
+        let hostile = list(verdict("\u{1b}]0;x\u{7}gone", "a\u{202e}b"));
+        let shown = ApiMessage::printable(&hostile).ok().unwrap();
+        assert_eq!(shown.0, list(verdict(" ]0;x gone", "a b")));
+    }
+
+    #[test]
+    fn the_names_and_values_are_those_of_grpcurl() {
+        let list = ApiMessage(ListVerdictsResponse {
+            verdicts: vec![testing::verdict("shoot--a--b", Outcome::LeasesExpired)],
+            total_size: 1,
+            ..Default::default()
+        });
+        let list = serde_json::to_value(&list).unwrap();
+        let verdict = &list["verdicts"][0];
+        assert_eq!(verdict["outcome"], "OUTCOME_LEASES_EXPIRED");
+        assert_eq!(verdict["validFor"], "12s");
+        assert_eq!(verdict["observeTime"], "2026-11-23T00:39:59Z");
+        assert_eq!(verdict["evidence"]["expiredFraction"], 1.0);
+        assert_eq!(list["totalSize"], 1);
+    }
+}

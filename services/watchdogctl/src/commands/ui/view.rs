@@ -1,0 +1,259 @@
+//! The messages to pages, about the seed and about one shoot. Pure: the clocks are arguments.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::Serialize;
+use watchdog_proto::probe::v1::Verdict;
+use watchdog_proto::scaling::v1::ShootScaling;
+
+use crate::api_message::ApiMessage;
+use crate::program::Program;
+use crate::render::incident::{self, DownTime, IncidentMoment};
+use crate::render::text;
+use crate::seed::cell::{CellState, ShootCell};
+use crate::seed::model::{ClockReading, FollowedProgram, LeaseSample, Loss, SeedModel, ShootRecord};
+
+use super::super::shoot::rule;
+
+/// The parts of the seed that a page has.
+#[derive(Debug, Default)]
+pub(crate) struct PageView {
+    cells: Option<BTreeMap<String, ShootCell>>,
+    around: SeedAround,
+}
+
+/// All about the seed but its cells.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+struct SeedAround {
+    title: String,
+    /// The seeds to choose from, each with its number of shoots that are cut off or scaled.
+    seeds: Vec<(String, usize)>,
+    programs: Vec<ProgramView>,
+}
+
+/// The news of the seed. Times are milliseconds of Unix time.
+#[derive(Debug, Serialize)]
+struct SeedMessage<'a> {
+    at: i64,
+    /// All cells are in it.
+    whole: bool,
+    cells: Vec<&'a ShootCell>,
+    #[serde(flatten)]
+    around: &'a SeedAround,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct ProgramView {
+    program: &'static str,
+    state: &'static str,
+    since: Option<i64>,
+    why: Option<String>,
+    missing: Vec<String>,
+    unreadable: u64,
+}
+
+impl PageView {
+    /// The message that brings the page up to date, and whether it needs that.
+    pub(crate) fn next(
+        &mut self,
+        seed: &SeedModel,
+        seeds: Vec<(String, usize)>,
+        now: &ClockReading,
+    ) -> (bool, String) {
+        let around = SeedAround {
+            title: seed.title.clone(),
+            seeds,
+            programs: ProgramView::all(seed),
+        };
+        let cells = seed.cells(now);
+        let known = self
+            .cells
+            .take()
+            .filter(|known| known.keys().all(|name| cells.contains_key(name)));
+        let is_new = |(name, cell): &(&String, &ShootCell)| {
+            known.as_ref().is_none_or(|known| known.get(*name) != Some(*cell))
+        };
+        let new: Vec<_> = cells.iter().filter(is_new).map(|(_, cell)| cell).collect();
+        let is_news = known.is_none() || !new.is_empty() || around != self.around;
+        let message = written(&SeedMessage {
+            at: now.unix_millis(),
+            whole: known.is_none(),
+            cells: new,
+            around: &around,
+        });
+        (self.cells, self.around) = (Some(cells), around);
+        (is_news, message)
+    }
+}
+
+impl ProgramView {
+    fn all(seed: &SeedModel) -> Vec<Self> {
+        if let Some(lost) = &seed.unconnected {
+            return vec![Self::new("seed", Some(&FollowedProgram::default()), Some(lost))];
+        }
+        let view = |program: Program| {
+            let followed = seed.programs.get(&program);
+            let lost = followed.and_then(|followed| followed.lost.as_ref());
+            Self::new(program.as_str(), followed, lost)
+        };
+        Program::ALL.map(view).to_vec()
+    }
+
+    fn new(name: &'static str, followed: Option<&FollowedProgram>, lost: Option<&Loss>) -> Self {
+        let state = match (followed, lost) {
+            (None, _) => "not-followed",
+            (_, Some(_)) => "lost",
+            (Some(followed), None) if followed.has_snapshot => "connected",
+            (Some(_), None) => "connecting",
+        };
+        let why = lost.map(|lost| lost.error.what());
+        let named = why.and_then(|why| why.strip_prefix(name)?.strip_prefix(": "));
+        Self {
+            program: name,
+            state,
+            since: lost.map(|lost| lost.since.unix_millis()),
+            why: named.or(why).map(str::to_owned),
+            missing: followed
+                .map(|followed| followed.missing.clone())
+                .unwrap_or_default(),
+            unreadable: followed.map_or(0, |followed| followed.unreadable),
+        }
+    }
+}
+
+/// All about one shoot; only its name if it is not known. Verdict and scaling are messages of the API.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShootMessage<'a> {
+    name: &'a str,
+    at: i64,
+    state: Option<CellState>,
+    verdict: Option<VerdictView<'a>>,
+    samples: Option<&'a VecDeque<LeaseSample>>,
+    scaling: Option<&'a ApiMessage<ShootScaling>>,
+    /// The coordinator has reported lately.
+    is_current: bool,
+    mode_source: Option<&'static str>,
+    /// The moments of each incident of the scaling, the one that runs first.
+    incidents: Vec<IncidentView>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VerdictView<'a> {
+    message: &'a ApiMessage<Verdict>,
+    rule: String,
+    observed_millis_ago: i64,
+    /// Negative when it is over.
+    valid_for_millis: i64,
+}
+
+#[derive(Serialize)]
+struct IncidentView {
+    moments: Vec<IncidentMoment>,
+    lanes: Vec<DownTime>,
+}
+
+/// All about a shoot.
+pub(crate) fn shoot_message(seed: &SeedModel, name: &str, now: &ClockReading) -> String {
+    let unknown = ShootRecord::default();
+    let known = seed.shoots.get(name);
+    let record = known.unwrap_or(&unknown);
+    let scaling = record.scaling.as_ref();
+    let incidents = scaling.map(|scaling| {
+        let views = incident::incidents(scaling).map(|(_, incident)| IncidentView {
+            moments: incident::moments(incident, &scaling.replica),
+            lanes: incident::down_times(incident),
+        });
+        views.collect()
+    });
+    written(&ShootMessage {
+        name,
+        at: now.unix_millis(),
+        state: known.map(|record| seed.state(record, now)),
+        verdict: record.verdict.as_ref().map(|known| VerdictView {
+            message: &known.verdict,
+            rule: rule(&known.verdict),
+            observed_millis_ago: millis_since(now, known.validity.observed),
+            valid_for_millis: -millis_since(now, known.validity.valid_until),
+        }),
+        samples: known.map(|record| &record.samples),
+        scaling,
+        is_current: seed.is_current(Program::ScalingCoordinator, now),
+        mode_source: scaling.map(|scaling| text::mode_source(scaling)),
+        incidents: incidents.unwrap_or_default(),
+    })
+}
+
+/// Milliseconds since a moment; negative if it is still to come.
+fn millis_since(now: &ClockReading, then: tokio::time::Instant) -> i64 {
+    let whole = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 2);
+    whole(now.instant.saturating_duration_since(then)) - whole(then.saturating_duration_since(now.instant))
+}
+
+/// A message as it is sent. One that cannot be written is a defect, and tells the page nothing.
+fn written(message: &impl Serialize) -> String {
+    serde_json::to_string(message).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use tokio::time::Instant;
+    use watchdog_client::follow::{Received, Update};
+    use watchdog_client::message::COMPLETE;
+    use watchdog_proto::probe::v1::Outcome;
+    use watchdog_proto::scaling::v1::Incident;
+
+    use super::*;
+    use crate::render::testing;
+
+    fn at(start: Instant, seconds: u64) -> ClockReading {
+        ClockReading {
+            instant: start + Duration::from_secs(seconds),
+            wall: testing::pipe().now,
+        }
+    }
+
+    fn snapshot<V>(value: V, now: &ClockReading) -> Update<String, V> {
+        let received = Received {
+            value,
+            sent_at: now.instant,
+            set_at: now.instant,
+        };
+        Update::Snapshot([("a".to_owned(), received)].into(), COMPLETE)
+    }
+
+    #[test]
+    fn a_shoot_has_its_messages_how_long_the_verdict_is_valid_and_what_happened() {
+        let now = at(Instant::now(), 0);
+        let mut model = SeedModel::new(String::new());
+        model.on_connected(&Program::ALL);
+        model.on_verdicts(
+            snapshot(testing::verdict("a", Outcome::LeasesExpired), &now),
+            &now,
+        );
+        let scaling = ShootScaling {
+            last_incident: Some(Incident {
+                verdict_to_restored: testing::seconds(312),
+                ..Incident::default()
+            }),
+            ..testing::scaling_down("a")
+        };
+        model.on_scaling(snapshot(scaling, &now), &now);
+        for (seconds, valid_for) in [(2, 10_000), (15, -3_000)] {
+            let shown = shoot_message(&model, "a", &at(now.instant, seconds));
+            let shown: Value = serde_json::from_str(&shown).unwrap();
+            let verdict = &shown["verdict"];
+            assert_eq!(verdict["validForMillis"], valid_for);
+            assert_eq!(verdict["observedMillisAgo"], (seconds + 1) * 1_000);
+            assert_eq!(verdict["message"]["evidence"]["expiryAge"], "32s");
+            assert_eq!(shown["scaling"]["meltdownProtectionActive"], true);
+            assert_eq!(shown["incidents"][0]["moments"][1]["what"], "everything restored");
+            assert_eq!(shown["incidents"][0]["moments"][1]["after"], 312.0);
+        }
+        let unknown: Value = serde_json::from_str(&shoot_message(&model, "b", &now)).unwrap();
+        assert_eq!((&unknown["name"], &unknown["state"]), (&"b".into(), &Value::Null));
+    }
+}
