@@ -427,6 +427,16 @@ async fn seeds_are_watched_together_and_one_that_is_away_comes_first() {
     assert_parts(&watched, &parts);
 }
 
+#[tokio::test]
+async fn the_number_of_seeds_that_are_followed_is_bounded() {
+    let contexts: Vec<_> = (0..65).map(|i| format!("seed-{i}")).collect();
+    let contexts = contexts.join(",");
+    for command in ["status --watch", "ui"] {
+        let line = format!("--contexts {contexts} {command}");
+        fails(&line, 2, "65 seeds are too many to follow at once").await;
+    }
+}
+
 /// A seed whose API server takes connections and never answers, beside one that does.
 #[tokio::test(start_paused = true)]
 async fn a_seed_that_never_answers_is_given_up() {

@@ -32,6 +32,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// A program that cannot be called is tried again after this time.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// Seeds that are followed at the same time. Each holds some ten connections; a process may often open 1,024 files.
+const MOST_SEEDS: usize = 64;
+
 /// The parts of a seed that are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FollowScope {
@@ -57,10 +60,17 @@ impl FollowedSeed {
     /// Follows the seeds that the options name. One of several that cannot be connected to is tried again and again.
     ///
     /// # Errors
-    /// When the options cannot be used or, of one seed, when that cannot be connected to.
+    /// When the options cannot be used or name too many seeds, or when the only one cannot be connected to.
     pub(crate) async fn each(connect: &ConnectArgs, scope: FollowScope) -> Result<Vec<Self>, CommandError> {
         let mut seeds = Vec::new();
-        for (name, options) in seed::each(connect)? {
+        let named = seed::each(connect)?;
+        if named.len() > MOST_SEEDS {
+            return Err(CommandError::usage(
+                format!("{} seeds are too many to follow at once", named.len()),
+                format!("name at most {MOST_SEEDS} with --contexts; status without --watch asks any number"),
+            ));
+        }
+        for (name, options) in named {
             if connect.has_contexts() {
                 seeds.push(Self::connecting(name, options, scope));
                 continue;
