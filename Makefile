@@ -17,7 +17,7 @@ help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
 demo: ## See a meltdown prevented and a crash loop cut short; needs only Rust. KEEP=1 leaves it running
-	cargo build $(LOCKED) --workspace --bins
+	cargo build $(LOCKED) --bin demo --bin lease-probe --bin scaling-coordinator --bin weeder --bin watchdogctl
 	$(TARGET)/debug/demo
 
 test: ## All tests, also against real Kubernetes; brings the tools it needs
@@ -128,7 +128,7 @@ chart-package: ## Pack the chart into target/charts: an archive for Helm, and an
 	. tests/tools/lib.sh && "$$(python_environment)/bin/python" charts/package $(TARGET)/charts
 
 # What is measured and what measures it.
-MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p dependency-watchdog -p watchdog-sandbox \
+MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p dependency-watchdog -p watchdog-test-support \
   -p watchdog-bench
 
 bench: ## Measure everything, optimized, in minutes; PRESET=full takes an hour. docs/explanation/performance.md

@@ -18,12 +18,12 @@ use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_proto::weeder::v1::{ListEndpointReadinessRequest, ListWeedersRequest, WeederState};
 use watchdog_runtime::process::Process;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{
-    ApiServer, AuditEntry, Cut, Fault, FaultAction, Rule, Sandbox, SandboxConfig, SimTiming, SimulatedShoot,
-    SimulatedShootSpec,
-};
+use watchdog_sandbox::{ApiServer, AuditEntry, Fault, FaultAction, Rule};
 use watchdog_test_support::fixtures::{self, KCM, MCM};
 use watchdog_test_support::in_process::{self, InProcess, ServiceFiles, eventually, eventually_async};
+use watchdog_test_support::simulation::{
+    Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
+};
 
 /// The namespace that a weeder weeds.
 const WEEDED: &str = "shoot--weeded";
@@ -81,7 +81,6 @@ impl Fixture {
                 ..SimTiming::scaled(5.0)
             },
             shoots: vec![SimulatedShootSpec::new("one", 3)],
-            ..SandboxConfig::default()
         };
         let sandbox = Sandbox::start(config).await.unwrap();
         Self { sandbox }

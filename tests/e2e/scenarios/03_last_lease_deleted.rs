@@ -21,7 +21,7 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     shoot.hand_over().await?;
     shoot.wait_outcome(Outcome::TooFewCandidates).await?;
     shoot.stays_untouched(fixture.observation_window()).await?;
-    for node in shoot.nodes().await {
+    for node in shoot.nodes() {
         shoot.delete_lease(&node).await?;
     }
     shoot.stays_untouched(fixture.observation_window()).await?;

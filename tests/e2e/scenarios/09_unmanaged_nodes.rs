@@ -11,7 +11,7 @@ use crate::acceptance::fixture::Fixture;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;
-    for node in shoot.nodes().await.iter().take(2) {
+    for node in shoot.nodes().iter().take(2) {
         shoot
             .annotate_node(node, "node.machine.sapcloud.io/not-managed-by-mcm", "true")
             .await?;

@@ -12,7 +12,7 @@ use crate::acceptance::fixture::Fixture;
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;
     shoot.cut_all().await;
-    for node in shoot.nodes().await.iter().take(2) {
+    for node in shoot.nodes().iter().take(2) {
         shoot.set_machine_phase(node, "Terminating").await?;
     }
     let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;

@@ -22,7 +22,7 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
         .await?;
     shoot.hand_over_healthy().await?;
     shoot.cut_all().await;
-    for node in shoot.nodes().await.iter().take(2) {
+    for node in shoot.nodes().iter().take(2) {
         shoot
             .set_condition(node, "MemoryPressure", "True", "KubeletHasInsufficientMemory")
             .await?;

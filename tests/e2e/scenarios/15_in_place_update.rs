@@ -15,7 +15,7 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     shoot.hand_over_healthy().await?;
     shoot.cut_all().await;
     let reasons = ["ReadyForUpdate", "UpdateFailed"];
-    for (node, reason) in shoot.nodes().await.iter().zip(reasons) {
+    for (node, reason) in shoot.nodes().iter().zip(reasons) {
         shoot.set_condition(node, "InPlaceUpdate", "True", reason).await?;
     }
     let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;

@@ -39,17 +39,12 @@ impl AuditEntry {
     }
 }
 
-/// The newest requests, and how many there were in all.
+/// The newest requests.
 #[derive(Debug)]
 pub(crate) struct AuditLog {
-    inner: Mutex<AuditState>,
+    /// And how many there were in all.
+    inner: Mutex<(u64, VecDeque<AuditEntry>)>,
     capacity: usize,
-}
-
-#[derive(Debug, Default)]
-struct AuditState {
-    total: u64,
-    entries: VecDeque<AuditEntry>,
 }
 
 impl AuditLog {
@@ -62,32 +57,25 @@ impl AuditLog {
 
     /// Appends an entry, numbering it.
     pub(crate) fn push(&self, mut entry: AuditEntry) {
-        let mut inner = self.inner.lock();
-        inner.total += 1;
-        entry.id = inner.total;
+        let (total, entries) = &mut *self.inner.lock();
+        *total += 1;
+        entry.id = *total;
         entry.done = Timestamp::now();
-        if self.capacity == 0 {
-            return;
+        entries.push_back(entry);
+        if entries.len() > self.capacity {
+            entries.pop_front();
         }
-        if inner.entries.len() >= self.capacity {
-            inner.entries.pop_front();
-        }
-        inner.entries.push_back(entry);
     }
 
     /// Entries after number `id`, oldest first.
     pub(crate) fn since(&self, id: u64) -> Vec<AuditEntry> {
-        self.inner
-            .lock()
-            .entries
-            .iter()
-            .filter(|entry| entry.id > id)
-            .cloned()
-            .collect()
+        let (_, entries) = &*self.inner.lock();
+        let new = entries.iter().filter(|entry| entry.id > id);
+        new.cloned().collect()
     }
 
     /// Number of requests ever logged.
     pub(crate) fn total(&self) -> u64 {
-        self.inner.lock().total
+        self.inner.lock().0
     }
 }

@@ -22,8 +22,8 @@ impl std::fmt::Debug for AcceptedCredentials {
 
 #[derive(Default)]
 struct KnownUsers {
-    user_of_token: HashMap<String, String>,
     token_of_user: HashMap<String, String>,
+    user_of_token: HashMap<String, String>,
     user_of_certificate: HashMap<Vec<u8>, String>,
 }
 
@@ -43,18 +43,15 @@ impl AcceptedCredentials {
     /// Forgets the token and the certificates of a user: the next call to `token` makes a new one.
     pub(crate) fn revoke(&self, user: &str) {
         let mut known = self.inner.write();
-        if let Some(token) = known.token_of_user.remove(user) {
-            known.user_of_token.remove(&token);
-        }
+        known.token_of_user.remove(user);
+        known.user_of_token.retain(|_, owner| owner != user);
         known.user_of_certificate.retain(|_, owner| owner != user);
     }
 
     /// Accepts a client certificate for a user.
     pub(crate) fn trust(&self, certificate: Vec<u8>, user: &str) {
-        self.inner
-            .write()
-            .user_of_certificate
-            .insert(certificate, user.to_owned());
+        let mut known = self.inner.write();
+        known.user_of_certificate.insert(certificate, user.to_owned());
     }
 
     /// The user of a client certificate.
@@ -64,9 +61,7 @@ impl AcceptedCredentials {
 
     /// The user of an Authorization header.
     pub(crate) fn by_header(&self, header: &str) -> Option<String> {
-        let token = header
-            .strip_prefix("Bearer ")
-            .or_else(|| header.strip_prefix("bearer "))?;
+        let token = header.strip_prefix("Bearer ")?;
         self.inner.read().user_of_token.get(token.trim()).cloned()
     }
 }
@@ -79,19 +74,16 @@ pub(crate) struct Attributes {
     pub(crate) verb: String,
     /// API group.
     pub(crate) group: String,
-    /// Plural; with a sub-resource `deployments/scale`. Empty for non-resource paths.
+    /// Plural; with a sub-resource `deployments/scale`. Empty for paths that name no resource.
     pub(crate) resource: String,
     /// Namespace; empty for cluster scope and for all namespaces.
     pub(crate) namespace: String,
     /// Object name; empty for collections.
     pub(crate) name: String,
-    /// The path of a non-resource request.
-    pub(crate) path: String,
 }
 
 impl Attributes {
-    /// The permissions of every user: discovery, health, and asking what it may do (system:discovery and
-    /// system:basic-user).
+    /// The permissions of every user: discovery, and asking what it may do (system:discovery and system:basic-user).
     fn is_basic(&self) -> bool {
         self.resource.is_empty() || self.resource == "selfsubjectaccessreviews"
     }
@@ -104,16 +96,11 @@ impl Attributes {
             resource,
             namespace,
             name,
-            path,
         } = self;
-        let message = if resource.is_empty() {
-            format!("forbidden: User \"{user}\" cannot {verb} path \"{path}\"")
-        } else {
-            format!(
-                "{resource} \"{name}\" is forbidden: User \"{user}\" cannot {verb} resource \"{resource}\" in API \
-                 group \"{group}\" in the namespace \"{namespace}\""
-            )
-        };
+        let message = format!(
+            "{resource} \"{name}\" is forbidden: User \"{user}\" cannot {verb} resource \"{resource}\" in API group \
+             \"{group}\" in the namespace \"{namespace}\""
+        );
         ApiError::new(403, "Forbidden", message)
     }
 }
@@ -152,46 +139,36 @@ impl Rule {
 /// Everything is allowed but what a rule denies; a user with grants is allowed only those.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
-    inner: RwLock<Rules>,
+    rules: RwLock<Rules>,
 }
 
 #[derive(Debug, Default)]
-struct Rules {
-    denied: Vec<Rule>,
-    granted: HashMap<String, Vec<Rule>>,
+pub(crate) struct Rules {
+    pub(crate) denied: Vec<Rule>,
+    pub(crate) granted: HashMap<String, Vec<Rule>>,
 }
 
 impl Policy {
-    pub(crate) fn deny(&self, rule: Rule) {
-        self.inner.write().denied.push(rule);
-    }
-
-    pub(crate) fn restrict(&self, user: &str, rules: Vec<Rule>) {
-        self.inner.write().granted.insert(user.to_owned(), rules);
-    }
-
-    pub(crate) fn allow_all(&self) {
-        *self.inner.write() = Rules::default();
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Rules)) {
+        change(&mut self.rules.write());
     }
 
     /// True if the request may go on.
     pub(crate) fn allows(&self, asked: &Attributes) -> bool {
-        let rules = self.inner.read();
-        if rules.denied.iter().any(|rule| rule.matches(asked)) {
-            return false;
-        }
-        match rules.granted.get(&asked.user) {
+        let rules = self.rules.read();
+        let is_denied = rules.denied.iter().any(|rule| rule.matches(asked));
+        let is_granted = match rules.granted.get(&asked.user) {
             Some(granted) => asked.is_basic() || granted.iter().any(|rule| rule.matches(asked)),
             None => true,
-        }
+        };
+        is_granted && !is_denied
     }
 
     /// 403 if the request may not go on.
     pub(crate) fn check(&self, asked: &Attributes) -> Result<(), ApiError> {
-        if self.allows(asked) {
-            Ok(())
-        } else {
-            Err(asked.forbidden())
+        match self.allows(asked) {
+            true => Ok(()),
+            false => Err(asked.forbidden()),
         }
     }
 }
@@ -215,17 +192,18 @@ mod tests {
     fn deny_and_grant() {
         let policy = Policy::default();
         assert!(policy.allows(&asked("list", "deployments", "")));
-        policy.deny(Rule {
+        let list = Rule {
             verbs: vec!["list".into()],
             ..Rule::default()
-        });
+        };
+        policy.change(|rules| rules.denied.push(list));
         assert!(!policy.allows(&asked("list", "deployments", "")));
-        policy.allow_all();
+        policy.change(|rules| *rules = Rules::default());
         let scale = Rule {
             resources: vec!["deployments/scale".into()],
             ..Rule::default()
         };
-        policy.restrict("u", vec![scale]);
+        policy.change(|rules| _ = rules.granted.insert("u".into(), vec![scale]));
         assert!(policy.allows(&asked("patch", "deployments/scale", "n")));
         assert!(!policy.allows(&asked("patch", "deployments", "n")));
     }

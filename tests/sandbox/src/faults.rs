@@ -144,15 +144,6 @@ struct Active {
     faults: Vec<(FaultId, Fault)>,
 }
 
-/// The decision about one request.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct FaultDecision {
-    /// Wait this long first.
-    pub(crate) delay: Duration,
-    /// Then do this instead of, or after, answering.
-    pub(crate) action: Option<FaultAction>,
-}
-
 impl Faults {
     pub(crate) fn inject(&self, fault: Fault) -> FaultId {
         let mut active = self.inner.lock();
@@ -177,15 +168,19 @@ impl Faults {
         self.inner.lock().faults.clone()
     }
 
-    /// Delays add up; the first fault of another kind decides. Counts those that hit.
-    pub(crate) fn judge(&self, verb: &str, path: &str, query: &str, user: &str) -> FaultDecision {
+    /// How long to wait before a request is answered, and what to do instead of, or after, that. Delays add up; the
+    /// first fault of another kind decides. Counts those that hit.
+    pub(crate) fn judge(
+        &self,
+        verb: &str,
+        path: &str,
+        query: &str,
+        user: &str,
+    ) -> (Duration, Option<FaultAction>) {
         let mut active = self.inner.lock();
-        let mut verdict = FaultDecision::default();
+        let (mut delay, mut decided) = (Duration::ZERO, None);
         for (_, fault) in &mut active.faults {
-            if verdict.action.is_some()
-                || fault.times == Some(0)
-                || !fault.when.matches(verb, path, query, user)
-            {
+            if decided.is_some() || !fault.when.matches(verb, path, query, user) {
                 continue;
             }
             if fault.skip > 0 {
@@ -196,12 +191,12 @@ impl Faults {
                 *times -= 1;
             }
             match &fault.action {
-                FaultAction::Delay { millis } => verdict.delay += Duration::from_millis(*millis),
-                action => verdict.action = Some(action.clone()),
+                FaultAction::Delay { millis } => delay += Duration::from_millis(*millis),
+                action => decided = Some(action.clone()),
             }
         }
         active.faults.retain(|(_, fault)| fault.times != Some(0));
-        verdict
+        (delay, decided)
     }
 }
 
@@ -219,17 +214,11 @@ mod tests {
                 .times(1),
         );
         let delay = faults.inject(Fault::always(FaultAction::Delay { millis: 5 }));
-        assert_eq!(faults.judge("get", "/api/v1/pods", "", "u").action, None);
-        let hit = faults.judge("list", "/api/v1/pods", "", "u");
-        assert_eq!(hit.action, Some(FaultAction::InternalError));
-        let after = faults.judge("list", "/api/v1/pods", "", "u");
-        assert_eq!(
-            after,
-            FaultDecision {
-                delay: Duration::from_millis(5),
-                action: None
-            }
-        );
+        let judge = |verb| faults.judge(verb, "/api/v1/pods", "", "u");
+        let five = Duration::from_millis(5);
+        assert_eq!(judge("get"), (five, None));
+        assert_eq!(judge("list").1, Some(FaultAction::InternalError));
+        assert_eq!(judge("list"), (five, None));
         assert!(faults.clear(delay));
         assert_eq!(faults.list(), []);
     }

@@ -1,6 +1,5 @@
 //! API servers that answer whatever they like, to show what one of them can do to its callers.
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::SandboxError;
-use crate::kubeconfig::{self, Proof};
+use crate::kubeconfig;
 
 /// How an API server answers every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,114 +114,83 @@ impl Hostility {
         Self::Silent,
     ];
 
-    /// The begin of the body, the part that follows, how often, and the pause before each.
-    fn body(self) -> (String, String, usize, Duration) {
-        let (at_once, endless) = (Duration::ZERO, usize::MAX);
-        let list = r#"{"metadata": {}, "items": ["#.to_owned();
-        let lease = |name: &str, annotations: usize| {
-            let value = "x".repeat(annotations);
-            format!(
-                r#"{{"metadata": {{"name": "{name}", "annotations": {{"a": "{value}"}}}}, "spec": {{}}}},"#
-            )
+    /// The begin of the body, the part that follows, and how often.
+    fn body(self) -> (String, String, usize) {
+        let list = r#"{"metadata": {}, "items": ["#;
+        let whole = |text: String| (text, String::new(), 0);
+        let endless = |begin: &str, part: String| (begin.to_owned(), part, usize::MAX);
+        let lease = |name: &str, annotation: usize| {
+            let metadata = json!({"name": name, "annotations": {"a": "x".repeat(annotation)}});
+            json!({"metadata": metadata, "spec": {}})
         };
-        let page = |items: &str| {
-            let items = items.trim_end_matches(',');
-            format!(r#"{{"metadata": {{"continue": "more"}}, "items": [{items}]}}"#)
+        let page = |token: &str, items: Value| {
+            whole(json!({"metadata": {"continue": token}, "items": items}).to_string())
         };
-        let none = String::new;
         match self {
-            Self::EndlessList => (list, lease("n", 250_000), endless, at_once),
-            Self::EndlessBytes => (none(), "y".repeat(10_000), endless, at_once),
-            Self::Trickles => (list, " ".to_owned(), endless, Duration::from_secs(1)),
-            Self::Stalls => (
-                list + &" ".repeat(15 << 17),
-                none(),
-                endless,
-                Duration::from_secs(1),
-            ),
-            Self::EndlessPages => (page(&lease("n", 1 << 20)), none(), 0, at_once),
+            Self::EndlessList => endless(list, format!("{},", lease("n", 250_000))),
+            Self::EndlessBytes => endless("", "y".repeat(10_000)),
+            Self::Trickles => endless(list, " ".to_owned()),
+            Self::Stalls => endless(&(list.to_owned() + &" ".repeat(15 << 17)), String::new()),
+            Self::EndlessPages => page("more", json!([lease("n", 1 << 20)])),
             Self::ManyLeases => {
-                let names = (0..500).map(|_| format!("{:0>240}", rand::random::<u64>()));
-                let items: String = names.map(|name| lease(&name, 0)).collect();
-                (page(&items), none(), 0, at_once)
+                let name = |_: usize| format!("{:0>240}", rand::random::<u64>());
+                page("more", (0..500).map(|n| lease(&name(n), 0)).collect())
             }
-            Self::TinyItems => (list + "0", ",1".repeat(5_000), 190, at_once),
+            Self::TinyItems => (format!("{list}0"), ",1".repeat(5_000), 190),
             Self::TinyMessages => {
                 // The kind, and the 1,581,022 bytes of the list: its metadata, then ten times as many leases.
                 let begin = "k8s\0\n\u{b}\u{12}\tLeaseList\u{12}\u{7bf}`\n\0".to_owned();
-                (begin, "\u{12}\0".repeat(79_051), 10, at_once)
+                (begin, "\u{12}\0".repeat(79_051), 10)
             }
             Self::ManyConditions => {
-                let conditions = r#",{"type":"a"}"#.repeat(100_000);
-                let node = r#"{"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready"}"#;
-                (format!("{list}{node}{conditions}]}}}}]}}"), none(), 0, at_once)
+                let conditions = vec![json!({"type": "a"}); 100_000];
+                let node = json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}});
+                whole(json!({"metadata": {}, "items": [node]}).to_string())
             }
-            Self::LongStrings => {
-                let (name, token) = ("n".repeat(3 << 18), "t".repeat(3 << 18));
-                let item = lease(&name, 0);
-                let item = item.trim_end_matches(',');
-                let body = format!(r#"{{"metadata": {{"continue": "{token}"}}, "items": [{item}]}}"#);
-                (body, none(), 0, at_once)
-            }
+            Self::LongStrings => page(&"t".repeat(3 << 18), json!([lease(&"n".repeat(3 << 18), 0)])),
             Self::LongName => {
-                let name = "\\u001b[2J".to_owned() + &"n".repeat(300_000);
-                let item = format!(r#"{{"metadata": {{"name": "{name}"}}, "spec": {{}}, "status": {{}}}}"#);
-                let body = format!(r#"{{"metadata": {{"resourceVersion": "7"}}, "items": [{item}]}}"#);
-                (body, none(), 0, at_once)
+                let name = format!("\u{1b}[2J{}", "n".repeat(300_000));
+                let item = json!({"metadata": {"name": name}, "spec": {}, "status": {}});
+                whole(json!({"metadata": {"resourceVersion": "7"}, "items": [item]}).to_string())
             }
-            Self::DeepJson => (none(), "[".repeat(10_000), 190, at_once),
+            Self::DeepJson => (String::new(), "[".repeat(10_000), 190),
             // A stored block of 65,535 bytes, repeated: what a decoder would keep grows without end.
-            Self::Compressed => (none(), "\u{1f}\u{b}".repeat(5_000), 190, at_once),
+            Self::Compressed => (String::new(), "\u{1f}\u{b}".repeat(5_000), 190),
             _ => (
                 r#"{"kind": "Status", "message": "#.to_owned(),
                 "\"m".repeat(100),
                 1,
-                at_once,
             ),
         }
     }
 
-    fn answer(self) -> Response<HostileBody> {
-        let (begin, part, times, pause) = self.body();
+    fn answer(self) -> http::Result<Response<HostileBody>> {
+        let (begin, part, times) = self.body();
         let part = Bytes::from(part);
-        let resets = self == Self::Resets;
-        let parts = stream::unfold(0, move |sent| {
+        let parts = stream::iter(0..times).then(move |_| {
             let part = part.clone();
             async move {
-                if sent == times {
-                    return None;
+                if matches!(self, Self::Trickles | Self::Stalls) {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
                 }
-                tokio::time::sleep(pause).await;
-                let frame = match resets {
-                    true => Err(io::Error::other("reset")),
-                    false => Ok(Frame::data(part)),
-                };
-                Some((frame, sent + 1))
+                match self {
+                    Self::Resets => Err(io::Error::other("reset")),
+                    _ => Ok(Frame::data(part)),
+                }
             }
         });
         let begin = stream::once(std::future::ready(Ok(Frame::data(Bytes::from(begin)))));
-        let mut response = Response::new(StreamBody::new(begin.chain(parts).boxed()));
-        let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            header::HeaderValue::from_static("application/json"),
-        );
-        match self {
-            Self::Compressed => {
-                headers.insert(header::CONTENT_ENCODING, header::HeaderValue::from_static("gzip"));
-            }
-            Self::Redirects => {
-                let to = header::HeaderValue::from_static("https://169.254.169.254/latest/meta-data/");
-                headers.insert(header::LOCATION, to);
-                *response.status_mut() = StatusCode::FOUND;
-            }
-            Self::AnyCode => {
-                let code = rand::random_range(200..1000);
-                *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
-            }
-            _ => {}
-        }
-        response
+        let response = Response::builder().header(header::CONTENT_TYPE, "application/json");
+        let response = match self {
+            Self::Compressed => response.header(header::CONTENT_ENCODING, "gzip"),
+            Self::Redirects => response
+                .status(StatusCode::FOUND)
+                .header(header::LOCATION, "https://169.254.169.254/latest/meta-data/"),
+            Self::AnyCode => response.status(rand::random_range(200_u16..1000)),
+            _ => response,
+        };
+        let body = StreamBody::new(begin.chain(parts).boxed());
+        response.body(body)
     }
 
     async fn serve(self, mut stream: TlsStream<TcpStream>) -> io::Result<()> {
@@ -234,8 +203,7 @@ impl Hostility {
         if let Some((begin, part)) = self.raw(h2) {
             return flood(stream, &begin, &part, self != Self::Unasked).await;
         }
-        let service =
-            service_fn(move |_: Request<Incoming>| std::future::ready(Ok::<_, Infallible>(self.answer())));
+        let service = service_fn(move |_: Request<Incoming>| std::future::ready(self.answer()));
         let builder = auto::Builder::new(TokioExecutor::new());
         let served = builder.serve_connection(TokioIo::new(stream), service).await;
         served.map_err(io::Error::other)
@@ -362,7 +330,7 @@ impl HostileServer {
             }
         });
         let url = format!("https://{address}");
-        let kubeconfig = kubeconfig::render(&url, &certificate.pem(), "hostile", "u", &Proof::Token("t"));
+        let kubeconfig = kubeconfig::render(&url, &certificate.pem(), "hostile", "u", "token: t");
         Ok(Self {
             kubeconfig,
             _serving: AbortOnDropHandle::new(serving),

@@ -2,26 +2,24 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-/// How the user of a kubeconfig proves who it is.
-pub(crate) enum Proof<'a> {
-    /// A bearer token.
-    Token(&'a str),
-    /// PEM of a client certificate and its key.
-    Certificate { certificate: &'a str, key: &'a str },
+/// A JSON string is a YAML string too.
+fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// The credentials of a user: a bearer token.
+pub(crate) fn token(token: &str) -> String {
+    format!("token: {}", quote(token))
+}
+
+/// The credentials of a user: PEM of a client certificate and its key.
+pub(crate) fn certificate(certificate: &str, key: &str) -> String {
+    let (certificate, key) = (STANDARD.encode(certificate), STANDARD.encode(key));
+    format!("client-certificate-data: {certificate}\n    client-key-data: {key}")
 }
 
 /// YAML of a kubeconfig with one cluster, one user and one context.
-pub(crate) fn render(server: &str, ca_pem: &str, cluster: &str, user: &str, proof: &Proof<'_>) -> String {
-    // A JSON string is a YAML string too.
-    let quote = |text: &str| serde_json::Value::from(text).to_string();
-    let proof = match proof {
-        Proof::Token(token) => format!("token: {}", quote(token)),
-        Proof::Certificate { certificate, key } => format!(
-            "client-certificate-data: {}\n    client-key-data: {}",
-            STANDARD.encode(certificate),
-            STANDARD.encode(key)
-        ),
-    };
+pub(crate) fn render(server: &str, ca_pem: &str, cluster: &str, user: &str, credentials: &str) -> String {
     format!(
         "apiVersion: v1
 kind: Config
@@ -33,7 +31,7 @@ clusters:
 users:
 - name: {user}
   user:
-    {proof}
+    {credentials}
 contexts:
 - name: {cluster}
   context:

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::status::qualified;
-
 /// Identifies a resource within one API server: group, version and plural.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceKey {
@@ -26,7 +24,7 @@ impl ResourceKey {
     }
 }
 
-/// Keys of the built-in resources, for the simulators and for tests.
+/// Keys of the built-in resources.
 pub mod keys {
     use super::ResourceKey;
 
@@ -55,60 +53,41 @@ pub struct ScalePaths {
     pub status_replicas: Cow<'static, str>,
 }
 
-impl ScalePaths {
-    /// The paths of the apps/v1 workloads, and those that most custom resources declare.
-    pub const USUAL: Self = Self {
-        spec_replicas: Cow::Borrowed("/spec/replicas"),
-        status_replicas: Cow::Borrowed("/status/replicas"),
-    };
-}
-
 /// One served resource.
 #[derive(Debug, Clone)]
 pub struct ResourceType {
-    /// API group; empty for the core group.
-    pub group: Cow<'static, str>,
-    /// API version.
-    pub version: Cow<'static, str>,
+    pub key: ResourceKey,
     /// Kind, for instance `Deployment`.
     pub kind: Cow<'static, str>,
-    /// Lower-case plural as in the path.
-    pub plural: Cow<'static, str>,
     /// True if objects live in a namespace.
     pub namespaced: bool,
     /// True if there is a status sub-resource.
     pub status: bool,
     /// The scale sub-resource, if there is one.
     pub scale: Option<ScalePaths>,
-    /// Defined by a CustomResourceDefinition: list items carry their type.
+    /// Defined by a CustomResourceDefinition: the server knows no defaults.
     pub custom: bool,
-    /// Only POST is served and nothing is stored (access reviews).
-    pub review: bool,
 }
 
 impl ResourceType {
-    fn core(kind: &'static str, plural: &'static str) -> Self {
-        Self::builtin("", "v1", kind, plural)
-    }
-
-    fn builtin(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
+    fn builtin(key: ResourceKey, kind: &'static str) -> Self {
         Self {
-            group: group.into(),
-            version: version.into(),
+            key,
             kind: kind.into(),
-            plural: plural.into(),
             namespaced: true,
             status: false,
             scale: None,
             custom: false,
-            review: false,
         }
     }
 
-    fn workload(kind: &'static str, plural: &'static str) -> Self {
+    fn workload(key: ResourceKey, kind: &'static str) -> Self {
         Self {
-            scale: Some(ScalePaths::USUAL),
-            ..Self::builtin("apps", "v1", kind, plural).with_status()
+            scale: Some(ScalePaths {
+                spec_replicas: "/spec/replicas".into(),
+                status_replicas: "/status/replicas".into(),
+            }),
+            ..Self::builtin(key, kind).with_status()
         }
     }
 
@@ -125,75 +104,55 @@ impl ResourceType {
 
     /// A namespaced custom resource with a status sub-resource and, when `scale` is given, a scale one.
     pub fn custom(group: &str, version: &str, kind: &str, plural: &str, scale: Option<ScalePaths>) -> Self {
-        Self {
+        let key = ResourceKey {
             group: group.to_owned().into(),
             version: version.to_owned().into(),
-            kind: kind.to_owned().into(),
             plural: plural.to_owned().into(),
-            status: true,
+        };
+        Self {
+            kind: kind.to_owned().into(),
             scale,
             custom: true,
-            ..Self::builtin("", "", "", "")
-        }
-    }
-
-    /// The key of this resource.
-    pub fn key(&self) -> ResourceKey {
-        ResourceKey {
-            group: self.group.clone(),
-            version: self.version.clone(),
-            plural: self.plural.clone(),
+            ..Self::builtin(key, "").with_status()
         }
     }
 
     /// `plural.group`, or the plural alone in the core group.
     pub fn qualified(&self) -> String {
-        qualified(&self.plural, &self.group)
+        match (&*self.key.plural, &*self.key.group) {
+            (plural, "") => plural.to_owned(),
+            (plural, group) => format!("{plural}.{group}"),
+        }
     }
 
     /// `group/version`, or the version alone in the core group.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            self.version.to_string()
-        } else {
-            format!("{}/{}", self.group, self.version)
+        match (&*self.key.group, &*self.key.version) {
+            ("", version) => version.to_owned(),
+            (group, version) => format!("{group}/{version}"),
         }
     }
 }
 
 /// Every resource that is served unless options say otherwise.
 pub fn builtin() -> Vec<ResourceType> {
-    let (core, builtin) = (ResourceType::core, ResourceType::builtin);
-    let review = builtin(
-        "authorization.k8s.io",
-        "v1",
-        "SelfSubjectAccessReview",
-        "selfsubjectaccessreviews",
-    );
-    let (gardener, machine) = ("extensions.gardener.cloud", "machine.sapcloud.io");
+    let builtin = ResourceType::builtin;
     vec![
-        core("Namespace", "namespaces").of_cluster().with_status(),
-        core("Node", "nodes").of_cluster().with_status(),
-        core("Secret", "secrets"),
-        core("ConfigMap", "configmaps"),
-        core("Pod", "pods").with_status(),
-        core("Service", "services").with_status(),
-        core("Endpoints", "endpoints"),
-        core("Event", "events"),
-        builtin("coordination.k8s.io", "v1", "Lease", "leases"),
-        ResourceType::workload("Deployment", "deployments"),
-        ResourceType::workload("StatefulSet", "statefulsets"),
-        builtin("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
-        builtin("events.k8s.io", "v1", "Event", "events"),
-        ResourceType {
-            review: true,
-            ..review.of_cluster()
-        },
-        ResourceType {
-            // Gardener's Cluster CRD declares no status sub-resource.
-            status: false,
-            ..ResourceType::custom(gardener, "v1alpha1", "Cluster", "clusters", None).of_cluster()
-        },
-        ResourceType::custom(machine, "v1alpha1", "Machine", "machines", None),
+        builtin(keys::NAMESPACES, "Namespace").of_cluster().with_status(),
+        builtin(keys::NODES, "Node").of_cluster().with_status(),
+        builtin(keys::SECRETS, "Secret"),
+        builtin(keys::CONFIG_MAPS, "ConfigMap"),
+        builtin(keys::PODS, "Pod").with_status(),
+        builtin(keys::SERVICES, "Service").with_status(),
+        builtin(keys::ENDPOINTS, "Endpoints"),
+        builtin(ResourceKey::of("", "v1", "events"), "Event"),
+        builtin(keys::LEASES, "Lease"),
+        ResourceType::workload(keys::DEPLOYMENTS, "Deployment"),
+        ResourceType::workload(keys::STATEFUL_SETS, "StatefulSet"),
+        builtin(keys::ENDPOINT_SLICES, "EndpointSlice"),
+        builtin(keys::EVENTS, "Event"),
+        // Gardener's Clusters have no status sub-resource.
+        builtin(keys::CLUSTERS, "Cluster").of_cluster(),
+        builtin(keys::MACHINES, "Machine").with_status(),
     ]
 }

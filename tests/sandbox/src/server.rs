@@ -2,25 +2,23 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use http::{Response, request::Parts};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{net::TcpSocket, sync::watch as signal};
+use tokio::net::TcpSocket;
 
 use crate::{
-    api::ApiState,
+    api::{self, ApiState, ResponseBody},
     audit::{AuditEntry, AuditLog},
-    auth::{AcceptedCredentials, Policy, Rule},
+    auth::{AcceptedCredentials, Policy, Rule, Rules},
     error::SandboxError,
     faults::{Fault, FaultId, Faults},
-    kubeconfig::{self, Proof},
-    listener::{ConnectionContext, Listener},
+    kubeconfig,
+    listener::Listener,
     resource::{self, ResourceKey, ResourceType, keys},
     store::{Backup, Store, WriteOptions},
     tls::ServerPki,
@@ -75,7 +73,7 @@ pub struct ApiServer {
 
 #[derive(Debug)]
 struct ServerState {
-    front: Arc<ConnectionContext>,
+    state: Arc<ApiState>,
     pki: ServerPki,
     address: SocketAddr,
     /// Bound but not listening: keeps the port ours while the server is stopped.
@@ -96,7 +94,7 @@ impl ApiServer {
 
         let served = resource::builtin()
             .into_iter()
-            .filter(|res| options.endpoint_slices || res.key() != keys::ENDPOINT_SLICES);
+            .filter(|res| options.endpoint_slices || res.key != keys::ENDPOINT_SLICES);
         let store = Arc::new(Store::new(served, options.watch_log));
         let standard = ["default", "kube-node-lease", "kube-public", "kube-system"];
         for name in standard
@@ -112,17 +110,17 @@ impl ApiServer {
             policy: Policy::default(),
             faults: Faults::default(),
             audit: AuditLog::new(options.audit_log),
-            drop_watches: signal::Sender::new(0),
-            silence_watches: signal::Sender::new(0),
-            open_watches: Arc::new(AtomicUsize::new(0)),
-            gone_as_status: AtomicBool::new(false),
+            watches: Default::default(),
+            gone_as_status: Default::default(),
             path_prefix: Mutex::default(),
+            gate: Arc::default(),
+            counters: Arc::default(),
             options: options.clone(),
         });
         let pki = ServerPki::new(&options.name)?;
         let server = Self {
             shared: Arc::new(ServerState {
-                front: Arc::new(ConnectionContext::new(state, pki.server())),
+                state,
                 pki,
                 address,
                 _reservation: reservation,
@@ -147,7 +145,12 @@ impl ApiServer {
         socket.set_reuseaddr(true)?;
         socket.bind(self.shared.address)?;
         let listener = socket.listen(1024)?;
-        *running = Some(Listener::start(self.shared.front.clone(), listener));
+        let shared = &self.shared;
+        *running = Some(Listener::start(
+            shared.state.clone(),
+            shared.pki.server.clone(),
+            listener,
+        ));
         Ok(())
     }
 
@@ -163,14 +166,9 @@ impl ApiServer {
         }
     }
 
-    /// True if the server listens.
-    pub fn is_running(&self) -> bool {
-        self.shared.running.lock().is_some()
-    }
-
     /// True if clients get through: the server listens and is not frozen.
     pub fn is_reachable(&self) -> bool {
-        self.is_running() && !self.shared.front.gate.is_shut()
+        self.shared.running.lock().is_some() && !self.shared.state.gate.is_shut()
     }
 
     /// Cuts the connections that are open now; new ones are welcome.
@@ -183,12 +181,12 @@ impl ApiServer {
     /// Goes silent as a black-holed network does: connections are accepted by the kernel, nothing is answered,
     /// open ones carry no more bytes.
     pub fn freeze(&self) {
-        self.shared.front.gate.shut();
+        self.shared.state.gate.shut();
     }
 
     /// Ends [`freeze`](Self::freeze).
     pub fn thaw(&self) {
-        self.shared.front.gate.open();
+        self.shared.state.gate.open();
     }
 
     /// Loopback address with the port chosen at start.
@@ -203,11 +201,11 @@ impl ApiServer {
 
     /// PEM of the CA that signed the server certificate.
     pub fn ca_pem(&self) -> &str {
-        self.shared.pki.ca_pem()
+        &self.shared.pki.ca_pem
     }
 
     fn state(&self) -> &ApiState {
-        &self.shared.front.state
+        &self.shared.state
     }
 
     /// The objects, for reading and writing without HTTP.
@@ -215,16 +213,26 @@ impl ApiServer {
         &self.state().store
     }
 
+    /// Answers a part of the cluster itself, without a network: it may do everything, owns no fields, knows no faults
+    /// and leaves no trace in the audit log.
+    ///
+    /// # Errors
+    /// When the server is stopped or frozen.
+    pub fn answer_component(
+        &self,
+        parts: &Parts,
+        body: &[u8],
+    ) -> Result<Response<ResponseBody>, SandboxError> {
+        if !self.is_reachable() {
+            return Err(SandboxError::Away);
+        }
+        Ok(api::serve_component(self.state(), parts, body))
+    }
+
     /// A kubeconfig (YAML) with the bearer token of `user`, who is made known if need be.
     pub fn kubeconfig(&self, user: &str) -> String {
         let token = self.token(user);
-        kubeconfig::render(
-            &self.url(),
-            self.ca_pem(),
-            &self.state().options.name,
-            user,
-            &Proof::Token(&token),
-        )
+        self.render(user, &kubeconfig::token(&token))
     }
 
     /// A kubeconfig (YAML) with a new client certificate for `user`.
@@ -234,17 +242,13 @@ impl ApiServer {
     pub fn kubeconfig_with_certificate(&self, user: &str) -> Result<String, SandboxError> {
         let identity = self.shared.pki.client(user)?;
         self.state().credentials.trust(identity.der, user);
-        let proof = Proof::Certificate {
-            certificate: &identity.certificate_pem,
-            key: &identity.key_pem,
-        };
-        Ok(kubeconfig::render(
-            &self.url(),
-            self.ca_pem(),
-            &self.state().options.name,
-            user,
-            &proof,
-        ))
+        let credentials = kubeconfig::certificate(&identity.certificate_pem, &identity.key_pem);
+        Ok(self.render(user, &credentials))
+    }
+
+    fn render(&self, user: &str, credentials: &str) -> String {
+        let cluster = &self.state().options.name;
+        kubeconfig::render(&self.url(), self.ca_pem(), cluster, user, credentials)
     }
 
     /// The bearer token of `user`, who is made known if need be.
@@ -269,17 +273,20 @@ impl ApiServer {
 
     /// Forbids what `rule` matches; access reviews say so too.
     pub fn deny(&self, rule: Rule) {
-        self.state().policy.deny(rule);
+        self.state().policy.change(|rules| rules.denied.push(rule));
     }
 
     /// Forbids `user` everything but what `rules` match, as RBAC does.
     pub fn restrict(&self, user: &str, rules: Vec<Rule>) {
-        self.state().policy.restrict(user, rules);
+        let user = user.to_owned();
+        self.state()
+            .policy
+            .change(|all| _ = all.granted.insert(user, rules));
     }
 
     /// Forgets all rules: everything is allowed.
     pub fn allow_all(&self) {
-        self.state().policy.allow_all();
+        self.state().policy.change(|rules| *rules = Rules::default());
     }
 
     /// Injects a fault.
@@ -305,12 +312,12 @@ impl ApiServer {
     /// Every running watch stays open and brings nothing any more, as one does whose connection is half open. Requests,
     /// and watches that begin later, work.
     pub fn silence_watches(&self) {
-        self.state().silence_watches.send_modify(|count| *count += 1);
+        self.state().watches.silence.send_replace(());
     }
 
     /// Ends every running watch without an error, as a server does at its timeout.
     pub fn drop_watches(&self) {
-        self.state().drop_watches.send_modify(|count| *count += 1);
+        self.state().watches.drop.send_replace(());
     }
 
     /// Goes back to a [backup](Store::backup) as an API server does whose etcd was restored: every connection breaks,
@@ -349,9 +356,9 @@ impl ApiServer {
     /// The requests that the server has received so far.
     pub fn counters(&self) -> Counters {
         Counters {
-            connections: self.shared.front.counters.accepted.load(Ordering::Relaxed),
+            connections: self.shared.state.counters.accepted.load(Ordering::Relaxed),
             requests: self.state().audit.total(),
-            open_watches: self.state().open_watches.load(Ordering::SeqCst),
+            open_watches: Arc::strong_count(&self.state().watches.open) - 1,
         }
     }
 

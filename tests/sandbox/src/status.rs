@@ -103,11 +103,13 @@ impl ApiError {
 
     /// 415 of a patch; `accepted` is the type that is taken.
     pub fn unsupported_patch(accepted: &str) -> Self {
-        Self::new(
-            415,
-            "UnsupportedMediaType",
-            format!("only {accepted} is accepted"),
-        )
+        let message = format!("only {accepted} is accepted");
+        Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    pub fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json";
+        Self::new(406, "NotAcceptable", message)
     }
 
     /// 429 with a `Retry-After` in seconds.
@@ -142,13 +144,5 @@ impl ApiError {
             value["details"]["retryAfterSeconds"] = json!(seconds);
         }
         value
-    }
-}
-
-/// `kind.group`, or the kind alone in the core group; so for plurals.
-pub(crate) fn qualified(kind: &str, group: &str) -> String {
-    match group {
-        "" => kind.to_owned(),
-        group => format!("{kind}.{group}"),
     }
 }

@@ -109,7 +109,7 @@ async fn stop_cut_and_resume() {
         .unwrap();
     let address = api.address();
     api.stop().await.unwrap();
-    assert!(!api.is_running());
+    assert!(!api.is_reachable());
     let refused = tokio::net::TcpStream::connect(address).await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     assert!(maps.get("a").await.is_err());

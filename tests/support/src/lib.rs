@@ -1,6 +1,7 @@
 //! Shared by the tests, the demo and the benchmarks, one of each: child processes that never outlive their test,
-//! waiting with a bound, proxies, the services as processes and in process ([`in_process`]), real Kubernetes control
-//! planes ([`real`]), and the checker of what happened ([`history`]).
+//! waiting with a bound, proxies, the services as processes and in process ([`in_process`]), simulated shoots
+//! ([`simulation`]) and their nodes ([`nodes`]), real Kubernetes control planes ([`real`]), and the checker of what
+//! happened ([`history`]).
 //!
 //! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
 
@@ -17,6 +18,7 @@ pub mod history;
 pub mod http_exchange;
 pub mod in_process;
 pub mod log;
+pub mod nodes;
 pub mod page_process;
 pub mod ports;
 pub mod process;
@@ -25,6 +27,7 @@ pub mod resource_usage;
 pub mod restartable_service;
 pub mod sandboxed;
 pub mod scratch;
+pub mod simulation;
 mod spawner;
 pub mod tools;
 pub mod wait;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::simulation::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 use kube::Client;
 use kube::config::{Config, Kubeconfig};
 use watchdog_proto::probe::v1 as probe;
-use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 
 use crate::binaries;
 use crate::fixtures::{self, CA, KCM, MCM};
@@ -116,11 +116,7 @@ impl SandboxFixture {
         weeder: &str,
     ) -> anyhow::Result<Self> {
         let scratch = Scratch::new(name)?;
-        let config = SandboxConfig {
-            timing,
-            shoots,
-            ..SandboxConfig::default()
-        };
+        let config = SandboxConfig { timing, shoots };
         let sandbox = Sandbox::start(config).await?;
         let seed = client(&sandbox.seed().kubeconfig(ADMINISTRATOR)).await?;
         let (timeline, recorder) = Timeline::start(&seed).await?;
@@ -202,7 +198,7 @@ impl SandboxFixture {
     /// # Errors
     /// When there is none.
     pub fn shoot(&self, name: &str) -> anyhow::Result<SimulatedShoot> {
-        Ok(self.sandbox.shoot(name)?)
+        self.sandbox.shoot(name)
     }
 
     /// The verdict on a shoot.

@@ -5,7 +5,7 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 use watchdog_proto::stream::v1::Scope;
-use watchdog_sandbox::SimulatedShootSpec;
+use watchdog_test_support::simulation::SimulatedShootSpec;
 
 use crate::fixture::{Fixture, real};
 use crate::replica::Replica;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Cut, SimulatedShoot};
 use watchdog_test_support::in_process::{delete, modify};
+use watchdog_test_support::simulation::{Cut, SimulatedShoot};
 
 use crate::fixture::{Fixture, NODE_LEASES, faster, without_controllers};
 use crate::replica::{Replica, evidence};

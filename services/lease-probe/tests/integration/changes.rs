@@ -6,8 +6,10 @@ use tokio::net::TcpSocket;
 use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, SimulatedShoot};
+use watchdog_sandbox::{Fault, FaultAction};
+use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::rule;
+use watchdog_test_support::simulation::{Cut, SimulatedShoot};
 
 use crate::eventually;
 use crate::fixture::{Fixture, NODE_LEASES, fast, real, with_field, without_controllers};

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};
-use watchdog_sandbox::SimulatedShoot;
+use watchdog_test_support::simulation::SimulatedShoot;
 
 use crate::fixture::{Fixture, real};
 use crate::replica::{Replica, evidence, series};

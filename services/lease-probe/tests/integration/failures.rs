@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, SimulatedShoot};
+use watchdog_sandbox::{Fault, FaultAction};
+use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::{modify, rule};
+use watchdog_test_support::simulation::{Cut, SimulatedShoot};
 
 use crate::fixture::{Fixture, NODE_LEASES, faster, field, real, with_field, without_controllers};
 use crate::replica::Replica;

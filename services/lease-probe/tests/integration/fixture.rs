@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
+use watchdog_sandbox::ApiServer;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{
-    ApiServer, PROBE_SECRET, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
-};
+use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::ServiceFiles;
+use watchdog_test_support::simulation::{
+    Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
+};
 
 use crate::{eventually, in_process};
 
@@ -81,7 +83,6 @@ impl Fixture {
                 .iter()
                 .map(|name| SimulatedShootSpec::new(name, nodes))
                 .collect(),
-            ..SandboxConfig::default()
         };
         Self {
             sandbox: Sandbox::start(options).await.unwrap(),

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::stream::v1::Scope;
-use watchdog_sandbox::Cut;
+use watchdog_test_support::simulation::Cut;
 
 use crate::fixture::{Fixture, fast};
 use crate::replica::{IDENTITY, Replica, evidence, micros, series};

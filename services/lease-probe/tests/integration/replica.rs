@@ -12,8 +12,8 @@ use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClie
 use watchdog_proto::stream::v1::Scope;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::process::Process;
-use watchdog_sandbox::SimulatedShoot;
 use watchdog_test_support::in_process::InProcess;
+use watchdog_test_support::simulation::SimulatedShoot;
 
 use crate::fixture::{Fixture, USER};
 use crate::stream::Stream;

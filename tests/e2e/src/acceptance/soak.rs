@@ -8,7 +8,9 @@ use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 use rand::Rng;
 use tokio::time::{Instant, sleep};
-use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
+use watchdog_test_support::simulation::{
+    Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
+};
 
 use super::THRESHOLD;
 use super::seed::Seed;
@@ -129,9 +131,8 @@ async fn sandbox() -> anyhow::Result<Sandbox> {
         shoots: (0..SHOOTS)
             .map(|index| SimulatedShootSpec::new(&format!("soak-{index}"), NODES))
             .collect(),
-        ..SandboxConfig::default()
     };
-    Ok(Sandbox::start(config).await?)
+    Sandbox::start(config).await
 }
 
 /// The writes to Deployments and Leases so far; the rest of the sandbox's record is forgotten.

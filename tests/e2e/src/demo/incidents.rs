@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use watchdog_sandbox::{Cut, Sandbox, SimulatedShoot};
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::{Cut, Sandbox, SimulatedShoot};
 use watchdog_test_support::wait::{holds, until, until_true};
 
 use super::output::TimedOutput;

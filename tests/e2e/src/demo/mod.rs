@@ -9,7 +9,8 @@ mod printer;
 use std::time::Duration;
 
 use anyhow::Context;
-use watchdog_sandbox::{Control, Sandbox, SandboxConfig, SimTiming, SimulatedShootSpec};
+use watchdog_test_support::simulation::Control;
+use watchdog_test_support::simulation::{Sandbox, SandboxConfig, SimTiming, SimulatedShootSpec};
 
 use incidents::Incidents;
 use output::TimedOutput;

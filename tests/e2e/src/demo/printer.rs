@@ -12,7 +12,7 @@ use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
-use watchdog_sandbox::SimulatedShoot;
+use watchdog_test_support::simulation::SimulatedShoot;
 
 use super::Watchdog;
 use super::output::TimedOutput;

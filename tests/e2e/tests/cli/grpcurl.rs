@@ -6,8 +6,8 @@ use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Command;
-use watchdog_sandbox::Cut;
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::Cut;
 use watchdog_test_support::tools;
 use watchdog_test_support::wait::{BOUND, until};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service};

@@ -2,10 +2,11 @@
 //! installed.
 
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::{Control, Cut};
 use watchdog_test_support::browser::Browser;
 use watchdog_test_support::page_process::PageProcess;
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::Control;
+use watchdog_test_support::simulation::Cut;
 use watchdog_test_support::wait::BOUND;
 
 const SHOOT: &str = "shoot--sandbox--one";

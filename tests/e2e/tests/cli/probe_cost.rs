@@ -1,9 +1,10 @@
 //! The requests of a healthy probe, which are one small list on a kept connection, and the time limit of a slow one.
 
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::{Cut, Fault, FaultAction, SimulatedShootSpec};
+use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::{Cut, SimulatedShootSpec};
 use watchdog_test_support::wait::{BOUND, until_true};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";

@@ -1,9 +1,9 @@
 //! An incident, and in the middle of it the watchdog is taken away: a run of the program restores what is held down.
 
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::Cut;
 use watchdog_test_support::fixtures::{KCM, MCM};
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::Cut;
 use watchdog_test_support::wait::BOUND;
 
 const SHOOT: &str = "shoot--sandbox--one";

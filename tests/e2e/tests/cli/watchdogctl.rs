@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::{Cut, SimulatedShoot};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::TlsFiles;
 use watchdog_test_support::log::LogRecord;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::simulation::{Cut, SimulatedShoot};
 use watchdog_test_support::wait::{BOUND, until};
 use watchdog_test_support::watchdog::Service;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tonic::transport::Channel;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::SimulatedShoot;
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::SimulatedShoot;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{self, Service};
 

@@ -3,10 +3,10 @@
 use serde_json::json;
 use tonic::Code;
 use watchdog_proto::probe::v1::{Outcome, SkipReason};
-use watchdog_sandbox::Cut;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::Preconditions;
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::Cut;
 use watchdog_test_support::wait::{BOUND, until_true};
 use watchdog_test_support::watchdog::Service;
 

@@ -188,7 +188,7 @@ async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
     })
     .await
     .unwrap();
-    fixture.reconnect().await;
+    fixture.reconnect();
     fixture.wait_restored().await.unwrap();
     fixture.check_history().unwrap();
     eprintln!("all dependants at 0 after {took:?}, grace period {GRACE:?}");
@@ -338,7 +338,7 @@ async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
     fixture.wait_down("all is left as it was").await.unwrap();
 
     // Ours again, after the shoot has recovered.
-    fixture.reconnect().await;
+    fixture.reconnect();
     let again = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[1], &config).await;
     fixture.wait_restored().await.unwrap();
     fixture.check_history().unwrap();

@@ -15,10 +15,11 @@ use watchdog_test_support::fixtures::{self, CA, KCM, MCM, PROBE_SECRET};
 use watchdog_test_support::history::History;
 use watchdog_test_support::history::invariants::{Expectation, NodeTimes};
 use watchdog_test_support::history::timeline::{Dependant, Fact, Recorder, Timeline};
+use watchdog_test_support::nodes::{Cut, LEASE_NAMESPACE, RunningKubelets};
 use watchdog_test_support::real::{
-    ApiServerOptions, ControllerManagerOptions, KubeApiserver, LEASE_NAMESPACE, NodeRecorder,
-    RealControlPlane, RunningKubelets, create_cluster, create_deployment, create_kubeconfig_secret,
-    create_namespace, grant_probe, install_seed_crds,
+    ApiServerOptions, ControllerManagerOptions, KubeApiserver, NodeRecorder, RealControlPlane,
+    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, grant_probe,
+    install_seed_crds,
 };
 use watchdog_test_support::wait::BOUND;
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
@@ -118,14 +119,14 @@ impl Fixture {
     }
 
     pub(crate) async fn cut_off(&self) {
-        self.fleet.cut(None).await;
-        let of = self.fleet.list().await.len();
+        self.fleet.cut(Cut::All).await;
+        let of = self.fleet.list().len();
         self.timeline.add(SHOOT, Fact::Cut { cut: of, of });
     }
 
-    pub(crate) async fn reconnect(&self) {
-        self.fleet.reconnect().await;
-        let of = self.fleet.list().await.len();
+    pub(crate) fn reconnect(&self) {
+        self.fleet.reconnect();
+        let of = self.fleet.list().len();
         self.timeline.add(SHOOT, Fact::Cut { cut: 0, of });
     }
 

@@ -11,9 +11,9 @@ use kube::{Api, Client};
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::ItemList;
 use watchdog_api::protobuf;
-use watchdog_sandbox::{Sandbox, SandboxConfig};
 use watchdog_test_support::real::{ApiServerOptions, RealControlPlane};
 use watchdog_test_support::sandboxed;
+use watchdog_test_support::simulation::{Sandbox, SandboxConfig};
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 const JSON: &str = "application/json";

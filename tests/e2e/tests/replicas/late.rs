@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use watchdog_sandbox::{Cut, Fault, FaultAction, SimTiming, SimulatedShootSpec};
+use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::fixtures::{self, KCM, MCM};
 use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
+use watchdog_test_support::simulation::{Cut, SimTiming, SimulatedShootSpec};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 

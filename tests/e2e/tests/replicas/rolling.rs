@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use watchdog_sandbox::{SimulatedShoot, SimulatedShootSpec};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
+use watchdog_test_support::simulation::{SimulatedShoot, SimulatedShootSpec};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 

@@ -15,9 +15,9 @@ use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClie
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::stream::v1::Completeness;
-use watchdog_sandbox::SimulatedShootSpec;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
+use watchdog_test_support::simulation::SimulatedShootSpec;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 use watchdog_watch_stream::item::StreamItem;

@@ -7,9 +7,9 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::SimulatedShoot;
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::SimulatedShoot;
 use watchdog_test_support::wait::BOUND;
 
 /// Secrets that no log, metric or message may show.

@@ -11,11 +11,11 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_sandbox::SimulatedShootSpec;
 use watchdog_test_support::binaries;
 use watchdog_test_support::fault_proxy::{Behaviour, FaultProxy};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::simulation::SimulatedShootSpec;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 

@@ -84,23 +84,26 @@ impl RequestInfo {
             verb: self.verb.to_owned(),
             ..Attributes::default()
         };
-        let Some(target) = &self.target else {
-            attributes.path.clone_from(&self.path);
-            return attributes;
-        };
-        attributes.group = target.resource.group.to_string();
-        attributes.resource = match target.subresource.as_str() {
-            "" => target.resource.plural.to_string(),
-            subresource => format!("{}/{subresource}", target.resource.plural),
-        };
-        attributes.namespace.clone_from(&target.namespace);
-        attributes.name.clone_from(&target.name);
-        if attributes.name.is_empty() && matches!(self.verb, "list" | "watch" | "deletecollection") {
-            // A list by exact name is authorised like access to that object.
-            let name = selector::selected_name(self.query.get("fieldSelector"));
-            attributes.name = name.ok().flatten().unwrap_or_default();
+        if let Some(target) = &self.target {
+            attributes.group = target.resource.group.to_string();
+            attributes.resource = with_subresource(&target.resource.plural, &target.subresource);
+            attributes.namespace.clone_from(&target.namespace);
+            attributes.name.clone_from(&target.name);
+            if target.name.is_empty() && matches!(self.verb, "list" | "watch" | "deletecollection") {
+                // A list by exact name is authorised like access to that object.
+                let name = selector::selected_name(self.query.get("fieldSelector"));
+                attributes.name = name.ok().flatten().unwrap_or_default();
+            }
         }
         attributes
+    }
+}
+
+/// As RBAC writes it.
+pub(crate) fn with_subresource(resource: &str, subresource: &str) -> String {
+    match subresource {
+        "" => resource.to_owned(),
+        subresource => format!("{resource}/{subresource}"),
     }
 }
 

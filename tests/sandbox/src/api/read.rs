@@ -1,37 +1,21 @@
 //! GET of objects and collections.
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::{BufMut, Bytes, BytesMut};
-use http::Response;
 use serde_json::json;
 
 use super::{
-    path::{Query, Target},
-    reply::{self, Body, Representation},
+    ApiAnswer, Call,
+    reply::{self, Representation},
 };
 use crate::{
     protobuf::{LeaseList, ListMeta},
     resource::ResourceType,
     status::ApiError,
     store::{
-        ListPage, ListQuery, Store,
-        object::StoreKey,
+        ListPage, ListQuery,
         selector::{self, LabelSelector},
     },
 };
-
-/// The token of the next page: the revision of the list, and after which object the page starts.
-fn continue_token(page: &ListPage) -> Option<String> {
-    let last = page.items.last().filter(|_| page.remaining > 0)?.key();
-    Some(URL_SAFE_NO_PAD.encode(format!("{}/{}/{}", page.revision, last.namespace, last.name)))
-}
-
-fn decode_token(token: &str) -> Option<(u64, StoreKey)> {
-    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
-    let (revision, key) = text.split_once('/')?;
-    let (namespace, name) = key.split_once('/')?;
-    Some((revision.parse().ok()?, StoreKey::new(namespace, name)))
-}
 
 /// A resourceVersion parameter: absent and "0" are `None`.
 pub(super) fn version(text: &str) -> Result<Option<u64>, ApiError> {
@@ -45,54 +29,44 @@ pub(super) fn version(text: &str) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// The selectors of a request.
-pub(super) fn filter(target: &Target, query: &Query) -> Result<ListQuery, ApiError> {
+/// The objects that a request selects.
+pub(super) fn selection(call: &Call<'_>) -> Result<ListQuery, ApiError> {
+    let namespace = &call.target.namespace;
     Ok(ListQuery {
-        namespace: (!target.namespace.is_empty()).then(|| target.namespace.clone()),
-        labels: LabelSelector::parse(query.get("labelSelector"))?,
-        name: selector::selected_name(query.get("fieldSelector"))?,
-        ..ListQuery::default()
+        namespace: (!namespace.is_empty()).then(|| namespace.clone()),
+        labels: LabelSelector::parse(call.query.get("labelSelector"))?,
+        name: selector::selected_name(call.query.get("fieldSelector"))?,
     })
 }
 
 /// GET of one object.
-pub(super) fn get(
-    store: &Store,
-    res: &ResourceType,
-    target: &Target,
-    view: Representation,
-) -> Result<Response<Body>, ApiError> {
-    let object = store.get(&target.resource, &target.namespace, &target.name)?;
-    Ok(reply::json(200, view.object(&object, res)))
+pub(super) fn get(call: &Call<'_>, res: &ResourceType) -> ApiAnswer {
+    let target = call.target;
+    let object = call
+        .state
+        .store
+        .get(&target.resource, &target.namespace, &target.name)?;
+    Ok(reply::json(200, call.view.object(&object, res)))
 }
 
 /// GET of a collection, of Leases also in Protobuf.
-pub(super) fn list(
-    store: &Store,
-    res: &ResourceType,
-    target: &Target,
-    query: &Query,
-    view: Representation,
-    protobuf: bool,
-) -> Result<Response<Body>, ApiError> {
-    let mut wanted = filter(target, query)?;
-    wanted.limit = match query.get("limit") {
-        "" => 0,
+pub(super) fn list(call: &Call<'_>, res: &ResourceType, protobuf: bool) -> ApiAnswer {
+    let limit = match call.query.get("limit") {
+        "" | "0" => usize::MAX,
         limit => limit
             .parse()
             .map_err(|_| ApiError::bad_request(format!("invalid limit \"{limit}\"")))?,
     };
-    let token = query.get("continue");
-    if !token.is_empty() {
-        let start = decode_token(token);
-        let (revision, after) = start.ok_or_else(|| ApiError::bad_request("continue key is not valid"))?;
-        wanted.revision = Some(revision);
-        wanted.after = Some(after);
-    }
-    let page = store.list(&target.resource, &wanted)?;
+    let page = match call.query.get("continue") {
+        "" => call
+            .state
+            .store
+            .list(&call.target.resource, &selection(call)?, limit)?,
+        token => call.state.store.next_page(token, limit)?,
+    };
     Ok(match protobuf {
         true => reply::protobuf(200, lease_list(&page).document()),
-        false => reply::json(200, encode(res, &page, view)),
+        false => reply::json(200, encode(res, &page, call.view)),
     })
 }
 
@@ -100,7 +74,7 @@ fn lease_list(page: &ListPage) -> LeaseList {
     LeaseList {
         metadata: Some(ListMeta {
             resource_version: page.revision.to_string(),
-            continue_token: continue_token(page).unwrap_or_default(),
+            continue_token: page.continue_token.clone(),
             remaining_item_count: i64::try_from(page.remaining).ok().filter(|count| *count > 0),
         }),
         items: page.items.iter().map(|object| object.value().into()).collect(),
@@ -110,29 +84,20 @@ fn lease_list(page: &ListPage) -> LeaseList {
 /// Joins the items' JSON, which each object makes only once.
 fn encode(res: &ResourceType, page: &ListPage, view: Representation) -> Bytes {
     let mut metadata = json!({ "resourceVersion": page.revision.to_string() });
-    if let Some(token) = continue_token(page) {
-        metadata["continue"] = token.into();
+    if page.remaining > 0 {
+        metadata["continue"] = page.continue_token.as_str().into();
         metadata["remainingItemCount"] = page.remaining.into();
     }
-    let (kind, version) = match view {
-        Representation::Full => (format!("{}List", res.kind), res.api_version()),
-        Representation::Partial => ("PartialObjectMetadataList".into(), "meta.k8s.io/v1".into()),
-    };
+    let (kind, version) = view.kind(res);
     let mut out = BytesMut::new();
-    out.put_slice(
-        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[")
-            .as_bytes(),
-    );
+    let head =
+        format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[");
+    out.put_slice(head.as_bytes());
     for (index, object) in page.items.iter().enumerate() {
         if index > 0 {
             out.put_u8(b',');
         }
-        let json = if view == Representation::Full {
-            object.item_json(res)
-        } else {
-            object.partial_json()
-        };
-        out.put_slice(&json);
+        out.put_slice(&view.object(object, res));
     }
     out.put_slice(b"]}");
     out.freeze()

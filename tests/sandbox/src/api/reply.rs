@@ -14,51 +14,39 @@ use crate::{
 };
 
 /// A response body: bytes at once, or a watch.
-pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
-
-/// The media types that the server speaks, for 406.
-const ACCEPTED: &str = "only the following media types are accepted: application/json";
+pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A response with a JSON body.
-pub(crate) fn json(code: u16, body: Bytes) -> Response<Body> {
-    with_type(code, body, "application/json")
+pub(super) fn json(code: u16, body: Bytes) -> Response<ResponseBody> {
+    streaming(code, Full::new(body).boxed_unsync(), "application/json")
 }
 
 /// A response in Kubernetes' Protobuf encoding.
-pub(crate) fn protobuf(code: u16, body: Bytes) -> Response<Body> {
-    with_type(code, body, MEDIA_TYPE)
+pub(super) fn protobuf(code: u16, body: Bytes) -> Response<ResponseBody> {
+    streaming(code, Full::new(body).boxed_unsync(), MEDIA_TYPE)
 }
 
 /// A response with a JSON value.
-pub(crate) fn value(code: u16, value: &serde_json::Value) -> Response<Body> {
+pub(super) fn value(code: u16, value: &serde_json::Value) -> Response<ResponseBody> {
     json(code, encode(value))
 }
 
-/// A response of plain text.
-pub(crate) fn text(code: u16, body: impl Into<Bytes>) -> Response<Body> {
-    with_type(code, body.into(), "text/plain; charset=utf-8")
-}
-
 /// A `Status` response.
-pub(crate) fn error(error: &ApiError) -> Response<Body> {
+pub(super) fn error(error: &ApiError) -> Response<ResponseBody> {
     if error.plain {
-        return text(error.code, error.message.clone());
+        let text = Full::new(Bytes::from(error.message.clone()));
+        return streaming(error.code, text.boxed_unsync(), "text/plain; charset=utf-8");
     }
     let mut response = value(error.code, &error.to_value());
     if let Some(seconds) = error.retry_after {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        let seconds = HeaderValue::from(seconds);
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
     response
 }
 
-fn with_type(code: u16, body: Bytes, content_type: &'static str) -> Response<Body> {
-    streaming(code, Full::new(body).boxed_unsync(), content_type)
-}
-
 /// A response with any body.
-pub(crate) fn streaming(code: u16, body: Body, content_type: &'static str) -> Response<Body> {
+pub(super) fn streaming(code: u16, body: ResponseBody, content_type: &'static str) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
@@ -72,7 +60,7 @@ pub(crate) fn streaming(code: u16, body: Body, content_type: &'static str) -> Re
 
 /// The form in which objects are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Representation {
+pub(super) enum Representation {
     /// As they are.
     Full,
     /// `PartialObjectMetadata`, also as the items of a list.
@@ -82,29 +70,35 @@ pub(crate) enum Representation {
 impl Representation {
     /// Picks the first media range of an Accept header that the server can produce; of the parameters only `as` is
     /// looked at.
-    pub(crate) fn negotiate(accept: &str) -> Result<Self, ApiError> {
+    pub(super) fn negotiate(accept: &str) -> Result<Self, ApiError> {
         if accept.trim().is_empty() {
             return Ok(Self::Full);
         }
-        accept
-            .split(',')
-            .find_map(|range| {
-                let mut parts = range.split(';').map(str::trim);
-                if !matches!(parts.next()?, "application/json" | "application/*" | "*/*") {
-                    return None;
-                }
-                match parts.find_map(|part| part.strip_prefix("as=")) {
-                    None => Some(Self::Full),
-                    Some("PartialObjectMetadata" | "PartialObjectMetadataList") => Some(Self::Partial),
-                    // Tables are not served.
-                    Some(_) => None,
-                }
-            })
-            .ok_or_else(|| ApiError::new(406, "NotAcceptable", ACCEPTED))
+        let picked = accept.split(',').find_map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            if !matches!(parts.next()?, "application/json" | "application/*" | "*/*") {
+                return None;
+            }
+            match parts.find_map(|part| part.strip_prefix("as=")) {
+                None => Some(Self::Full),
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList") => Some(Self::Partial),
+                // Tables are not served.
+                Some(_) => None,
+            }
+        });
+        picked.ok_or_else(ApiError::not_acceptable)
+    }
+
+    /// Kind and apiVersion of the objects.
+    pub(super) fn kind(self, res: &ResourceType) -> (&str, String) {
+        match self {
+            Self::Full => (&res.kind, res.api_version()),
+            Self::Partial => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
+        }
     }
 
     /// JSON of one object.
-    pub(crate) fn object(self, object: &Object, res: &ResourceType) -> Bytes {
+    pub(super) fn object(self, object: &Object, res: &ResourceType) -> Bytes {
         match self {
             Self::Full => object.json(res),
             Self::Partial => object.partial_json(),

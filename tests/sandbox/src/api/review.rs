@@ -1,39 +1,34 @@
 //! SelfSubjectAccessReviews: what may I do?
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::Call;
+use super::{ApiAnswer, ApiState, path::with_subresource, reply, write};
 use crate::auth::Attributes;
 
-/// Answers a SelfSubjectAccessReview by the rules that requests are held to.
-pub(super) fn answer(call: &Call<'_>, value: &Value) -> Value {
-    let attribute = |key: &str| {
-        let value = value
-            .pointer("/spec/resourceAttributes")
-            .and_then(|of| of.get(key));
-        value.and_then(Value::as_str).unwrap_or_default().to_owned()
-    };
-    let (resource, subresource) = (attribute("resource"), attribute("subresource"));
+/// The only resource that is asked and not stored.
+pub(super) const PLURAL: &str = "selfsubjectaccessreviews";
+
+/// Answers by the rules that requests are held to.
+pub(super) fn answer(state: &ApiState, user: &str, body: &[u8]) -> ApiAnswer {
+    let review = write::decode(body)?;
+    let asked = &review["spec"]["resourceAttributes"];
+    let attribute = |key: &str| asked[key].as_str().unwrap_or_default().to_owned();
     let asked = Attributes {
-        user: call.user.to_owned(),
+        user: user.to_owned(),
         verb: attribute("verb"),
         group: attribute("group"),
-        resource: if subresource.is_empty() {
-            resource
-        } else {
-            format!("{resource}/{subresource}")
-        },
+        resource: with_subresource(&attribute("resource"), &attribute("subresource")),
         namespace: attribute("namespace"),
         name: attribute("name"),
-        path: String::new(),
     };
-    let allowed = call.state.policy.allows(&asked);
+    let allowed = state.policy.allows(&asked);
     let reason = if allowed { "allowed by the sandbox" } else { "" };
-    json!({
+    let answer = json!({
         "kind": "SelfSubjectAccessReview",
         "apiVersion": "authorization.k8s.io/v1",
         "metadata": { "creationTimestamp": null },
-        "spec": value.get("spec").cloned().unwrap_or_default(),
+        "spec": review["spec"],
         "status": { "allowed": allowed, "reason": reason },
-    })
+    });
+    Ok(reply::value(201, &answer))
 }

@@ -2,38 +2,32 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    resource::ScalePaths,
-    status::ApiError,
-    store::object::{Object, as_map},
-};
+use crate::{resource::ScalePaths, status::ApiError, store::object::as_map};
 
 /// The Scale of an object.
 ///
 /// Go's types leave out a `spec.replicas` of 0, so clients must read an absent one as 0.
-pub(super) fn view(object: &Object, paths: &ScalePaths) -> Value {
-    let value = object.value();
-    let replicas = object.number(&paths.spec_replicas);
-    let metadata = |key: &str| {
-        value
-            .pointer(&format!("/metadata/{key}"))
-            .cloned()
+pub(super) fn view(object: &Value, paths: &ScalePaths) -> Value {
+    let number = |pointer: &str| {
+        object
+            .pointer(pointer)
+            .and_then(Value::as_i64)
             .unwrap_or_default()
     };
+    let mut spec = json!({});
+    if number(&paths.spec_replicas) != 0 {
+        spec["replicas"] = number(&paths.spec_replicas).into();
+    }
+    let mut metadata = json!({});
+    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        metadata[key] = object["metadata"][key].clone();
+    }
     json!({
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {
-            "name": object.name(),
-            "namespace": object.namespace(),
-            "uid": metadata("uid"),
-            "resourceVersion": metadata("resourceVersion"),
-            "creationTimestamp": metadata("creationTimestamp"),
-        },
-        "spec": if replicas == 0 { json!({}) } else { json!({ "replicas": replicas }) },
-        "status": {
-            "replicas": object.number(&paths.status_replicas),
-        },
+        "metadata": metadata,
+        "spec": spec,
+        "status": { "replicas": number(&paths.status_replicas) },
     })
 }
 
@@ -42,14 +36,14 @@ pub(super) fn view(object: &Object, paths: &ScalePaths) -> Value {
 /// # Errors
 /// 422 for a count that is none.
 pub(super) fn store(paths: &ScalePaths, scale: &Value, object: &mut Value) -> Result<(), ApiError> {
-    let replicas = match scale.pointer("/spec/replicas") {
-        None | Some(Value::Null) => Some(0),
-        Some(value) => value.as_i64().filter(|count| *count >= 0),
+    let replicas = match &scale["spec"]["replicas"] {
+        Value::Null => Some(0),
+        value => value.as_i64().filter(|count| *count >= 0),
     };
     let replicas = replicas.ok_or_else(|| ApiError::invalid("spec.replicas: must be 0 or more"))?;
-    for pointer in ["/metadata/resourceVersion", "/metadata/uid"] {
-        if let (Some(wanted), Some(slot)) = (scale.pointer(pointer), object.pointer_mut(pointer)) {
-            slot.clone_from(wanted);
+    for field in ["resourceVersion", "uid"] {
+        if let Some(wanted) = scale["metadata"].get(field) {
+            object["metadata"][field] = wanted.clone();
         }
     }
     let mut node = object;

@@ -2,16 +2,12 @@
 
 use std::{
     convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
-use http::Response;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use rand::Rng;
@@ -19,34 +15,26 @@ use serde_json::json;
 use tokio::{sync::watch as signal, time::Instant};
 
 use super::{
-    ApiState,
-    path::{Query, Target},
-    read,
-    reply::{self, Body, Representation},
+    ApiAnswer, Call, read,
+    reply::{self, Representation},
 };
 use crate::{
     resource::ResourceType,
-    status::ApiError,
-    store::{StoreWatch, WatchEvent, WatchStep, object::encode},
+    store::{EventKind, StoreWatch, WatchEvent, WatchStep, object::encode},
 };
 
 /// Watches without timeoutSeconds last 30 to 60 minutes (`--min-request-timeout` of kube-apiserver).
 const MIN_TIMEOUT_SECONDS: u64 = 1800;
 
-/// Counts a running watch for as long as it lives.
-struct WatchGuard(Arc<AtomicUsize>);
-
-impl WatchGuard {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count.clone())
-    }
-}
-
-impl Drop for WatchGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
+/// The effects of a test on the watches that run.
+#[derive(Debug, Default)]
+pub(crate) struct WatchControl {
+    /// Any change ends them all.
+    pub(crate) drop: signal::Sender<()>,
+    /// Any change silences them all.
+    pub(crate) silence: signal::Sender<()>,
+    /// Each of them has a clone.
+    pub(crate) open: Arc<()>,
 }
 
 struct RunningWatch {
@@ -57,57 +45,51 @@ struct RunningWatch {
     /// Interval and time of the next one, if the client allows bookmarks.
     bookmark: Option<(Duration, Instant)>,
     ended: bool,
-    dropped: signal::Receiver<u64>,
-    silenced: signal::Receiver<u64>,
-    _open: WatchGuard,
+    dropped: signal::Receiver<()>,
+    silenced: signal::Receiver<()>,
+    _open: Arc<()>,
 }
 
 /// GET with `watch=true`.
-pub(super) fn start(
-    state: &ApiState,
-    res: &Arc<ResourceType>,
-    target: &Target,
-    query: &Query,
-    view: Representation,
-) -> Result<Response<Body>, ApiError> {
-    let filter = read::filter(target, query)?;
-    let from = read::version(query.get("resourceVersion"))?;
-    let watch = match state.store.watch(&target.resource, filter, from) {
+pub(super) fn start(call: &Call<'_>, res: &Arc<ResourceType>) -> ApiAnswer {
+    let from = read::version(call.query.get("resourceVersion"))?;
+    let watch = call
+        .state
+        .store
+        .watch(&call.target.resource, read::selection(call)?, from);
+    let watch = match watch {
         Ok(watch) => watch,
         // The watch cache of the real server reports this inside the stream.
-        Err(error) if error.code == 410 && !state.gone_as_status.load(Ordering::SeqCst) => {
+        Err(error) if error.code == 410 && !call.state.gone_as_status.load(Ordering::SeqCst) => {
             return Ok(reply::json(200, line("ERROR", &encode(&error.to_value()))));
         }
         Err(error) => return Err(error),
     };
-    let timeout = match query.get("timeoutSeconds").parse::<u64>() {
+    let timeout = match call.query.get("timeoutSeconds").parse::<u64>() {
         Ok(seconds) if seconds > 0 => seconds,
         _ => MIN_TIMEOUT_SECONDS + rand::rng().random_range(0..MIN_TIMEOUT_SECONDS),
     };
-    let now = Instant::now();
-    let interval = state.options.bookmark_interval;
+    let (now, interval) = (Instant::now(), call.state.options.bookmark_interval);
     let running = RunningWatch {
         watch,
         res: res.clone(),
-        view,
+        view: call.view,
         deadline: now + Duration::from_secs(timeout),
-        bookmark: query
+        bookmark: call
+            .query
             .flag("allowWatchBookmarks")
             .then(|| (interval, now + interval)),
         ended: false,
-        dropped: state.drop_watches.subscribe(),
-        silenced: state.silence_watches.subscribe(),
-        _open: WatchGuard::new(&state.open_watches),
+        dropped: call.state.watches.drop.subscribe(),
+        silenced: call.state.watches.silence.subscribe(),
+        _open: call.state.watches.open.clone(),
     };
     let frames = stream::unfold(running, |mut running| async move {
         let bytes = running.next().await?;
         Some((Ok::<_, Infallible>(Frame::data(bytes)), running))
     });
-    Ok(reply::streaming(
-        200,
-        StreamBody::new(frames).boxed_unsync(),
-        "application/json",
-    ))
+    let body = StreamBody::new(frames).boxed_unsync();
+    Ok(reply::streaming(200, body, "application/json"))
 }
 
 impl RunningWatch {
@@ -130,23 +112,21 @@ impl RunningWatch {
                 WatchStep::Idle(revision) => revision,
             };
             let now = Instant::now();
-            if now >= self.deadline {
-                self.ended = true;
-                return self.bookmark.is_some().then(|| self.bookmark(revision));
-            }
-            if let Some((interval, due)) = &mut self.bookmark
-                && now >= *due
-            {
-                *due = now + *interval;
+            let due = self.bookmark.map(|(_, due)| due);
+            self.ended = now >= self.deadline;
+            if due.is_some_and(|due| self.ended || now >= due) {
+                self.bookmark = self.bookmark.map(|(interval, _)| (interval, now + interval));
                 return Some(self.bookmark(revision));
             }
-            let wake = self
-                .bookmark
-                .map_or(self.deadline, |(_, due)| due.min(self.deadline));
+            if self.ended {
+                return None;
+            }
+            let wake = due.map_or(self.deadline, |due| due.min(self.deadline));
             tokio::select! {
                 served = self.watch.changed() => if !served { return None },
                 _ = self.dropped.changed() => return None,
-                Ok(()) = self.silenced.changed() => return std::future::pending().await,
+                // Seen above.
+                Ok(()) = async { self.silenced.clone().changed().await } => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -155,31 +135,28 @@ impl RunningWatch {
     fn lines(&self, events: &[WatchEvent]) -> Bytes {
         let mut out = BytesMut::new();
         for event in events {
-            let object = self.view.object(&event.object, &self.res);
-            out.put_slice(&line(event.kind.as_str(), &object));
+            let kind = match event.kind {
+                EventKind::Added => "ADDED",
+                EventKind::Modified => "MODIFIED",
+                EventKind::Deleted => "DELETED",
+            };
+            out.put_slice(&line(kind, &self.view.object(&event.object, &self.res)));
         }
         out.freeze()
     }
 
     fn bookmark(&self, revision: u64) -> Bytes {
-        let (kind, version) = match self.view {
-            Representation::Full => (self.res.kind.as_ref(), self.res.api_version()),
-            Representation::Partial => ("PartialObjectMetadata", "meta.k8s.io/v1".into()),
-        };
+        let (kind, version) = self.view.kind(&self.res);
         let metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
-        line(
-            "BOOKMARK",
-            &encode(&json!({ "kind": kind, "apiVersion": version, "metadata": metadata })),
-        )
+        let object = json!({ "kind": kind, "apiVersion": version, "metadata": metadata });
+        line("BOOKMARK", &encode(&object))
     }
 }
 
 /// One event on a line of its own.
 fn line(kind: &str, object: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(object.len() + 40);
-    out.put_slice(b"{\"type\":\"");
-    out.put_slice(kind.as_bytes());
-    out.put_slice(b"\",\"object\":");
+    out.put_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
     out.put_slice(object);
     out.put_slice(b"}\n");
     out.freeze()

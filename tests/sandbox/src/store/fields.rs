@@ -6,28 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::object::metadata_mut;
-use crate::time;
+use super::write::now;
 
 type Path = Vec<String>;
 
-/// Metadata that the server sets: nobody owns it.
-const SERVER_METADATA: [&str; 11] = [
-    "name",
-    "generateName",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "managedFields",
-    "selfLink",
-];
+/// Metadata that writers own; the server sets the rest.
+const OWNED_METADATA: [&str; 3] = ["annotations", "labels", "ownerReferences"];
 
 /// Records that `manager` wrote the fields that differ between `old` and `new`.
 pub(super) fn track(old: Option<&Value>, new: &mut Value, manager: &str, api_version: &str) {
@@ -59,7 +46,7 @@ pub(super) fn track(old: Option<&Value>, new: &mut Value, manager: &str, api_ver
             "fieldsType": "FieldsV1", "fieldsV1": {},
         }),
     };
-    mine["time"] = time::seconds(Timestamp::now()).into();
+    mine["time"] = now().into();
     for path in &written {
         let mut fields = &mut mine["fieldsV1"];
         for key in path {
@@ -78,12 +65,12 @@ fn leaves(value: &Value) -> BTreeMap<Path, &Value> {
         match value {
             Value::Object(map) if !map.is_empty() => {
                 for (key, child) in map {
-                    let server_set = match path.as_slice() {
-                        [] => key == "apiVersion" || key == "kind",
-                        [root] => root == "metadata" && SERVER_METADATA.contains(&key.as_str()),
-                        _ => false,
+                    let is_owned = match path.as_slice() {
+                        [] => key != "apiVersion" && key != "kind",
+                        [root] => root != "metadata" || OWNED_METADATA.contains(&key.as_str()),
+                        _ => true,
                     };
-                    if !server_set {
+                    if is_owned {
                         path.push(key.clone());
                         walk(child, path, found);
                         path.pop();

@@ -10,13 +10,11 @@ use crate::resource::ResourceType;
 /// Namespace (empty for cluster scope) and name; sorts as etcd's keys do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreKey {
-    /// Namespace; empty for cluster-scoped kinds.
     pub namespace: String,
     pub name: String,
 }
 
 impl StoreKey {
-    /// A key from its parts.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -33,24 +31,19 @@ pub struct Object {
     /// The object without `apiVersion` and `kind`, which the resource adds on the way out.
     value: Value,
     full: OnceLock<Bytes>,
-    bare: OnceLock<Bytes>,
     partial: OnceLock<Bytes>,
 }
 
 impl Object {
     /// Wraps `value`, writing `resource_version` into its metadata and dropping apiVersion and kind.
     pub(crate) fn new(key: StoreKey, resource_version: u64, mut value: Value) -> Self {
-        if let Some(map) = value.as_object_mut() {
-            map.remove("apiVersion");
-            map.remove("kind");
-        }
+        drop_type(&mut value);
         metadata_mut(&mut value).insert("resourceVersion".into(), resource_version.to_string().into());
         Self {
             key,
             resource_version,
             value,
             full: OnceLock::new(),
-            bare: OnceLock::new(),
             partial: OnceLock::new(),
         }
     }
@@ -60,7 +53,6 @@ impl Object {
         Self::new(self.key.clone(), resource_version, self.value.clone())
     }
 
-    /// Namespace and name.
     pub fn key(&self) -> &StoreKey {
         &self.key
     }
@@ -86,77 +78,60 @@ impl Object {
 
     /// The string at a JSON pointer; empty when there is none.
     pub fn text(&self, pointer: &str) -> &str {
-        self.value
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
+        let found = self.value.pointer(pointer);
+        found.and_then(Value::as_str).unwrap_or_default()
     }
 
     /// The integer at a JSON pointer; 0 when there is none.
     pub fn number(&self, pointer: &str) -> i64 {
-        self.value
-            .pointer(pointer)
-            .and_then(Value::as_i64)
-            .unwrap_or_default()
+        let found = self.value.pointer(pointer);
+        found.and_then(Value::as_i64).unwrap_or_default()
     }
 
-    /// `metadata.uid`.
     pub fn uid(&self) -> &str {
         self.text("/metadata/uid")
     }
 
-    /// `metadata.labels[key]`.
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels()?.get(key)?.as_str()
+        self.value["metadata"]["labels"].get(key)?.as_str()
     }
 
-    /// `metadata.labels`.
-    pub fn labels(&self) -> Option<&Map<String, Value>> {
-        self.value.get("metadata")?.get("labels")?.as_object()
-    }
-
-    /// `metadata.annotations[key]`.
     pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.value.get("metadata")?.get("annotations")?.get(key)?.as_str()
+        self.value["metadata"]["annotations"].get(key)?.as_str()
     }
 
-    /// JSON with apiVersion and kind.
+    /// JSON with apiVersion and kind, also as an item of a list, where the real server leaves them out for its own
+    /// kinds.
     pub(crate) fn json(&self, res: &ResourceType) -> Bytes {
         self.full
             .get_or_init(|| encode(&with_type(self.value.clone(), res)))
             .clone()
     }
 
-    /// JSON as an item of a list: built-in kinds leave out apiVersion and kind there.
-    pub(crate) fn item_json(&self, res: &ResourceType) -> Bytes {
-        if res.custom {
-            self.json(res)
-        } else {
-            self.bare.get_or_init(|| encode(&self.value)).clone()
-        }
-    }
-
     /// JSON of the PartialObjectMetadata view.
     pub(crate) fn partial_json(&self) -> Bytes {
-        self.partial
-            .get_or_init(|| {
-                encode(&json!({
-                    "kind": "PartialObjectMetadata",
-                    "apiVersion": "meta.k8s.io/v1",
-                    "metadata": self.value.get("metadata").cloned().unwrap_or_default(),
-                }))
-            })
-            .clone()
+        let partial = || {
+            encode(&json!({
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": self.value["metadata"],
+            }))
+        };
+        self.partial.get_or_init(partial).clone()
     }
 }
 
 /// Adds apiVersion and kind.
 pub(crate) fn with_type(mut value: Value, res: &ResourceType) -> Value {
-    if let Some(map) = value.as_object_mut() {
-        map.insert("apiVersion".into(), res.api_version().into());
-        map.insert("kind".into(), res.kind.as_ref().into());
-    }
+    value["apiVersion"] = res.api_version().into();
+    value["kind"] = res.kind.as_ref().into();
     value
+}
+
+pub(crate) fn drop_type(value: &mut Value) {
+    let map = as_map(value);
+    map.remove("apiVersion");
+    map.remove("kind");
 }
 
 /// JSON bytes; a `Value` always encodes.
@@ -166,16 +141,7 @@ pub(crate) fn encode(value: &Value) -> Bytes {
 
 /// `metadata` as a map, made if it is absent or not a map.
 pub(crate) fn metadata_mut(value: &mut Value) -> &mut Map<String, Value> {
-    child_mut(value, "metadata")
-}
-
-/// The child `key` as a map, made (and everything in its way replaced) if there is none.
-pub(crate) fn child_mut<'a>(value: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
-    as_map(
-        as_map(value)
-            .entry(key)
-            .or_insert_with(|| Value::Object(Map::new())),
-    )
+    as_map(as_map(value).entry("metadata").or_insert(Value::Null))
 }
 
 /// `value` as a map; anything else is replaced by an empty one.
@@ -191,11 +157,8 @@ pub(crate) fn as_map(value: &mut Value) -> &mut Map<String, Value> {
 }
 
 /// Labels as a sorted map of strings.
-pub(crate) fn string_map(value: Option<&Value>) -> BTreeMap<String, String> {
-    value
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
+pub fn string_map(value: Option<&Value>) -> BTreeMap<String, String> {
+    let fields = value.and_then(Value::as_object).into_iter().flatten();
+    let strings = fields.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    strings.collect()
 }

@@ -1,14 +1,36 @@
-//! Watches: a position in a resource's history and a filter. The reader pulls, so a slow one costs nothing.
+//! The bounded history of one resource, and watches: a position in it and a filter. The reader pulls, so a slow one
+//! costs nothing.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use tokio::sync::watch as signal;
 
-use super::{ListQuery, Store, log::LogEntry, object::Object};
+use super::{ListQuery, Store, object::Object};
 use crate::{resource::ResourceKey, status::ApiError};
 
 /// Most changes looked at per step: bounds the time under the lock and the size of one write.
 const BATCH: usize = 256;
+
+/// One change.
+#[derive(Debug, Clone)]
+pub(super) struct LogEntry {
+    pub(super) revision: u64,
+    /// The object before; `None` for a creation.
+    pub(super) before: Option<Arc<Object>>,
+    /// The object after. For a deletion: its last state at the revision of the deletion.
+    pub(super) after: Arc<Object>,
+    /// True if the object is gone after this change.
+    pub(super) deleted: bool,
+}
+
+/// Changes of one resource in revision order, at most `capacity` of them.
+#[derive(Debug)]
+pub(super) struct Log {
+    entries: VecDeque<LogEntry>,
+    capacity: usize,
+    /// Every change after this revision is in `entries`.
+    compacted: u64,
+}
 
 /// An event of an object, as a watch with its selectors sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,21 +43,9 @@ pub enum EventKind {
     Deleted,
 }
 
-impl EventKind {
-    /// The `type` of the watch event.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Added => "ADDED",
-            Self::Modified => "MODIFIED",
-            Self::Deleted => "DELETED",
-        }
-    }
-}
-
 /// One event of a watch.
 #[derive(Debug, Clone)]
 pub struct WatchEvent {
-    /// The event.
     pub kind: EventKind,
     /// The object at the revision of the event.
     pub object: Arc<Object>,
@@ -61,7 +71,52 @@ pub struct StoreWatch {
     /// Everything up to this revision was delivered or did not match.
     cursor: u64,
     initial: VecDeque<WatchEvent>,
-    changed: signal::Receiver<u64>,
+    changed: signal::Receiver<()>,
+}
+
+impl Log {
+    pub(super) fn new(capacity: usize, compacted: u64) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            capacity,
+            compacted,
+        }
+    }
+
+    pub(super) fn push(&mut self, entry: LogEntry) {
+        self.entries.push_back(entry);
+        if self.entries.len() > self.capacity
+            && let Some(dropped) = self.entries.pop_front()
+        {
+            self.compacted = dropped.revision;
+        }
+    }
+
+    /// The changes after `revision`; 410 if they are forgotten.
+    fn since(&self, revision: u64) -> Result<impl Iterator<Item = &LogEntry>, ApiError> {
+        if revision < self.compacted {
+            return Err(ApiError::expired_watch(revision, self.compacted));
+        }
+        let start = self.entries.partition_point(|entry| entry.revision <= revision);
+        Ok(self.entries.range(start..))
+    }
+}
+
+impl LogEntry {
+    /// The event that the change is to a watch with this filter, if it is one.
+    fn event(&self, query: &ListQuery) -> Option<WatchEvent> {
+        let before = self.before.as_ref().filter(|object| query.matches(object));
+        let after = (!self.deleted && query.matches(&self.after)).then_some(&self.after);
+        let (kind, object) = match (before, after) {
+            (None, None) => return None,
+            (None, Some(after)) => (EventKind::Added, after.clone()),
+            (Some(_), Some(after)) => (EventKind::Modified, after.clone()),
+            (Some(_), None) if self.deleted => (EventKind::Deleted, self.after.clone()),
+            // The last state that matched, at the revision of the change.
+            (Some(before), None) => (EventKind::Deleted, Arc::new(before.at(self.revision))),
+        };
+        Some(WatchEvent { kind, object })
+    }
 }
 
 impl Store {
@@ -78,33 +133,23 @@ impl Store {
         let inner = self.inner.lock();
         let table = inner.table(resource)?;
         let mut initial = VecDeque::new();
-        let cursor =
-            match revision {
-                Some(revision) => {
-                    if let Err(compacted) = table.log.since(revision, 0) {
-                        return Err(ApiError::expired_watch(revision, compacted.oldest));
-                    }
-                    revision
-                }
-                None => {
-                    initial.extend(table.objects.values().filter(|object| query.matches(object)).map(
-                        |object| WatchEvent {
-                            kind: EventKind::Added,
-                            object: object.clone(),
-                        },
-                    ));
-                    inner.revision
-                }
-            };
-        let changed = table.changed.subscribe();
-        drop(inner);
+        match revision {
+            Some(revision) => drop(table.log.since(revision)?),
+            None => {
+                let existing = table.objects.values().filter(|object| query.matches(object));
+                initial.extend(existing.cloned().map(|object| WatchEvent {
+                    kind: EventKind::Added,
+                    object,
+                }));
+            }
+        }
         Ok(StoreWatch {
             store: self.clone(),
             resource: resource.clone(),
             query,
-            cursor,
+            cursor: revision.unwrap_or(inner.revision),
             initial,
-            changed,
+            changed: table.changed.subscribe(),
         })
     }
 }
@@ -117,31 +162,24 @@ impl StoreWatch {
             return WatchStep::Events(self.initial.drain(..count).collect());
         }
         let inner = self.store.inner.lock();
-        let table = match inner.table(&self.resource) {
-            Ok(table) => table,
-            Err(error) => return WatchStep::Gone(error),
-        };
         loop {
-            let entries = match table.log.since(self.cursor, BATCH) {
-                Ok(entries) => entries,
-                Err(compacted) => {
-                    return WatchStep::Gone(ApiError::expired_watch(self.cursor, compacted.oldest));
-                }
+            let table = inner.table(&self.resource);
+            let entries = match table.and_then(|table| table.log.since(self.cursor)) {
+                Ok(entries) => entries.take(BATCH),
+                Err(error) => return WatchStep::Gone(error),
             };
             let mut events = Vec::new();
             let mut last = None;
             for entry in entries {
                 last = Some(entry.revision);
-                events.extend(event(entry, &self.query));
+                events.extend(entry.event(&self.query));
             }
-            match last {
-                Some(last) => self.cursor = last,
-                None => {
-                    // A watch may start in the future; its bookmarks must not take it back.
-                    self.cursor = self.cursor.max(inner.revision);
-                    return WatchStep::Idle(self.cursor);
-                }
-            }
+            let Some(last) = last else {
+                // A watch may start in the future; its bookmarks must not take it back.
+                self.cursor = self.cursor.max(inner.revision);
+                return WatchStep::Idle(self.cursor);
+            };
+            self.cursor = last;
             if !events.is_empty() {
                 return WatchStep::Events(events);
             }
@@ -151,34 +189,5 @@ impl StoreWatch {
     /// Waits until the resource has changed since the last call; false when it is served no more.
     pub async fn changed(&mut self) -> bool {
         self.changed.changed().await.is_ok()
-    }
-}
-
-/// The event that a change is to a watch with this filter, if it is one.
-fn event(entry: &LogEntry, query: &ListQuery) -> Option<WatchEvent> {
-    let before = entry.before.as_ref().filter(|object| query.matches(object));
-    let after = (!entry.deleted && query.matches(&entry.after)).then_some(&entry.after);
-    match (before, after) {
-        (None, None) => None,
-        (None, Some(after)) => Some(WatchEvent {
-            kind: EventKind::Added,
-            object: after.clone(),
-        }),
-        (Some(_), Some(after)) => Some(WatchEvent {
-            kind: EventKind::Modified,
-            object: after.clone(),
-        }),
-        // The last state that matched, at the revision of the change.
-        (Some(before), None) => {
-            let object = if entry.deleted {
-                entry.after.clone()
-            } else {
-                Arc::new(before.at(entry.revision))
-            };
-            Some(WatchEvent {
-                kind: EventKind::Deleted,
-                object,
-            })
-        }
     }
 }

@@ -7,13 +7,12 @@ use serde_json::{Map, Value};
 
 use super::{
     Store, StoreState, fields,
-    object::{Object, StoreKey, child_mut, metadata_mut, with_type},
+    object::{Object, StoreKey, as_map, drop_type, metadata_mut, with_type},
     random_suffix, random_uid,
 };
 use crate::{
     resource::{ResourceKey, ResourceType, keys},
     status::ApiError,
-    time,
 };
 
 /// The part of an object that a write may change.
@@ -23,14 +22,14 @@ pub enum Part {
     Main,
     /// The status only.
     Status,
-    /// Everything: what the simulators use.
+    /// Everything: what simulations and tests use.
     All,
 }
 
 /// How to write.
 #[derive(Debug, Clone, Default)]
 pub struct WriteOptions {
-    /// The field manager of a request; simulators have none.
+    /// The field manager of a request; simulations have none.
     pub manager: Option<String>,
 }
 
@@ -38,9 +37,18 @@ pub struct WriteOptions {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
     pub uid: Option<String>,
-    /// Its resourceVersion.
     pub resource_version: Option<String>,
 }
+
+/// Metadata that only the server sets.
+const SERVER_METADATA: [&str; 6] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "managedFields",
+];
 
 impl Store {
     /// Creates an object in `namespace` (empty for cluster scope).
@@ -69,8 +77,8 @@ impl Store {
 
     /// Changes an object by `change`, which sees it with apiVersion and kind.
     ///
-    /// A resourceVersion or UID that `change` puts in is a precondition. An unchanged object is not
-    /// written, as on the real server.
+    /// A resourceVersion or UID that `change` puts in is a precondition. An unchanged object is not written, as on the
+    /// real server.
     ///
     /// # Errors
     /// Those of `change`; 404 if it is absent; 409 for a failed precondition.
@@ -90,11 +98,11 @@ impl Store {
         settle(&mut inner, &res, &old, new, part, options)
     }
 
-    /// Changes an object as the simulators do, who own no fields.
+    /// Changes an object as simulations do, who own no fields.
     ///
     /// # Errors
     /// 404 if it is absent.
-    pub(crate) fn change(
+    pub fn change(
         &self,
         resource: &ResourceKey,
         namespace: &str,
@@ -108,7 +116,7 @@ impl Store {
         })
     }
 
-    /// Deletes an object.
+    /// Deletes an object; a namespace takes everything in it along.
     ///
     /// # Errors
     /// 404 if it is absent; 409 for a failed precondition.
@@ -122,48 +130,24 @@ impl Store {
         let mut inner = self.inner.lock();
         let (res, old) = inner.existing(resource, namespace, name)?;
         check(&res, &old, preconditions)?;
-        inner
-            .delete_now(resource, old.key())
-            .ok_or_else(|| ApiError::not_found(&res, name))
-    }
-
-    /// Deletes an object if it is there.
-    ///
-    /// # Errors
-    /// Those of [`delete`](Self::delete), except 404.
-    pub(crate) fn discard(
-        &self,
-        resource: &ResourceKey,
-        namespace: &str,
-        name: &str,
-    ) -> Result<(), ApiError> {
-        match self.delete(resource, namespace, name, &Preconditions::default()) {
-            Err(error) if error.code == 404 => Ok(()),
-            deleted => deleted.map(drop),
+        if *resource == keys::NAMESPACES {
+            inner.empty(name);
         }
+        let deleted = inner.remove(resource, old.key());
+        deleted.ok_or_else(|| ApiError::not_found(&res, name))
     }
 }
 
 impl StoreState {
-    /// Removes an object; a namespace takes everything in it along.
-    fn delete_now(&mut self, resource: &ResourceKey, key: &StoreKey) -> Option<Arc<Object>> {
-        if *resource == keys::NAMESPACES {
-            let inside: Vec<_> = self
-                .tables
-                .iter()
-                .flat_map(|(resource, table)| {
-                    table
-                        .objects
-                        .keys()
-                        .filter(|object| object.namespace == key.name)
-                        .map(|object| (resource.clone(), object.clone()))
-                })
-                .collect();
-            for (resource, object) in inside {
-                self.remove(&resource, &object);
-            }
+    fn empty(&mut self, namespace: &str) {
+        let tables = self.tables.iter();
+        let inside = tables.flat_map(|(resource, table)| {
+            let keys = table.objects.keys().filter(|key| key.namespace == namespace);
+            keys.map(|key| (resource.clone(), key.clone()))
+        });
+        for (resource, key) in inside.collect::<Vec<_>>() {
+            self.remove(&resource, &key);
         }
-        self.remove(resource, key)
     }
 }
 
@@ -176,7 +160,7 @@ fn prepare_create(
     options: &WriteOptions,
 ) -> Result<String, ApiError> {
     if options.manager.is_some() && res.status {
-        remove_key(value, "status");
+        as_map(value).remove("status");
     }
     let metadata = metadata_mut(value);
     place(metadata, namespace);
@@ -191,25 +175,16 @@ fn prepare_create(
         name = format!("{prefix}{}", random_suffix());
         metadata.insert("name".into(), name.clone().into());
     }
-    let namespace_exists = || {
-        let key = StoreKey::new("", namespace);
-        inner
-            .tables
-            .get(&keys::NAMESPACES)
-            .is_some_and(|table| table.objects.contains_key(&key))
-    };
-    if res.namespaced && !namespace_exists() {
+    if res.namespaced && inner.existing(&keys::NAMESPACES, "", namespace).is_err() {
         let message = format!("namespaces \"{namespace}\" not found");
         return Err(ApiError::new(404, "NotFound", message));
     }
-    metadata.insert("uid".into(), random_uid().into());
-    metadata.insert("creationTimestamp".into(), time::seconds(Timestamp::now()).into());
     metadata.remove("deletionTimestamp");
+    metadata.insert("uid".into(), random_uid().into());
+    metadata.insert("creationTimestamp".into(), now().into());
     metadata.insert("generation".into(), 1.into());
-    if !res.custom && res.scale.is_some() {
-        child_mut(value, "spec")
-            .entry("replicas")
-            .or_insert_with(|| 1.into());
+    if !res.custom && res.scale.is_some() && value["spec"]["replicas"].is_null() {
+        value["spec"]["replicas"] = 1.into();
     }
     Ok(name)
 }
@@ -233,13 +208,25 @@ fn settle(
     check(res, old, &preconditions)?;
     metadata.insert("name".into(), key.name.clone().into());
     place(metadata, &key.namespace);
-    keep_server_fields(res, old.value(), &mut new, part, options.manager.is_some());
+    match part {
+        Part::All => {}
+        Part::Main if res.status => copy_key("status", old.value(), &mut new),
+        Part::Main => {}
+        Part::Status => {
+            let status = std::mem::replace(&mut new, old.value().clone());
+            copy_key("status", &status, &mut new);
+        }
+    }
+    for key in SERVER_METADATA {
+        if key != "managedFields" || options.manager.is_some() {
+            copy_key(key, &old.value()["metadata"], &mut new["metadata"]);
+        }
+    }
     // Go leaves out empty maps and lists: a patch that brings one changes nothing.
     metadata_mut(&mut new).retain(|_, value| {
         !value.as_object().is_some_and(Map::is_empty) && !value.as_array().is_some_and(Vec::is_empty)
     });
-    remove_key(&mut new, "apiVersion");
-    remove_key(&mut new, "kind");
+    drop_type(&mut new);
     if *old.value() == new {
         return Ok(old.clone());
     }
@@ -250,7 +237,7 @@ fn settle(
     if let Some(manager) = manager(res, options) {
         fields::track(Some(old.value()), &mut new, manager, &res.api_version());
     }
-    inner.put(&res.key(), key, new)
+    inner.put(&res.key, key, new)
 }
 
 /// The content whose changes make `metadata.generation` grow: everything but metadata and status, and the annotations
@@ -259,99 +246,55 @@ fn generation_content(res: &ResourceType, value: &Value) -> (Map<String, Value>,
     let mut map = value.as_object().cloned().unwrap_or_default();
     map.remove("status");
     map.remove("metadata");
-    let annotations = (res.key() == keys::DEPLOYMENTS)
-        .then(|| value.pointer("/metadata/annotations").cloned())
-        .flatten();
+    let is_deployment = res.key == keys::DEPLOYMENTS;
+    let annotations = is_deployment.then(|| value["metadata"]["annotations"].clone());
     (map, annotations)
-}
-
-/// Restores what a writer of this part may not change.
-fn keep_server_fields(res: &ResourceType, old: &Value, new: &mut Value, part: Part, is_request: bool) {
-    match part {
-        Part::All => {}
-        Part::Main => {
-            if res.status {
-                copy_key(old, new, "status");
-            }
-        }
-        Part::Status => {
-            let status = std::mem::replace(new, old.clone());
-            copy_key(&status, new, "status");
-        }
-    }
-    let old_metadata = old.get("metadata").cloned().unwrap_or_default();
-    let metadata = metadata_mut(new);
-    let mut kept = vec![
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-        "generation",
-        "deletionTimestamp",
-    ];
-    if is_request {
-        kept.push("managedFields");
-    }
-    for key in kept {
-        match old_metadata.get(key) {
-            Some(value) => metadata.insert(key.into(), value.clone()),
-            None => metadata.remove(key),
-        };
-    }
 }
 
 fn check(res: &ResourceType, old: &Object, preconditions: &Preconditions) -> Result<(), ApiError> {
     let version = old.resource_version().to_string();
     let fails = |wanted: &Option<String>, is: &str| wanted.as_deref().is_some_and(|wanted| wanted != is);
-    if fails(&preconditions.uid, old.uid()) {
-        return Err(ApiError::conflict(res, old.name(), "its UID is another one"));
-    }
-    if fails(&preconditions.resource_version, &version) {
-        return Err(ApiError::conflict(
-            res,
-            old.name(),
-            "the object has been modified",
-        ));
-    }
-    Ok(())
+    let why = if fails(&preconditions.uid, old.uid()) {
+        "its UID is another one"
+    } else if fails(&preconditions.resource_version, &version) {
+        "the object has been modified"
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::conflict(res, old.name(), why))
 }
 
 /// Puts an object into the namespace of its request.
 fn place(metadata: &mut Map<String, Value>, namespace: &str) {
-    if namespace.is_empty() {
-        metadata.remove("namespace");
-    } else {
-        metadata.insert("namespace".into(), namespace.into());
-    }
-}
-
-fn string(map: &Map<String, Value>, key: &str) -> String {
-    map.get(key)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned()
-}
-
-fn remove_key(value: &mut Value, key: &str) {
-    if let Some(map) = value.as_object_mut() {
-        map.remove(key);
-    }
-}
-
-fn copy_key(from: &Value, to: &mut Value, key: &str) {
-    let Some(map) = to.as_object_mut() else { return };
-    match from.get(key) {
-        Some(value) => map.insert(key.into(), value.clone()),
-        None => map.remove(key),
+    match namespace {
+        "" => metadata.remove("namespace"),
+        namespace => metadata.insert("namespace".into(), namespace.into()),
     };
 }
 
-/// The writer that managedFields names. A real API server names the writer of every object; of those that the
-/// simulators write, only slices and Endpoints have one here, because the weeder reads when they were written.
+fn string(map: &Map<String, Value>, key: &str) -> String {
+    let found = map.get(key).and_then(Value::as_str);
+    found.unwrap_or_default().to_owned()
+}
+
+fn copy_key(key: &str, from: &Value, to: &mut Value) {
+    match from.get(key) {
+        Some(value) => as_map(to).insert(key.into(), value.clone()),
+        None => as_map(to).remove(key),
+    };
+}
+
+/// The writer that managedFields names. A real API server names the writer of every object; of those that simulations
+/// write, only slices and Endpoints have one here, because the weeder reads when they were written.
 fn manager<'a>(res: &ResourceType, options: &'a WriteOptions) -> Option<&'a str> {
-    let resource = res.key();
-    let is_dated = resource == keys::ENDPOINT_SLICES || resource == keys::ENDPOINTS;
+    let is_dated = [keys::ENDPOINT_SLICES, keys::ENDPOINTS].contains(&res.key);
     options
         .manager
         .as_deref()
         .or_else(|| is_dated.then_some("sandbox"))
+}
+
+/// As `metav1.Time`: whole seconds, UTC.
+pub(super) fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

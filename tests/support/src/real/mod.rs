@@ -1,5 +1,6 @@
 //! Real Kubernetes control planes: etcd, any number of kube-apiservers on it (one as the seed, others as shoots) and
-//! kube-controller-managers, with simulated kubelets in front and a simulated deployment controller for the seed.
+//! kube-controller-managers, with simulated kubelets in front ([`crate::nodes`]) and a simulated deployment controller
+//! for the seed.
 //!
 //! ```text
 //!   RealControlPlane ── etcd
@@ -15,10 +16,8 @@ mod assets;
 mod controller_manager;
 mod crds;
 mod etcd;
-mod fleet;
 mod gardenlet;
 mod kubeconfig;
-mod kubelet;
 mod node_recorder;
 mod pki;
 mod seed_objects;
@@ -40,10 +39,9 @@ use assets::Assets;
 pub use controller_manager::{ControllerManager, ControllerManagerOptions};
 pub use crds::{cluster_resource, install_seed_crds, machine_resource};
 pub use etcd::{Etcd, EtcdBackup};
-pub use fleet::RunningKubelets;
 pub use gardenlet::{grant_as_gardenlet, grant_probe};
 pub use kubeconfig::kubeconfig;
-pub use kubelet::LEASE_NAMESPACE;
+pub(crate) use node_recorder::readiness;
 pub use node_recorder::{NodeRecorder, NodeTransition, node_readiness};
 pub use seed_objects::{
     create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_shoot, scale_of,
@@ -141,7 +139,10 @@ impl RealControlPlane {
 }
 
 /// Gives a request to an API server a deadline and its error a name.
-async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
+pub(crate) async fn bounded<T>(
+    what: &str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> anyhow::Result<T> {
     match timeout(REQUEST_BOUND, request).await {
         Ok(answer) => answer.with_context(|| what.to_owned()),
         Err(_) => bail!("{what}: no answer within {REQUEST_BOUND:?}"),
@@ -149,7 +150,7 @@ async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T>>) 
 }
 
 /// Makes an object unless there is one of its name.
-async fn create_unless_there<K>(api: &Api<K>, object: &K) -> anyhow::Result<()>
+pub(crate) async fn create_unless_there<K>(api: &Api<K>, object: &K) -> anyhow::Result<()>
 where
     K: Clone + Debug + DeserializeOwned + Serialize + kube::Resource,
 {

@@ -98,7 +98,8 @@ pub async fn node_readiness(client: &Client) -> anyhow::Result<BTreeMap<String, 
         .collect())
 }
 
-fn readiness(node: &Node) -> String {
+/// The status of a node's Ready condition; empty without one.
+pub(crate) fn readiness(node: &Node) -> String {
     let conditions = node
         .status
         .iter()

@@ -1,7 +1,6 @@
 //! Where the scenarios are played: on real API servers. One etcd, one API server as the seed, and a pool of them as
 //! shoots.
 
-mod machines;
 mod plan;
 mod pool;
 
@@ -18,7 +17,6 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::machines::RealMachines;
 pub use self::plan::Plan;
 use self::pool::Pool;
 pub use self::pool::PooledServer;
@@ -28,10 +26,11 @@ use super::{COUNTS, PROJECT};
 use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
 use watchdog_test_support::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
 use watchdog_test_support::history::Write;
+use watchdog_test_support::nodes::{Cut, LEASE_NAMESPACE, MachineTimes, Machines, RunningKubelets};
 use watchdog_test_support::real::{
-    ApiServerOptions, ControllerManager, ControllerManagerOptions, KubeApiserver, LEASE_NAMESPACE,
-    RealControlPlane, RunningKubelets, create_cluster, create_deployment, create_kubeconfig_secret,
-    create_namespace, grant_probe, install_seed_crds,
+    ApiServerOptions, ControllerManager, ControllerManagerOptions, KubeApiserver, RealControlPlane,
+    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, grant_probe,
+    install_seed_crds,
 };
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait::BOUND;
@@ -69,7 +68,7 @@ pub struct Backend {
 pub struct ShootSite {
     namespace: String,
     nodes: Arc<RunningKubelets>,
-    machines: Arc<RealMachines>,
+    machines: Arc<Machines>,
     _tasks: AbortOnDropHandle<()>,
     _workloads: WorkloadController,
     lent: PooledServer,
@@ -184,7 +183,7 @@ impl Backend {
         namespace: &str,
         server: &KubeApiserver,
         plan: &Plan,
-        machines: &Arc<RealMachines>,
+        machines: &Arc<Machines>,
     ) -> anyhow::Result<WorkloadController> {
         let options = ControllerManagerOptions {
             node_monitor_period: TIMES.grace / 8,
@@ -321,13 +320,13 @@ impl Backend {
         for index in 0..plan.nodes {
             nodes.start(&nodes.next_name(), &plan.zone(index)).await?;
         }
-        let machines = Arc::new(RealMachines::new(
-            seed.clone(),
-            &namespace,
-            shoot,
-            nodes.clone(),
-            self.times,
-        ));
+        let times = MachineTimes {
+            period: self.times.grace / 8,
+            creation: self.times.machine_step(),
+            health_timeout: self.times.machine_health_timeout,
+        };
+        let machines = Machines::new(seed, &namespace, &shoot, nodes.clone(), times);
+        let machines = Arc::new(machines);
         let workloads = self.run_control_plane(seed, &namespace, &lent.server, plan, &machines)?;
         for (name, replicas) in COUNTS {
             create_deployment(seed, &namespace, name, replicas).await?;
@@ -390,19 +389,18 @@ impl ShootSite {
     }
 
     /// Names and zones of the nodes.
-    pub async fn nodes(&self) -> Vec<(String, String)> {
-        self.nodes.list().await
+    pub fn nodes(&self) -> Vec<(String, String)> {
+        self.nodes.list()
     }
 
-    /// Cuts the nodes of a zone off, or all of them, those to come included. When this returns, none of their renewals
-    /// is on its way.
-    pub async fn cut(&self, zone: Option<&str>) {
-        self.nodes.cut(zone).await;
+    /// Cuts nodes off. When this returns, none of their renewals is on its way.
+    pub async fn cut(&self, cut: Cut) {
+        self.nodes.cut(cut).await;
     }
 
     /// Reconnects all nodes.
-    pub async fn reconnect(&self) {
-        self.nodes.reconnect().await;
+    pub fn reconnect(&self) {
+        self.nodes.reconnect();
     }
 
     /// Ends the API server: connections are refused.
@@ -419,7 +417,7 @@ impl ShootSite {
     /// When it does not come up.
     pub async fn start_api_server(&self) -> anyhow::Result<()> {
         // It answers for seconds before it is ready, and kubelets do not wait for that.
-        self.nodes.reconnect().await;
+        self.nodes.reconnect();
         self.lent.server.start_again().await
     }
 

@@ -17,7 +17,8 @@ use watchdog_proto::probe::v1::{Outcome, Verdict};
 use super::ShootUnderTest;
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::history::timeline::Fact;
-use watchdog_test_support::real::{LEASE_NAMESPACE, cluster_resource, machine_resource};
+use watchdog_test_support::nodes::{Cut, LEASE_NAMESPACE};
+use watchdog_test_support::real::{cluster_resource, machine_resource};
 use watchdog_test_support::wait;
 
 // === impl ShootUnderTest ===
@@ -82,30 +83,28 @@ impl ShootUnderTest {
 
     /// Cuts all nodes off, here and at the twin.
     pub async fn cut_all(&self) {
-        self.cut(None).await;
+        self.cut(Cut::All).await;
     }
 
     /// Cuts a zone off, here and at the twin.
     pub async fn cut_zone(&self, zone: &str) {
-        self.cut(Some(zone)).await;
+        self.cut(Cut::Zone(zone.to_owned())).await;
     }
 
-    async fn cut(&self, zone: Option<&str>) {
-        self.half.site.cut(zone).await;
-        let nodes = self.half.site.nodes().await;
-        let cut = nodes
-            .iter()
-            .filter(|(_, of)| zone.is_none_or(|zone| zone == of))
-            .count();
-        self.fact(Fact::Cut { cut, of: nodes.len() });
+    async fn cut(&self, cut: Cut) {
+        self.half.site.cut(cut.clone()).await;
+        let nodes = self.half.site.nodes();
+        let lost = nodes.iter().filter(|(name, zone)| cut.hits(name, zone)).count();
+        let of = nodes.len();
+        self.fact(Fact::Cut { cut: lost, of });
         if let Some(twin) = &self.twin {
-            twin.site.cut(zone).await;
+            twin.site.cut(cut).await;
         }
     }
 
     /// Reconnects all nodes, here and at the twin, and counts from now on how long it takes until all is as before.
     pub async fn reconnect(&self) {
-        self.half.site.reconnect().await;
+        self.half.site.reconnect();
         let of = self.plan.nodes;
         self.fact(Fact::Cut { cut: 0, of });
         let now = Instant::now();
@@ -116,7 +115,7 @@ impl ShootUnderTest {
         {
             let bound = self.times.bound * 2;
             let whole = async move {
-                twin.site.reconnect().await;
+                twin.site.reconnect();
                 let whole = wait::until_true("the twin is whole", bound, || twin.is_whole(of)).await;
                 whole.ok().map(|()| now.elapsed())
             };
@@ -129,7 +128,7 @@ impl ShootUnderTest {
     /// # Errors
     /// When it does not go away.
     pub async fn stop_api_server(&self) -> anyhow::Result<()> {
-        self.half.site.cut(None).await;
+        self.half.site.cut(Cut::All).await;
         self.half.site.stop_api_server().await
     }
 
@@ -173,17 +172,9 @@ impl ShootUnderTest {
     // --- its objects
 
     /// Names of its nodes, sorted.
-    pub async fn nodes(&self) -> Vec<String> {
-        let mut names: Vec<_> = self
-            .half
-            .site
-            .nodes()
-            .await
-            .into_iter()
-            .map(|(name, _)| name)
-            .collect();
-        names.sort();
-        names
+    pub fn nodes(&self) -> Vec<String> {
+        let nodes = self.half.site.nodes();
+        nodes.into_iter().map(|(name, _)| name).collect()
     }
 
     /// Annotates a node.

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
-use watchdog_sandbox::{AuditEntry, SimulatedShootSpec};
+use watchdog_sandbox::AuditEntry;
 use watchdog_test_support::binaries::SCALING_COORDINATOR;
 use watchdog_test_support::coordinator::{FakeProbe, Outcome};
 use watchdog_test_support::fault_proxy::FaultProxy;
@@ -29,6 +29,7 @@ use watchdog_test_support::real::{
 };
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::simulation::SimulatedShootSpec;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{self, LISTENING, NAMESPACE};
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};

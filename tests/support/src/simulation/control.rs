@@ -10,15 +10,16 @@ use axum::{
     Json, Router,
     extract::{Path, Query, State},
     http::StatusCode,
-    response::{Html, IntoResponse, Response},
+    response::Html,
     routing::{get, post},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
+use watchdog_sandbox::Fault;
 
-use crate::{error::SandboxError, faults::Fault, sandbox::Sandbox, sim::Cut};
+use super::{Cut, Sandbox, SimulatedShoot};
 
 /// The control endpoint of one sandbox; it ends when dropped.
 #[derive(Debug)]
@@ -28,20 +29,21 @@ pub struct Control {
 }
 
 type SandboxState = State<Arc<Sandbox>>;
-type ControlResult = Result<(), SandboxError>;
+
+type ControlError = (StatusCode, String);
 
 impl Control {
     /// Serves the control endpoint of `sandbox` on a free port of loopback: it knows no credentials.
     ///
     /// # Errors
     /// When no port can be bound.
-    pub async fn start(sandbox: Arc<Sandbox>) -> Result<Self, SandboxError> {
+    pub async fn start(sandbox: Arc<Sandbox>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let served = axum::serve(listener, routes().with_state(sandbox));
         let serving = tokio::spawn(async move {
             if let Err(error) = served.await {
-                tracing::error!(%error, "control endpoint ended");
+                eprintln!("the page of the sandbox ended: {error}");
             }
         });
         Ok(Self {
@@ -50,6 +52,7 @@ impl Control {
         })
     }
 
+    #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -57,7 +60,7 @@ impl Control {
 
 fn routes() -> Router<Arc<Sandbox>> {
     Router::new()
-        .route("/", get(|| async { Html(include_str!("control.html")) }))
+        .route("/", get(|| async { Html(include_str!("page.html")) }))
         .route("/shoots", get(shoots))
         .route("/faults", post(seed_fault).delete(clear_seed_faults))
         .route("/api-server/{action}", post(seed_server))
@@ -77,8 +80,8 @@ struct Since {
 
 /// Requests to the seed after number `since`, bodies left out: they may carry Secrets.
 async fn audit(State(sandbox): SandboxState, Query(Since { since }): Query<Since>) -> Json<Vec<Value>> {
-    let entries = sandbox.seed().audit_since(since);
-    let entries = entries.into_iter().map(|entry| {
+    let entries = sandbox.seed().audit_since(since).into_iter();
+    let entries = entries.map(|entry| {
         json!({
             "id": entry.id,
             "time": entry.time.to_string(),
@@ -92,14 +95,13 @@ async fn audit(State(sandbox): SandboxState, Query(Since { since }): Query<Since
     Json(entries.collect())
 }
 
-impl IntoResponse for SandboxError {
-    fn into_response(self) -> Response {
-        let code = match &self {
-            Self::NoSuchShoot(_) => StatusCode::NOT_FOUND,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        (code, Json(json!({ "error": self.to_string() }))).into_response()
-    }
+fn find(sandbox: &Sandbox, name: &str) -> Result<SimulatedShoot, ControlError> {
+    let shoot = sandbox.shoot(name);
+    shoot.map_err(|error| (StatusCode::NOT_FOUND, error.to_string()))
+}
+
+fn done(result: anyhow::Result<()>) -> Result<(), ControlError> {
+    result.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")))
 }
 
 /// The state of each shoot, for the page.
@@ -121,13 +123,17 @@ async fn shoots(State(sandbox): SandboxState) -> Json<Vec<Value>> {
     Json(shoots.collect())
 }
 
-async fn cut(State(sandbox): SandboxState, Path(name): Path<String>, Json(cut): Json<Cut>) -> ControlResult {
-    sandbox.shoot(&name)?.cut(cut);
+async fn cut(
+    State(sandbox): SandboxState,
+    Path(name): Path<String>,
+    Json(cut): Json<Cut>,
+) -> Result<(), ControlError> {
+    find(&sandbox, &name)?.cut(cut);
     Ok(())
 }
 
-async fn heal(State(sandbox): SandboxState, Path(name): Path<String>) -> ControlResult {
-    sandbox.shoot(&name)?.heal();
+async fn heal(State(sandbox): SandboxState, Path(name): Path<String>) -> Result<(), ControlError> {
+    find(&sandbox, &name)?.heal();
     Ok(())
 }
 
@@ -141,8 +147,8 @@ async fn hibernation(
     State(sandbox): SandboxState,
     Path(name): Path<String>,
     Json(HibernationRequest { enabled }): Json<HibernationRequest>,
-) -> ControlResult {
-    sandbox.shoot(&name)?.set_hibernated(enabled)
+) -> Result<(), ControlError> {
+    done(find(&sandbox, &name)?.set_hibernated(enabled))
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -155,8 +161,8 @@ enum ServiceAction {
 async fn service(
     State(sandbox): SandboxState,
     Path((name, service, action)): Path<(String, String, ServiceAction)>,
-) -> ControlResult {
-    let shoot = sandbox.shoot(&name)?;
+) -> Result<(), ControlError> {
+    let shoot = find(&sandbox, &name)?;
     match action {
         ServiceAction::Up => shoot.service_up(&service),
         ServiceAction::Down => shoot.service_down(&service),
@@ -176,8 +182,8 @@ async fn shoot_fault(
     State(sandbox): SandboxState,
     Path(name): Path<String>,
     Json(fault): Json<Fault>,
-) -> ControlResult {
-    sandbox.shoot(&name)?.api().inject(fault);
+) -> Result<(), ControlError> {
+    find(&sandbox, &name)?.api().inject(fault);
     Ok(())
 }
 
@@ -188,9 +194,14 @@ enum ServerAction {
     Stop,
 }
 
-async fn seed_server(State(sandbox): SandboxState, Path(action): Path<ServerAction>) -> ControlResult {
-    match action {
-        ServerAction::Start => sandbox.seed().resume().await,
-        ServerAction::Stop => sandbox.seed().stop().await,
-    }
+async fn seed_server(
+    State(sandbox): SandboxState,
+    Path(action): Path<ServerAction>,
+) -> Result<(), ControlError> {
+    let seed = sandbox.seed();
+    let result = match action {
+        ServerAction::Start => seed.resume().await,
+        ServerAction::Stop => seed.stop().await,
+    };
+    done(result.map_err(anyhow::Error::from))
 }

@@ -1,23 +1,17 @@
-//! The command line of the binary.
+//! The simulation as a program of its own, the sandbox.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{
-    control::Control,
-    sandbox::{Sandbox, SandboxConfig},
-    sim::{SimTiming, SimulatedShootSpec},
-};
+use super::{Control, Sandbox, SandboxConfig, SimTiming, SimulatedShootSpec};
 
-/// The user of the kubeconfig that the binary writes: may do everything.
+/// The user of the kubeconfig that the program writes: may do everything.
 const ADMIN: &str = "sandbox-admin";
 
 /// An in-memory Kubernetes API that plays a Gardener seed, with simulated shoots behind it.
@@ -47,7 +41,6 @@ impl Args {
         SandboxConfig {
             timing: SimTiming::scaled(self.time_scale),
             shoots: (0..self.shoots).map(shoot).collect(),
-            ..SandboxConfig::default()
         }
     }
 }
@@ -59,18 +52,16 @@ impl Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let sandbox = Arc::new(
-        Sandbox::start(args.config())
-            .await
-            .context("starting the sandbox")?,
-    );
-    let control = Control::start(sandbox.clone())
-        .await
-        .context("starting the control endpoint")?;
+    anyhow::ensure!(args.time_scale > 0.0, "--time-scale must be above 0");
+    let sandbox = Sandbox::start(args.config()).await.context("start the sandbox")?;
+    let sandbox = Arc::new(sandbox);
+    let control = Control::start(sandbox.clone()).await.context("start its page")?;
 
-    std::fs::create_dir_all(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
-    let kubeconfig = args.dir.join("seed.kubeconfig");
-    write_private(&kubeconfig, &sandbox.seed().kubeconfig(ADMIN))?;
+    std::fs::create_dir_all(&args.dir).with_context(|| format!("make {}", args.dir.display()))?;
+    write_private(
+        &args.dir.join("seed.kubeconfig"),
+        &sandbox.seed().kubeconfig(ADMIN),
+    )?;
     let shoots: serde_json::Map<_, _> = sandbox
         .shoots()
         .iter()
@@ -81,26 +72,20 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let partial = args.dir.join("addresses.json.partial");
     std::fs::write(&partial, format!("{addresses:#}\n"))?;
     std::fs::rename(&partial, args.dir.join("addresses.json"))?;
-    tracing::info!(seed = sandbox.seed().url(), control = control.url(), "serving");
 
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("stopping");
     Ok(())
 }
 
 /// Writes a file that only its owner may read.
 fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(|| format!("writing {}", path.display()))?;
-    file.write_all(text.as_bytes())?;
-    Ok(())
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(path);
+    let mut file = file.with_context(|| format!("write {}", path.display()))?;
+    Ok(file.write_all(text.as_bytes())?)
 }

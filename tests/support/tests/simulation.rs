@@ -1,12 +1,6 @@
 //! Simulated shoots, with second-scale timing.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a failed test may panic"
-)]
-
-mod support;
+#![cfg(test)]
 
 use std::time::Duration;
 
@@ -19,9 +13,11 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams},
 };
-use support::{client, client_of, eventually};
-use watchdog_sandbox::{
-    Cut, PROBE_SECRET, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
+use watchdog_test_support::fixtures::PROBE_SECRET;
+use watchdog_test_support::in_process::eventually;
+use watchdog_test_support::sandboxed::client;
+use watchdog_test_support::simulation::{
+    Cut, PodView, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
 };
 
 /// Everything 40 times faster: the grace period is a second, a machine is replaced after 15.
@@ -32,23 +28,20 @@ fn fast() -> SimTiming {
     }
 }
 
-async fn one_shoot() -> (Sandbox, SimulatedShoot) {
-    let sandbox = Sandbox::start(SandboxConfig {
-        timing: fast(),
+async fn one_shoot(timing: SimTiming, nodes: usize) -> (Sandbox, SimulatedShoot) {
+    let config = SandboxConfig {
+        timing,
         ..SandboxConfig::default()
-    })
-    .await
-    .unwrap();
-    let shoot = sandbox
-        .add_shoot(SimulatedShootSpec::new("alpha", 6))
-        .await
-        .unwrap();
+    };
+    let sandbox = Sandbox::start(config).await.unwrap();
+    let spec = SimulatedShootSpec::new("alpha", nodes);
+    let shoot = sandbox.add_shoot(spec).await.unwrap();
     (sandbox, shoot)
 }
 
 #[tokio::test]
 async fn a_shoot_begins_ready() {
-    let (sandbox, shoot) = one_shoot().await;
+    let (sandbox, shoot) = one_shoot(fast(), 6).await;
     let (nodes, workloads) = (shoot.nodes(), shoot.workloads());
     assert_eq!((nodes.len(), shoot.machines().len()), (6, 6));
     assert!(
@@ -60,7 +53,7 @@ async fn a_shoot_begins_ready() {
     assert!(ready, "{workloads:?}");
     assert!(shoot.pods().iter().all(|pod| pod.ready && pod.waiting.is_empty()));
 
-    let seed = client(sandbox.seed(), "admin").await;
+    let seed = client(&sandbox.seed().kubeconfig("admin")).await.unwrap();
     let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), shoot.namespace());
     let slices = slices
         .list(&ListParams::default().labels("kubernetes.io/service-name=etcd-main-client"))
@@ -84,7 +77,7 @@ async fn a_shoot_begins_ready() {
     let secrets: Api<Secret> = Api::namespaced(seed, shoot.namespace());
     let secret = secrets.get(PROBE_SECRET).await.unwrap();
     let kubeconfig = String::from_utf8(secret.data.unwrap()["kubeconfig"].0.clone()).unwrap();
-    let probe = client_of(&kubeconfig).await;
+    let probe = client(&kubeconfig).await.unwrap();
     let leases: Api<Lease> = Api::namespaced(probe.clone(), "kube-node-lease");
     assert_eq!(leases.list(&ListParams::default()).await.unwrap().items.len(), 6);
     assert!(leases.watch(&Default::default(), "0").await.is_err());
@@ -98,13 +91,13 @@ async fn a_shoot_begins_ready() {
         nodes.list(&ListParams::default()).await.is_err(),
         "the old token is invalid"
     );
-    let nodes: Api<Node> = Api::all(client_of(&shoot.probe_kubeconfig()).await);
+    let nodes: Api<Node> = Api::all(client(&shoot.probe_kubeconfig()).await.unwrap());
     nodes.list(&ListParams::default()).await.unwrap();
 }
 
 #[tokio::test]
 async fn leases_are_renewed_unless_cut() {
-    let (_sandbox, shoot) = one_shoot().await;
+    let (_sandbox, shoot) = one_shoot(fast(), 6).await;
     let renewals = || {
         shoot
             .nodes()
@@ -135,7 +128,7 @@ async fn leases_are_renewed_unless_cut() {
 
 #[tokio::test]
 async fn without_a_watchdog_nodes_melt_down() {
-    let (_sandbox, shoot) = one_shoot().await;
+    let (_sandbox, shoot) = one_shoot(fast(), 6).await;
     let before = shoot.machines();
     shoot.cut(Cut::All);
     eventually("all nodes are Unknown", || shoot.marked_unknown() == 6).await;
@@ -166,16 +159,7 @@ async fn dependants_crash_loop_and_a_deleted_pod_recovers_at_once() {
         crash_backoff_max: Duration::from_secs(600),
         ..fast()
     };
-    let sandbox = Sandbox::start(SandboxConfig {
-        timing,
-        ..SandboxConfig::default()
-    })
-    .await
-    .unwrap();
-    let shoot = sandbox
-        .add_shoot(SimulatedShootSpec::new("alpha", 1))
-        .await
-        .unwrap();
+    let (sandbox, shoot) = one_shoot(timing, 1).await;
     shoot.service_down("etcd-main-client");
     eventually("the chain crash-loops", || {
         shoot
@@ -187,7 +171,7 @@ async fn dependants_crash_loop_and_a_deleted_pod_recovers_at_once() {
     })
     .await;
     assert_eq!(shoot.workload("kube-apiserver").unwrap().ready_replicas, 0);
-    let seed = client(sandbox.seed(), "weeder").await;
+    let seed = client(&sandbox.seed().kubeconfig("weeder")).await.unwrap();
     let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), shoot.namespace());
     let slice = slices.get("etcd-main-client-sandbox").await.unwrap();
     let conditions = slice.endpoints[0].conditions.as_ref().unwrap();
@@ -198,7 +182,7 @@ async fn dependants_crash_loop_and_a_deleted_pod_recovers_at_once() {
         shoot.workload("etcd-main").unwrap().ready_replicas == 1
     })
     .await;
-    let crashing = |pod: &watchdog_sandbox::PodView| pod.waiting == "CrashLoopBackOff";
+    let crashing = |pod: &PodView| pod.waiting == "CrashLoopBackOff";
     assert_eq!(
         shoot.pods().iter().filter(|pod| crashing(pod)).count(),
         4,
@@ -229,7 +213,7 @@ async fn dependants_crash_loop_and_a_deleted_pod_recovers_at_once() {
 
 #[tokio::test]
 async fn a_stopped_api_server_stops_renewals_and_controllers() {
-    let (_sandbox, shoot) = one_shoot().await;
+    let (_sandbox, shoot) = one_shoot(fast(), 6).await;
     shoot.api().stop().await.unwrap();
     let renewed = shoot.nodes()[0].renew_time.clone();
     tokio::time::sleep(fast().node_monitor_grace_period * 2).await;
