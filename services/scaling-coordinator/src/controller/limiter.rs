@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as FairMutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
+use watchdog_runtime::metrics::GaugeGuard;
 use watchdog_runtime::token_bucket::TokenBucket;
 
 use crate::domain::Direction;
@@ -30,11 +31,11 @@ pub(crate) struct RequestLimiter {
 }
 
 /// A shoot's turn: it may make this many requests at once.
-#[must_use = "the requests are only counted while the turn exists"]
+#[must_use = "the requests are only bounded while the turn exists"]
 pub(crate) struct Turn<'a> {
     limiter: &'a RequestLimiter,
     _up: Option<OwnedSemaphorePermit>,
-    requests: Option<OwnedSemaphorePermit>,
+    _requests: Option<OwnedSemaphorePermit>,
 }
 
 /// Counts a shoot that waits.
@@ -80,32 +81,20 @@ impl RequestLimiter {
             }
         }
         drop((next, waiting));
-        let turn = Turn {
+        Turn {
             limiter: self,
             _up: up,
-            requests,
-        };
-        self.show_requests();
-        turn
-    }
-
-    fn show_requests(&self) {
-        let free = self.requests.available_permits();
-        UNDER_WAY.set((), (MAX_REQUESTS as usize).saturating_sub(free) as f64);
+            _requests: requests,
+        }
     }
 }
 
 impl Turn<'_> {
-    /// Counts a request that begins now. The next turn waits for what is too much.
-    pub(crate) fn count_request(&self) {
+    /// Counts a request that begins now, and is in flight until what this returns is dropped. The next turn waits for
+    /// what is too much.
+    pub(crate) fn begin_request(&self) -> GaugeGuard {
         self.limiter.bucket.lock().take(1);
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        drop(self.requests.take());
-        self.limiter.show_requests();
+        UNDER_WAY.track(())
     }
 }
 
@@ -144,8 +133,8 @@ mod tests {
         let start = Instant::now();
         for _ in 0..200 {
             let turn = limiter.turn(Direction::Down, 2).await;
-            turn.count_request();
-            turn.count_request();
+            drop(turn.begin_request());
+            drop(turn.begin_request());
         }
         let took = start.elapsed();
         assert!(
@@ -171,7 +160,7 @@ mod tests {
             let (limiter, order) = (limiter.clone(), order.clone());
             tasks.spawn(async move {
                 let turn = limiter.turn(direction, 1).await;
-                turn.count_request();
+                drop(turn.begin_request());
                 order.lock().push(name);
             });
         };

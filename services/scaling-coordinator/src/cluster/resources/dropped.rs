@@ -1,0 +1,255 @@
+//! The resources that are watched: those in the configuration file and, for a while, those that were dropped from it.
+//!
+//! A resource that leaves the file while it is held down must still come back up (S6): gardenlet keeps it at zero as
+//! long as it carries meltdown-protection-active, and only the coordinator removes that annotation. The coordinator
+//! therefore watches the resource, only to restore it, until no shoot holds it down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::prober::{ProberConfig, ResourceRef};
+
+use super::{ObjectIndex, Resources, ServedKind, WatchedResource};
+
+/// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
+/// and the watch can take to deliver it.
+pub(crate) const LAST_WRITES: Duration = Duration::from_secs(15);
+
+/// The maximum number of shoot names in one log line.
+const NAMED: usize = 10;
+
+impl Resources {
+    /// Applies a configuration file. Returns the resources whose watches the caller must start, each with the token
+    /// that stops it.
+    pub(crate) fn configure(
+        &self,
+        now: Instant,
+        file: &ProberConfig,
+        stop: &CancellationToken,
+    ) -> Vec<(ResourceRef, CancellationToken)> {
+        let wanted = &file.dependent_resource_infos;
+        let mut all = self.watched.write();
+        let mut has_changed = false;
+        for (reference, watched) in all.iter_mut() {
+            if watched.dropped_at.is_none() && !wanted.iter().any(|new| new.reference == *reference) {
+                watched.dropped_at = Some(now);
+                has_changed = true;
+                report_dropped(reference, &watched.held_down_in());
+            }
+        }
+        let mut new = Vec::new();
+        for dependent in wanted {
+            let reference = &dependent.reference;
+            let watched = all.entry(reference.clone()).or_insert_with(|| {
+                let stop = stop.child_token();
+                new.push((reference.clone(), stop.clone()));
+                WatchedResource {
+                    dependent: dependent.clone(),
+                    dropped_at: None,
+                    stop,
+                    kind: ServedKind::Unknown("its objects are not listed yet".to_owned()),
+                    objects: ObjectIndex::new(self.signals.clone()),
+                }
+            });
+            has_changed |= watched.dropped_at.take().is_some();
+            watched.dependent = dependent.clone();
+        }
+        drop(all);
+        if has_changed {
+            self.signals.work_queue.add_all();
+        }
+        new
+    }
+
+    /// Unwatches the dropped resources that no shoot holds down.
+    pub(crate) fn unwatch(&self, now: Instant) {
+        let mut all = self.watched.write();
+        let unwatched = all.extract_if(.., |_, watched| match watched.dropped_at {
+            None => false,
+            // This process cannot have scaled down what it has never listed.
+            Some(_) if !watched.objects.is_listed() && watched.objects.is_empty() => true,
+            Some(at) => now >= at + LAST_WRITES && watched.is_listed() && watched.held_down_in().is_empty(),
+        });
+        for (resource, watched) in unwatched {
+            watched.stop.cancel();
+            self.served_changes.send_replace(());
+            tracing::info!(
+                %resource,
+                "resource removed from the configuration is not scaled down in any shoot; no longer watching it"
+            );
+        }
+    }
+
+    /// Returns true if a resource is watched only because an earlier configuration named it.
+    pub(crate) fn is_dropped(&self, reference: &ResourceRef) -> bool {
+        let dropped = self.of(reference, |watched| watched.dropped_at.is_some());
+        self.restores_only || dropped.unwrap_or_default()
+    }
+
+    /// Returns true if any watched resource was dropped from the configuration.
+    pub(crate) fn has_dropped(&self) -> bool {
+        let all = self.watched.read();
+        all.values().any(|watched| watched.dropped_at.is_some())
+    }
+
+    /// The configuration in force: the file, followed by the dropped resources that are still watched.
+    pub(crate) fn in_force(&self, file: &ProberConfig) -> Arc<ProberConfig> {
+        let mut config = file.clone();
+        let all = self.watched.read();
+        let dropped = all.values().filter(|watched| watched.dropped_at.is_some());
+        let dropped = dropped.map(|watched| watched.dependent.clone());
+        config.dependent_resource_infos.extend(dropped);
+        Arc::new(config)
+    }
+}
+
+fn report_dropped(resource: &ResourceRef, held: &[Arc<str>]) {
+    if held.is_empty() {
+        return;
+    }
+    let held_down = held.len();
+    let shoots = held.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    tracing::warn!(
+        %resource,
+        held_down,
+        shoots,
+        "resource removed from the configuration while scaled down; watching it until it is restored"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use watchdog_api::config::UnknownFields;
+    use watchdog_kube::key::ObjectKey;
+    use watchdog_kube::watch::Change;
+
+    use super::*;
+    use crate::cluster::object_index::IndexSignals;
+
+    const FILE: &str = "
+kubeConfigSecretName: probe
+dependentResourceInfos:
+- ref: {kind: Deployment, name: kcm, apiVersion: apps/v1}
+  scaleUp: {level: 0}
+  scaleDown: {level: 1}
+- ref: {kind: Deployment, name: mcm, apiVersion: apps/v1}
+  scaleUp: {level: 1}
+  scaleDown: {level: 0}
+";
+
+    struct Bench {
+        resources: Resources,
+        both: ProberConfig,
+        only_kcm: ProberConfig,
+        mcm: ResourceRef,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let parsed = watchdog_api::prober::parse(FILE.as_bytes(), UnknownFields::Refused);
+            let both = parsed.unwrap().config;
+            let mut only_kcm = both.clone();
+            let mcm = only_kcm.dependent_resource_infos.pop().unwrap().reference;
+            let mut bench = Self {
+                resources: Resources::new(IndexSignals::default()),
+                both,
+                only_kcm,
+                mcm,
+                now: Instant::now(),
+            };
+            assert_eq!(bench.configure(true), 2);
+            bench
+        }
+
+        /// Returns how many watches start.
+        fn configure(&mut self, both: bool) -> usize {
+            let file = if both { &self.both } else { &self.only_kcm };
+            let stop = CancellationToken::new();
+            self.resources.configure(self.now, file, &stop).len()
+        }
+
+        /// The watch brings mcm, held down or not.
+        fn see(&self, version: u32, held: bool) {
+            let mut object = json!({
+                "metadata": { "name": "mcm", "namespace": "shoot--a", "resourceVersion": version.to_string() },
+                "spec": { "replicas": 0 },
+            });
+            if held {
+                object["metadata"]["annotations"][watchdog_api::names::MELTDOWN_PROTECTION_ANNOTATION] =
+                    "".into();
+            }
+            let object = serde_json::from_value(object).unwrap();
+            self.resources.applied(&self.mcm, &object, None);
+            let exists = ObjectKey {
+                namespace: "shoot--a".to_owned(),
+                name: "mcm".to_owned(),
+            };
+            self.resources.take_in(&self.mcm, Change::Synced([exists].into()));
+        }
+
+        /// Returns true if mcm is still watched.
+        fn is_watched_after(&mut self, pause: Duration) -> bool {
+            self.now += pause;
+            self.resources.unwatch(self.now);
+            self.resources.kind(&self.mcm).is_some()
+        }
+    }
+
+    #[test]
+    fn what_is_held_down_is_followed_until_it_is_restored() {
+        let mut bench = Bench::new();
+        bench.see(1, true);
+        bench.configure(false);
+        assert!(bench.is_watched_after(100 * LAST_WRITES));
+        assert!(bench.resources.has_dropped() && bench.resources.is_dropped(&bench.mcm));
+        let in_force = bench.resources.in_force(&bench.only_kcm);
+        assert_eq!(in_force.dependent_resource_infos.len(), 2);
+        bench.configure(false);
+        assert!(
+            bench.is_watched_after(Duration::ZERO),
+            "another change of the file drops nothing more"
+        );
+        bench.see(2, false);
+        let served = bench.resources.served_changes();
+        assert!(!bench.is_watched_after(Duration::ZERO));
+        assert!(
+            served.has_changed().unwrap(),
+            "its permissions are not asked for any more"
+        );
+        assert_eq!(*bench.resources.in_force(&bench.only_kcm), bench.only_kcm);
+        assert_eq!(bench.configure(true), 1, "it is watched anew when it comes back");
+    }
+
+    #[test]
+    fn a_write_that_was_under_way_is_waited_for() {
+        let mut bench = Bench::new();
+        bench.see(1, false);
+        bench.configure(false);
+        assert!(bench.is_watched_after(LAST_WRITES / 2));
+        bench.see(2, true);
+        assert!(bench.is_watched_after(LAST_WRITES));
+        bench.see(3, false);
+        assert!(!bench.is_watched_after(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_comes_back_is_as_it_was() {
+        let mut bench = Bench::new();
+        bench.see(1, true);
+        bench.configure(false);
+        assert_eq!(bench.configure(true), 0, "its watch still runs");
+        assert!(!bench.resources.is_dropped(&bench.mcm));
+        assert!(bench.is_watched_after(100 * LAST_WRITES));
+    }
+
+    #[test]
+    fn what_was_never_listed_is_let_go_at_once() {
+        let mut bench = Bench::new();
+        bench.configure(false);
+        assert!(!bench.is_watched_after(Duration::ZERO));
+    }
+}
