@@ -14,6 +14,7 @@ use watchdog_api::names::{COORDINATOR_FIELD_MANAGER, MELTDOWN_PROTECTION_ANNOTAT
 use watchdog_api::prober::ResourceRef;
 use watchdog_api::workload::Workload;
 use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, found, request_within};
+use watchdog_kube::permissions::Permission;
 
 use super::kinds::ServedKind;
 use super::resources::Resources;
@@ -191,39 +192,26 @@ fn classify(
     served: &ApiResource,
     shoot: &str,
 ) -> RequestOutcome {
-    let retry_after = error.retry_after();
-    match error {
-        // Gone, or another one of the same name: what was seen is too old, as with a conflict.
-        error if error.is_conflict() || error.is_not_found() => RequestOutcome::Conflict,
-        // The missing permission, or an admission webhook, which the error names.
-        error if error.is_forbidden() => {
-            let (verb, sub) = match write {
-                ResourceWrite::Scale { .. } if !has_spec_replicas(reference) => ("update", "/scale"),
-                _ => ("patch", ""),
-            };
-            let group = if served.group.is_empty() {
-                String::new()
-            } else {
-                format!(".{}", served.group)
-            };
-            let plural = &served.plural;
-            let request = format!("{verb} {plural}{group}{sub} in namespace {shoot}");
-            let why = format!("the request to {request} is forbidden: {error}");
-            RequestOutcome::Refused { why, retry_after }
-        }
-        // A server that fails may have applied the write all the same.
-        RequestError::Refused(status) if status.code >= 500 => RequestOutcome::Unknown {
-            why: error.to_string(),
-            retry_after,
-        },
-        RequestError::Refused(_) => RequestOutcome::Refused {
-            why: error.to_string(),
-            retry_after,
-        },
-        RequestError::Deadline(_) | RequestError::Failed(_) => RequestOutcome::Unknown {
-            why: error.to_string(),
-            retry_after,
-        },
+    // Gone, or another one of the same name: what was seen is too old, as with a conflict.
+    if error.is_conflict() || error.is_not_found() {
+        return RequestOutcome::Conflict;
+    }
+    let (mut why, retry_after) = (error.to_string(), error.retry_after());
+    if error.is_forbidden() {
+        let (verb, resource) = match write {
+            ResourceWrite::Scale { .. } if !has_spec_replicas(reference) => {
+                ("update", format!("{}/scale", served.plural))
+            }
+            _ => ("patch", served.plural.clone()),
+        };
+        let request = Permission::new(verb, &served.group, &resource).in_namespace(shoot);
+        // For lack of the permission, or by an admission webhook, which the error names.
+        why = format!("the request to {request} is forbidden: {why}");
+    }
+    match error.code() {
+        Some(code) if code < 500 => RequestOutcome::Refused { why, retry_after },
+        // A server that fails, or whose answer is lost, may have applied the write all the same.
+        _ => RequestOutcome::Unknown { why, retry_after },
     }
 }
 

@@ -1,9 +1,7 @@
 //! Bounds the requests to the seed: how many are under way, and how many begin in a second. Shoots take turns.
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as FairMutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use watchdog_runtime::metrics::GaugeGuard;
 use watchdog_runtime::token_bucket::TokenBucket;
@@ -22,8 +20,8 @@ const MAX_UP: usize = 8;
 
 /// Gives turns to make requests. The queues are fair.
 pub(crate) struct RequestLimiter {
-    up: Arc<Semaphore>,
-    requests: Arc<Semaphore>,
+    up: Semaphore,
+    requests: Semaphore,
     /// Held by the one who waits for the rate.
     next: FairMutex<()>,
     bucket: Mutex<TokenBucket>,
@@ -34,8 +32,8 @@ pub(crate) struct RequestLimiter {
 #[must_use = "the requests are only bounded while the turn exists"]
 pub(crate) struct Turn<'a> {
     limiter: &'a RequestLimiter,
-    _up: Option<OwnedSemaphorePermit>,
-    _requests: Option<OwnedSemaphorePermit>,
+    _up: Option<SemaphorePermit<'a>>,
+    _requests: Option<SemaphorePermit<'a>>,
 }
 
 /// Counts a shoot that waits.
@@ -46,8 +44,8 @@ impl RequestLimiter {
     pub(crate) fn new(rate: u32) -> Self {
         let rate = f64::from(rate);
         Self {
-            up: Arc::new(Semaphore::new(MAX_UP)),
-            requests: Arc::new(Semaphore::new(MAX_REQUESTS as usize)),
+            up: Semaphore::new(MAX_UP),
+            requests: Semaphore::new(MAX_REQUESTS as usize),
             next: FairMutex::new(()),
             // A tenth of a second's requests at once.
             bucket: Mutex::new(TokenBucket::new(rate, rate / 10.0, Instant::now())),
@@ -66,12 +64,12 @@ impl RequestLimiter {
         let up = match direction {
             Direction::Down => None,
             // The semaphores are never closed.
-            Direction::Up | Direction::Release => self.up.clone().acquire_owned().await.ok(),
+            Direction::Up | Direction::Release => self.up.acquire().await.ok(),
         };
         let width = u32::try_from(width)
             .unwrap_or(MAX_REQUESTS)
             .clamp(1, MAX_REQUESTS);
-        let requests = self.requests.clone().acquire_many_owned(width).await.ok();
+        let requests = self.requests.acquire_many(width).await.ok();
         let next = self.next.lock().await;
         loop {
             let wait = self.bucket.lock().check(Instant::now());
@@ -121,6 +119,7 @@ impl Drop for WaitingShoot<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use futures::FutureExt;

@@ -180,16 +180,13 @@ impl Releaser {
     fn why_held(&self, held: &HeldDown, states: &StreamStore<String, ShootScaling>) -> String {
         let mut lines = String::new();
         for (shoot, resources) in held {
-            let status = states
-                .get(&shoot.to_string())
-                .map(|scaling| scaling.status.clone());
+            let state = states.get(&shoot.to_string());
             for reference in resources {
-                let shown = status.iter().flat_map(|status| &status.resources);
-                let message = shown.clone().find(|one| one.reference == *reference);
-                let why = self.direction(shoot).err();
-                let why = why
-                    .or_else(|| message.map(|one| one.message.clone()))
-                    .unwrap_or_default();
+                let mut shown = state.iter().flat_map(|state| &state.status.resources);
+                let message = shown
+                    .find(|one| one.reference == *reference)
+                    .map(|one| one.message.clone());
+                let why = self.direction(shoot).err().or(message).unwrap_or_default();
                 lines.push_str(&format!("{shoot}: {reference}: {why}\n"));
             }
         }
