@@ -207,11 +207,12 @@ impl Decision {
 
     /// Restores what is held down, without a verdict.
     pub(crate) fn restore() -> Self {
-        let reason = "All held-down resources are being restored.";
         Self {
             direction: Some(Direction::Up),
             held: None,
-            ..Self::hold(HoldReason::Mode, reason)
+            reason: "All held-down resources are being restored.".to_owned(),
+            again_at: None,
+            decided_by: None,
         }
     }
 
