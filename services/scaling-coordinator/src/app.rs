@@ -23,7 +23,6 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
 use watchdog_runtime::tls::Tls;
-use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 use watchdog_watch_stream::server::StreamStore;
@@ -31,13 +30,15 @@ use watchdog_watch_stream::stream::Streams;
 
 use self::observers::Observers;
 use crate::cluster::clusters::Clusters;
-use crate::cluster::requests::{ResourceRequests, RestoredEtcd};
+use crate::cluster::object_index::IndexSignals;
+use crate::cluster::requests::ResourceRequests;
 use crate::cluster::resources::Resources;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::controller::inputs::{DecisionInputs, ModeSource};
 use crate::controller::limiter::RequestLimiter;
+use crate::controller::reconciler::Reconciler;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::overview::ShootScaling;
 use crate::grpc::convert;
@@ -106,44 +107,37 @@ pub fn start(
 ) -> Arc<dyn Collector> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
-    let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, replica.granted_by);
+    // With gardenlet's permissions this program stands where the existing watchdog stood.
+    let predecessor = match replica.granted_by {
+        PermissionGrantor::Gardenlet => Some(EXISTING_WATCHDOG_FIELD_MANAGER),
+        PermissionGrantor::Chart => None,
+    };
+    let resources = |signals| Resources::new(signals).in_place_of(predecessor);
+    let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, resources);
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
-    let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
-    let clock = Clock::start();
-    let observers = Observers::new(verdicts.clone(), base.readiness.clone());
+    let mode = ModeSource::BySeed(config.mode);
+    let inputs = indexes.inputs(in_force, replica.leadership().clone(), mode);
+    let observers = Observers::new(inputs.verdicts.clone(), base.readiness.clone());
     observe(base, lease_probes, observers);
-
-    let inputs = indexes.inputs(
-        in_force,
-        verdicts.clone(),
-        replica.leadership().clone(),
-        ModeSource::BySeed(config.mode),
-        clock,
-    );
-    let controller = indexes.controller(
-        inputs.clone(),
-        replica.granted_by,
-        &base.identity,
-        config.request_rate,
-    );
-    let controller = controller.observe_events(config.observe_events);
-    let shoots = controller.states();
+    let reconciler = Arc::new(Reconciler {
+        observe_events: config.observe_events,
+        ..indexes.reconciler(inputs.clone(), replica.granted_by, config.request_rate)
+    });
+    let controller = Controller::new(reconciler.clone(), indexes.signals);
     base.tasks.critical("controller", controller.run());
 
     let leadership = replica.leadership().clone();
+    let scaling = SeedView::new(base.identity.clone());
+    scaling.spawn_led(base, OwnScaling(reconciler.clone()), leadership.subscribe());
     let api = ScalingApi {
-        scaling: scaling_view(base, &leadership, &shoots, &inputs, clock),
+        scaling,
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
         identity: base.identity.clone(),
     };
     let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
-    Arc::new(Scrape {
-        shoots,
-        verdicts,
-        clock,
-    })
+    Arc::new(Scrape(reconciler))
 }
 
 /// Replicas whose addresses the command line has; the address is the name, too.
@@ -172,36 +166,14 @@ fn spawn_watches(
 }
 
 /// The scaling states of the seed. Only the leader is asked.
-fn scaling_view(
-    base: &ServiceBuilder,
-    leadership: &Leadership,
-    shoots: &StreamStore<String, ShootScaling>,
-    inputs: &Arc<DecisionInputs>,
-    clock: Clock,
-) -> SeedView<pb::ShootScaling> {
-    let view = SeedView::new(base.identity.clone());
-    let own = OwnScaling {
-        shoots: shoots.clone(),
-        inputs: inputs.clone(),
-        clock,
-    };
-    view.spawn_led(base, own, leadership.subscribe());
-    view
-}
-
-/// The scaling states of the leader.
-struct OwnScaling {
-    shoots: StreamStore<String, ShootScaling>,
-    inputs: Arc<DecisionInputs>,
-    clock: Clock,
-}
+struct OwnScaling(Arc<Reconciler>);
 
 impl OwnItems<pb::ShootScaling> for OwnScaling {
     type Key = String;
     type Value = ShootScaling;
 
     fn store(&self) -> &StreamStore<String, ShootScaling> {
-        &self.shoots
+        &self.0.states
     }
 
     fn key(&self, shoot: &String) -> String {
@@ -209,11 +181,11 @@ impl OwnItems<pb::ShootScaling> for OwnScaling {
     }
 
     fn encode(&self, shoot: &String, scaling: &ShootScaling) -> pb::ShootScaling {
-        convert::shoot_scaling(shoot, scaling, self.clock)
+        convert::shoot_scaling(shoot, scaling, self.0.inputs.clock)
     }
 
     fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
-        self.inputs.has_all_shoots(has)
+        self.0.inputs.has_all_shoots(has)
     }
 }
 
@@ -236,28 +208,26 @@ fn observe(base: &ServiceBuilder, lease_probes: VerdictSource, observers: Observ
 /// The indexes of the seed.
 struct Indexes {
     seed: kube::Client,
-    work_queue: Arc<WorkQueue>,
+    signals: IndexSignals,
     clusters: Arc<Clusters>,
     resources: Arc<Resources>,
-    restored: RestoredEtcd,
     readiness: Readiness,
     tasks: Tasks,
 }
 
 impl Indexes {
-    fn new(seed: &kube::Client, readiness: &Readiness, tasks: &Tasks, granted_by: PermissionGrantor) -> Self {
-        let (work_queue, restored) = (Arc::new(WorkQueue::default()), RestoredEtcd::default());
-        // With gardenlet's permissions this program stands where the existing watchdog stood.
-        let predecessor = match granted_by {
-            PermissionGrantor::Gardenlet => Some(EXISTING_WATCHDOG_FIELD_MANAGER),
-            PermissionGrantor::Chart => None,
-        };
+    fn new(
+        seed: &kube::Client,
+        readiness: &Readiness,
+        tasks: &Tasks,
+        resources: impl FnOnce(IndexSignals) -> Resources,
+    ) -> Self {
+        let signals = IndexSignals::default();
         Self {
             seed: seed.clone(),
-            clusters: Arc::new(Clusters::new(seed.clone(), restored.clone(), work_queue.clone())),
-            resources: Arc::new(Resources::new(work_queue.clone()).in_place_of(predecessor)),
-            work_queue,
-            restored,
+            clusters: Arc::new(Clusters::new(seed.clone(), signals.clone())),
+            resources: Arc::new(resources(signals.clone())),
+            signals,
             readiness: readiness.clone(),
             tasks: tasks.clone(),
         }
@@ -270,14 +240,13 @@ impl Indexes {
         let follow = watches::clusters(
             self.seed.clone(),
             self.clusters.clone(),
-            self.restored.clone(),
             self.readiness.clone(),
             self.tasks.draining(),
         );
         self.tasks.critical("clusters", follow);
         let follow = watches::resources(
             self.seed.clone(),
-            (self.resources.clone(), self.restored.clone()),
+            self.resources.clone(),
             rules,
             in_force.clone(),
             self.readiness.clone(),
@@ -290,51 +259,47 @@ impl Indexes {
     fn inputs(
         &self,
         config: watch::Receiver<Arc<ProberConfig>>,
-        verdicts: Arc<VerdictTable>,
         leadership: Leadership,
         mode_source: ModeSource,
-        clock: Clock,
     ) -> Arc<DecisionInputs> {
         self.wake_all_on("configuration", config.clone());
         self.wake_all_on("leadership", leadership.subscribe());
         self.wake_all_on("leader", leadership.leader());
         Arc::new(DecisionInputs {
             config,
-            verdicts,
+            verdicts: Arc::new(VerdictTable::new(self.signals.work_queue.clone())),
             clusters: self.clusters.clone(),
             resources: self.resources.clone(),
             leadership,
             draining: self.tasks.draining(),
             mode_source,
-            clock,
+            clock: Clock::start(),
         })
     }
 
-    fn controller(
+    fn reconciler(
         &self,
         inputs: Arc<DecisionInputs>,
         granted_by: PermissionGrantor,
-        identity: &str,
         request_rate: u32,
-    ) -> Controller {
+    ) -> Reconciler {
         let limiter = RequestLimiter::new(request_rate);
         let (seed, waiting) = (self.seed.clone(), limiter.waiting());
+        let identity = inputs.leadership.identity();
         let events = events::start(seed, SERVICE, identity, waiting, &self.readiness, &self.tasks);
-        let events = events.open_if(granted_by == PermissionGrantor::Chart);
-        let (resources, restored) = (self.resources.clone(), self.restored.clone());
-        let requests = ResourceRequests::new(self.seed.clone(), resources, restored.clone());
-        Controller::new(
+        Reconciler {
             inputs,
-            self.work_queue.clone(),
-            (requests, restored),
-            events,
+            requests: ResourceRequests::new(self.seed.clone(), self.resources.clone()),
             limiter,
-        )
+            states: StreamStore::new(),
+            events: events.open_if(granted_by == PermissionGrantor::Chart),
+            observe_events: false,
+        }
     }
 
     /// Reconciles every shoot whenever something changes that concerns all of them.
     fn wake_all_on<T: Send + Sync + 'static>(&self, task: &'static str, mut changes: watch::Receiver<T>) {
-        let (work_queue, stop) = (self.work_queue.clone(), self.tasks.draining());
+        let (work_queue, stop) = (self.signals.work_queue.clone(), self.tasks.draining());
         self.tasks.critical(task, async move {
             loop {
                 tokio::select! {

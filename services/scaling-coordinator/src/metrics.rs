@@ -6,13 +6,15 @@ use watchdog_api::policy::Mode;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};
 
+use crate::domain::attempts::RequestOutcome;
 use crate::domain::decision::HoldReason;
 use crate::domain::incident::Comparison;
-use crate::domain::status::{FlowState, WriteResult};
+use crate::domain::status::FlowState;
 use crate::domain::{Direction, direction_name};
 
 label!("direction": Direction = [Direction::Down, Direction::Up, Direction::Release]);
-label!("result": WriteResult = WriteResult::ALL);
+label!("result": RequestOutcome = RequestOutcome::of_writes());
+label!(pub(crate) struct WriteResult: "result");
 label!("result": Comparison = Comparison::ALL);
 label!(pub(crate) enum ReplicaState: "state" { Known = "known", Synced = "synced" });
 
@@ -79,7 +81,7 @@ pub(crate) const OPERATIONS: Counter<(ShootLabel<'_>, (Direction, WriteResult))>
      because the mode is observe).",
 );
 
-pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
+pub(crate) const WRITES: Counter<(Direction, RequestOutcome)> = Counter::new(
     "watchdog_scaling_writes_total",
     "Writes on the resources of all shoots, by direction and result, as watchdog_scaling_operations_total has them by \
      shoot.",

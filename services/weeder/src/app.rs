@@ -105,13 +105,17 @@ pub fn start(
         stop: base.draining.clone(),
     };
     spawn_watches(base, replica, watches, rules.clone(), state.clone());
+    let (services, weeders) = {
+        let state = state.lock();
+        (state.services.clone(), state.weeders.clone())
+    };
     let (observer, replica) = (base.identity.clone(), base.identity.clone());
     let clock = state.clone();
     let api = WeederApi {
-        readiness: view(base, &leadership, &state.views.services, move |key, state| {
+        readiness: view(base, &leadership, &services, move |key, state| {
             convert::readiness(key, state, &observer)
         }),
-        weeders: view(base, &leadership, &state.views.weeders, move |key, weeder| {
+        weeders: view(base, &leadership, &weeders, move |key, weeder| {
             convert::weeder_message(key, weeder, &rules.borrow(), &replica, clock.now())
         }),
         streams: Streams::new(base.draining.clone()),
@@ -165,7 +169,7 @@ async fn watch_seed(
 ) -> anyhow::Result<()> {
     loop {
         let config = rules.borrow_and_update().clone();
-        state.restart(config.clone());
+        state.lock().restart(config.clone());
         let watches = SeedWatches {
             stop: watches.stop.child_token(),
             ..watches.clone()

@@ -9,22 +9,15 @@ use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels};
 
 pub(crate) use self::collector::StateCollector;
-use crate::domain::failure::RequestFailure;
+use crate::domain::deletion_result::DeletionResult;
 use crate::domain::pods::CrashLoop;
 use crate::domain::rule::KeepReason;
+use crate::domain::weeder::Phase;
 
 label!(pub(crate) enum ReadinessLabel: "readiness" { Ready = "ready", NotReady = "not_ready" });
-label!(pub(crate) enum WeederPhase: "state" { Queued = "queued", Active = "active" });
+label!("state": Phase);
 label!(pub(crate) enum WeederEnd: "how" { Ended = "ended", Cancelled = "cancelled" });
-label!(pub(crate) enum DeletionAnswer: "result" {
-    Deleted = "deleted",
-    Gone = "gone",
-    Changed = "changed",
-    Forbidden = "forbidden",
-    Throttled = "throttled",
-    Failed = "failed",
-    KeptBack = "kept_back",
-});
+label!("result": DeletionResult = DeletionResult::ALL);
 label!(pub(crate) enum Discovered: "discovered" { AtStart = "at_start", Later = "later" });
 label!("reason": KeepReason = KeepReason::ALL);
 label!(pub(crate) struct ObjectKind: "kind");
@@ -37,7 +30,7 @@ pub(crate) const SERVICES: Gauge<ReadinessLabel> = Gauge::new(
     "Configured services that have endpoints, by readiness: ready or not_ready.",
 );
 
-pub(crate) const WEEDERS: Gauge<WeederPhase> = Gauge::new(
+pub(crate) const WEEDERS: Gauge<Phase> = Gauge::new(
     "watchdog_weeders",
     "Recoveries of services that count now, by state: queued (the service has not been ready for long enough) or \
      active.",
@@ -54,7 +47,7 @@ pub(crate) const ENDED: Counter<WeederEnd> = Counter::new(
      ready or is no longer configured). A weeder that a new one replaces is not counted.",
 );
 
-pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
+pub(crate) const DELETIONS: Counter<DeletionResult> = Counter::new(
     "watchdog_weeder_deletions_total",
     "Attempts to delete a crash-looping pod, by result: deleted; gone or changed (left alone); forbidden, throttled \
      or failed (tried again); kept_back (not sent, because the mode is observe).",
@@ -123,18 +116,6 @@ pub(crate) fn register() {
     HELD_BACK.register();
     REQUESTS.register();
     MALFORMED.register();
-}
-
-impl From<&RequestFailure> for DeletionAnswer {
-    fn from(failure: &RequestFailure) -> Self {
-        match failure {
-            RequestFailure::Gone => Self::Gone,
-            RequestFailure::Changed => Self::Changed,
-            RequestFailure::Forbidden(_) => Self::Forbidden,
-            RequestFailure::Throttled(_) => Self::Throttled,
-            RequestFailure::Failed(_) => Self::Failed,
-        }
-    }
 }
 
 impl Labels for DeletedPodLabels {

@@ -15,16 +15,16 @@ use tokio::time::{Instant, timeout_at};
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use watchdog_kube::replica::PermissionGrantor;
-use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tasks::Tasks;
 
 use super::{Indexes, LEADER_LEASE, SERVICE};
 use crate::cluster::deployment;
+use crate::cluster::resources::Resources;
 use crate::config::{Config, Release};
+use crate::controller::Controller;
 use crate::controller::inputs::ModeSource;
 use crate::controller::releaser::Releaser;
-use crate::controller::verdicts::VerdictTable;
 use crate::metrics;
 
 pub use crate::controller::releaser::{ReleaseLine, ReleaseReport};
@@ -100,7 +100,8 @@ impl SeedRelease {
         let (seed, options) = (&self.seed, &self.options);
         let deadline = Instant::now() + options.timeout;
         let readiness = Readiness::default();
-        let indexes = Indexes::new(seed, &readiness, tasks, PermissionGrantor::Chart);
+        let resources = |signals| Resources::new(signals).restoring_only();
+        let indexes = Indexes::new(seed, &readiness, tasks, resources);
         let releaser = Releaser {
             clusters: indexes.clusters.clone(),
             resources: indexes.resources.clone(),
@@ -110,7 +111,6 @@ impl SeedRelease {
         timeout_at(deadline, releaser.listed()).await.with_context(|| {
             options.not_in_time("the Clusters and the resources were not listed", &readiness)
         })?;
-        releaser.restore_only();
         if options.plan {
             return Ok(releaser.plan());
         }
@@ -126,16 +126,10 @@ impl SeedRelease {
                 options.not_in_time(what, &readiness)
             })??;
         let before = releaser.held();
-        let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
-        let mode = ModeSource::RestoreAll;
-        let inputs = indexes.inputs(in_force, verdicts, leadership, mode, Clock::start());
-        let controller = indexes.controller(
-            inputs,
-            PermissionGrantor::Chart,
-            &self.identity,
-            self.request_rate,
-        );
-        let states = controller.states();
+        let inputs = indexes.inputs(in_force, leadership, ModeSource::RestoreAll);
+        let reconciler = indexes.reconciler(inputs, PermissionGrantor::Chart, self.request_rate);
+        let states = reconciler.states.clone();
+        let controller = Controller::new(Arc::new(reconciler), indexes.signals);
         tasks.critical("controller", controller.run());
         Ok(releaser.finish(&before, &states, deadline).await)
     }

@@ -1,6 +1,5 @@
 //! The index of Clusters: which shoots there are, and whether they may be written to (S4).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,66 +9,45 @@ use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{SkipReason, may_continue};
 use watchdog_api::policy::{PolicyError, ShootMode, parse_failure_fraction, parse_mode};
 use watchdog_kube::client::{RequestError, found, request_within};
-use watchdog_runtime::work_queue::WorkQueue;
+use watchdog_kube::watch::Change;
 
-use super::object_index::{ObjectIndex, version_of};
-use super::requests::RestoredEtcd;
+use super::object_index::{IndexSignals, ObjectIndex, version_of};
 
 /// Deadline of one request for a Cluster. A write waits for it, and is tried again when the request fails.
 const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The permission to write to a shoot, as derived from its Cluster in the index.
+/// A shoot, as its Cluster shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum WriteEligibility {
-    Unlisted,
-    Absent,
-    Allowed,
-    Stopped(SkipReason),
-}
-
-impl WriteEligibility {
-    /// Returns true if the Cluster says that the shoot is no longer protected, so that leftover protection may be
-    /// removed. A malformed Cluster proves nothing.
-    pub(crate) const fn is_released(&self) -> bool {
-        match self {
-            Self::Stopped(reason) => !matches!(reason, SkipReason::Malformed(_)),
-            Self::Unlisted | Self::Absent | Self::Allowed => false,
-        }
-    }
-}
-
-pub(crate) struct Clusters {
-    seed: kube::Client,
-    restored: RestoredEtcd,
-    work_queue: Arc<WorkQueue>,
-    inner: Mutex<ClusterIndex>,
-}
-
-#[derive(Debug, Default)]
-struct ClusterIndex {
-    listed: bool,
-    clusters: ObjectIndex<KnownCluster>,
-}
-
-/// The settings in the annotations of a Shoot.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ShootPolicy {
+pub(crate) struct KnownCluster {
+    /// Why nothing may be scaled; none if it may.
+    stopped: Option<SkipReason>,
+    /// The mode that the annotations of the Shoot ask for.
     pub(crate) mode: Option<ShootMode>,
     /// Malformed annotations, a sentence each. That of the failure fraction is here too, because lease-probe, which
     /// applies it, writes no Events.
     pub(crate) malformed: Vec<String>,
 }
 
-impl ShootPolicy {
-    fn of(cluster: &Cluster) -> Self {
-        let Some(shoot) = cluster.spec.shoot.ok() else {
-            return Self::default();
-        };
-        let annotations = &shoot.metadata.annotations;
-        let mode = annotations.mode.as_deref().map(parse_mode).transpose();
-        let fraction = annotations.failure_fraction.as_deref();
+pub(crate) struct Clusters {
+    seed: kube::Client,
+    index: Mutex<ObjectIndex<KnownCluster>>,
+}
+
+impl KnownCluster {
+    fn of(cluster: &Cluster, old: Option<&Self>) -> Self {
+        let stopped = may_continue(cluster).err();
+        if let Some(SkipReason::Malformed(reason)) = &stopped
+            && old.is_none_or(|old| old.stopped != stopped)
+        {
+            tracing::warn!(shoot = cluster.name(), %reason, "the Cluster cannot be used; the shoot is left alone");
+        }
+        let annotations = cluster.spec.shoot.ok().map(|shoot| &shoot.metadata.annotations);
+        let mode = annotations.and_then(|all| all.mode.as_deref());
+        let mode = mode.map(parse_mode).transpose();
+        let fraction = annotations.and_then(|all| all.failure_fraction.as_deref());
         let fraction = fraction.map(parse_failure_fraction).transpose();
         Self {
+            stopped,
             mode: mode.as_ref().copied().unwrap_or_default(),
             malformed: [mode.err(), fraction.err()]
                 .iter()
@@ -80,129 +58,79 @@ impl ShootPolicy {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct KnownCluster {
-    write_eligibility: WriteEligibility,
-    policy: ShootPolicy,
-}
-
 impl Clusters {
-    pub(crate) fn new(seed: kube::Client, restored: RestoredEtcd, work_queue: Arc<WorkQueue>) -> Self {
+    pub(crate) fn new(seed: kube::Client, signals: IndexSignals) -> Self {
         Self {
             seed,
-            restored,
-            work_queue,
-            inner: Mutex::default(),
+            index: Mutex::new(ObjectIndex::new(signals)),
         }
     }
 
-    pub(crate) fn applied(&self, cluster: &Cluster) {
-        let (shoot, version) = (cluster.name(), version_of(&cluster.metadata));
-        if shoot.is_empty() {
-            return;
-        }
-        let eligibility = may_continue(cluster).map(|_| WriteEligibility::Allowed);
-        let known = KnownCluster {
-            write_eligibility: eligibility.unwrap_or_else(WriteEligibility::Stopped),
-            policy: ShootPolicy::of(cluster),
-        };
-        let mut inner = self.inner.lock();
-        if !inner.clusters.accepts(shoot, version) {
-            return;
-        }
-        let before = inner.clusters.get(shoot).map(|before| &before.object);
-        let changed = before != Some(&known);
-        if before.map(|before| &before.write_eligibility) != Some(&known.write_eligibility)
-            && let WriteEligibility::Stopped(SkipReason::Malformed(reason)) = &known.write_eligibility
-        {
-            tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is left alone");
-        }
-        inner.clusters.insert(shoot, version.into(), known);
-        drop(inner);
-        if changed {
-            self.work_queue.add(shoot);
+    /// The watch reports a change.
+    pub(crate) fn take_in(&self, change: Change<Cluster>) {
+        self.index
+            .lock()
+            .take_in(change, |key| key.name, KnownCluster::of);
+    }
+
+    /// None if the shoot does not exist, or the Clusters are not listed yet.
+    pub(crate) fn get(&self, shoot: &str) -> Option<KnownCluster> {
+        let index = self.index.lock();
+        index.get(shoot).filter(|_| index.is_listed()).cloned()
+    }
+
+    /// Why nothing may be scaled in a shoot (S4), in a sentence; none if it may.
+    pub(crate) fn refusal(&self, shoot: &str) -> Option<String> {
+        match self.get(shoot) {
+            Some(known) => known.stopped.map(|reason| reason.to_string()),
+            None if self.is_listed() => Some("The Cluster does not exist.".to_owned()),
+            None => Some("The Clusters of the seed are not listed yet.".to_owned()),
         }
     }
 
-    /// A watch reports that a Cluster is gone, with its last state. One of the same name that was created since stays.
-    pub(crate) fn deleted(&self, last: &Cluster) {
-        let mut inner = self.inner.lock();
-        inner.clusters.deleted(last.name(), version_of(&last.metadata));
-        drop(inner);
-        self.work_queue.add(last.name());
-    }
-
-    pub(crate) fn list_begins(&self) {
-        self.inner.lock().clusters.list_begins();
-    }
-
-    /// These Clusters exist and no others.
-    pub(crate) fn synced(&self, exist: &BTreeSet<String>) {
-        let mut inner = self.inner.lock();
-        let gone = inner.clusters.synced(exist);
-        let first = !std::mem::replace(&mut inner.listed, true);
-        drop(inner);
-        for shoot in gone {
-            self.work_queue.add(&shoot);
-        }
-        if first {
-            self.work_queue.add_all();
-        }
-    }
-
-    pub(crate) fn write_eligibility(&self, shoot: &str) -> WriteEligibility {
-        let inner = self.inner.lock();
-        match inner.clusters.get(shoot) {
-            _ if !inner.listed => WriteEligibility::Unlisted,
-            None => WriteEligibility::Absent,
-            Some(known) => known.object.write_eligibility.clone(),
-        }
-    }
-
-    pub(crate) fn policy(&self, shoot: &str) -> ShootPolicy {
-        let inner = self.inner.lock();
-        let known = inner.clusters.get(shoot);
-        known.map(|known| known.object.policy.clone()).unwrap_or_default()
+    /// Returns true if the Cluster says that the shoot is no longer protected, so that leftover protection may be
+    /// removed. A malformed Cluster proves nothing.
+    pub(crate) fn is_released(&self, shoot: &str) -> bool {
+        let stopped = self.get(shoot).and_then(|known| known.stopped);
+        stopped.is_some_and(|reason| !matches!(reason, SkipReason::Malformed(_)))
     }
 
     pub(crate) fn is_listed(&self) -> bool {
-        self.inner.lock().listed
+        self.index.lock().is_listed()
     }
 
     pub(crate) fn names(&self) -> Vec<Arc<str>> {
-        let inner = self.inner.lock();
-        inner.clusters.iter().map(|(shoot, _)| shoot.clone()).collect()
+        let index = self.index.lock();
+        index.iter().map(|(shoot, _)| shoot.clone()).collect()
     }
 
     /// Reads the Cluster of a shoot, so that a write can rest on it. Reads its version first, and the whole Cluster
     /// only if the index holds another version because the watch lags.
     pub(crate) async fn confirm(&self, shoot: &str) -> Result<(), RequestError> {
         let api: Api<Cluster> = Api::all(self.seed.clone());
-        let before = self.version(shoot);
-        let meta = request_within(CLUSTER_DEADLINE, api.get_metadata(shoot)).await;
-        let Some(meta) = found(shoot, meta)? else {
-            self.absent(shoot, before.as_ref());
-            return Ok(());
-        };
-        self.restored.check(before.as_deref(), version_of(&meta.metadata));
-        if self.version(shoot).as_deref() == Some(version_of(&meta.metadata)) {
+        let before = self.index.lock().version(shoot);
+        let meta = found(
+            shoot,
+            request_within(CLUSTER_DEADLINE, api.get_metadata(shoot)).await,
+        )?;
+        if let Some(meta) = &meta
+            && self.index.lock().version(shoot).as_deref() == Some(version_of(&meta.metadata))
+        {
             return Ok(());
         }
-        match found(shoot, request_within(CLUSTER_DEADLINE, api.get(shoot)).await)? {
-            Some(cluster) => self.applied(&cluster),
-            None => self.absent(shoot, before.as_ref()),
+        let cluster = match meta {
+            Some(_) => found(shoot, request_within(CLUSTER_DEADLINE, api.get(shoot)).await)?,
+            None => None,
+        };
+        let mut index = self.index.lock();
+        match cluster {
+            Some(cluster) => {
+                let version = version_of(&cluster.metadata);
+                index.confirm(before.as_deref(), version);
+                index.apply(shoot, version, |old| KnownCluster::of(&cluster, old));
+            }
+            None => index.absent(shoot, before.as_deref()),
         }
         Ok(())
-    }
-
-    /// A read found no Cluster; `before` is the version that was known when it was asked for.
-    fn absent(&self, shoot: &str, before: Option<&Arc<str>>) {
-        self.inner.lock().clusters.absent(shoot, before);
-        self.work_queue.add(shoot);
-    }
-
-    fn version(&self, shoot: &str) -> Option<Arc<str>> {
-        let inner = self.inner.lock();
-        inner.clusters.get(shoot).map(|known| known.version.clone())
     }
 }

@@ -6,48 +6,46 @@ use kube::error::DiscoveryError;
 use watchdog_api::prober::ResourceRef;
 use watchdog_kube::client::{RequestError, request};
 
-use super::resources::ListState;
+/// How the API server serves the kind of a configured resource.
+#[derive(Debug, Clone)]
+pub(crate) enum ServedKind {
+    /// That is not known, for this reason.
+    Unknown(String),
+    /// It does not: the resource is absent everywhere.
+    NotServed,
+    /// In a way that cannot be scaled, for this reason.
+    NotScalable(String),
+    /// In namespaces and with a scale sub-resource.
+    Served(ApiResource),
+}
 
-/// Asks the API server for a kind. Returns how it is served, in namespaces and with a scale sub-resource, or that it is
-/// not.
+/// Asks the API server for a kind.
 pub(crate) async fn resolve(
     seed: &kube::Client,
     reference: &ResourceRef,
-) -> Result<Result<ApiResource, ListState>, RequestError> {
+) -> Result<ServedKind, RequestError> {
     let wanted = GroupVersionKind::gvk(reference.group(), reference.version(), &reference.kind);
     let found = request(async {
         match pinned_kind(seed, &wanted).await {
-            Ok(found) => Ok(Some(found)),
-            Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => Ok(None),
-            Err(error) => Err(error),
+            Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => Ok(ServedKind::NotServed),
+            found => found.map(|(resource, capabilities)| scalable(resource, &capabilities)),
         }
     });
     match found.await {
-        Ok(Some((resource, capabilities))) => Ok(scalable(resource, &capabilities)),
-        Ok(None) => Ok(Err(ListState::NotServed)),
         // The group or the version is not served.
-        Err(error) if error.is_not_found() => Ok(Err(ListState::NotServed)),
-        Err(error) => Err(error),
+        Err(error) if error.is_not_found() => Ok(ServedKind::NotServed),
+        answer => answer,
     }
 }
 
-fn scalable(resource: ApiResource, capabilities: &ApiCapabilities) -> Result<ApiResource, ListState> {
+fn scalable(resource: ApiResource, capabilities: &ApiCapabilities) -> ServedKind {
+    let plural = &resource.plural;
+    let mut subresources = capabilities.subresources.iter();
     if capabilities.scope != Scope::Namespaced {
-        return Err(ListState::NotScalable(format!(
-            "{} are not namespaced",
-            resource.plural
-        )));
-    }
-    let scale = capabilities
-        .subresources
-        .iter()
-        .any(|(sub, _)| sub.plural == "scale");
-    if scale {
-        Ok(resource)
+        ServedKind::NotScalable(format!("{plural} are not namespaced"))
+    } else if !subresources.any(|(sub, _)| sub.plural == "scale") {
+        ServedKind::NotScalable(format!("{plural} have no scale subresource"))
     } else {
-        Err(ListState::NotScalable(format!(
-            "{} have no scale subresource",
-            resource.plural
-        )))
+        ServedKind::Served(resource)
     }
 }

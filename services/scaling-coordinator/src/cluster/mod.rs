@@ -8,5 +8,4 @@ pub(crate) mod object_index;
 pub(crate) mod permissions;
 pub(crate) mod requests;
 pub(crate) mod resources;
-pub(crate) mod watched_resources;
 pub(crate) mod watches;

@@ -1,94 +1,154 @@
 //! The objects that a watch reports, by shoot. It is a hint: what a write rests on is read.
+//!
+//! Answers to our own writes and reads are often earlier than the watch, and feed the index, too. So no object goes
+//! back to an older version.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use tokio_util::sync::CancellationToken;
+use watchdog_kube::key::ObjectKey;
+use watchdog_kube::watch::Change;
+use watchdog_runtime::work_queue::WorkQueue;
+
+/// How the indexes reach the controller.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IndexSignals {
+    /// The shoots of which something has changed.
+    pub(crate) work_queue: Arc<WorkQueue>,
+    /// Cancelled once a read has shown that etcd was restored from a backup: what this process knows may be newer than
+    /// what exists. It ends, and the next one reads everything.
+    pub(crate) restored: CancellationToken,
+}
 
 #[derive(Debug)]
 pub(crate) struct ObjectIndex<T> {
-    known: HashMap<Arc<str>, KnownObject<T>>,
+    signals: IndexSignals,
+    /// Version and object.
+    known: HashMap<Arc<str>, (Arc<str>, T)>,
     /// The shoots that were known when the list began that runs: the others came since.
     before_list: HashSet<Arc<str>>,
+    is_listed: bool,
 }
 
-#[derive(Debug)]
-pub(crate) struct KnownObject<T> {
-    pub(crate) version: Arc<str>,
-    pub(crate) object: T,
-}
-
-impl<T> Default for ObjectIndex<T> {
-    fn default() -> Self {
+impl<T: PartialEq> ObjectIndex<T> {
+    pub(crate) fn new(signals: IndexSignals) -> Self {
         Self {
+            signals,
             known: HashMap::new(),
             before_list: HashSet::new(),
+            is_listed: false,
         }
     }
-}
 
-impl<T> ObjectIndex<T> {
+    /// Returns true once a list was complete.
+    pub(crate) const fn is_listed(&self) -> bool {
+        self.is_listed
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    pub(crate) fn get(&self, shoot: &str) -> Option<&KnownObject<T>> {
-        self.known.get(shoot)
+    pub(crate) fn get(&self, shoot: &str) -> Option<&T> {
+        self.known.get(shoot).map(|(_, object)| object)
     }
 
-    pub(crate) fn get_mut(&mut self, shoot: &str) -> Option<&mut T> {
-        self.known.get_mut(shoot).map(|known| &mut known.object)
+    pub(crate) fn version(&self, shoot: &str) -> Option<Arc<str>> {
+        self.known.get(shoot).map(|(version, _)| version.clone())
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &T)> {
-        self.known.iter().map(|(shoot, known)| (shoot, &known.object))
+        self.known.iter().map(|(shoot, (_, object))| (shoot, object))
+    }
+
+    /// Waits for another complete list.
+    pub(crate) const fn unlist(&mut self) {
+        self.is_listed = false;
     }
 
     pub(crate) fn clear(&mut self) {
         self.known.clear();
     }
 
-    /// Returns true if an object of this version is not older than what is known. The watch may bring what the answer
-    /// to a write or a read has brought before, and older.
-    pub(crate) fn accepts(&self, shoot: &str, version: &str) -> bool {
-        self.known
-            .get(shoot)
-            .is_none_or(|known| !is_newer(&known.version, version))
-    }
-
-    pub(crate) fn insert(&mut self, shoot: &str, version: Arc<str>, object: T) {
-        self.known.insert(shoot.into(), KnownObject { version, object });
-    }
-
-    /// A watch reports the deletion of an object that had this version. A newer object of the same name stays.
-    pub(crate) fn deleted(&mut self, shoot: &str, version: &str) {
-        if self.accepts(shoot, version) {
-            self.known.remove(shoot);
+    /// A watch reports a change. `make` makes the entry of an object from the object and the entry before.
+    pub(crate) fn take_in<K: Resource>(
+        &mut self,
+        change: Change<K>,
+        shoot_of: fn(ObjectKey) -> String,
+        make: impl FnOnce(&K, Option<&T>) -> T,
+    ) {
+        match change {
+            Change::ListBegins => self.before_list = self.known.keys().cloned().collect(),
+            Change::Applied(object) => {
+                let (shoot, version) = (shoot_of(ObjectKey::of(&object)), version_of(object.meta()));
+                self.apply(&shoot, version, |old| make(&object, old));
+            }
+            // One of the same name that was created since stays.
+            Change::Deleted(last) => {
+                let shoot = shoot_of(ObjectKey::of(&last));
+                if self.accepts(&shoot, version_of(last.meta())) {
+                    self.remove(&shoot);
+                }
+            }
+            Change::Synced(keys) => self.synced(&keys.into_iter().map(shoot_of).collect()),
+            Change::Restored => self.signals.restored.cancel(),
+            // A watch that fails delays nothing but the hints of its kind.
+            Change::Failed => {}
         }
     }
 
-    /// A read found no object; `before` is the version that was known when it was asked for.
-    pub(crate) fn absent(&mut self, shoot: &str, before: Option<&Arc<str>>) {
-        if self.get(shoot).map(|known| &known.version) == before {
-            self.known.remove(shoot);
+    /// An object has this version, by the watch, a read or the answer to a write.
+    pub(crate) fn apply(&mut self, shoot: &str, version: &str, make: impl FnOnce(Option<&T>) -> T) {
+        if shoot.is_empty() || !self.accepts(shoot, version) {
+            return;
+        }
+        let old = self.get(shoot);
+        let object = make(old);
+        let has_changed = old != Some(&object);
+        self.known.insert(shoot.into(), (version.into(), object));
+        if has_changed {
+            self.signals.work_queue.add(shoot);
         }
     }
 
-    pub(crate) fn list_begins(&mut self) {
-        self.before_list = self.known.keys().cloned().collect();
+    /// A consistent read has shown an object of this version; `before` is the version that was known when the read was
+    /// asked for.
+    pub(crate) fn confirm(&self, before: Option<&str>, version: &str) {
+        if before.is_some_and(|before| is_newer(before, version)) {
+            self.signals.restored.cancel();
+        }
     }
 
-    /// Objects exist in these shoots and in no others, by the list that is complete now. Returns the shoots whose
-    /// object is gone.
-    pub(crate) fn synced(&mut self, exist: &BTreeSet<String>) -> Vec<Arc<str>> {
-        let before = std::mem::take(&mut self.before_list);
-        let gone: Vec<_> = before
-            .into_iter()
-            .filter(|shoot| !exist.contains(&**shoot))
-            .collect();
-        gone.into_iter()
-            .filter(|shoot| self.known.remove(shoot).is_some())
-            .collect()
+    /// A consistent read has found no object; `before` is the version that was known when the read was asked for.
+    pub(crate) fn absent(&mut self, shoot: &str, before: Option<&str>) {
+        if self.version(shoot).as_deref() == before {
+            self.remove(shoot);
+        }
+    }
+
+    fn accepts(&self, shoot: &str, version: &str) -> bool {
+        let known = self.known.get(shoot);
+        known.is_none_or(|(known, _)| !is_newer(known, version))
+    }
+
+    fn remove(&mut self, shoot: &str) {
+        self.known.remove(shoot);
+        self.signals.work_queue.add(shoot);
+    }
+
+    /// Objects exist in these shoots and in no others, by the list that is complete now.
+    fn synced(&mut self, exist: &BTreeSet<String>) {
+        for shoot in std::mem::take(&mut self.before_list) {
+            if !exist.contains(&*shoot) {
+                self.remove(&shoot);
+            }
+        }
+        if !std::mem::replace(&mut self.is_listed, true) {
+            self.signals.work_queue.add_all();
+        }
     }
 }
 
@@ -98,7 +158,7 @@ pub(crate) fn version_of(metadata: &ObjectMeta) -> &str {
 
 /// Returns true if `version` is known to be newer than `other`. Resource versions are numbers on every API server
 /// that keeps its objects in etcd.
-pub(crate) fn is_newer(version: &str, other: &str) -> bool {
+fn is_newer(version: &str, other: &str) -> bool {
     match (version.parse::<u64>(), other.parse::<u64>()) {
         (Ok(version), Ok(other)) => version > other,
         _ => false,
@@ -107,45 +167,81 @@ pub(crate) fn is_newer(version: &str, other: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use watchdog_api::cluster::Cluster;
+
     use super::*;
+
+    fn index() -> ObjectIndex<()> {
+        ObjectIndex::new(IndexSignals::default())
+    }
+
+    fn change(index: &mut ObjectIndex<()>, change: Change<Cluster>) {
+        index.take_in(change, |key| key.name, |_, _| ());
+    }
+
+    fn cluster(version: &str) -> Cluster {
+        let metadata = serde_json::json!({ "name": "s", "resourceVersion": version });
+        serde_json::from_value(serde_json::json!({ "metadata": metadata })).unwrap()
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey {
+            namespace: String::new(),
+            name: name.to_owned(),
+        }
+    }
 
     #[test]
     fn nothing_goes_back_to_an_older_version() {
         let accepts = |known: &str, version| {
-            let mut index = ObjectIndex::default();
-            index.insert("s", known.into(), ());
+            let mut index = index();
+            index.apply("s", known, |_| ());
             index.accepts("s", version)
         };
         assert!(accepts("9", "10") && accepts("9", "9") && !accepts("10", "9"));
         assert!(accepts("x", "y"), "versions that are no numbers are believed");
-        let mut index = ObjectIndex::default();
-        index.insert("s", "9".into(), ());
-        index.deleted("s", "8");
+        let mut index = index();
+        index.apply("s", "9", |_| ());
+        change(&mut index, Change::Deleted(cluster("8")));
         assert!(index.get("s").is_some(), "another one of the same name");
-        index.deleted("s", "10");
-        assert!(index.get("s").is_none());
+        change(&mut index, Change::Deleted(cluster("10")));
+        assert!(index.is_empty());
     }
 
     #[test]
     fn a_read_that_found_nothing_does_not_remove_what_came_since() {
-        let mut index = ObjectIndex::default();
-        index.insert("s", "9".into(), ());
-        index.absent("s", Some(&"8".into()));
+        let mut index = index();
+        index.apply("s", "9", |_| ());
+        index.absent("s", Some("8"));
         index.absent("s", None);
         assert!(index.get("s").is_some());
-        index.absent("s", Some(&"9".into()));
+        index.absent("s", Some("9"));
         assert!(index.is_empty());
     }
 
     #[test]
     fn a_list_removes_what_is_gone_and_not_what_came_while_it_ran() {
-        let mut index = ObjectIndex::default();
+        let mut index = index();
         for shoot in ["kept", "gone"] {
-            index.insert(shoot, "1".into(), ());
+            index.apply(shoot, "1", |_| ());
         }
-        index.list_begins();
-        index.insert("new", "2".into(), ());
-        assert_eq!(index.synced(&["kept".to_owned()].into()), ["gone".into()]);
+        change(&mut index, Change::ListBegins);
+        index.apply("new", "2", |_| ());
+        change(&mut index, Change::Synced([key("kept")].into()));
+        assert!(index.get("gone").is_none());
         assert_eq!(index.iter().count(), 2);
+    }
+
+    #[test]
+    fn a_read_that_shows_an_older_version_than_the_one_before_shows_a_restored_etcd() {
+        let index = index();
+        for (before, version, is_restored) in [
+            (None, "1", false),
+            (Some("1"), "2", false),
+            (Some("2"), "1", true),
+        ] {
+            index.confirm(before, version);
+            assert_eq!(index.signals.restored.is_cancelled(), is_restored);
+        }
     }
 }

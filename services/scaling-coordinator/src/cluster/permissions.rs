@@ -62,10 +62,10 @@ pub(crate) async fn check(
 mod tests {
     use kube::core::{ApiResource, GroupVersionKind};
     use watchdog_api::prober::ResourceRef;
-    use watchdog_runtime::work_queue::WorkQueue;
 
     use super::*;
-    use crate::cluster::resources::ListState;
+    use crate::cluster::kinds::ServedKind;
+    use crate::cluster::object_index::IndexSignals;
 
     /// The verbs asked for on a resource and its scale sub-resource.
     fn verbs(group: &str, kind: &str, plural: &str) -> (Vec<&'static str>, Vec<&'static str>) {
@@ -74,10 +74,10 @@ mod tests {
             kind: kind.into(),
             name: "one".into(),
         };
-        let resources = Resources::new(Arc::new(WorkQueue::default()));
+        let resources = Resources::new(IndexSignals::default());
         resources.add(&reference);
         let served = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
-        resources.listing(&reference, ListState::Listed, Some(served));
+        resources.set_kind(&reference, ServedKind::Served(served));
         let asked = permissions(&resources, PermissionGrantor::Chart);
         let on = |resource: &str| {
             let named = asked

@@ -10,58 +10,29 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 use watchdog_api::names::{COORDINATOR_FIELD_MANAGER, MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
 use watchdog_api::prober::ResourceRef;
 use watchdog_api::workload::Workload;
 use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, found, request_within};
+use watchdog_kube::permissions::Permission;
 
-use super::object_index::{is_newer, version_of};
-use super::resources::{ObservedScale, Resources};
+use super::kinds::ServedKind;
+use super::resources::Resources;
 use crate::domain::attempts::RequestOutcome;
 use crate::domain::resource_step::{ResourceWrite, has_spec_replicas};
 
 /// The shortest deadline of a request, even if less of its timeout is left: a shorter one would only make it fail.
 pub(crate) const LEAST_DEADLINE: Duration = Duration::from_millis(500);
 
-/// Set once a read has shown that etcd was restored from a backup: what this process knows may be newer than what
-/// exists. It ends, and the next one reads everything.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RestoredEtcd(CancellationToken);
-
-impl RestoredEtcd {
-    /// A consistent read has shown an object at a version. `before` is what was known when the read was asked for.
-    pub(super) fn check(&self, before: Option<&str>, version: &str) {
-        if before.is_some_and(|before| is_newer(before, version)) {
-            self.set();
-        }
-    }
-
-    /// A read has shown it.
-    pub(super) fn set(&self) {
-        self.0.cancel();
-    }
-
-    /// Waits until that is seen.
-    pub(crate) async fn seen(&self) {
-        self.0.cancelled().await;
-    }
-}
-
 pub(crate) struct ResourceRequests {
     seed: kube::Client,
     resources: Arc<Resources>,
-    restored: RestoredEtcd,
 }
 
 impl ResourceRequests {
     /// Requests that feed what they show to the index.
-    pub(crate) const fn new(seed: kube::Client, resources: Arc<Resources>, restored: RestoredEtcd) -> Self {
-        Self {
-            seed,
-            resources,
-            restored,
-        }
+    pub(crate) const fn new(seed: kube::Client, resources: Arc<Resources>) -> Self {
+        Self { seed, resources }
     }
 
     /// Writes a resource that still has the version `against`. The caller has just made sure that it may.
@@ -73,7 +44,7 @@ impl ResourceRequests {
         against: &str,
         within: Duration,
     ) -> RequestOutcome {
-        let Some(served) = self.resources.served(reference) else {
+        let Some(ServedKind::Served(served)) = self.resources.kind(reference) else {
             return not_served();
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
@@ -86,7 +57,7 @@ impl ResourceRequests {
                 };
                 let patched = request_within(within, api.patch(name, &params, &Patch::Merge(&body))).await;
                 // The next step need not wait for the watch.
-                patched.map(|patched| self.resources.applied(reference, &patched))
+                patched.map(|patched| self.resources.applied(reference, &patched, None))
             }
             None => {
                 let ResourceWrite::Scale { to, .. } = write else {
@@ -115,38 +86,36 @@ impl ResourceRequests {
         reference: &ResourceRef,
         within: Duration,
     ) -> RequestOutcome {
-        if self.resources.is_not_served(reference) {
+        let served = match self.resources.kind(reference) {
+            Some(ServedKind::Served(served)) => served,
             // There is nothing that could be read.
-            return RequestOutcome::Done;
-        }
-        let Some(served) = self.resources.served(reference) else {
-            return not_served();
+            Some(ServedKind::NotServed) => return RequestOutcome::Done,
+            _ => return not_served(),
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
         let (within, before) = (deadline(within), self.resources.version(reference, shoot));
         let read = request_within(within, api.get(&reference.name)).await;
-        let workload = match found(&reference.name, read) {
-            Ok(Some(workload)) => workload,
-            Ok(None) => {
-                self.resources.absent(reference, shoot, before.as_ref());
-                return RequestOutcome::Done;
-            }
+        let found = match found(&reference.name, read) {
+            Ok(found) => found,
             Err(error) => return read_failed("reading it", &error),
         };
-        self.restored
-            .check(before.as_deref(), version_of(&workload.metadata));
-        self.resources.applied(reference, &workload);
-        if workload.spec.ok().is_none_or(|spec| spec.replicas.is_some()) {
+        self.resources
+            .read(reference, shoot, before.as_deref(), found.as_ref());
+        let shows_replicas = |workload: &Workload| {
+            let spec = workload.spec.ok();
+            spec.is_none_or(|spec| spec.replicas.is_some())
+        };
+        let Some(workload) = found.filter(|workload| !shows_replicas(workload)) else {
             return RequestOutcome::Done;
-        }
+        };
         match request_within(within, api.get_scale(&reference.name)).await {
-            Ok(scale) => match observed_scale(&scale) {
-                Some(seen) => {
-                    self.resources.scale_read(reference, shoot, seen);
-                    RequestOutcome::Done
-                }
-                None => refused("its scale subresource shows no replicas".to_owned()),
-            },
+            Ok(scale) if scale.spec.is_none() => {
+                refused("its scale subresource shows no replicas".to_owned())
+            }
+            Ok(scale) => {
+                self.resources.applied(reference, &workload, Some(&scale));
+                RequestOutcome::Done
+            }
             Err(error) => read_failed("reading its scale subresource", &error),
         }
     }
@@ -196,15 +165,6 @@ fn scale(namespace: &str, name: &str, version: &str, replicas: i32) -> Scale {
     }
 }
 
-fn observed_scale(scale: &Scale) -> Option<ObservedScale> {
-    Some(ObservedScale {
-        version: scale.metadata.resource_version.as_deref()?.into(),
-        // The API server leaves out a zero.
-        replicas: scale.spec.as_ref()?.replicas.unwrap_or(0),
-        existing: scale.status.as_ref().map_or(0, |status| status.replicas),
-    })
-}
-
 /// The deadline of a request of whose timeout this much is left.
 pub(crate) fn deadline(left: Duration) -> Duration {
     left.clamp(LEAST_DEADLINE, REQUEST_DEADLINE)
@@ -232,39 +192,26 @@ fn classify(
     served: &ApiResource,
     shoot: &str,
 ) -> RequestOutcome {
-    let retry_after = error.retry_after();
-    match error {
-        // Gone, or another one of the same name: what was seen is too old, as with a conflict.
-        error if error.is_conflict() || error.is_not_found() => RequestOutcome::Conflict,
-        // The missing permission, or an admission webhook, which the error names.
-        error if error.is_forbidden() => {
-            let (verb, sub) = match write {
-                ResourceWrite::Scale { .. } if !has_spec_replicas(reference) => ("update", "/scale"),
-                _ => ("patch", ""),
-            };
-            let group = if served.group.is_empty() {
-                String::new()
-            } else {
-                format!(".{}", served.group)
-            };
-            let plural = &served.plural;
-            let request = format!("{verb} {plural}{group}{sub} in namespace {shoot}");
-            let why = format!("the request to {request} is forbidden: {error}");
-            RequestOutcome::Refused { why, retry_after }
-        }
-        // A server that fails may have applied the write all the same.
-        RequestError::Refused(status) if status.code >= 500 => RequestOutcome::Unknown {
-            why: error.to_string(),
-            retry_after,
-        },
-        RequestError::Refused(_) => RequestOutcome::Refused {
-            why: error.to_string(),
-            retry_after,
-        },
-        RequestError::Deadline(_) | RequestError::Failed(_) => RequestOutcome::Unknown {
-            why: error.to_string(),
-            retry_after,
-        },
+    // Gone, or another one of the same name: what was seen is too old, as with a conflict.
+    if error.is_conflict() || error.is_not_found() {
+        return RequestOutcome::Conflict;
+    }
+    let (mut why, retry_after) = (error.to_string(), error.retry_after());
+    if error.is_forbidden() {
+        let (verb, resource) = match write {
+            ResourceWrite::Scale { .. } if !has_spec_replicas(reference) => {
+                ("update", format!("{}/scale", served.plural))
+            }
+            _ => ("patch", served.plural.clone()),
+        };
+        let request = Permission::new(verb, &served.group, &resource).in_namespace(shoot);
+        // For lack of the permission, or by an admission webhook, which the error names.
+        why = format!("the request to {request} is forbidden: {why}");
+    }
+    match error.code() {
+        Some(code) if code < 500 => RequestOutcome::Refused { why, retry_after },
+        // A server that fails, or whose answer is lost, may have applied the write all the same.
+        _ => RequestOutcome::Unknown { why, retry_after },
     }
 }
 

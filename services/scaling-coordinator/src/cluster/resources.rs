@@ -1,62 +1,60 @@
-//! The index of the configured resources in all shoots, trimmed to what the rules read.
-//!
-//! It is a hint that says that something may be to do. The watches feed it, and so do the answers to our own writes and
-//! reads, which are often earlier; no object goes back to an older version.
+//! The index of the configured resources in all shoots, trimmed to what the rules read. It is a hint that says that
+//! something may be to do.
 //!
 //! Kinds whose objects do not show their replicas in `spec.replicas` are completed from their scale sub-resource, which
 //! is read only when a direction asks for it.
 
+pub(crate) mod dropped;
 mod entry;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
 use parking_lot::RwLock;
 use tokio::sync::watch;
-use watchdog_api::prober::{ProberConfig, ResourceRef};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
-use watchdog_runtime::work_queue::WorkQueue;
+use watchdog_kube::watch::Change;
 
-pub(crate) use self::entry::ObservedScale;
 use self::entry::ResourceEntry;
-use super::object_index::{ObjectIndex, version_of};
+use super::kinds::ServedKind;
+use super::object_index::{IndexSignals, ObjectIndex, version_of};
 use crate::domain::observed::{Dependent, Observed};
-
-/// Why nothing is known of a configured resource, or that its objects are.
-#[derive(Debug, Clone)]
-pub(crate) enum ListState {
-    Pending(String),
-    /// Its kind is not served: it is absent everywhere.
-    NotServed,
-    NotScalable(String),
-    Listed,
-}
 
 #[derive(Debug)]
 pub(crate) struct Resources {
-    work_queue: Arc<WorkQueue>,
-    inner: RwLock<BTreeMap<ResourceRef, Configured>>,
+    signals: IndexSignals,
+    watched: RwLock<BTreeMap<ResourceRef, WatchedResource>>,
     served_changes: watch::Sender<()>,
     predecessor: Option<&'static str>,
+    restores_only: bool,
 }
 
+/// A resource that is configured, or was and may still be held down.
 #[derive(Debug)]
-struct Configured {
-    listing: ListState,
-    served: Option<ApiResource>,
-    dropped: bool,
+struct WatchedResource {
+    /// As it was configured last.
+    dependent: DependentResource,
+    dropped_at: Option<Instant>,
+    /// Stops its watch.
+    stop: CancellationToken,
+    kind: ServedKind,
     objects: ObjectIndex<ResourceEntry>,
 }
 
 impl Resources {
-    pub(crate) fn new(work_queue: Arc<WorkQueue>) -> Self {
+    pub(crate) fn new(signals: IndexSignals) -> Self {
         Self {
-            work_queue,
-            inner: RwLock::default(),
+            signals,
+            watched: RwLock::default(),
             served_changes: watch::Sender::new(()),
             predecessor: None,
+            restores_only: false,
         }
     }
 
@@ -67,175 +65,114 @@ impl Resources {
         Self { predecessor, ..self }
     }
 
+    /// Counts all resources as dropped from the configuration: what is held down is restored, and nothing else is
+    /// touched.
+    #[must_use]
+    pub(crate) fn restoring_only(self) -> Self {
+        Self {
+            restores_only: true,
+            ..self
+        }
+    }
+
     /// Changes when it becomes known how the API server serves a resource, and when a resource is removed.
     pub(crate) fn served_changes(&self) -> watch::Receiver<()> {
         self.served_changes.subscribe()
     }
 
-    /// Takes a resource up; what is known of it already stays.
-    pub(crate) fn add(&self, reference: &ResourceRef) {
-        let configured = || Configured {
-            listing: ListState::Pending("its objects are not listed yet".to_owned()),
-            served: None,
-            dropped: false,
-            objects: ObjectIndex::default(),
-        };
-        let mut inner = self.inner.write();
-        let configured = inner.entry(reference.clone()).or_insert_with(configured);
-        let was_dropped = std::mem::take(&mut configured.dropped);
-        drop(inner);
-        if was_dropped {
-            self.work_queue.add_all();
+    fn of<T>(&self, reference: &ResourceRef, read: impl FnOnce(&WatchedResource) -> T) -> Option<T> {
+        self.watched.read().get(reference).map(read)
+    }
+
+    fn change(&self, reference: &ResourceRef, change: impl FnOnce(&mut WatchedResource)) {
+        if let Some(watched) = self.watched.write().get_mut(reference) {
+            change(watched);
         }
     }
 
-    /// A resource is no longer configured. Returns true if it was ever listed, so that this process may have scaled it
-    /// down.
-    pub(crate) fn drop_from_configuration(&self, reference: &ResourceRef) -> bool {
-        let mut inner = self.inner.write();
-        let listed = inner.get_mut(reference).is_some_and(|configured| {
-            configured.dropped = true;
-            matches!(configured.listing, ListState::Listed) || !configured.objects.is_empty()
+    /// From now on the API server is known to serve a kind like this. Its objects are listed anew.
+    pub(crate) fn set_kind(&self, reference: &ResourceRef, kind: ServedKind) {
+        let is_served = matches!(kind, ServedKind::Served(_));
+        self.change(reference, |watched| {
+            watched.objects.unlist();
+            if matches!(kind, ServedKind::NotServed) {
+                watched.objects.clear();
+            }
+            watched.kind = kind;
         });
-        drop(inner);
-        self.work_queue.add_all();
-        listed
-    }
-
-    /// Returns true if a resource is indexed only because an earlier configuration named it.
-    pub(crate) fn is_dropped(&self, reference: &ResourceRef) -> bool {
-        self.inner
-            .read()
-            .get(reference)
-            .is_some_and(|configured| configured.dropped)
-    }
-
-    pub(crate) fn held_down_in(&self, reference: &ResourceRef) -> Vec<Arc<str>> {
-        let inner = self.inner.read();
-        let objects = inner
-            .get(reference)
-            .into_iter()
-            .flat_map(|configured| configured.objects.iter());
-        objects
-            .filter(|(_, entry)| entry.protected)
-            .map(|(shoot, _)| shoot.clone())
-            .collect()
-    }
-
-    pub(crate) fn remove(&self, reference: &ResourceRef) {
-        self.inner.write().remove(reference);
-        self.served_changes.send_replace(());
-    }
-
-    pub(crate) fn listing(&self, reference: &ResourceRef, listing: ListState, served: Option<ApiResource>) {
-        if let Some(configured) = self.inner.write().get_mut(reference) {
-            if matches!(listing, ListState::NotServed) {
-                configured.objects.clear();
-            }
-            configured.listing = listing;
-            if served.is_some() {
-                configured.served = served;
-                self.served_changes.send_replace(());
-            }
+        if is_served {
+            self.served_changes.send_replace(());
         }
-        self.work_queue.add_all();
+        self.signals.work_queue.add_all();
     }
 
-    pub(crate) fn applied(&self, reference: &ResourceRef, workload: &Workload) {
-        let Some(shoot) = workload.metadata.namespace.as_deref() else {
-            return;
+    /// The watch of a resource reports a change.
+    pub(crate) fn take_in(&self, reference: &ResourceRef, change: Change<Workload>) {
+        self.change(reference, |watched| {
+            watched.objects.take_in(
+                change,
+                |key| key.namespace,
+                |workload, old| self.entry(workload, None, old),
+            );
+        });
+    }
+
+    /// A write or a read has shown an object.
+    pub(crate) fn applied(&self, reference: &ResourceRef, workload: &Workload, scale: Option<&Scale>) {
+        let shoot = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let version = version_of(&workload.metadata);
+        self.change(reference, |watched| {
+            watched
+                .objects
+                .apply(shoot, version, |old| self.entry(workload, scale, old));
+        });
+    }
+
+    /// A consistent read has shown an object, or that there is none; `before` is the version that was known when the
+    /// read was asked for.
+    pub(crate) fn read(
+        &self,
+        reference: &ResourceRef,
+        shoot: &str,
+        before: Option<&str>,
+        found: Option<&Workload>,
+    ) {
+        let Some(workload) = found else {
+            return self.change(reference, |watched| watched.objects.absent(shoot, before));
         };
-        let mut inner = self.inner.write();
-        let Some(configured) = inner.get_mut(reference) else {
-            return;
-        };
-        let version: Arc<str> = version_of(&workload.metadata).into();
-        if !configured.objects.accepts(shoot, &version) {
-            return;
-        }
-        let old = configured.objects.get(shoot);
-        let mut entry = ResourceEntry::of(workload, version.clone(), old.map(|old| &old.object));
+        self.of(reference, |watched| {
+            watched.objects.confirm(before, version_of(&workload.metadata))
+        });
+        self.applied(reference, workload, None);
+    }
+
+    fn entry(
+        &self,
+        workload: &Workload,
+        scale: Option<&Scale>,
+        old: Option<&ResourceEntry>,
+    ) -> ResourceEntry {
+        let mut entry = ResourceEntry::of(workload, scale, old);
         if let (Some(predecessor), Observed::Present(seen)) = (self.predecessor, &mut entry.observed) {
             seen.count_as_own(predecessor);
         }
-        let changed = old.is_none_or(|old| old.version != version || old.object.observed != entry.observed);
-        configured.objects.insert(shoot, version, entry);
-        drop(inner);
-        if changed {
-            self.work_queue.add(shoot);
-        }
+        entry
     }
 
     /// The version of an object that is known.
     pub(crate) fn version(&self, reference: &ResourceRef, shoot: &str) -> Option<Arc<str>> {
-        let inner = self.inner.read();
-        let known = inner.get(reference)?.objects.get(shoot)?;
-        Some(known.version.clone())
+        self.of(reference, |watched| watched.objects.version(shoot))
+            .flatten()
     }
 
-    pub(crate) fn scale_read(&self, reference: &ResourceRef, shoot: &str, scale: ObservedScale) {
-        if let Some(configured) = self.inner.write().get_mut(reference)
-            && let Some(entry) = configured.objects.get_mut(shoot)
-        {
-            entry.scale = Some(scale);
-        }
-        self.work_queue.add(shoot);
-    }
-
-    /// A watch reports the deletion of an object, with its last state. A newer object of the same name stays.
-    pub(crate) fn deleted(&self, reference: &ResourceRef, last: &Workload) {
-        let shoot = last.metadata.namespace.as_deref().unwrap_or_default();
-        if let Some(configured) = self.inner.write().get_mut(reference) {
-            configured.objects.deleted(shoot, version_of(&last.metadata));
-        }
-        self.work_queue.add(shoot);
-    }
-
-    /// A read found no object; `before` is the version that was known when it was asked for.
-    pub(crate) fn absent(&self, reference: &ResourceRef, shoot: &str, before: Option<&Arc<str>>) {
-        if let Some(configured) = self.inner.write().get_mut(reference) {
-            configured.objects.absent(shoot, before);
-        }
-        self.work_queue.add(shoot);
-    }
-
-    pub(crate) fn list_begins(&self, reference: &ResourceRef) {
-        if let Some(configured) = self.inner.write().get_mut(reference) {
-            configured.objects.list_begins();
-        }
-    }
-
-    /// Objects exist in these shoots and in no others, by a complete list.
-    pub(crate) fn synced(&self, reference: &ResourceRef, exist: &BTreeSet<String>) {
-        let mut gone = Vec::new();
-        let mut first = false;
-        if let Some(configured) = self.inner.write().get_mut(reference) {
-            gone = configured.objects.synced(exist);
-            first = !matches!(configured.listing, ListState::Listed);
-            configured.listing = ListState::Listed;
-        }
-        for shoot in gone {
-            self.work_queue.add(&shoot);
-        }
-        if first {
-            self.work_queue.add_all();
-        }
+    pub(crate) fn held_down_in(&self, reference: &ResourceRef) -> Vec<Arc<str>> {
+        self.of(reference, WatchedResource::held_down_in)
+            .unwrap_or_default()
     }
 
     pub(crate) fn observed(&self, reference: &ResourceRef, shoot: &str) -> Observed {
-        let inner = self.inner.read();
-        let Some(configured) = inner.get(reference) else {
-            return Observed::Unknown("its objects are not listed yet".to_owned());
-        };
-        match &configured.listing {
-            ListState::Pending(why) => Observed::Unknown(why.clone()),
-            ListState::NotServed => Observed::Absent,
-            ListState::NotScalable(why) => Observed::Unusable(why.clone()),
-            ListState::Listed => configured
-                .objects
-                .get(shoot)
-                .map_or(Observed::Absent, |known| known.object.observed()),
-        }
+        let observed = self.of(reference, |watched| watched.observed(shoot));
+        observed.unwrap_or_else(WatchedResource::not_listed)
     }
 
     /// The configured resources of a shoot, as far as is known without a read.
@@ -251,46 +188,67 @@ impl Resources {
             .collect()
     }
 
-    /// Returns true once a resource is listed in all shoots, or its kind turned out not to be served.
+    /// Returns true once a resource is listed in all shoots, or it is known why it cannot be.
     pub(crate) fn is_listed(&self, reference: &ResourceRef) -> bool {
-        let inner = self.inner.read();
-        let configured = inner.get(reference);
-        configured.is_some_and(|configured| !matches!(configured.listing, ListState::Pending(_)))
+        self.of(reference, WatchedResource::is_listed).unwrap_or_default()
     }
 
-    /// Returns true if the API server does not serve the resource's kind, so that no object exists.
-    pub(crate) fn is_not_served(&self, reference: &ResourceRef) -> bool {
-        let inner = self.inner.read();
-        matches!(inner.get(reference), Some(configured) if matches!(configured.listing, ListState::NotServed))
-    }
-
-    /// How the API server serves a resource; `None` while that is not known.
-    pub(crate) fn served(&self, reference: &ResourceRef) -> Option<ApiResource> {
-        self.inner.read().get(reference)?.served.clone()
+    /// How the API server serves a resource.
+    pub(crate) fn kind(&self, reference: &ResourceRef) -> Option<ServedKind> {
+        self.of(reference, |watched| watched.kind.clone())
     }
 
     /// How the API server serves each of the resources for which that is known.
     pub(crate) fn all_served(&self) -> Vec<(ResourceRef, ApiResource)> {
-        let inner = self.inner.read();
-        let served = inner
-            .iter()
-            .filter_map(|(reference, c)| Some((reference.clone(), c.served.clone()?)));
+        let all = self.watched.read();
+        let served = all.iter().filter_map(|(reference, watched)| match &watched.kind {
+            ServedKind::Served(served) => Some((reference.clone(), served.clone())),
+            _ => None,
+        });
         served.collect()
     }
 
     pub(crate) fn about(&self, reference: &ResourceRef, shoot: &str) -> ObjectReference {
-        let inner = self.inner.read();
-        let known = inner
-            .get(reference)
-            .and_then(|configured| configured.objects.get(shoot));
+        let uid = self.of(reference, |watched| watched.objects.get(shoot)?.uid.clone());
         ObjectReference {
             api_version: Some(reference.api_version.clone()),
             kind: Some(reference.kind.clone()),
             name: Some(reference.name.clone()),
             namespace: Some(shoot.to_owned()),
-            uid: known.and_then(|known| known.object.uid.clone()),
+            uid: uid.flatten(),
             ..ObjectReference::default()
         }
+    }
+}
+
+impl WatchedResource {
+    fn not_listed() -> Observed {
+        Observed::Unknown("its objects are not listed yet".to_owned())
+    }
+
+    fn observed(&self, shoot: &str) -> Observed {
+        match &self.kind {
+            ServedKind::NotServed => Observed::Absent,
+            ServedKind::NotScalable(why) => Observed::Unusable(why.clone()),
+            _ if self.objects.is_listed() => {
+                let known = self.objects.get(shoot);
+                known.map_or(Observed::Absent, |known| known.observed.clone())
+            }
+            ServedKind::Unknown(why) => Observed::Unknown(why.clone()),
+            ServedKind::Served(_) => Self::not_listed(),
+        }
+    }
+
+    fn is_listed(&self) -> bool {
+        self.objects.is_listed() || matches!(self.kind, ServedKind::NotServed | ServedKind::NotScalable(_))
+    }
+
+    fn held_down_in(&self) -> Vec<Arc<str>> {
+        let objects = self.objects.iter();
+        objects
+            .filter(|(_, entry)| entry.protected)
+            .map(|(shoot, _)| shoot.clone())
+            .collect()
     }
 }
 

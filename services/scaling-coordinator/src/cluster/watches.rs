@@ -20,10 +20,8 @@ use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::clusters::Clusters;
-use super::kinds;
-use super::requests::RestoredEtcd;
-use super::resources::{ListState, Resources};
-use super::watched_resources::WatchedResources;
+use super::kinds::{self, ServedKind};
+use super::resources::Resources;
 
 /// The interval at which the index is checked for dropped resources that are still held down. It runs only while there
 /// are dropped resources.
@@ -44,7 +42,6 @@ const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) async fn clusters(
     seed: kube::Client,
     clusters: Arc<Clusters>,
-    restored: RestoredEtcd,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -54,15 +51,7 @@ pub(crate) async fn clusters(
         config: Config::default().page_size(CLUSTER_PAGE),
     };
     watch
-        .run(readiness, stop, move |change| match change {
-            Change::ListBegins => clusters.list_begins(),
-            // A watch that fails delays nothing but the hints of its kind.
-            Change::Failed => {}
-            Change::Restored => restored.set(),
-            Change::Applied(cluster) => clusters.applied(&cluster),
-            Change::Deleted(cluster) => clusters.deleted(&cluster),
-            Change::Synced(keys) => clusters.synced(&keys.into_iter().map(|key| key.name).collect()),
-        })
+        .run(readiness, stop, move |change| clusters.take_in(change))
         .await
 }
 
@@ -70,25 +59,23 @@ pub(crate) async fn clusters(
 /// configuration in force, with the dropped resources that must still be restored, to `in_force`.
 pub(crate) async fn resources(
     seed: kube::Client,
-    (resources, restored): (Arc<Resources>, RestoredEtcd),
+    resources: Arc<Resources>,
     mut file: watch::Receiver<Arc<ProberConfig>>,
     in_force: watch::Sender<Arc<ProberConfig>>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
-    let mut watched = WatchedResources::default();
     loop {
         let now = Instant::now();
         let config = file.borrow_and_update().clone();
-        let new = watched.configure(now, &config, &resources, &stop);
-        watched.unwatch(now, &resources);
-        publish_if_changed(&in_force, &watched.in_force(&config));
+        let new = resources.configure(now, &config, &stop);
+        resources.unwatch(now);
+        publish_if_changed(&in_force, &resources.in_force(&config));
         for (reference, stop_one) in new {
             let follow = ResourceWatch {
                 seed: seed.clone(),
                 resources: resources.clone(),
-                restored: restored.clone(),
                 reference,
                 readiness: readiness.clone(),
             };
@@ -104,7 +91,7 @@ pub(crate) async fn resources(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             Ok(()) = file.changed() => {}
-            () = tokio::time::sleep(LOOK_AT_DROPPED), if watched.has_dropped() => {}
+            () = tokio::time::sleep(LOOK_AT_DROPPED), if resources.has_dropped() => {}
             Some(ended) = tasks.join_next() => ended??,
         }
     }
@@ -125,7 +112,6 @@ fn pause(backoff: &mut Backoff, failed: bool) -> Duration {
 struct ResourceWatch {
     seed: kube::Client,
     resources: Arc<Resources>,
-    restored: RestoredEtcd,
     reference: ResourceRef,
     readiness: Readiness,
 }
@@ -137,12 +123,12 @@ impl ResourceWatch {
             let Some((served, unlisted)) = self.resolve(&mut backoff, &stop).await else {
                 return Ok(());
             };
-            self.pending("its objects are not listed yet", Some(served.clone()));
             if self.watch(&served, unlisted, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
                 return Ok(());
             }
             tracing::warn!("the seed no longer serves the kind of a resource; looking it up again");
-            self.pending("the seed no longer serves its kind", None);
+            let gone = ServedKind::Unknown("the seed no longer serves its kind".to_owned());
+            self.resources.set_kind(&self.reference, gone);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(backoff.next_delay()) => {}
@@ -157,28 +143,25 @@ impl ResourceWatch {
         backoff: &mut Backoff,
         stop: &CancellationToken,
     ) -> Option<(ApiResource, Blocker)> {
-        let Self {
-            seed,
-            resources,
-            reference,
-            readiness,
-            ..
-        } = self;
-        let name = name(reference);
+        let (reference, readiness, name) = (&self.reference, &self.readiness, name(&self.reference));
         let blocker = readiness.block(name.clone(), "not listed yet");
         let mut missing_since = None;
         // A kind that is not served may come with the next component of the seed, at any time.
         loop {
-            let found = kinds::resolve(seed, reference).await;
+            let found = kinds::resolve(&self.seed, reference).await;
             let pause = pause(backoff, found.is_err());
-            if !matches!(found, Ok(Err(ListState::NotServed))) {
+            if !matches!(found, Ok(ServedKind::NotServed)) {
                 missing_since = None;
             }
             match found {
-                Ok(Ok(served)) => return Some((served, blocker)),
-                Ok(Err(listing)) => {
-                    let why = match &listing {
-                        ListState::NotScalable(why) => why.clone(),
+                Ok(ServedKind::Served(served)) => {
+                    let kind = ServedKind::Served(served.clone());
+                    self.resources.set_kind(reference, kind);
+                    return Some((served, blocker));
+                }
+                Ok(kind) => {
+                    let why = match &kind {
+                        ServedKind::NotScalable(why) => why.clone(),
                         _ => format!(
                             "the seed does not serve {} {}",
                             reference.api_version, reference.kind
@@ -187,9 +170,9 @@ impl ResourceWatch {
                     blocker.because(format!("{why}: correct the configuration"));
                     tracing::warn!(%why, "a configured resource cannot be scaled; looking up its kind again");
                     let missing_since = missing_since.get_or_insert_with(Instant::now);
-                    let is_served = matches!(listing, ListState::NotScalable(_));
+                    let is_served = matches!(kind, ServedKind::NotScalable(_));
                     if is_served || missing_since.elapsed() >= ABSENT_AFTER {
-                        resources.listing(reference, listing, None);
+                        self.resources.set_kind(reference, kind);
                     }
                 }
                 Err(error) => {
@@ -207,11 +190,6 @@ impl ResourceWatch {
         }
     }
 
-    fn pending(&self, why: &str, served: Option<ApiResource>) {
-        let pending = ListState::Pending(why.to_owned());
-        self.resources.listing(&self.reference, pending, served);
-    }
-
     async fn watch(
         &self,
         served: &ApiResource,
@@ -225,16 +203,11 @@ impl ResourceWatch {
             api: Api::<Workload>::all_with(self.seed.clone(), served),
             config: Config::default().fields(&format!("metadata.name={}", reference.name)),
         };
-        let take_in = |change| match change {
-            Change::ListBegins => resources.list_begins(reference),
-            Change::Failed => {}
-            Change::Restored => self.restored.set(),
-            Change::Applied(workload) => resources.applied(reference, &workload),
-            Change::Deleted(workload) => resources.deleted(reference, &workload),
-            Change::Synced(keys) => {
-                resources.synced(reference, &keys.into_iter().map(|key| key.namespace).collect());
+        let take_in = |change| {
+            if matches!(change, Change::Synced(_)) {
                 backoff.reset();
             }
+            resources.take_in(reference, change);
         };
         let watching = watch.run_while_served(self.readiness.clone(), stop, take_in);
         // From now on the watch blocks.

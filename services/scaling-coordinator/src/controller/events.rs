@@ -33,7 +33,7 @@ pub(super) fn ended(outcome: &RequestOutcome) {
             tracing::info!(why, "a write was cancelled because it is no longer allowed");
         }
         RequestOutcome::Refused { why, .. } | RequestOutcome::Unknown { why, .. } => {
-            let result = outcome.write_result().as_str();
+            let result = outcome.as_str();
             tracing::warn!(result, error = why, "a write failed");
         }
     }

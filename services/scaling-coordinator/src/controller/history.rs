@@ -24,11 +24,13 @@ pub(super) fn measure(incident: &Incident) {
         }
     }
     for direction in [Direction::Down, Direction::Up] {
-        if let Some((comparison, lead)) = incident.compare(direction) {
-            INCIDENT_COMPARISONS.inc((direction, comparison));
-            if let Some(lead) = lead {
-                INCIDENT_LEADS.record((direction, comparison), lead);
-            }
+        let Some(compared) = incident.compare(direction) else {
+            continue;
+        };
+        INCIDENT_COMPARISONS.inc((direction, compared.result));
+        if let Some(micros) = compared.lead_micros {
+            let lead = Duration::from_micros(micros.unsigned_abs());
+            INCIDENT_LEADS.record((direction, compared.result), lead);
         }
     }
 }
@@ -40,6 +42,7 @@ pub(super) fn log(shoot: &str, incident: &Incident) {
     let zones: Vec<String> = zones
         .map(|(zone, candidates, expired)| format!("{zone}={expired}/{candidates}"))
         .collect();
+    let (down, up) = (incident.compare(Direction::Down), incident.compare(Direction::Up));
     tracing::info!(
         shoot,
         outcome = incident.outcome.map_or("unknown", ReportedOutcome::as_str),
@@ -54,10 +57,10 @@ pub(super) fn log(shoot: &str, incident: &Incident) {
         peak_expired_fraction = incident.peak_expired_share(),
         zones = zones.join(","),
         in_mode_observe = incident.in_mode_observe(),
-        first_to_scale_down = incident.first_to_scale(Direction::Down),
-        scale_down_lead_seconds = incident.lead_seconds(Direction::Down),
-        first_to_scale_up = incident.first_to_scale(Direction::Up),
-        scale_up_lead_seconds = incident.lead_seconds(Direction::Up),
+        first_to_scale_down = down.map(|compared| compared.first),
+        scale_down_lead_seconds = down.and_then(|compared| compared.lead_seconds()),
+        first_to_scale_up = up.map(|compared| compared.first),
+        scale_up_lead_seconds = up.and_then(|compared| compared.lead_seconds()),
         "an incident has ended"
     );
 }

@@ -13,7 +13,7 @@ use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::leadership::{Leadership, Permit};
 use watchdog_runtime::clock::Clock;
 
-use crate::cluster::clusters::{Clusters, WriteEligibility};
+use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
@@ -70,7 +70,8 @@ impl DecisionInputs {
         match self.mode_source {
             ModeSource::BySeed(of_seed) => {
                 let now = UnixTime(self.clock.micros_at(now));
-                mode_in_force(self.clusters.policy(shoot).mode, of_seed, now)
+                let of_shoot = self.clusters.get(shoot).and_then(|known| known.mode);
+                mode_in_force(of_shoot, of_seed, now)
             }
             ModeSource::RestoreAll => ModeInForce::default(),
         }
@@ -78,7 +79,8 @@ impl DecisionInputs {
 
     /// The malformed annotations of a Shoot, a sentence each.
     pub(crate) fn malformed_policy(&self, shoot: &str) -> Vec<String> {
-        self.clusters.policy(shoot).malformed
+        let known = self.clusters.get(shoot);
+        known.map(|known| known.malformed).unwrap_or_default()
     }
 
     /// The direction in which the dependants of a shoot should be scaled now.
@@ -131,18 +133,8 @@ impl DecisionInputs {
 
     /// Checks everything except the verdict that must hold before the coordinator acts on a shoot.
     fn allowed(&self, shoot: &str) -> Result<(), (HoldReason, String)> {
-        match self.clusters.write_eligibility(shoot) {
-            WriteEligibility::Allowed => {}
-            WriteEligibility::Unlisted => {
-                return Err((
-                    HoldReason::Cluster,
-                    "The Clusters of the seed are not listed yet.".to_owned(),
-                ));
-            }
-            WriteEligibility::Absent => {
-                return Err((HoldReason::Cluster, "The Cluster does not exist.".to_owned()));
-            }
-            WriteEligibility::Stopped(reason) => return Err((HoldReason::Cluster, reason.to_string())),
+        if let Some(why) = self.clusters.refusal(shoot) {
+            return Err((HoldReason::Cluster, why));
         }
         if self.leadership.is_leader() {
             return Ok(());
@@ -162,7 +154,7 @@ impl DecisionInputs {
     /// Returns true if the Cluster says that the shoot is no longer protected, and this replica may remove leftover
     /// protection.
     fn is_released(&self, shoot: &str) -> bool {
-        self.clusters.write_eligibility(shoot).is_released() && self.leadership.is_leader()
+        self.clusters.is_released(shoot) && self.leadership.is_leader()
     }
 
     fn is_configured(&self, attempt: &WriteAttempt) -> bool {
@@ -176,10 +168,7 @@ impl DecisionInputs {
     }
 
     fn exists(&self, shoot: &str) -> bool {
-        !matches!(
-            self.clusters.write_eligibility(shoot),
-            WriteEligibility::Absent | WriteEligibility::Unlisted
-        )
+        self.clusters.get(shoot).is_some()
     }
 }
 

@@ -1,10 +1,9 @@
 //! Bounds the requests to the seed: how many are under way, and how many begin in a second. Shoots take turns.
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as FairMutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
+use watchdog_runtime::metrics::GaugeGuard;
 use watchdog_runtime::token_bucket::TokenBucket;
 
 use crate::domain::Direction;
@@ -21,8 +20,8 @@ const MAX_UP: usize = 8;
 
 /// Gives turns to make requests. The queues are fair.
 pub(crate) struct RequestLimiter {
-    up: Arc<Semaphore>,
-    requests: Arc<Semaphore>,
+    up: Semaphore,
+    requests: Semaphore,
     /// Held by the one who waits for the rate.
     next: FairMutex<()>,
     bucket: Mutex<TokenBucket>,
@@ -30,11 +29,11 @@ pub(crate) struct RequestLimiter {
 }
 
 /// A shoot's turn: it may make this many requests at once.
-#[must_use = "the requests are only counted while the turn exists"]
+#[must_use = "the requests are only bounded while the turn exists"]
 pub(crate) struct Turn<'a> {
     limiter: &'a RequestLimiter,
-    _up: Option<OwnedSemaphorePermit>,
-    requests: Option<OwnedSemaphorePermit>,
+    _up: Option<SemaphorePermit<'a>>,
+    _requests: Option<SemaphorePermit<'a>>,
 }
 
 /// Counts a shoot that waits.
@@ -45,8 +44,8 @@ impl RequestLimiter {
     pub(crate) fn new(rate: u32) -> Self {
         let rate = f64::from(rate);
         Self {
-            up: Arc::new(Semaphore::new(MAX_UP)),
-            requests: Arc::new(Semaphore::new(MAX_REQUESTS as usize)),
+            up: Semaphore::new(MAX_UP),
+            requests: Semaphore::new(MAX_REQUESTS as usize),
             next: FairMutex::new(()),
             // A tenth of a second's requests at once.
             bucket: Mutex::new(TokenBucket::new(rate, rate / 10.0, Instant::now())),
@@ -65,12 +64,12 @@ impl RequestLimiter {
         let up = match direction {
             Direction::Down => None,
             // The semaphores are never closed.
-            Direction::Up | Direction::Release => self.up.clone().acquire_owned().await.ok(),
+            Direction::Up | Direction::Release => self.up.acquire().await.ok(),
         };
         let width = u32::try_from(width)
             .unwrap_or(MAX_REQUESTS)
             .clamp(1, MAX_REQUESTS);
-        let requests = self.requests.clone().acquire_many_owned(width).await.ok();
+        let requests = self.requests.acquire_many(width).await.ok();
         let next = self.next.lock().await;
         loop {
             let wait = self.bucket.lock().check(Instant::now());
@@ -80,32 +79,20 @@ impl RequestLimiter {
             }
         }
         drop((next, waiting));
-        let turn = Turn {
+        Turn {
             limiter: self,
             _up: up,
-            requests,
-        };
-        self.show_requests();
-        turn
-    }
-
-    fn show_requests(&self) {
-        let free = self.requests.available_permits();
-        UNDER_WAY.set((), (MAX_REQUESTS as usize).saturating_sub(free) as f64);
+            _requests: requests,
+        }
     }
 }
 
 impl Turn<'_> {
-    /// Counts a request that begins now. The next turn waits for what is too much.
-    pub(crate) fn count_request(&self) {
+    /// Counts a request that begins now, and is in flight until what this returns is dropped. The next turn waits for
+    /// what is too much.
+    pub(crate) fn begin_request(&self) -> GaugeGuard {
         self.limiter.bucket.lock().take(1);
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        drop(self.requests.take());
-        self.limiter.show_requests();
+        UNDER_WAY.track(())
     }
 }
 
@@ -132,6 +119,7 @@ impl Drop for WaitingShoot<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use futures::FutureExt;
@@ -144,8 +132,8 @@ mod tests {
         let start = Instant::now();
         for _ in 0..200 {
             let turn = limiter.turn(Direction::Down, 2).await;
-            turn.count_request();
-            turn.count_request();
+            drop(turn.begin_request());
+            drop(turn.begin_request());
         }
         let took = start.elapsed();
         assert!(
@@ -171,7 +159,7 @@ mod tests {
             let (limiter, order) = (limiter.clone(), order.clone());
             tasks.spawn(async move {
                 let turn = limiter.turn(direction, 1).await;
-                turn.count_request();
+                drop(turn.begin_request());
                 order.lock().push(name);
             });
         };

@@ -12,7 +12,7 @@ mod events;
 mod history;
 pub(crate) mod inputs;
 pub(crate) mod limiter;
-mod reconciler;
+pub(crate) mod reconciler;
 pub(crate) mod releaser;
 mod shoot;
 pub(crate) mod verdicts;
@@ -28,16 +28,11 @@ use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 use tracing::Instrument as _;
-use watchdog_kube::events::EventSink;
-use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
-use watchdog_watch_stream::server::StreamStore;
+use watchdog_runtime::work_queue::WorkItem;
 
-use self::inputs::DecisionInputs;
-use self::limiter::RequestLimiter;
 use self::reconciler::Reconciler;
 use self::shoot::ShootMemory;
-use crate::cluster::requests::{ResourceRequests, RestoredEtcd};
-use crate::domain::overview::ShootScaling;
+use crate::cluster::object_index::IndexSignals;
 
 /// The time that requests under way get when the process stops. Below the grace period of the drain, above the deadline
 /// of one request. No request begins in that time.
@@ -47,9 +42,11 @@ const LAST_REQUESTS: Duration = Duration::from_secs(15);
 const LONGEST_TIMER: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Controller {
-    reconciler: Reconciler,
-    restored: RestoredEtcd,
-    work_queue: Arc<WorkQueue>,
+    reconciler: Arc<Reconciler>,
+    signals: IndexSignals,
+    shoots: HashMap<Arc<str>, ReconciledShoot>,
+    timers: DelayQueue<Arc<str>>,
+    tasks: JoinSet<(Arc<str>, ShootMemory)>,
 }
 
 /// A shoot that the controller reconciles.
@@ -63,87 +60,46 @@ struct ReconciledShoot {
     timer: Option<(Key, Instant)>,
 }
 
-/// The state of the task of the controller.
-struct ShootTasks {
-    reconciler: Arc<Reconciler>,
-    shoots: HashMap<Arc<str>, ReconciledShoot>,
-    timers: DelayQueue<Arc<str>>,
-    tasks: JoinSet<(Arc<str>, ShootMemory)>,
-}
-
 impl Controller {
-    /// A controller whose requests wait for their turns.
-    pub(crate) fn new(
-        inputs: Arc<DecisionInputs>,
-        work_queue: Arc<WorkQueue>,
-        (requests, restored): (ResourceRequests, RestoredEtcd),
-        events: EventSink,
-        limiter: RequestLimiter,
-    ) -> Self {
+    pub(crate) fn new(reconciler: Arc<Reconciler>, signals: IndexSignals) -> Self {
         Self {
-            reconciler: Reconciler {
-                inputs,
-                requests,
-                limiter,
-                states: StreamStore::new(),
-                events,
-                observe_events: false,
-            },
-            restored,
-            work_queue,
+            reconciler,
+            signals,
+            shoots: HashMap::new(),
+            timers: DelayQueue::new(),
+            tasks: JoinSet::new(),
         }
-    }
-
-    /// The states of the shoots, while this replica leads.
-    pub(crate) fn states(&self) -> StreamStore<String, ShootScaling> {
-        self.reconciler.states.clone()
-    }
-
-    /// Publishes Kubernetes Events also about shoots in mode observe.
-    pub(crate) fn observe_events(mut self, publish: bool) -> Self {
-        self.reconciler.observe_events = publish;
-        self
     }
 
     /// Runs until the process drains; then lets the requests end that are under way.
     ///
     /// # Errors
     /// When the seed's etcd was restored from a backup: the process must start anew, to read everything.
-    pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let Self {
-            reconciler,
-            restored,
-            work_queue,
-        } = self;
-        let draining = reconciler.inputs.draining.clone();
-        let mut shoots = ShootTasks {
-            reconciler: Arc::new(reconciler),
-            shoots: HashMap::new(),
-            timers: DelayQueue::new(),
-            tasks: JoinSet::new(),
-        };
+    pub(crate) async fn run(mut self) -> anyhow::Result<()> {
+        let draining = self.reconciler.inputs.draining.clone();
+        let IndexSignals { work_queue, restored } = self.signals.clone();
         loop {
             tokio::select! {
                 () = draining.cancelled() => break,
-                () = restored.seen() => {
+                () = restored.cancelled() => {
                     anyhow::bail!("the seed's etcd was restored from a backup: restarting to read everything again");
                 }
-                Some(ended) = shoots.tasks.join_next() => shoots.ended(ended)?,
-                Some(expired) = shoots.timers.next() => {
+                Some(ended) = self.tasks.join_next() => self.ended(ended)?,
+                Some(expired) = self.timers.next() => {
                     let shoot = expired.into_inner();
-                    if let Some(known) = shoots.shoots.get_mut(&shoot) {
+                    if let Some(known) = self.shoots.get_mut(&shoot) {
                         known.timer = None;
                     }
-                    shoots.reconcile(&shoot);
+                    self.reconcile(&shoot);
                 }
                 item = work_queue.next() => match item {
-                    WorkItem::One(shoot) => shoots.reconcile(&shoot),
-                    WorkItem::All => shoots.add_all(&work_queue),
+                    WorkItem::One(shoot) => self.reconcile(&shoot),
+                    WorkItem::All => self.add_all(),
                 },
             }
         }
         // Their outcomes are still reported.
-        let rest = async { while shoots.tasks.join_next().await.is_some() {} };
+        let rest = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(LAST_REQUESTS, rest).await.is_err() {
             tracing::warn!(
                 "requests to the seed were still in flight when the process stopped; their outcome is unknown"
@@ -151,16 +107,12 @@ impl Controller {
         }
         Ok(())
     }
-}
 
-impl ShootTasks {
     /// Reconciles every shoot, one after the other, interleaved with all other work.
-    fn add_all(&self, work_queue: &WorkQueue) {
-        for shoot in self.reconciler.inputs.clusters.names() {
-            work_queue.add(&shoot);
-        }
-        for shoot in self.shoots.keys() {
-            work_queue.add(shoot);
+    fn add_all(&self) {
+        let listed = self.reconciler.inputs.clusters.names();
+        for shoot in listed.iter().chain(self.shoots.keys()) {
+            self.signals.work_queue.add(shoot);
         }
     }
 
@@ -174,11 +126,9 @@ impl ShootTasks {
             Some(known) => known,
             None if !is_ours => return,
             None => {
+                let now = Instant::now();
                 let new = ReconciledShoot {
-                    memory: Some(ShootMemory::new(
-                        Instant::now(),
-                        inputs.mode(shoot, Instant::now()).mode,
-                    )),
+                    memory: Some(ShootMemory::new(now, inputs.mode(shoot, now).mode)),
                     ..ReconciledShoot::default()
                 };
                 self.shoots.entry(shoot.clone()).or_insert(new)
@@ -195,10 +145,10 @@ impl ShootTasks {
             self.reconciler.forget(shoot);
             return;
         }
-        let looked = span.in_scope(|| self.reconciler.look(shoot, &mut memory));
-        if looked.requests.is_empty() {
+        let next = span.in_scope(|| self.reconciler.look(shoot, &mut memory));
+        if next.requests.is_empty() {
             known.memory = Some(memory);
-            set_timer(&mut known.timer, &mut self.timers, shoot, looked.wake);
+            set_timer(&mut known.timer, &mut self.timers, shoot, next.wake);
             return;
         }
         set_timer(&mut known.timer, &mut self.timers, shoot, None);

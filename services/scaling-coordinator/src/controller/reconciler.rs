@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 use watchdog_api::policy::Mode;
+use watchdog_api::prober::ResourceRef;
 use watchdog_kube::events::{EventSink, Notice};
 use watchdog_watch_stream::server::StreamStore;
 
@@ -25,7 +26,7 @@ use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_
 use crate::domain::attempts::{RequestOutcome, WriteAttempt};
 use crate::domain::incident::ShootIncidents;
 use crate::domain::next_step::{Alert, NextStep, Request, RequestKind, earliest, next_step};
-use crate::domain::observed::ObservedResource;
+use crate::domain::observed::{Dependent, ObservedResource};
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::ResourceState;
 use crate::domain::{Direction, direction_name};
@@ -39,44 +40,25 @@ const READ_AFTER_WRITE: Duration = Duration::from_secs(5);
 const ROUNDS_OF_A_TURN: u32 = 4;
 
 pub(crate) struct Reconciler {
-    pub(super) inputs: Arc<DecisionInputs>,
-    pub(super) requests: ResourceRequests,
-    pub(super) limiter: RequestLimiter,
-    pub(super) states: StreamStore<String, ShootScaling>,
-    pub(super) events: EventSink,
+    pub(crate) inputs: Arc<DecisionInputs>,
+    pub(crate) requests: ResourceRequests,
+    pub(crate) limiter: RequestLimiter,
+    /// The states of the shoots, while this replica leads.
+    pub(crate) states: StreamStore<String, ShootScaling>,
+    pub(crate) events: EventSink,
     /// Kubernetes Events also about shoots in mode observe.
-    pub(super) observe_events: bool,
-}
-
-/// The result of a look at a shoot.
-pub(super) struct Looked {
-    /// The direction of the requests.
-    direction: Option<Direction>,
-    /// The reason for it.
-    reason: String,
-    pub(super) requests: Vec<Request>,
-    /// The requests only read what a write will rest on.
-    prepares_write: bool,
-    /// When to look again although nothing has happened.
-    pub(super) wake: Option<Instant>,
-}
-
-impl Looked {
-    /// The direction in which requests must be made now, if any.
-    fn work(&self) -> Option<Direction> {
-        self.direction.filter(|_| !self.requests.is_empty())
-    }
+    pub(crate) observe_events: bool,
 }
 
 impl Reconciler {
     /// Computes what a shoot needs now, and publishes its state.
-    pub(super) fn look(&self, shoot: &Arc<str>, memory: &mut ShootMemory) -> Looked {
+    pub(super) fn look(&self, shoot: &Arc<str>, memory: &mut ShootMemory) -> NextStep {
         let now = Instant::now();
         let config = self.inputs.config();
         let mode = self.inputs.mode(shoot, now);
         let decision = self.inputs.decide(shoot, now);
         memory.keep_mode(now, mode.mode);
-        memory.keep_direction(now, &decision);
+        memory.keep_decision(now, &decision);
         let mut dependents = self.inputs.resources.dependents(&config, shoot);
         let holds_down = dependents
             .iter()
@@ -87,23 +69,15 @@ impl Reconciler {
         for dependent in &mut dependents {
             dependent.read = !writes || memory.was_read(now, &dependent.config.reference);
         }
-        let NextStep {
-            mut requests,
-            prepares_write,
-            wake,
-            mut status,
-            alerts,
-        } = next_step(now, decision.direction, &dependents, &mut memory.hints);
-        if let Some(direction) = decision.direction {
-            let kept_back = memory.keep_back(direction, &dependents, &mut requests, &mut status);
-            for attempt in kept_back {
-                let outcome = RequestOutcome::KeptBack;
-                memory.note_write(now, &attempt, &outcome);
-                self.report_write(shoot, &attempt, &outcome, &decision.reason);
-            }
+        let mut next = next_step(now, decision.direction, &dependents, &mut memory.hints);
+        next.wake = earliest(next.wake, decision.again_at);
+        for attempt in memory.keep_back(&dependents, &mut next) {
+            let outcome = RequestOutcome::KeptBack;
+            memory.note_write(now, &attempt, &outcome);
+            self.report_write(shoot, &attempt, &outcome, &decision.reason);
         }
-        memory.keep_state(now, status.state);
-        for progress in &mut status.resources {
+        memory.keep_state(now, next.status.state);
+        for progress in &mut next.status.resources {
             if let Some(message) = memory.under_way.get(&progress.reference) {
                 (progress.state, progress.message) = (ResourceState::Writing, message.clone());
             }
@@ -116,20 +90,8 @@ impl Reconciler {
                 memory.incidents.note_other(now, &other);
             }
         }
-        for (reference, warning) in memory.new_warnings(&dependents) {
-            tracing::warn!(resource = %reference, warning, "the annotation ignore-scaling is invalid");
-            let about = self.inputs.resources.about(&reference, shoot);
-            self.publish_notice(mode.mode, events::invalid_ignore_scaling(about, &warning));
-        }
-        self.report_alerts(shoot, decision.direction, mode.mode, alerts);
-        self.warn_of_policy(shoot, memory);
-        let looked = Looked {
-            direction: decision.direction,
-            reason: decision.reason.clone(),
-            requests,
-            prepares_write,
-            wake: earliest(wake, decision.again_at),
-        };
+        self.report_alerts(shoot, memory, &next.alerts);
+        self.report_warnings(shoot, memory, &dependents);
         let scaling = ShootScaling {
             direction: decision
                 .direction
@@ -138,21 +100,21 @@ impl Reconciler {
             reason: decision.reason,
             since: memory.since,
             mode,
-            status,
+            status: next.status.clone(),
             incidents: ShootIncidents::default(),
             write_counts: memory.write_counts.clone(),
             replica: self.inputs.leadership.identity().clone(),
         };
         self.publish(shoot, memory, scaling);
-        looked
+        next
     }
 
     /// Makes the requests that a shoot needs, until nothing is left to do now. `news` says that something about the
     /// shoot has changed meanwhile.
     pub(super) async fn act(&self, shoot: &Arc<str>, memory: &mut ShootMemory, news: &Notify) {
         while !self.inputs.draining.is_cancelled() && self.inputs.acts_on(shoot) {
-            let looked = self.look(shoot, memory);
-            let Some(direction) = looked.work() else {
+            let next = self.look(shoot, memory);
+            let Some(direction) = memory.work(&next) else {
                 return;
             };
             if let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await {
@@ -186,7 +148,8 @@ impl Reconciler {
                 turn = &mut turn => return Some(turn),
                 () = self.inputs.draining.cancelled() => return None,
                 () = news.notified() => {
-                    if self.look(shoot, memory).work() != Some(direction) {
+                    let next = self.look(shoot, memory);
+                    if memory.work(&next) != Some(direction) {
                         return None;
                     }
                 }
@@ -204,56 +167,52 @@ impl Reconciler {
         turn: &Turn<'_>,
     ) -> bool {
         // Time has passed.
-        let mut looked = self.look(shoot, memory);
-        if looked.work() != Some(direction) || self.inputs.draining.is_cancelled() {
+        let mut next = self.look(shoot, memory);
+        if memory.work(&next) != Some(direction) || self.inputs.draining.is_cancelled() {
             return false;
         }
-        if looked.prepares_write {
-            let needs_cluster = !memory.was_cluster_read(Instant::now());
+        let needs_cluster = |request: &Request| request.kind.needs_cluster();
+        let reads_cluster = (next.prepares_write || next.requests.iter().any(needs_cluster))
+            && !memory.was_cluster_read(Instant::now());
+        let mut failed = None;
+        if next.prepares_write || reads_cluster {
             let cluster = async {
-                match needs_cluster {
+                match reads_cluster {
                     true => Some(self.confirm(shoot, turn).await),
                     false => None,
                 }
             };
-            let requests = std::mem::take(&mut looked.requests);
-            let reads = self.make(shoot, memory, &looked, requests, turn);
-            let (confirmed, ()) = tokio::join!(cluster, reads);
-            if let Some(Ok(())) = confirmed {
-                memory.note_cluster_read(Instant::now());
+            let mut reads = std::mem::take(&mut next.requests);
+            reads.retain(|_| next.prepares_write);
+            let (confirmed, ()) = tokio::join!(cluster, self.make(shoot, memory, reads, turn));
+            match confirmed {
+                Some(Ok(())) => memory.note_cluster_read(Instant::now()),
+                Some(Err(outcome)) => failed = Some(outcome),
+                None => {}
             }
-            looked = self.look(shoot, memory);
-            if looked.prepares_write || looked.work() != Some(direction) {
+            next = self.look(shoot, memory);
+            if next.prepares_write || memory.work(&next) != Some(direction) {
                 return false;
             }
         }
-        let mut requests = std::mem::take(&mut looked.requests);
-        if requests.iter().any(|request| request.kind.needs_cluster())
-            && !memory.was_cluster_read(Instant::now())
-        {
-            match self.confirm(shoot, turn).await {
-                Ok(()) => memory.note_cluster_read(Instant::now()),
-                Err(outcome) => {
-                    requests.retain(|request| {
-                        let fails = request.kind.needs_cluster();
-                        if let (true, Some(direction)) = (fails, looked.direction) {
-                            let now = Instant::now();
-                            memory.hints.begin(now, &request.reference, request.timeout);
-                            memory
-                                .hints
-                                .end_write(now, direction, &request.reference, &outcome);
-                        }
-                        !fails
-                    });
-                }
+        let now = Instant::now();
+        let is_confirmed = memory.was_cluster_read(now);
+        let mut requests = std::mem::take(&mut next.requests);
+        requests.retain(|request| {
+            let may_go = is_confirmed || !needs_cluster(request);
+            if let (false, Some(outcome)) = (may_go, &failed) {
+                let (hints, reference) = (&mut memory.hints, &request.reference);
+                hints.begin(now, reference, request.timeout);
+                hints.end_write(now, direction, reference, outcome);
             }
-        }
-        self.make(shoot, memory, &looked, requests, turn).await;
+            may_go
+        });
+        self.make(shoot, memory, requests, turn).await;
         true
     }
 
     async fn confirm(&self, shoot: &str, turn: &Turn<'_>) -> Result<(), RequestOutcome> {
-        turn.count_request();
+        let _in_flight = turn.begin_request();
         let confirmed = self.inputs.clusters.confirm(shoot).await;
         confirmed.map_err(|error| {
             tracing::warn!(%error, "the Cluster could not be read before a write; trying again");
@@ -266,42 +225,43 @@ impl Reconciler {
         &self,
         shoot: &Arc<str>,
         memory: &mut ShootMemory,
-        looked: &Looked,
         requests: Vec<Request>,
         turn: &Turn<'_>,
     ) {
-        let Some(direction) = looked.direction else {
+        let Some(direction) = memory.direction else {
             return;
         };
         let (mut running, mode) = (FuturesUnordered::new(), memory.mode);
-        for request in requests {
-            let now = Instant::now();
-            let within = memory.hints.begin(now, &request.reference, request.timeout);
-            match request.kind {
-                RequestKind::Read => running.push(futures::future::Either::Left(async move {
-                    turn.count_request();
-                    let outcome = self.requests.read(shoot, &request.reference, within).await;
-                    (request.reference, None, outcome)
-                })),
+        let reason = memory.reason.clone();
+        for Request {
+            reference,
+            kind,
+            timeout,
+        } in requests
+        {
+            let within = memory.hints.begin(Instant::now(), &reference, timeout);
+            let write = match kind {
+                RequestKind::Read => None,
                 RequestKind::Write { write, against } => {
+                    memory.under_way.insert(reference.clone(), under_way(&write));
                     let attempt = WriteAttempt {
-                        reference: request.reference.clone(),
+                        reference: reference.clone(),
                         direction,
                         write,
                     };
-                    memory
-                        .under_way
-                        .insert(attempt.reference.clone(), under_way(&attempt.write));
-                    let span = events::span(shoot, &attempt);
-                    let write = async move {
-                        turn.count_request();
-                        let outcome = self.write(shoot, &attempt, mode, &against, within, turn).await;
-                        events::ended(&outcome);
-                        (request.reference, Some(attempt), outcome)
-                    };
-                    running.push(futures::future::Either::Right(write.instrument(span)));
+                    Some((attempt, against))
                 }
-            }
+            };
+            running.push(async move {
+                let outcome = match &write {
+                    None => self.read(shoot, &reference, within, turn).await,
+                    Some((attempt, against)) => {
+                        let write = self.write(shoot, attempt, mode, against, within, turn);
+                        write.instrument(events::span(shoot, attempt)).await
+                    }
+                };
+                (reference, write.map(|(attempt, _)| attempt), outcome)
+            });
         }
         if !memory.under_way.is_empty() {
             self.look(shoot, memory);
@@ -327,13 +287,24 @@ impl Reconciler {
                         memory.forget_read(&reference);
                     }
                     memory.hints.end_write(now, direction, &reference, &outcome);
-                    self.report_write(shoot, &attempt, &outcome, &looked.reason);
+                    self.report_write(shoot, &attempt, &outcome, &reason);
                     if !running.is_empty() {
                         self.look(shoot, memory);
                     }
                 }
             }
         }
+    }
+
+    async fn read(
+        &self,
+        shoot: &str,
+        reference: &ResourceRef,
+        within: Duration,
+        turn: &Turn<'_>,
+    ) -> RequestOutcome {
+        let _in_flight = turn.begin_request();
+        self.requests.read(shoot, reference, within).await
     }
 
     /// Makes a write, if it is still allowed. This is the only place where the resources of a shoot are written. If the
@@ -357,17 +328,17 @@ impl Reconciler {
             return refused("the leadership of this replica is about to expire".to_owned());
         }
         let within = deadline(within).min(covered);
+        let in_flight = turn.begin_request();
         let outcome = self
             .requests
             .write(shoot, reference, write, against, within)
             .await;
-        drop(permit);
+        drop((in_flight, permit));
         let is_shown = self.inputs.resources.version(reference, shoot).as_deref() != Some(against);
         match outcome {
             RequestOutcome::Done if is_shown => RequestOutcome::Done,
             RequestOutcome::Done | RequestOutcome::Conflict | RequestOutcome::Unknown { .. } => {
-                turn.count_request();
-                let read = self.requests.read(shoot, reference, READ_AFTER_WRITE).await;
+                let read = self.read(shoot, reference, READ_AFTER_WRITE, turn).await;
                 if let Some(error) = read.error() {
                     tracing::warn!(error, "the result of a write could not be read; deciding again");
                 }
@@ -386,9 +357,7 @@ impl Reconciler {
 
     /// Reports a write that has ended or was kept back.
     fn report_write(&self, shoot: &Arc<str>, attempt: &WriteAttempt, outcome: &RequestOutcome, reason: &str) {
-        if *outcome == RequestOutcome::KeptBack {
-            events::span(shoot, attempt).in_scope(|| events::ended(outcome));
-        }
+        events::span(shoot, attempt).in_scope(|| events::ended(outcome));
         let about = || self.inputs.resources.about(&attempt.reference, shoot);
         let notices = match outcome {
             RequestOutcome::Done => events::events(about(), attempt, reason),
@@ -400,7 +369,8 @@ impl Reconciler {
         notices.into_iter().for_each(|notice| self.events.publish(notice));
     }
 
-    fn report_alerts(&self, shoot: &str, direction: Option<Direction>, mode: Mode, alerts: Vec<Alert>) {
+    fn report_alerts(&self, shoot: &str, memory: &ShootMemory, alerts: &[Alert]) {
+        let direction = memory.direction;
         let name = direction_name(direction);
         for alert in alerts {
             let (resource, error) = (&alert.reference, &alert.why);
@@ -411,30 +381,41 @@ impl Reconciler {
                     FAILURES.inc(direction);
                 }
                 tracing::warn!(%resource, direction = name, error, "a resource failed its level; trying again");
-                events::failed(about, direction, alert.why)
+                events::failed(about, direction, alert.why.clone())
             } else {
                 tracing::warn!(
                     %resource,
                     direction = name,
                     "a resource that is not optional is absent; continuing without it"
                 );
-                events::missing(about, alert.why)
+                events::missing(about, alert.why.clone())
             };
-            self.publish_notice(mode, notice);
+            self.publish_notice(memory.mode, notice);
         }
     }
 
-    /// Reports what is newly wrong with the annotations of a Shoot.
-    fn warn_of_policy(&self, shoot: &str, memory: &mut ShootMemory) {
-        let malformed = self.inputs.malformed_policy(shoot);
-        let before = std::mem::replace(&mut memory.malformed_policy, malformed);
-        for warning in memory
-            .malformed_policy
-            .iter()
-            .filter(|warning| !before.contains(warning))
-        {
-            tracing::warn!(warning, "an annotation of a Shoot is malformed");
-            self.publish_notice(memory.mode, events::malformed_policy(shoot, warning.clone()));
+    /// Reports what is newly wrong with the annotations of a Shoot and of its resources.
+    fn report_warnings(&self, shoot: &str, memory: &mut ShootMemory, dependents: &[Dependent<'_>]) {
+        let of_resource = |dependent: &Dependent<'_>| {
+            let warning = dependent.observed.seen()?.warning()?;
+            Some((Some(dependent.config.reference.clone()), warning))
+        };
+        let of_shoot = self.inputs.malformed_policy(shoot);
+        let of_shoot = of_shoot.into_iter().map(|warning| (None, warning));
+        let warnings = dependents.iter().filter_map(of_resource).chain(of_shoot);
+        for (resource, warning) in memory.new_warnings(warnings.collect()) {
+            let notice = match resource {
+                Some(resource) => {
+                    tracing::warn!(%resource, warning, "the annotation ignore-scaling is invalid");
+                    let about = self.inputs.resources.about(&resource, shoot);
+                    events::invalid_ignore_scaling(about, &warning)
+                }
+                None => {
+                    tracing::warn!(warning, "an annotation of a Shoot is malformed");
+                    events::malformed_policy(shoot, warning)
+                }
+            };
+            self.publish_notice(memory.mode, notice);
         }
     }
 

@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep};
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_watch_stream::server::StreamStore;
 
-use crate::cluster::clusters::{Clusters, WriteEligibility};
+use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
-use crate::cluster::watched_resources::LAST_WRITES;
+use crate::cluster::resources::dropped::LAST_WRITES;
 use crate::domain::Direction;
 use crate::domain::overview::ShootScaling;
 use crate::domain::plan;
@@ -73,13 +73,6 @@ impl Releaser {
         }
     }
 
-    /// From now on what is held down is restored, and nothing else is touched.
-    pub(crate) fn restore_only(&self) {
-        for reference in self.references() {
-            self.resources.drop_from_configuration(reference);
-        }
-    }
-
     pub(crate) fn held(&self) -> HeldDown {
         let mut held = HeldDown::new();
         for reference in self.references() {
@@ -92,12 +85,10 @@ impl Releaser {
 
     /// The direction in which the controller takes a shoot, or why nothing at all is written to it.
     fn direction(&self, shoot: &str) -> Result<Direction, String> {
-        match self.clusters.write_eligibility(shoot) {
-            WriteEligibility::Allowed => Ok(Direction::Up),
-            eligibility if eligibility.is_released() => Ok(Direction::Release),
-            WriteEligibility::Unlisted => Err("the Clusters of the seed are not listed yet".to_owned()),
-            WriteEligibility::Absent => Err("its Cluster does not exist".to_owned()),
-            WriteEligibility::Stopped(reason) => Err(reason.to_string()),
+        match self.clusters.refusal(shoot) {
+            None => Ok(Direction::Up),
+            Some(_) if self.clusters.is_released(shoot) => Ok(Direction::Release),
+            Some(why) => Err(why),
         }
     }
 
@@ -189,16 +180,13 @@ impl Releaser {
     fn why_held(&self, held: &HeldDown, states: &StreamStore<String, ShootScaling>) -> String {
         let mut lines = String::new();
         for (shoot, resources) in held {
-            let status = states
-                .get(&shoot.to_string())
-                .map(|scaling| scaling.status.clone());
+            let state = states.get(&shoot.to_string());
             for reference in resources {
-                let shown = status.iter().flat_map(|status| &status.resources);
-                let message = shown.clone().find(|one| one.reference == *reference);
-                let why = self.direction(shoot).err();
-                let why = why
-                    .or_else(|| message.map(|one| one.message.clone()))
-                    .unwrap_or_default();
+                let mut shown = state.iter().flat_map(|state| &state.status.resources);
+                let message = shown
+                    .find(|one| one.reference == *reference)
+                    .map(|one| one.message.clone());
+                let why = self.direction(shoot).err().or(message).unwrap_or_default();
                 lines.push_str(&format!("{shoot}: {reference}: {why}\n"));
             }
         }

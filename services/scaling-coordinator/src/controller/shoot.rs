@@ -10,12 +10,12 @@ use watchdog_api::prober::ResourceRef;
 use crate::domain::attempts::{FlowHints, RequestOutcome, WriteAttempt};
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::incident::ShootIncidents;
-use crate::domain::next_step::{Request, RequestKind};
-use crate::domain::observed::{Dependent, ObservedResource};
+use crate::domain::next_step::{NextStep, RequestKind};
+use crate::domain::observed::Dependent;
 use crate::domain::other_writes::OtherWrites;
 use crate::domain::overview::WriteCounts;
 use crate::domain::resource_step::ResourceWrite;
-use crate::domain::status::{FlowState, FlowStatus, ResourceState};
+use crate::domain::status::{FlowState, ResourceState};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
 
@@ -25,6 +25,9 @@ const JUST_NOW: Duration = Duration::from_secs(1);
 /// A write may rest on a Cluster that was read in the same round, or less than this ago: the next level often follows
 /// within seconds. The watch reports a change meanwhile, and hibernation begins with other steps than replica counts.
 const CLUSTER_LASTS: Duration = Duration::from_secs(5);
+
+/// A warning about an annotation of a resource, or of the Shoot.
+type AnnotationWarning = (Option<ResourceRef>, String);
 
 /// It may be lost at any time; a shoot whose mode changes begins with nothing, too.
 pub(super) struct ShootMemory {
@@ -43,18 +46,18 @@ pub(super) struct ShootMemory {
     pub(super) others: OtherWrites,
     pub(super) incidents: ShootIncidents,
     pub(super) write_counts: WriteCounts,
-    direction: Option<Direction>,
+    pub(super) direction: Option<Direction>,
     held: Option<HoldReason>,
+    /// The sentence of the last decision.
+    pub(super) reason: String,
     /// When the direction last changed.
     pub(super) since: Instant,
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
     state: FlowState,
-    /// Warnings that were published, by resource.
-    warnings: BTreeMap<ResourceRef, String>,
-    /// Warnings about the annotations of the Shoot that were published.
-    pub(super) malformed_policy: Vec<String>,
+    /// Warnings that were published.
+    warnings: BTreeSet<AnnotationWarning>,
 }
 
 impl ShootMemory {
@@ -72,12 +75,12 @@ impl ShootMemory {
             write_counts: WriteCounts::new(),
             direction: None,
             held: None,
+            reason: String::new(),
             since: now,
             verdict: None,
             first_write: false,
             state: FlowState::Holding,
-            warnings: BTreeMap::new(),
-            malformed_policy: Vec::new(),
+            warnings: BTreeSet::new(),
         }
     }
 
@@ -131,20 +134,23 @@ impl ShootMemory {
         self.cluster_read_at = Some(now);
     }
 
-    /// Takes the writes out of `requests` that mode observe keeps back, and returns those that it has not kept back
-    /// before. The status says which ones they are.
+    /// The direction in which requests must be made now, if any.
+    pub(super) fn work(&self, next: &NextStep) -> Option<Direction> {
+        self.direction.filter(|_| !next.requests.is_empty())
+    }
+
+    /// Takes the writes out of a step that mode observe keeps back, and returns those that it has not kept back before.
+    /// The status says which ones they are.
     pub(super) fn keep_back(
         &mut self,
-        direction: Direction,
         dependents: &[Dependent<'_>],
-        requests: &mut Vec<Request>,
-        status: &mut FlowStatus,
+        next: &mut NextStep,
     ) -> Vec<WriteAttempt> {
-        if self.mode == Mode::Protect {
+        let Some(direction) = self.work(next).filter(|_| self.mode != Mode::Protect) else {
             return Vec::new();
-        }
-        let mut kept_back = Vec::new();
-        requests.retain(|request| {
+        };
+        let (mut kept_back, status) = (Vec::new(), &mut next.status);
+        next.requests.retain(|request| {
             let RequestKind::Write { write, .. } = &request.kind else {
                 return true;
             };
@@ -171,35 +177,25 @@ impl ShootMemory {
             false
         });
         let shows = |state| status.resources.iter().any(|progress| progress.state == state);
-        if status.state == FlowState::Running && requests.is_empty() && shows(ResourceState::KeptBack) {
+        if status.state == FlowState::Running && next.requests.is_empty() && shows(ResourceState::KeptBack) {
             status.state = FlowState::KeptBack;
         }
         kept_back
     }
 
-    /// Returns the warnings that are new, by resource.
-    pub(super) fn new_warnings(&mut self, dependents: &[Dependent<'_>]) -> Vec<(ResourceRef, String)> {
-        let of = |dependent: &Dependent<'_>| {
-            Some((
-                dependent.config.reference.clone(),
-                dependent.observed.seen().and_then(ObservedResource::warning)?,
-            ))
-        };
-        let now: BTreeMap<_, _> = dependents.iter().filter_map(of).collect();
+    /// Takes the warnings that hold now, and returns those that are new.
+    pub(super) fn new_warnings(&mut self, now: BTreeSet<AnnotationWarning>) -> Vec<AnnotationWarning> {
         let before = std::mem::replace(&mut self.warnings, now);
-        let new = |(reference, warning): &(&_, &_)| before.get(*reference) != Some(*warning);
-        let new = self.warnings.iter().filter(new);
-        new.map(|(reference, warning)| (reference.clone(), warning.clone()))
-            .collect()
+        self.warnings.difference(&before).cloned().collect()
     }
 
     /// Notes a write that has ended or was kept back.
     pub(super) fn note_write(&mut self, now: Instant, attempt: &WriteAttempt, outcome: &RequestOutcome) {
         let direction = attempt.direction;
         self.incidents.note_write(now, attempt, outcome);
-        let labels = (direction, outcome.write_result());
-        WRITES.inc(labels);
-        *self.write_counts.entry(labels).or_default() += 1;
+        WRITES.inc((direction, outcome.clone()));
+        let counted = self.write_counts.entry((direction, outcome.as_str()));
+        *counted.or_default() += 1;
         if !matches!(outcome, RequestOutcome::Done | RequestOutcome::KeptBack) {
             return;
         }
@@ -210,28 +206,28 @@ impl ShootMemory {
         }
     }
 
-    pub(super) fn keep_direction(&mut self, now: Instant, decision: &Decision) {
+    pub(super) fn keep_decision(&mut self, now: Instant, decision: &Decision) {
         self.incidents.note_decision(now, decision);
+        self.reason.clone_from(&decision.reason);
+        let reason = &self.reason;
         let held = std::mem::replace(&mut self.held, decision.held);
         if held != decision.held && decision.held == Some(HoldReason::Disagreement) {
-            let reason = &decision.reason;
             tracing::warn!(
                 reason,
                 "a shoot is held because its lease-probe replicas disagree"
             );
         }
-        if self.direction == decision.direction {
+        let before = std::mem::replace(&mut self.direction, decision.direction);
+        if before == decision.direction {
             return;
         }
-        let (from, to) = (direction_name(self.direction), direction_name(decision.direction));
-        let reason = &decision.reason;
+        let (from, to) = (direction_name(before), direction_name(decision.direction));
         // After a start every healthy shoot turns from hold to up: that is no news.
-        if [self.direction, decision.direction].contains(&Some(Direction::Down)) {
+        if [before, decision.direction].contains(&Some(Direction::Down)) {
             tracing::info!(from, to, reason, "the direction of a shoot has changed");
         } else {
             tracing::debug!(from, to, reason, "the direction of a shoot has changed");
         }
-        self.direction = decision.direction;
         self.since = now;
         self.verdict = decision.decided_by.as_ref().map(|verdict| verdict.sent);
         self.first_write = false;

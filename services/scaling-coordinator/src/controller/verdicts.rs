@@ -15,46 +15,40 @@ const ROUNDING: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct VerdictTable {
     work_queue: Arc<WorkQueue>,
-    inner: Mutex<ReceivedVerdicts>,
+    streams: Mutex<BTreeMap<Arc<str>, VerdictStream>>,
 }
 
+/// The stream of one replica.
 #[derive(Debug, Default)]
-struct ReceivedVerdicts {
-    // True for a synchronised stream.
-    streams: BTreeMap<Arc<str>, bool>,
-    by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, ReceivedVerdict>>,
+struct VerdictStream {
+    is_synced: bool,
+    by_shoot: HashMap<String, ReceivedVerdict>,
 }
 
 impl VerdictTable {
     pub(crate) fn new(work_queue: Arc<WorkQueue>) -> Self {
         Self {
             work_queue,
-            inner: Mutex::default(),
+            streams: Mutex::default(),
         }
     }
 
     /// A lease-probe replica is known, and its stream will be opened.
     pub(crate) fn joined(&self, stream: &Arc<str>) {
-        self.inner.lock().streams.insert(stream.clone(), false);
+        self.streams.lock().entry(stream.clone()).or_default();
         self.work_queue.add_all();
     }
 
     /// A replica of lease-probe is gone.
     pub(crate) fn left(&self, stream: &str) {
-        let mut inner = self.inner.lock();
-        inner.streams.remove(stream);
-        inner.forget(stream);
-        drop(inner);
+        self.streams.lock().remove(stream);
         self.work_queue.add_all();
     }
 
     /// A stream is lost: its verdicts can be neither renewed nor cancelled.
     pub(crate) fn lost(&self, stream: &str) {
-        let mut inner = self.inner.lock();
-        let synced = inner.streams.get_mut(stream).is_some_and(std::mem::take);
-        inner.forget(stream);
-        drop(inner);
-        if synced {
+        let lost = self.streams.lock().get_mut(stream).map(std::mem::take);
+        if lost.is_some_and(|lost| lost.is_synced) {
             self.work_queue.add_all();
         }
     }
@@ -65,90 +59,57 @@ impl VerdictTable {
         stream: &Arc<str>,
         verdicts: impl IntoIterator<Item = (String, ReceivedVerdict)>,
     ) {
-        let mut inner = self.inner.lock();
-        // A stream that was removed meanwhile no longer counts.
-        let Some(synced) = inner.streams.get_mut(stream) else {
-            return;
+        let synced = VerdictStream {
+            is_synced: true,
+            by_shoot: verdicts.into_iter().collect(),
         };
-        *synced = true;
-        inner.forget(stream);
-        for (shoot, verdict) in verdicts {
-            inner
-                .by_shoot
-                .entry(shoot.into())
-                .or_default()
-                .insert(stream.clone(), verdict);
+        // A stream that was removed meanwhile no longer counts.
+        if let Some(known) = self.streams.lock().get_mut(stream) {
+            *known = synced;
         }
-        drop(inner);
         self.work_queue.add_all();
     }
 
     /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
     /// [`ReportedOutcome::Outdated`] until something new comes.
     pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: ReceivedVerdict) {
-        let mut inner = self.inner.lock();
-        if !inner.streams.contains_key(stream) {
+        let mut streams = self.streams.lock();
+        let Some(known) = streams.get_mut(stream) else {
             return;
-        }
-        match inner.by_shoot.get_mut(shoot) {
-            Some(of_shoot) => {
-                if let Some(before) = of_shoot.get(stream) {
-                    verdict.take_first_revision(before, ROUNDING);
-                    if verdict.observed + ROUNDING < before.observed {
-                        verdict.outcome = ReportedOutcome::Outdated;
-                        verdict.observed = before.observed;
-                        verdict.valid_until = verdict.valid_until.max(before.valid_until);
-                    }
-                }
-                of_shoot.insert(stream.clone(), verdict);
-            }
-            None => {
-                inner
-                    .by_shoot
-                    .insert(shoot.into(), BTreeMap::from([(stream.clone(), verdict)]));
+        };
+        if let Some(before) = known.by_shoot.get(shoot) {
+            verdict.take_first_revision(before, ROUNDING);
+            if verdict.observed + ROUNDING < before.observed {
+                verdict.outcome = ReportedOutcome::Outdated;
+                verdict.observed = before.observed;
+                verdict.valid_until = verdict.valid_until.max(before.valid_until);
             }
         }
-        drop(inner);
+        known.by_shoot.insert(shoot.to_owned(), verdict);
+        drop(streams);
         self.work_queue.add(shoot);
     }
 
     /// A stream no longer reports a shoot.
     pub(crate) fn withdraw(&self, stream: &str, shoot: &str) {
-        let mut inner = self.inner.lock();
-        if let Some(of_shoot) = inner.by_shoot.get_mut(shoot) {
-            of_shoot.remove(stream);
-            if of_shoot.is_empty() {
-                inner.by_shoot.remove(shoot);
-            }
+        if let Some(known) = self.streams.lock().get_mut(stream) {
+            known.by_shoot.remove(shoot);
         }
-        drop(inner);
         self.work_queue.add(shoot);
     }
 
     pub(crate) fn on(&self, shoot: &str) -> Vec<ReceivedVerdict> {
-        let inner = self.inner.lock();
-        inner
-            .by_shoot
-            .get(shoot)
-            .map(|of_shoot| of_shoot.values().cloned().collect())
-            .unwrap_or_default()
+        let streams = self.streams.lock();
+        let verdicts = streams.values().filter_map(|stream| stream.by_shoot.get(shoot));
+        verdicts.cloned().collect()
     }
 
     pub(crate) fn streams(&self) -> StreamCounts {
-        let inner = self.inner.lock();
+        let streams = self.streams.lock();
         StreamCounts {
-            known: inner.streams.len(),
-            synced: inner.streams.values().filter(|synced| **synced).count(),
+            known: streams.len(),
+            synced: streams.values().filter(|stream| stream.is_synced).count(),
         }
-    }
-}
-
-impl ReceivedVerdicts {
-    fn forget(&mut self, stream: &str) {
-        self.by_shoot.retain(|_, of_shoot| {
-            of_shoot.remove(stream);
-            !of_shoot.is_empty()
-        });
     }
 }
 

@@ -13,7 +13,7 @@ use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
 use super::resource_step::ResourceWrite;
-use super::status::{ResourceState, WriteResult};
+use super::status::ResourceState;
 
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
 pub(super) const MAX_TRIES: u32 = 3;
@@ -94,14 +94,31 @@ impl RequestOutcome {
         }
     }
 
-    pub(crate) const fn write_result(&self) -> WriteResult {
+    /// One of each kind.
+    pub(crate) fn of_writes() -> [Self; 6] {
+        let (why, retry_after) = (String::new(), None);
+        [
+            Self::Done,
+            Self::Conflict,
+            Self::Refused {
+                why: why.clone(),
+                retry_after,
+            },
+            Self::Unknown { why, retry_after },
+            Self::Cancelled { why: "" },
+            Self::KeptBack,
+        ]
+    }
+
+    /// The result of a write, as a label value.
+    pub(crate) const fn as_str(&self) -> &'static str {
         match self {
-            Self::Done => WriteResult::Applied,
-            Self::Conflict => WriteResult::Conflict,
-            Self::Refused { .. } => WriteResult::Refused,
-            Self::Unknown { .. } => WriteResult::Unknown,
-            Self::Cancelled { .. } => WriteResult::Cancelled,
-            Self::KeptBack => WriteResult::KeptBack,
+            Self::Done => "applied",
+            Self::Conflict => "conflict",
+            Self::Refused { .. } => "refused",
+            Self::Unknown { .. } => "unknown",
+            Self::Cancelled { .. } => "cancelled",
+            Self::KeptBack => "kept_back",
         }
     }
 }
@@ -188,6 +205,12 @@ impl FlowHints {
     pub fn end_read(&mut self, now: Instant, reference: &ResourceRef, outcome: &RequestOutcome) {
         let attempts = self.attempts.entry(reference.clone()).or_default();
         attempts.end_read(now, outcome);
+    }
+
+    /// Nothing is left to do: delays and tries are over.
+    pub(super) fn settle(&mut self) {
+        self.started.clear();
+        self.attempts.retain(|_, attempts| attempts.broken_reported);
     }
 
     /// Begins with nothing in a new direction.

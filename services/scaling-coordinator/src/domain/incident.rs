@@ -68,6 +68,17 @@ pub(crate) enum Comparison {
     OtherAlone,
 }
 
+/// The comparison in one direction, and what it rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Compared<'a> {
+    pub(crate) result: Comparison,
+    /// The program that scaled first, or would have.
+    pub(crate) first: &'a str,
+    /// By how much this program was earlier than all others, in microseconds; negative if it was later. None if only
+    /// one of the two scaled.
+    pub(crate) lead_micros: Option<i64>,
+}
+
 // === impl Comparison ===
 
 impl Comparison {
@@ -253,39 +264,23 @@ impl Incident {
         (ours.or(decided), other)
     }
 
-    /// In mode observe, the program that scaled first in a direction, or would have; none if nobody did.
-    pub(crate) fn first_to_scale(&self, direction: Direction) -> Option<&str> {
-        match self.first(direction) {
-            _ if !self.in_mode_observe() => None,
-            (Some(ours), Some((other, writer))) if *other < ours => Some(writer),
-            (Some(_), _) => Some(COORDINATOR_FIELD_MANAGER),
-            (None, other) => other.map(|(_, writer)| &**writer),
-        }
-    }
-
-    /// By how much this program would have been earlier than all others; negative if it would have been later.
-    pub(crate) fn lead_micros(&self, direction: Direction) -> Option<i64> {
+    /// In mode observe, the comparison with the other writers in a direction; none if nobody scaled.
+    pub(crate) fn compare(&self, direction: Direction) -> Option<Compared<'_>> {
         let (ours, other) = self.first(direction);
-        Some(micros_between(ours?, other?.0))
-    }
-
-    /// The lead in seconds, to the millisecond.
-    pub(crate) fn lead_seconds(&self, direction: Direction) -> Option<f64> {
-        let micros = self.lead_micros(direction)?;
-        Some((micros as f64 / 1e3).round() / 1e3)
-    }
-
-    /// In mode observe, the comparison with the other writers in a direction, and the time between the two if both
-    /// scaled or would have; none if nobody did.
-    pub(crate) fn compare(&self, direction: Direction) -> Option<(Comparison, Option<Duration>)> {
-        match self.first(direction) {
-            _ if !self.in_mode_observe() => None,
-            (Some(ours), Some((other, _))) if *other < ours => Some((Comparison::Later, Some(ours - *other))),
-            (Some(ours), Some((other, _))) => Some((Comparison::Earlier, Some(*other - ours))),
-            (Some(_), None) => Some((Comparison::Alone, None)),
-            (None, Some(_)) => Some((Comparison::OtherAlone, None)),
-            (None, None) => None,
-        }
+        let (result, first) = match (ours, other) {
+            _ if !self.in_mode_observe() => return None,
+            (None, None) => return None,
+            (Some(ours), Some((other, writer))) if *other < ours => (Comparison::Later, &**writer),
+            (Some(_), Some(_)) => (Comparison::Earlier, COORDINATOR_FIELD_MANAGER),
+            (Some(_), None) => (Comparison::Alone, COORDINATOR_FIELD_MANAGER),
+            (None, Some((_, writer))) => (Comparison::OtherAlone, &**writer),
+        };
+        let both = ours.zip(other);
+        Some(Compared {
+            result,
+            first,
+            lead_micros: both.map(|(ours, (other, _))| micros_between(ours, *other)),
+        })
     }
 
     /// One sentence for people about an incident that has ended.
@@ -307,21 +302,28 @@ impl Incident {
     }
 
     fn comparison(&self) -> Option<String> {
-        let first = self.first_to_scale(Direction::Down)?;
+        let compared = self.compare(Direction::Down)?;
+        let (first, lead) = (compared.first, compared.lead_seconds().unwrap_or_default());
         let (_, other) = self.first(Direction::Down);
-        Some(match (self.lead_seconds(Direction::Down), other) {
-            (Some(lead), Some((_, other))) if first == COORDINATOR_FIELD_MANAGER => {
-                format!("{first} would have scaled down {lead} s before {other}")
-            }
-            (Some(lead), _) => {
-                format!(
-                    "{first} scaled down {} s before {COORDINATOR_FIELD_MANAGER} would have",
-                    -lead
-                )
-            }
-            (None, None) => format!("only {first} would have scaled down"),
-            (None, Some(_)) => format!("only {first} scaled down"),
+        let other = other.map(|(_, writer)| &**writer).unwrap_or_default();
+        Some(match compared.result {
+            Comparison::Earlier => format!("{first} would have scaled down {lead} s before {other}"),
+            Comparison::Later => format!(
+                "{first} scaled down {} s before {COORDINATOR_FIELD_MANAGER} would have",
+                -lead
+            ),
+            Comparison::Alone => format!("only {first} would have scaled down"),
+            Comparison::OtherAlone => format!("only {first} scaled down"),
         })
+    }
+}
+
+// === impl Compared ===
+
+impl Compared<'_> {
+    /// The lead in seconds, to the millisecond.
+    pub(crate) fn lead_seconds(&self) -> Option<f64> {
+        self.lead_micros.map(|micros| (micros as f64 / 1e3).round() / 1e3)
     }
 }
 
@@ -466,11 +468,7 @@ mod tests {
         incidents.note_write(t0, &attempt("kcm", Direction::Up), &RequestOutcome::Done);
         let ended = incidents.end(t0 + S).unwrap();
         assert_eq!((ended.outcome, ended.scaled(Direction::Up)), (None, 1));
-        assert_eq!(
-            (ended.first_to_scale(Direction::Up), ended.compare(Direction::Up)),
-            (None, None),
-            "nobody was compared with"
-        );
+        assert_eq!(ended.compare(Direction::Up), None, "nobody was compared with");
     }
 
     #[test]
@@ -491,13 +489,9 @@ mod tests {
             }
             incidents.note_decision(t0 + 30 * S, &up());
             let ended = incidents.end(t0 + 31 * S).unwrap();
-            let first = ended.first_to_scale(Direction::Down).map(str::to_owned);
-            (
-                first.unwrap_or_default(),
-                ended.lead_seconds(Direction::Down),
-                ended.compare(Direction::Down),
-                ended.summary(),
-            )
+            let compared = ended.compare(Direction::Down).unwrap();
+            let (first, lead) = (compared.first.to_owned(), compared.lead_seconds());
+            (first, lead, compared.result, ended.summary())
         };
         let us = || COORDINATOR_FIELD_MANAGER.to_owned();
         for (ours, others, first, lead, compared, says) in [
@@ -506,7 +500,7 @@ mod tests {
                 Some(18),
                 us(),
                 Some(12.0),
-                (Comparison::Earlier, Some(12 * S)),
+                Comparison::Earlier,
                 "would have scaled down 12 s before dependency-watchdog",
             ),
             (
@@ -514,7 +508,7 @@ mod tests {
                 Some(18),
                 GO.to_owned(),
                 Some(-2.0),
-                (Comparison::Later, Some(2 * S)),
+                Comparison::Later,
                 "dependency-watchdog scaled down 2 s before",
             ),
             (
@@ -522,7 +516,7 @@ mod tests {
                 None,
                 us(),
                 None,
-                (Comparison::Alone, None),
+                Comparison::Alone,
                 "only scaling-coordinator would have scaled down",
             ),
             // It had left nothing to scale when this program decided to.
@@ -531,13 +525,13 @@ mod tests {
                 Some(2),
                 GO.to_owned(),
                 Some(-3.0),
-                (Comparison::Later, Some(3 * S)),
+                Comparison::Later,
                 "dependency-watchdog scaled down 3 s before",
             ),
         ] {
             let (found, by, beside, summary) = told(ours, others);
             assert_eq!((found, by), (first, lead), "{ours:?} {others:?}");
-            assert_eq!(beside, Some(compared), "{ours:?} {others:?}");
+            assert_eq!(beside, compared, "{ours:?} {others:?}");
             assert!(summary.contains(says), "{summary}");
         }
     }
@@ -552,12 +546,12 @@ mod tests {
         incidents.note_other(t0 + 9 * S, &other(Direction::Up));
         let ended = incidents.end(t0 + 9 * S).unwrap();
         assert!(ended.in_mode_observe());
-        assert_eq!(ended.lead_seconds(Direction::Down), None);
-        assert_eq!(ended.first_to_scale(Direction::Down), Some(GO));
-        assert_eq!(
-            ended.compare(Direction::Down),
-            Some((Comparison::OtherAlone, None))
-        );
+        let only_others = Compared {
+            result: Comparison::OtherAlone,
+            first: GO,
+            lead_micros: None,
+        };
+        assert_eq!(ended.compare(Direction::Down), Some(only_others));
         assert!(
             ended
                 .summary()

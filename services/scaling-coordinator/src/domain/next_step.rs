@@ -100,6 +100,10 @@ impl NextStep {
         }
     }
 
+    fn wake_at(&mut self, at: Option<Instant>) {
+        self.wake = earliest(self.wake, at);
+    }
+
     /// Returns true if the level has failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -131,21 +135,25 @@ pub fn next_step(
     let runs = planned
         .iter()
         .any(|(dependent, planned)| is_unfinished(dependent, &planned.step));
-    let level_of = |dependent: &Dependent<'_>| direction.info(dependent.config).level;
     let open = planned
         .iter()
         .filter(|(_, planned)| keeps_level_open(&planned.step, runs));
-    match open.map(|(dependent, _)| level_of(dependent)).min() {
-        Some(level) => Level {
-            now,
-            direction,
-            level,
-            runs,
+    let level = open
+        .map(|(dependent, _)| direction.info(dependent.config).level)
+        .min();
+    if level.is_none() {
+        if direction == Direction::Release {
+            return hold(dependents);
         }
-        .step(&planned, hints),
-        None if direction == Direction::Release => hold(dependents),
-        None => settle(direction, &planned, hints),
+        hints.settle();
     }
+    let level = Level {
+        now,
+        direction,
+        level,
+        runs,
+    };
+    level.step(&planned, hints)
 }
 
 /// Returns true if something is left to do with the resource, or was done by a watchdog and has not come to its end. A
@@ -179,21 +187,6 @@ fn hold(dependents: &[Dependent<'_>]) -> NextStep {
     NextStep::showing(FlowState::Holding, None, resources.collect())
 }
 
-fn settle(direction: Direction, planned: &[PlannedDependent<'_>], hints: &mut FlowHints) -> NextStep {
-    hints.started.clear();
-    hints.attempts.retain(|_, attempts| attempts.broken_reported);
-    let mut next = NextStep::showing(FlowState::Settled, None, Vec::with_capacity(planned.len()));
-    for (dependent, planned) in planned {
-        let level = Some(direction.info(dependent.config).level);
-        next.alerts.extend(missing(dependent, planned, hints));
-        let (state, why) = (resting(&planned.step), planned.why.clone());
-        next.status
-            .resources
-            .push(progress(dependent, level, state, why, planned.target, None));
-    }
-    next
-}
-
 /// The warning about a resource that is absent and not optional, once.
 fn missing(dependent: &Dependent<'_>, planned: &PlannedStep, hints: &mut FlowHints) -> Option<Alert> {
     if planned.step != ResourceStep::Missing {
@@ -218,63 +211,34 @@ const fn resting(step: &ResourceStep) -> ResourceState {
     }
 }
 
-/// The level that is worked on.
+/// The level that is worked on; none if nothing is left to do.
 struct Level {
     now: Instant,
     direction: Direction,
-    level: i32,
+    level: Option<i32>,
     runs: bool,
-}
-
-/// The next step of one resource of the level.
-struct Advance {
-    state: ResourceState,
-    message: String,
-    wake: Option<Instant>,
-    request: Option<RequestKind>,
-}
-
-impl Advance {
-    const fn to(state: ResourceState, message: String, wake: Option<Instant>) -> Self {
-        Self {
-            state,
-            message,
-            wake,
-            request: None,
-        }
-    }
-
-    fn by(self, request: RequestKind) -> Self {
-        Self {
-            request: Some(request),
-            ..self
-        }
-    }
 }
 
 impl Level {
     fn step(&self, planned: &[PlannedDependent<'_>], hints: &mut FlowHints) -> NextStep {
-        let resources = Vec::with_capacity(planned.len());
-        let mut next = NextStep::showing(FlowState::Running, Some(self.level), resources);
+        let state = match self.level {
+            Some(_) => FlowState::Running,
+            None => FlowState::Settled,
+        };
+        let mut next = NextStep::showing(state, self.level, Vec::with_capacity(planned.len()));
         for (dependent, planned) in planned {
             let info = self.direction.info(dependent.config);
             next.alerts.extend(missing(dependent, planned, hints));
             let reference = &dependent.config.reference;
-            let (state, message) = if !keeps_level_open(&planned.step, self.runs) {
-                (resting(&planned.step), planned.why.clone())
-            } else if info.level > self.level {
-                let message = format!("level {} comes first; {}", self.level, planned.why);
-                (ResourceState::Pending, message)
-            } else {
-                let advance = self.advance(dependent, planned, hints);
-                let request = advance.request.map(|kind| request(dependent, kind, info));
-                next.requests.extend(request);
-                next.wake = earliest(next.wake, advance.wake);
-                if advance.state == ResourceState::Failed {
-                    next.status.state = FlowState::Failed;
-                    next.status.retry_at = earliest(next.status.retry_at, advance.wake);
+            let (state, message) = match self.level {
+                Some(level) if keeps_level_open(&planned.step, self.runs) && info.level > level => {
+                    let message = format!("level {level} comes first; {}", planned.why);
+                    (ResourceState::Pending, message)
                 }
-                (advance.state, advance.message)
+                Some(_) if keeps_level_open(&planned.step, self.runs) => {
+                    self.advance(dependent, planned, hints, &mut next)
+                }
+                _ => (resting(&planned.step), planned.why.clone()),
             };
             let mut attempts = hints.attempts.get_mut(reference);
             let alert = attempts.as_mut().and_then(|attempts| attempts.alert.take());
@@ -284,14 +248,9 @@ impl Level {
                 failed: true,
             }));
             let (level, target) = (Some(info.level), planned.target);
-            next.status.resources.push(progress(
-                dependent,
-                level,
-                state,
-                message,
-                target,
-                attempts.as_deref(),
-            ));
+            let attempts = attempts.as_deref().filter(|_| self.level.is_some());
+            let shown = progress(dependent, level, state, message, target, attempts);
+            next.status.resources.push(shown);
         }
         self.read_what_writes_rest_on(planned, hints, &mut next);
         next
@@ -314,7 +273,7 @@ impl Level {
             // On the way down, nothing follows from the state of a dropped resource.
             let irrelevant = dependent.dropped && self.direction == Direction::Down;
             let reference = &dependent.config.reference;
-            if info.level >= self.level {
+            if Some(info.level) >= self.level {
                 continue;
             }
             if !rests || irrelevant || dependent.read {
@@ -336,11 +295,17 @@ impl Level {
         next.requests.retain(|request| !rests_on_levels(request));
         next.prepares_write = !reads.is_empty();
         next.requests.extend(reads);
-        next.wake = earliest(next.wake, waits);
+        next.wake_at(waits);
     }
 
     /// Moves one resource of the level on.
-    fn advance(&self, dependent: &Dependent<'_>, planned: &PlannedStep, hints: &mut FlowHints) -> Advance {
+    fn advance(
+        &self,
+        dependent: &Dependent<'_>,
+        planned: &PlannedStep,
+        hints: &mut FlowHints,
+        next: &mut NextStep,
+    ) -> (ResourceState, String) {
         let (now, info) = (self.now, self.direction.info(dependent.config));
         let started = &mut hints.started;
         let attempts = hints
@@ -351,7 +316,8 @@ impl Level {
             if !std::mem::replace(&mut attempts.broken_reported, true) {
                 attempts.alert = Some(planned.why.clone());
             }
-            return Advance::to(ResourceState::Failed, planned.why.clone(), None);
+            next.status.state = FlowState::Failed;
+            return (ResourceState::Failed, planned.why.clone());
         }
         attempts.broken_reported = false;
         if planned.step != ResourceStep::Wait {
@@ -360,7 +326,7 @@ impl Level {
         if planned.step == ResourceStep::NotObserved {
             // That nothing is known of a resource is no failure of it.
             attempts.since = None;
-            return Advance::to(ResourceState::Waiting, planned.why.clone(), None);
+            return (ResourceState::Waiting, planned.why.clone());
         }
         let times_out = attempts.since.map(|since| since + info.timeout);
         if times_out.is_some_and(|at| now >= at) {
@@ -368,7 +334,12 @@ impl Level {
             attempts.fail(now, format!("not done within {timeout}: {}", planned.why), None);
         }
         if let Some((state, until)) = attempts.paused(now) {
-            return Advance::to(state, attempts.error.clone(), Some(until));
+            next.wake_at(Some(until));
+            if state == ResourceState::Failed {
+                next.status.state = FlowState::Failed;
+                next.status.retry_at = earliest(next.status.retry_at, Some(until));
+            }
+            return (state, attempts.error.clone());
         }
         match (&planned.step, dependent.observed.version()) {
             (ResourceStep::Write(write), Some(against)) => {
@@ -376,42 +347,33 @@ impl Level {
                 if now < due {
                     // A read that had to come first is no part of the operation that the timeout bounds.
                     attempts.since = None;
+                    next.wake_at(Some(due));
                     let delay = watchdog_api::duration::format(info.initial_delay);
                     let message = format!("{}; waiting for the initial delay of {delay}", planned.why);
-                    return Advance::to(ResourceState::Delayed, message, Some(due));
+                    return (ResourceState::Delayed, message);
                 }
-                let message = format!("{}; the write is queued", planned.why);
+                next.wake_at(times_out);
                 let (write, against) = (write.clone(), against.clone());
-                Advance::to(ResourceState::Writing, message, times_out)
-                    .by(RequestKind::Write { write, against })
+                let write = RequestKind::Write { write, against };
+                next.requests.push(request(dependent, write, info));
+                let message = format!("{}; the write is queued", planned.why);
+                return (ResourceState::Writing, message);
             }
             (ResourceStep::Read, _) => {
-                Advance::to(ResourceState::Waiting, planned.why.clone(), times_out).by(RequestKind::Read)
+                next.wake_at(times_out);
+                next.requests.push(request(dependent, RequestKind::Read, info));
             }
-            _ => {
-                let times = (info.timeout, read_pause(self.direction));
-                wait(now, attempts, dependent, planned, times)
+            // For its ready replicas. It is read if nothing new is observed.
+            (_, version) => {
+                next.wake_at(Some(*attempts.since.get_or_insert(now) + info.timeout));
+                let pause = read_pause(self.direction);
+                match version.map(|version| attempts.read_at(now, version, pause)) {
+                    Some(at) if now >= at => next.requests.push(request(dependent, RequestKind::Read, info)),
+                    read_at => next.wake_at(read_at),
+                }
             }
         }
-    }
-}
-
-/// Waits for the ready replicas of a resource, and reads it if nothing new is observed.
-fn wait(
-    now: Instant,
-    attempts: &mut Attempts,
-    dependent: &Dependent<'_>,
-    planned: &PlannedStep,
-    (timeout, read_pause): (Duration, Duration),
-) -> Advance {
-    let times_out = *attempts.since.get_or_insert(now) + timeout;
-    let version = dependent.observed.version();
-    let read_at = version.map(|version| attempts.read_at(now, version, read_pause));
-    let wake = earliest(read_at.filter(|at| now < *at), Some(times_out));
-    let advance = Advance::to(ResourceState::Waiting, planned.why.clone(), wake);
-    match read_at {
-        Some(at) if now >= at => advance.by(RequestKind::Read),
-        _ => advance,
+        (ResourceState::Waiting, planned.why.clone())
     }
 }
 

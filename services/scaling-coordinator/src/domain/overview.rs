@@ -10,10 +10,10 @@ use super::Direction;
 use super::decision::HoldReason;
 use super::incident::ShootIncidents;
 use super::plan::Planned;
-use super::status::{FlowState, FlowStatus, WriteResult};
+use super::status::{FlowState, FlowStatus};
 
 /// The writes of a shoot by direction and result.
-pub(crate) type WriteCounts = BTreeMap<(Direction, WriteResult), u64>;
+pub(crate) type WriteCounts = BTreeMap<(Direction, &'static str), u64>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ShootScaling {

@@ -27,39 +27,6 @@ impl FlowState {
     }
 }
 
-/// The result of a write, without the details of its [`RequestOutcome`](super::attempts::RequestOutcome).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum WriteResult {
-    Applied,
-    Conflict,
-    Refused,
-    Unknown,
-    Cancelled,
-    KeptBack,
-}
-
-impl WriteResult {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Applied,
-        Self::Conflict,
-        Self::Refused,
-        Self::Unknown,
-        Self::Cancelled,
-        Self::KeptBack,
-    ];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Conflict => "conflict",
-            Self::Refused => "refused",
-            Self::Unknown => "unknown",
-            Self::Cancelled => "cancelled",
-            Self::KeptBack => "kept_back",
-        }
-    }
-}
-
 /// The state of one resource in the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ResourceState {

@@ -254,7 +254,7 @@ fn incident(incident: &Incident, clock: Clock) -> pb::Incident {
         candidates: *candidates,
         expired: *expired,
     };
-    let first_to_scale_down = incident.first_to_scale(Direction::Down);
+    let down = incident.compare(Direction::Down);
     pb::Incident {
         outcome: incident
             .outcome
@@ -278,8 +278,8 @@ fn incident(incident: &Incident, clock: Clock) -> pb::Incident {
             .collect(),
         in_mode_observe: incident.in_mode_observe(),
         scale_times: scale_times(incident),
-        first_to_scale_down: first_to_scale_down.unwrap_or_default().to_owned(),
-        scale_down_lead: incident.lead_micros(Direction::Down).map(signed),
+        first_to_scale_down: down.map_or("", |compared| compared.first).to_owned(),
+        scale_down_lead: down.and_then(|compared| compared.lead_micros).map(signed),
         reason: incident.reason.clone(),
         last_error: incident.last_error.clone(),
         node_monitor_grace_period: { incident.peak.as_ref() }

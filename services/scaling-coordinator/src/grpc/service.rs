@@ -1,5 +1,6 @@
 //! `gardener.watchdog.scaling.v1.ScalingService`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,6 @@ use watchdog_watch_stream::seed_view::{SeedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
-use super::summary::ScalingCounts;
 use crate::domain::Direction;
 use crate::domain::overview::{Overview, ShootPlan};
 
@@ -142,10 +142,42 @@ impl ScalingService for ScalingApi {
         request: Request<pb::GetSeedSummaryRequest>,
     ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
         let scope = scope(request.into_inner().scope)?;
-        let mut counts = ScalingCounts::default();
-        let (position, completeness) = self.scaling.visit(scope, |scaling| counts.add(scaling)).await;
+        // By the numbers of the enums.
+        let [mut directions, mut states, mut hold_reasons, mut modes] =
+            [const { BTreeMap::<i32, u32>::new() }; 4];
+        let mut summary = pb::SeedSummary {
+            leader: self.identity.to_string(),
+            ..pb::SeedSummary::default()
+        };
+        let counted = self.scaling.visit(scope, |scaling| {
+            summary.shoots += 1;
+            summary.meltdown_protection_active += u32::from(scaling.meltdown_protection_active);
+            summary.incidents += u32::from(scaling.incident.is_some());
+            *directions.entry(scaling.direction).or_default() += 1;
+            *states.entry(scaling.state).or_default() += 1;
+            *modes.entry(scaling.mode).or_default() += 1;
+            if scaling.direction() == pb::Direction::Hold {
+                *hold_reasons.entry(scaling.hold_reason).or_default() += 1;
+            }
+        });
+        let (position, completeness) = counted.await;
+        let directions = directions.into_iter();
+        let (states, modes) = (states.into_iter(), modes.into_iter());
+        let hold_reasons = hold_reasons.into_iter();
+        summary.directions = directions
+            .map(|(direction, shoots)| pb::DirectionCount { direction, shoots })
+            .collect();
+        summary.states = states
+            .map(|(state, shoots)| pb::FlowStateCount { state, shoots })
+            .collect();
+        summary.hold_reasons = hold_reasons
+            .map(|(hold_reason, shoots)| pb::HoldReasonCount { hold_reason, shoots })
+            .collect();
+        summary.modes = modes
+            .map(|(mode, shoots)| pb::ModeCount { mode, shoots })
+            .collect();
         Ok(Response::new(pb::GetSeedSummaryResponse {
-            summary: Some(counts.summary(&self.identity)),
+            summary: Some(summary),
             position: Some(position),
             completeness: Some(completeness),
         }))

@@ -5,29 +5,23 @@ use std::sync::Arc;
 
 use watchdog_api::policy::Mode;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_runtime::clock::Clock;
 use watchdog_runtime::metrics::{Collector, Exposition, Gauge, ShootLabel};
-use watchdog_watch_stream::server::StreamStore;
 
-use crate::controller::verdicts::VerdictTable;
-use crate::domain::overview::ShootScaling;
+use crate::controller::reconciler::Reconciler;
 use crate::domain::status::FlowState;
-use crate::metrics::{self, ModeLabels, ReplicaState, ScalingLabels};
+use crate::metrics::{self, ModeLabels, ReplicaState, ScalingLabels, WriteResult};
 
 /// Reads the state of the shoots while this replica leads.
-pub(crate) struct Scrape {
-    pub(crate) shoots: StreamStore<String, ShootScaling>,
-    pub(crate) verdicts: Arc<VerdictTable>,
-    pub(crate) clock: Clock,
-}
+pub(crate) struct Scrape(pub(crate) Arc<Reconciler>);
 
 impl Collector for Scrape {
     fn collect(&self, out: &mut Exposition) {
-        let now = UnixTime(self.clock.now_micros());
-        let all = self.shoots.snapshot();
+        let Reconciler { inputs, states, .. } = &*self.0;
+        let now = UnixTime(inputs.clock.now_micros());
+        let all = states.snapshot();
         let mut shoots: BTreeMap<ScalingLabels, f64> = BTreeMap::new();
         let mut modes: BTreeMap<ModeLabels, f64> = BTreeMap::new();
-        let (mut states, mut unprotected, mut operations) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut need_attention, mut unprotected, mut operations) = (Vec::new(), Vec::new(), Vec::new());
         let (mut held_down, mut to_restore) = (Vec::new(), Vec::new());
         let mut failed = 0_u32;
         for (shoot, scaling) in &all {
@@ -39,7 +33,7 @@ impl Collector for Scrape {
             };
             *shoots.entry(state).or_default() += 1.0;
             if state.needs_attention() {
-                states.push(((shoot, state), 1.0));
+                need_attention.push(((shoot, state), 1.0));
             }
             let mode = ModeLabels {
                 mode: scaling.mode.mode,
@@ -51,7 +45,10 @@ impl Collector for Scrape {
                 unprotected.push(((shoot, mode), 1.0));
             }
             let counts = scaling.write_counts.iter();
-            operations.extend(counts.map(|(labels, n)| ((shoot, *labels), *n as f64)));
+            operations.extend(counts.map(|((direction, result), n)| {
+                let labels = (*direction, WriteResult(result));
+                ((shoot, labels), *n as f64)
+            }));
             failed += u32::from(scaling.status.state == FlowState::Failed);
             for (resources, n) in [
                 (&mut held_down, scaling.held_down()),
@@ -63,13 +60,13 @@ impl Collector for Scrape {
             }
         }
         out.family(&metrics::SHOOTS, shoots);
-        out.family(&metrics::SHOOT_STATE, states);
+        out.family(&metrics::SHOOT_STATE, need_attention);
         out.family(&metrics::SHOOTS_BY_MODE, modes);
         out.family(&metrics::SHOOT_MODE, unprotected);
         collect_resources(out, &metrics::HELD_DOWN, &metrics::HELD_DOWN_OF, held_down);
         collect_resources(out, &metrics::TO_RESTORE, &metrics::TO_RESTORE_OF, to_restore);
         out.family(&metrics::FAILED_LEVELS, [((), f64::from(failed))]);
-        let streams = self.verdicts.streams();
+        let streams = inputs.verdicts.streams();
         let observers = [
             (ReplicaState::Known, streams.known as f64),
             (ReplicaState::Synced, streams.synced as f64),

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::attempts::FlowHints;
-use scaling_coordinator::domain::decision::{ReceivedVerdict, ReportedOutcome as Says, StreamCounts, decide};
+use scaling_coordinator::domain::decision::{
+    CONFIRMATION_WAIT, ReceivedVerdict, ReportedOutcome as Says, StreamCounts, decide,
+};
 use scaling_coordinator::domain::next_step::{Request, next_step};
 use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
@@ -286,7 +288,11 @@ impl ModelState {
             ],
             CombinedVerdict::LeasesExpired => vec![
                 reported("a", Says::LeasesExpired, true),
-                reported("b", Says::Pending, true),
+                // It has just started, so it knows of no reason to doubt: its verdict is not waited for.
+                ReceivedVerdict {
+                    outcome_since: self.now - 2 * CONFIRMATION_WAIT,
+                    ..reported("b", Says::Pending, true)
+                },
             ],
             CombinedVerdict::ExternalUnreachable => vec![reported("a", Says::ExternalUnreachable, true)],
             CombinedVerdict::Inconclusive => vec![reported("a", Says::Inconclusive, true)],

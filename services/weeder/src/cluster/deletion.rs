@@ -14,7 +14,7 @@ use watchdog_kube::permissions::Permission;
 use watchdog_runtime::failure::chain;
 
 use super::objects::PodObject;
-use crate::domain::failure::RequestFailure;
+use crate::domain::deletion_result::DeletionResult;
 use crate::domain::pods::Pod;
 
 /// Largest answer: one pod, which etcd limits to 1.5 MiB.
@@ -25,49 +25,44 @@ const MAX_MESSAGE: usize = 300;
 
 /// Deletes a pod if it is still the one that was seen, in the state in which it was seen. The answer must come `within`
 /// this time.
-///
-/// # Errors
-/// Why not.
-pub(crate) async fn delete(client: &kube::Client, pod: &Pod, within: Duration) -> Result<(), RequestFailure> {
-    let answer = tokio::time::timeout(within, send(client, pod)).await;
-    answer.unwrap_or_else(|_| Err(RequestFailure::Failed(format!("no answer within {within:.1?}"))))
+pub(crate) async fn delete(client: &kube::Client, pod: &Pod, within: Duration) -> DeletionResult {
+    match tokio::time::timeout(within, send(client, pod)).await {
+        Ok(answer) => answer.unwrap_or_else(|error| lost(&*error)),
+        Err(_) => DeletionResult::Failed(format!("no answer within {within:.1?}")),
+    }
 }
 
-async fn send(client: &kube::Client, pod: &Pod) -> Result<(), RequestFailure> {
+async fn send(
+    client: &kube::Client,
+    pod: &Pod,
+) -> Result<DeletionResult, Box<dyn std::error::Error + Send + Sync>> {
     let namespace = &*pod.key.namespace;
     let params = DeleteParams::default().preconditions(Preconditions {
         uid: Some(pod.uid.clone()),
         resource_version: Some(pod.resource_version.clone()),
     });
     let request = kube::core::Request::new(PodObject::url_path(&(), Some(namespace)));
-    let request = request.delete(&pod.key.name, &params);
-    let request = request.map_err(|error| RequestFailure::Failed(error.to_string()))?;
-    let answer = client.send(request.map(Body::from)).await.map_err(|e| lost(&e))?;
-    let (head, body) = answer.into_parts();
-    let body = Limited::new(body, MAX_ANSWER_BYTES).collect();
-    let body = body.await.map_err(|e| lost(&*e))?.to_bytes();
+    let request = request.delete(&pod.key.name, &params)?;
+    let (head, body) = client.send(request.map(Body::from)).await?.into_parts();
+    let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await?.to_bytes();
     if head.status.is_success() {
-        return Ok(());
+        return Ok(DeletionResult::Deleted);
     }
     let status = serde_json::from_slice::<Status>(&body).ok();
-    Err(match head.status {
-        StatusCode::NOT_FOUND => RequestFailure::Gone,
-        StatusCode::CONFLICT => RequestFailure::Changed,
+    let server_message = server_message(status.as_ref(), &body);
+    Ok(match head.status {
+        StatusCode::NOT_FOUND => DeletionResult::Gone,
+        StatusCode::CONFLICT => DeletionResult::Changed,
         StatusCode::TOO_MANY_REQUESTS => {
-            RequestFailure::Throttled(retry_after(&head.headers, status.as_ref()))
+            DeletionResult::Throttled(retry_after(&head.headers, status.as_ref()))
         }
         StatusCode::FORBIDDEN => {
-            let server_message = server_message(status.as_ref(), &body);
-            RequestFailure::Forbidden(format!(
-                "grant this service {}; the API server says: {server_message}",
-                Permission::new("delete", "", "pods").in_namespace(namespace)
+            let missing = Permission::new("delete", "", "pods").in_namespace(namespace);
+            DeletionResult::Forbidden(format!(
+                "grant this service {missing}; the API server says: {server_message}"
             ))
         }
-        code => RequestFailure::Failed(format!(
-            "{} ({})",
-            server_message(status.as_ref(), &body),
-            code.as_u16()
-        )),
+        code => DeletionResult::Failed(format!("{server_message} ({})", code.as_u16())),
     })
 }
 
@@ -90,8 +85,8 @@ fn server_message(status: Option<&Status>, body: &Bytes) -> String {
 }
 
 /// The chain says what failed and why, in one line.
-fn lost(error: &(dyn std::error::Error + 'static)) -> RequestFailure {
-    RequestFailure::Failed(chain(error).chars().take(MAX_MESSAGE).collect())
+fn lost(error: &(dyn std::error::Error + 'static)) -> DeletionResult {
+    DeletionResult::Failed(chain(error).chars().take(MAX_MESSAGE).collect())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use watchdog_watch_stream::server::StreamStore;
 
 use super::notices;
 use crate::cluster::watches::WatchUpdate;
-use crate::domain::failure::RequestFailure;
+use crate::domain::deletion_result::DeletionResult;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 use crate::domain::pods::Pod;
 use crate::domain::readiness::{ObservedService, ReceivedBy, ServiceState, Slice};
@@ -41,23 +41,16 @@ pub(crate) struct Deletion {
 pub(crate) struct SharedState {
     state: Mutex<WeederState>,
     clock: Clock,
-    pub(crate) views: Views,
-}
-
-/// The part of the state that others see.
-#[derive(Clone)]
-pub(crate) struct Views {
-    pub(crate) services: StreamStore<NamespacedName, ServiceState>,
-    pub(crate) weeders: StreamStore<NamespacedName, Weeder>,
-    /// The namespaces in which something may have to be done.
-    pub(crate) queue: Arc<WorkQueue>,
 }
 
 pub(crate) struct WeederState {
     config: Arc<WeederConfig>,
     slices: BTreeMap<NamespacedName, Slice>,
     pods: BTreeMap<NamespacedName, KnownPod>,
-    views: Views,
+    pub(crate) services: StreamStore<NamespacedName, ServiceState>,
+    pub(crate) weeders: StreamStore<NamespacedName, Weeder>,
+    /// The namespaces in which something may have to be done.
+    pub(crate) queue: Arc<WorkQueue>,
     /// The API server asked to wait until then.
     throttled_until: UnixTime,
     /// Kubernetes Events for the leader to publish.
@@ -68,41 +61,23 @@ pub(crate) struct WeederState {
 struct KnownPod {
     pod: Arc<Pod>,
     seen_at: UnixTime,
-    /// A hint that saves requests: it was taken for a recovery, and nothing failed. The preconditions of a deletion
-    /// keep it from being done twice.
-    is_taken: bool,
+    /// When it may be deleted; none if it was taken for a recovery and nothing failed. A hint that saves requests: the
+    /// preconditions of a deletion keep it from being done twice.
+    not_before: Option<UnixTime>,
     /// It is recorded that it is left alone.
     is_left_alone: bool,
     /// Failed deletions in a row.
     failures: u32,
-    retry_at: UnixTime,
 }
 
 // === impl SharedState ===
 
 impl SharedState {
     pub(crate) fn new(config: Arc<WeederConfig>) -> Self {
-        let views = Views {
-            services: StreamStore::new(),
-            weeders: StreamStore::new(),
-            queue: Arc::default(),
-        };
         Self {
-            state: Mutex::new(WeederState::new(config, views.clone())),
+            state: Mutex::new(WeederState::new(config)),
             clock: Clock::start(),
-            views,
         }
-    }
-
-    /// Begins anew with another configuration, as a restart would.
-    pub(crate) fn restart(&self, config: Arc<WeederConfig>) {
-        let mut state = self.lock();
-        let Views {
-            services, weeders, ..
-        } = &self.views;
-        services.keys().iter().for_each(|key| services.remove(key));
-        weeders.keys().iter().for_each(|key| weeders.remove(key));
-        *state = WeederState::new(config, self.views.clone());
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, WeederState> {
@@ -112,40 +87,54 @@ impl SharedState {
     pub(crate) fn now(&self) -> UnixTime {
         UnixTime(self.clock.now_micros())
     }
-
-    /// Queues all that a new leader must look at.
-    pub(crate) fn queue_all(&self) {
-        let recovered = self.views.weeders.keys();
-        recovered
-            .iter()
-            .for_each(|key| self.views.queue.add(&key.namespace));
-    }
 }
 
 // === impl WeederState: services ===
 
 impl WeederState {
-    fn new(config: Arc<WeederConfig>, views: Views) -> Self {
+    fn new(config: Arc<WeederConfig>) -> Self {
         Self {
             config,
             slices: BTreeMap::new(),
             pods: BTreeMap::new(),
-            views,
+            services: StreamStore::new(),
+            weeders: StreamStore::new(),
+            queue: Arc::default(),
             throttled_until: UnixTime::default(),
             notices: Vec::new(),
         }
     }
 
+    /// Queues all that a new leader must look at.
+    pub(crate) fn queue_all(&self) {
+        for key in self.weeders.keys() {
+            self.queue.add(&key.namespace);
+        }
+    }
+
+    /// Begins anew with another configuration, as a restart would.
+    pub(crate) fn restart(&mut self, config: Arc<WeederConfig>) {
+        let (services, weeders, queue) = (self.services.clone(), self.weeders.clone(), self.queue.clone());
+        services.keys().iter().for_each(|key| services.remove(key));
+        weeders.keys().iter().for_each(|key| weeders.remove(key));
+        *self = Self {
+            services,
+            weeders,
+            queue,
+            ..Self::new(config)
+        };
+    }
+
     /// Starts, ends and forgets the weeders whose time it is, and queues what is due.
     pub(crate) fn tick(&mut self, now: UnixTime) {
-        for (key, weeder) in self.views.weeders.snapshot() {
+        for (key, weeder) in self.weeders.snapshot() {
             if weeder.is_outdated(now) {
-                self.views.weeders.remove(&key);
+                self.weeders.remove(&key);
             } else if weeder.next_phase(now).is_some() {
                 self.advance(&key, Weeder::clone(&weeder), now);
             }
             if self.due(&key.namespace, now).is_some() {
-                self.views.queue.add(&key.namespace);
+                self.queue.add(&key.namespace);
             }
         }
     }
@@ -182,12 +171,12 @@ impl WeederState {
             }
             WatchUpdate::Restored => {
                 // New pods have revisions that are below those of the recoveries.
-                for (key, weeder) in self.views.weeders.snapshot() {
+                for (key, weeder) in self.weeders.snapshot() {
                     let mut weeder = Weeder::clone(&weeder);
                     if let Some(write) = &mut weeder.recovery.write {
                         write.version = 0;
                     }
-                    self.views.weeders.upsert(key, weeder);
+                    self.weeders.upsert(key, weeder);
                 }
                 Vec::new()
             }
@@ -199,38 +188,36 @@ impl WeederState {
             affected.extend(before.as_ref().and_then(service_of));
         }
         for service in affected {
-            self.views.queue.add(&service.namespace);
+            self.queue.add(&service.namespace);
             self.service_changed(service, received, now);
         }
     }
 
     fn service_changed(&mut self, key: NamespacedName, received: ReceivedBy, now: UnixTime) {
-        let before = self.views.services.get(&key);
+        let before = self.services.get(&key);
         let was_ready = before.as_ref().map(|before| before.endpoints.is_ready());
         let slices = in_namespace(&self.slices, &key.namespace).map(|(_, slice)| slice);
         let service = ObservedService::of(slices.filter(|slice| slice.service.as_ref() == Some(&key.name)));
-        let weeder = self.views.weeders.get(&key).map(|weeder| Weeder::clone(&weeder));
+        let weeder = self.weeders.get(&key).map(|weeder| Weeder::clone(&weeder));
         if let Some(service) = &service {
             let endpoints = service.endpoints;
             let unchanged = before.filter(|_| was_ready == Some(endpoints.is_ready()));
             let since = unchanged.map_or(now, |before| before.since);
             let state = ServiceState { endpoints, since };
-            self.views
-                .services
-                .upsert_unless(key.clone(), state, PartialEq::eq);
+            self.services.upsert_unless(key.clone(), state, PartialEq::eq);
             let recent = weeder.as_ref().map_or(&[][..], |weeder| &weeder.recent);
             if let Some(recovery) = Recovery::of(was_ready, service, received, recent, &self.config, now) {
                 return self.start(&key, Weeder::new(recovery, recent.to_vec()), now);
             }
         } else {
-            self.views.services.remove(&key);
+            self.services.remove(&key);
         }
         if !service.is_some_and(|service| service.endpoints.is_ready())
             && let Some(mut weeder) = weeder
             && weeder.cancel(now)
         {
             report_end(&key, &weeder);
-            self.views.weeders.upsert(key, weeder);
+            self.weeders.upsert(key, weeder);
         }
     }
 
@@ -257,7 +244,8 @@ impl WeederState {
                 let first = NamespacedName::new(key.namespace.clone(), "");
                 let pods = self.pods.range_mut(first..);
                 for (_, known) in pods.take_while(|(pod, _)| pod.namespace == key.namespace) {
-                    (known.is_taken, known.is_left_alone) = (false, false);
+                    known.not_before.get_or_insert(now);
+                    known.is_left_alone = false;
                 }
             }
             Some(phase) => {
@@ -266,7 +254,7 @@ impl WeederState {
             }
             None => {}
         }
-        self.views.weeders.upsert(key.clone(), weeder);
+        self.weeders.upsert(key.clone(), weeder);
     }
 }
 
@@ -306,27 +294,26 @@ impl WeederState {
             WatchUpdate::Restored => return,
         };
         for pod in crashing.into_iter().map(Arc::new) {
-            self.views.queue.add(&pod.key.namespace);
+            self.queue.add(&pod.key.namespace);
             let same = self.pods.remove(&pod.key);
             let known = same
                 .filter(|known| known.pod.uid == pod.uid)
                 .unwrap_or_else(|| KnownPod {
                     pod: pod.clone(),
                     seen_at: now,
-                    is_taken: false,
+                    not_before: Some(now),
                     is_left_alone: false,
                     failures: 0,
-                    retry_at: now,
                 });
             self.pods.insert(pod.key.clone(), KnownPod { pod, ..known });
         }
     }
 
     /// The weeders of a namespace that are shown.
-    fn weeders(&self, namespace: &str) -> Vec<(NamespacedName, Arc<Weeder>)> {
+    fn weeders_in(&self, namespace: &str) -> Vec<(NamespacedName, Arc<Weeder>)> {
         let services = self.config.services.keys();
         let keys = services.map(|service| NamespacedName::new(namespace, service.as_str()));
-        keys.filter_map(|key| Some((key.clone(), self.views.weeders.get(&key)?)))
+        keys.filter_map(|key| Some((key.clone(), self.weeders.get(&key)?)))
             .collect()
     }
 
@@ -334,10 +321,10 @@ impl WeederState {
     pub(crate) fn due(&self, namespace: &str, now: UnixTime) -> Option<Deletion> {
         let pods = in_namespace(&self.pods, namespace).map(|(_, known)| known);
         let mut waiting = pods
-            .filter(|known| !known.is_taken && known.retry_at <= now)
+            .filter(|known| known.not_before.is_some_and(|at| at <= now))
             .peekable();
         waiting.peek()?;
-        let weeders = self.weeders(namespace);
+        let weeders = self.weeders_in(namespace);
         waiting
             .find_map(|known| self.deletion(known, &weeders, now))
             .filter(|_| now >= self.throttled_until)
@@ -377,40 +364,32 @@ impl WeederState {
     /// until each namespace before it had its turn.
     pub(crate) fn take(&mut self, namespace: &str, now: UnixTime) -> Option<Deletion> {
         let deletion = self.due(namespace, now)?;
-        self.pods.get_mut(&deletion.pod.key)?.is_taken = true;
-        self.views.queue.add(namespace);
+        self.pods.get_mut(&deletion.pod.key)?.not_before = None;
+        self.queue.add(namespace);
         Some(deletion)
     }
 
     /// A deletion was answered or, in mode observe, not sent.
-    pub(crate) fn answered(
-        &mut self,
-        deletion: &Deletion,
-        answer: Result<(), &RequestFailure>,
-        observes: bool,
-        now: UnixTime,
-    ) {
+    pub(crate) fn answered(&mut self, deletion: &Deletion, result: &DeletionResult, now: UnixTime) {
         let known = self.pods.get_mut(&deletion.pod.key);
-        let known = known.filter(|known| known.pod.uid == deletion.pod.uid);
         // The watch removes a pod that is gone.
-        if let Err(failure) = answer
-            && *failure != RequestFailure::Gone
-            && let Some(known) = known
+        if let Some(known) = known.filter(|known| known.pod.uid == deletion.pod.uid)
+            && !result.is_done()
+            && *result != DeletionResult::Gone
         {
-            known.is_taken = false;
             known.failures = known.failures.saturating_add(1);
-            known.retry_at = now.after(failure.pause(known.failures));
+            known.not_before = Some(now.after(result.pause(known.failures)));
         }
-        if let Err(failure @ RequestFailure::Throttled(_)) = answer {
+        if matches!(result, DeletionResult::Throttled(_)) {
             // It would refuse the others too.
-            self.throttled_until = self.throttled_until.max(now.after(failure.pause(1)));
+            self.throttled_until = self.throttled_until.max(now.after(result.pause(1)));
         }
-        if let Some(weeder) = self.views.weeders.get(&deletion.service)
+        if let Some(weeder) = self.weeders.get(&deletion.service)
             && weeder.recovery == deletion.recovery
         {
             let mut weeder = Weeder::clone(&weeder);
-            weeder.record(&deletion.pod, answer, observes, now);
-            self.views.weeders.upsert(deletion.service.clone(), weeder);
+            weeder.record(&deletion.pod, result.clone(), now);
+            self.weeders.upsert(deletion.service.clone(), weeder);
         }
     }
 
@@ -418,7 +397,7 @@ impl WeederState {
     /// publish.
     pub(crate) fn review(&mut self, namespace: &str, now: UnixTime) -> Vec<Notice> {
         let mut left_alone = BTreeSet::new();
-        for (service, weeder) in self.weeders(namespace) {
+        for (service, weeder) in self.weeders_in(namespace) {
             let (mut weeder, mut has_changed) = (Weeder::clone(&weeder), false);
             let _span = weeder_span(&service).entered();
             for (key, known) in in_namespace(&self.pods, namespace) {
@@ -432,7 +411,7 @@ impl WeederState {
                     );
                     self.notices.push(notices::useless(&service, pod));
                 }
-                if !known.is_taken
+                if known.not_before.is_some()
                     && !known.is_left_alone
                     && let PodDecision::Keep(reason) = self.decide(known, &service, &weeder, now)
                 {
@@ -446,7 +425,7 @@ impl WeederState {
                 }
             }
             if has_changed {
-                self.views.weeders.upsert(service, weeder);
+                self.weeders.upsert(service, weeder);
             }
         }
         for key in left_alone {
@@ -468,7 +447,8 @@ impl WeederState {
     /// Pods that must be deleted now, or that were taken for that and are still there.
     pub(crate) fn pending_deletions(&self, now: UnixTime) -> usize {
         let is_due = |(key, known): &(&NamespacedName, &KnownPod)| {
-            self.deletion(known, &self.weeders(&key.namespace), now).is_some()
+            self.deletion(known, &self.weeders_in(&key.namespace), now)
+                .is_some()
         };
         self.pods.iter().filter(is_due).count()
     }

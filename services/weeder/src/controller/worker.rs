@@ -17,8 +17,8 @@ use super::notices;
 use super::state::{Deletion, SharedState, weeder_span};
 use crate::cluster::deletion;
 use crate::cluster::pace::Pace;
-use crate::domain::failure::RequestFailure;
-use crate::metrics::{self, DeletionAnswer, Discovered};
+use crate::domain::deletion_result::DeletionResult;
+use crate::metrics::{self, Discovered};
 
 /// Deletions at one time, each on a connection of its own (kube's client speaks HTTP/1.1). Their number a second is
 /// bounded by `--request-rate`.
@@ -48,6 +48,7 @@ impl DeletionWorker {
     /// # Errors
     /// When a request panics.
     pub(crate) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let queue = self.state.lock().queue.clone();
         let in_flight = metrics::REQUESTS.handle(());
         let mut leads = self.leadership.subscribe();
         let mut ticks = interval(TICK);
@@ -58,12 +59,12 @@ impl DeletionWorker {
             tokio::select! {
                 () = stop.cancelled() => {}
                 Some(ended) = requests.join_next() => ended?,
-                item = self.state.views.queue.next() => match item {
+                item = queue.next() => match item {
                     WorkItem::One(namespace) => self.reconcile(&namespace, &mut requests, &stop).await?,
-                    WorkItem::All => self.state.queue_all(),
+                    WorkItem::All => self.state.lock().queue_all(),
                 },
                 // Nothing was taken while nobody led.
-                Ok(()) = leads.changed() => self.state.queue_all(),
+                Ok(()) = leads.changed() => self.state.lock().queue_all(),
                 _ = ticks.tick() => self.state.lock().tick(self.state.now()),
             }
         }
@@ -120,8 +121,7 @@ impl DeletionWorker {
 
     /// In mode observe: the pod counts as deleted from now on, and nothing is sent.
     fn keep_back(&self, deletion: &Deletion) {
-        self.answered(deletion, Ok(()));
-        metrics::DELETIONS.inc(DeletionAnswer::KeptBack);
+        self.answered(deletion, &DeletionResult::KeptBack);
         log_deletion(
             deletion,
             "crash-looping pod not deleted because the mode is observe; it would have been deleted now",
@@ -130,34 +130,27 @@ impl DeletionWorker {
     }
 
     async fn delete(self, deletion: Deletion, permit: Permit, within: Duration) {
-        let answer = deletion::delete(&self.seed, &deletion.pod, within).await;
+        let result = deletion::delete(&self.seed, &deletion.pod, within).await;
         drop(permit);
-        self.answered(&deletion, answer.as_ref().copied());
+        self.answered(&deletion, &result);
         let pod = &*deletion.pod.key.name;
-        let result = match &answer {
-            Ok(()) => {
-                log_deletion(&deletion, "crash-looping pod deleted");
-                metrics::count_deleted_pod(&deletion.service.name, deletion.pod.crash.as_ref());
-                self.events.publish(notices::deletion(&deletion, false));
-                DeletionAnswer::Deleted
-            }
-            Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
-                tracing::info!(pod, why = %failure, "pod left alone");
-                failure.into()
-            }
-            Err(failure) => {
-                tracing::warn!(pod, error = %failure, "pod cannot be deleted; trying again");
-                failure.into()
-            }
-        };
-        metrics::DELETIONS.inc(result);
+        if result.is_done() {
+            log_deletion(&deletion, "crash-looping pod deleted");
+            metrics::count_deleted_pod(&deletion.service.name, deletion.pod.crash.as_ref());
+            self.events.publish(notices::deletion(&deletion, false));
+        } else if result.is_obsolete() {
+            tracing::info!(pod, why = %result, "pod left alone");
+        } else {
+            tracing::warn!(pod, error = %result, "pod cannot be deleted; trying again");
+        }
         // A successor may have crashed before the answer about its predecessor came.
-        self.state.views.queue.add(&deletion.pod.key.namespace);
+        self.state.lock().queue.add(&deletion.pod.key.namespace);
     }
 
-    fn answered(&self, deletion: &Deletion, answer: Result<(), &RequestFailure>) {
-        let (now, observes) = (self.state.now(), self.mode != Mode::Protect);
-        if answer.is_ok() {
+    fn answered(&self, deletion: &Deletion, result: &DeletionResult) {
+        let now = self.state.now();
+        metrics::DELETIONS.inc(result.clone());
+        if result.is_done() {
             let discovered = match deletion.seen_at > deletion.recovery.at {
                 true => Discovered::Later,
                 false => Discovered::AtStart,
@@ -165,7 +158,7 @@ impl DeletionWorker {
             let waited = now.since(deletion.seen_at.max(deletion.recovery.at));
             metrics::DELETION_DELAY.record(discovered, waited);
         }
-        self.state.lock().answered(deletion, answer, observes, now);
+        self.state.lock().answered(deletion, result, now);
     }
 }
 

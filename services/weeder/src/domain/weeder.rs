@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-use super::failure::RequestFailure;
+use super::deletion_result::DeletionResult;
 use super::pods::Pod;
 use super::recovery::Recovery;
 use super::rule::KeepReason;
@@ -55,20 +55,7 @@ pub(crate) struct PodDeletion {
     pub(crate) result: DeletionResult,
     /// UID of the successor that crashed within a minute, so that the deletion did not help.
     pub(crate) useless_by: Option<String>,
-    /// The result in a sentence for people.
-    pub(crate) message: String,
     pub(crate) at: UnixTime,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DeletionResult {
-    Deleted,
-    /// It would have been deleted; the mode is observe.
-    KeptBack,
-    /// The pod was gone, replaced or changed: left alone.
-    Obsolete,
-    /// The API server refused or did not answer; it is tried again.
-    Refused,
 }
 
 /// A dependant that crashes and is not deleted.
@@ -77,6 +64,18 @@ pub(crate) struct LeftAlone {
     pub(crate) pod: Arc<Pod>,
     pub(crate) reason: KeepReason,
     pub(crate) at: UnixTime,
+}
+
+impl Phase {
+    /// As a label value.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Active => "active",
+            Self::Ended => "ended",
+            Self::Cancelled => "cancelled",
+        }
+    }
 }
 
 impl Weeder {
@@ -143,45 +142,35 @@ impl Weeder {
         }
     }
 
-    /// Records the answer to a deletion; in mode observe it was not sent, and that counts as a success.
-    pub(crate) fn record(
-        &mut self,
-        pod: &Arc<Pod>,
-        answer: Result<(), &RequestFailure>,
-        observes: bool,
-        now: UnixTime,
-    ) {
-        let (result, message) = match answer {
-            Ok(()) if observes => (
-                DeletionResult::KeptBack,
-                format!("Not deleted, because the mode is observe: {}.", self.why(pod)),
-            ),
-            Ok(()) => (DeletionResult::Deleted, format!("Deleted: {}.", self.why(pod))),
-            Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
-                (DeletionResult::Obsolete, format!("Left alone: {failure}."))
-            }
-            Err(failure) => (
-                DeletionResult::Refused,
-                format!("Not deleted, trying again: {failure}."),
-            ),
-        };
-        self.deleted += u64::from(answer.is_ok());
+    pub(crate) fn record(&mut self, pod: &Arc<Pod>, result: DeletionResult, now: UnixTime) {
+        self.deleted += u64::from(result.is_done());
         let deletion = PodDeletion {
             sequence: self.deletions.back().map_or(0, |last| last.sequence) + 1,
             pod: pod.clone(),
             result,
             useless_by: None,
-            message,
             at: now,
         };
         push(&mut self.deletions, deletion);
     }
 
-    /// Why a pod is deleted.
-    fn why(&self, pod: &Pod) -> String {
-        let crash = pod.crash.clone().unwrap_or_default();
-        let since = self.recovery.at;
-        format!("{crash} was in CrashLoopBackOff, and its service has been ready again since {since}")
+    /// The result of a deletion in a sentence for people.
+    pub(crate) fn result_message(&self, deletion: &PodDeletion) -> String {
+        let PodDeletion { result, pod, .. } = deletion;
+        if result.is_obsolete() {
+            return format!("Left alone: {result}.");
+        }
+        if !result.is_done() {
+            return format!("Not deleted, trying again: {result}.");
+        }
+        let what = match result {
+            DeletionResult::KeptBack => "Not deleted, because the mode is observe",
+            _ => "Deleted",
+        };
+        let (crash, since) = (pod.crash.clone().unwrap_or_default(), self.recovery.at);
+        format!(
+            "{what}: {crash} was in CrashLoopBackOff, and its service has been ready again since {since}."
+        )
     }
 
     /// Records that a pod is left alone. False if that is known.
@@ -235,7 +224,7 @@ mod tests {
     fn a_successor_that_crashes_within_a_minute_makes_a_deletion_useless_once() {
         let mut weeder = Weeder::new(recovery(100, 50), Vec::new());
         let old = Arc::new(crashing("old", "kcm", 50, 1));
-        weeder.record(&old, Ok(()), false, at(101));
+        weeder.record(&old, DeletionResult::Deleted, at(101));
         let successor = |created: i64, ended: i64| {
             let mut pod = crashing("new", "kcm", created, 2);
             pod.owner.clone_from(&old.owner);
@@ -250,7 +239,11 @@ mod tests {
         assert!(!weeder.judge_by(&successor(102, 163)), "it ran for a minute");
         assert!(weeder.judge_by(&successor(102, 110)));
         // Another replica of the same controller runs well.
-        weeder.record(&Arc::new(crashing("old-2", "kcm", 50, 3)), Ok(()), false, at(103));
+        weeder.record(
+            &Arc::new(crashing("old-2", "kcm", 50, 3)),
+            DeletionResult::Deleted,
+            at(103),
+        );
         weeder.deletions[1].pod = Arc::new(Pod {
             owner: old.owner.clone(),
             ..crashing("old-2", "kcm", 50, 3)
@@ -265,7 +258,7 @@ mod tests {
         let mut weeder = Weeder::new(recovery(100, 50), Vec::new());
         for i in 0..100 {
             let pod = Arc::new(crashing(&format!("pod-{i}"), "kcm", 200, 1));
-            weeder.record(&pod, Err(&RequestFailure::Gone), false, at(200));
+            weeder.record(&pod, DeletionResult::Gone, at(200));
             assert!(weeder.leave_alone(&pod, KeepReason::YoungerThanRecovery, at(200)));
             assert!(!weeder.leave_alone(&pod, KeepReason::YoungerThanRecovery, at(201)));
         }

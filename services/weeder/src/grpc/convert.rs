@@ -9,12 +9,12 @@ use watchdog_proto::weeder::v1 as pb;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration};
 
+use crate::domain::deletion_result::DeletionResult;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::ControllerRef;
 use crate::domain::readiness::ServiceState;
-use crate::domain::recovery::Recovery;
 use crate::domain::rule::KeepReason;
-use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
+use crate::domain::weeder::{LeftAlone, Phase, PodDeletion, Weeder};
 
 /// A weeder as the API shows it at `now`.
 pub(crate) fn weeder_message(
@@ -37,17 +37,13 @@ pub(crate) fn weeder_message(
         false => Duration::ZERO,
     };
     pb::Weeder {
-        key: Some(key(service)),
+        key: Some(name_pair(service).into()),
         state: state.into(),
         start_time: Some(timestamp(recovery.at)),
         end_time: Some(timestamp(recovery.ends_at)),
         selectors: selectors.map(ToString::to_string).collect(),
         deleted: weeder.deleted,
-        deletions: weeder
-            .deletions
-            .iter()
-            .map(|one| deletion(one, recovery))
-            .collect(),
+        deletions: weeder.deletions.iter().map(|one| deletion(one, weeder)).collect(),
         message: weeder.message(&service.name),
         replica: replica.to_owned(),
         remaining: Some(duration(remaining)),
@@ -68,7 +64,7 @@ pub(crate) fn readiness(
         pb::Readiness::NotReady
     };
     pb::EndpointReadiness {
-        key: Some(key(service)),
+        key: Some(name_pair(service).into()),
         readiness: readiness.into(),
         ready_endpoints: state.endpoints.ready,
         endpoints: state.endpoints.total,
@@ -77,14 +73,16 @@ pub(crate) fn readiness(
     }
 }
 
-fn deletion(deletion: &PodDeletion, recovery: &Recovery) -> pb::PodDeletion {
+fn deletion(deletion: &PodDeletion, weeder: &Weeder) -> pb::PodDeletion {
     let pod = &deletion.pod;
     let crash = pod.crash.clone().unwrap_or_default();
     let result = match deletion.result {
         DeletionResult::Deleted => pb::DeletionResult::Deleted,
         DeletionResult::KeptBack => pb::DeletionResult::KeptBack,
-        DeletionResult::Obsolete => pb::DeletionResult::Obsolete,
-        DeletionResult::Refused => pb::DeletionResult::Refused,
+        DeletionResult::Gone | DeletionResult::Changed => pb::DeletionResult::Obsolete,
+        DeletionResult::Forbidden(_) | DeletionResult::Throttled(_) | DeletionResult::Failed(_) => {
+            pb::DeletionResult::Refused
+        }
     };
     pb::PodDeletion {
         sequence: deletion.sequence,
@@ -94,11 +92,11 @@ fn deletion(deletion: &PodDeletion, recovery: &Recovery) -> pb::PodDeletion {
         init_container: crash.init,
         restart_count: crash.restarts,
         result: result.into(),
-        message: deletion.message.clone(),
+        message: weeder.result_message(deletion),
         delete_time: Some(timestamp(deletion.at)),
         exit_code: crash.exit_code,
         exit_reason: crash.reason,
-        service_ready_time: Some(timestamp(recovery.at)),
+        service_ready_time: Some(timestamp(weeder.recovery.at)),
         useless: deletion.useless_by.is_some(),
     }
 }
@@ -130,13 +128,6 @@ pub(crate) fn name_pair(service: &NamespacedName) -> NamePair {
     NamePair(service.namespace.clone(), service.name.clone())
 }
 
-fn key(service: &NamespacedName) -> pb::ServiceKey {
-    pb::ServiceKey {
-        namespace: service.namespace.to_string(),
-        service: service.name.to_string(),
-    }
-}
-
 const fn timestamp(moment: UnixTime) -> Timestamp {
     wire::timestamp(moment.0)
 }
@@ -147,7 +138,6 @@ mod tests {
 
     use super::*;
 
-    use crate::domain::failure::RequestFailure;
     use crate::domain::fixtures::{at, config, crashing, recovery};
 
     #[test]
@@ -157,9 +147,9 @@ mod tests {
         let shown = |weeder: &Weeder| weeder_message(&service, weeder, &config(), "weeder-0", at(110));
         weeder.phase = weeder.next_phase(at(100)).unwrap();
         let pod = Arc::new(crashing("kcm", "kcm", 50, 7));
-        let refused = RequestFailure::Forbidden("no".to_owned());
-        weeder.record(&pod, Err(&refused), false, at(101));
-        weeder.record(&pod, Ok(()), false, at(102));
+        let refused = DeletionResult::Forbidden("no".to_owned());
+        weeder.record(&pod, refused, at(101));
+        weeder.record(&pod, DeletionResult::Deleted, at(102));
         let mut successor = crashing("kcm-2", "kcm", 102, 9);
         successor.owner.clone_from(&pod.owner);
         assert!(weeder.judge_by(&successor));

@@ -1,5 +1,6 @@
 //! `gardener.watchdog.weeder.v1.WeederService`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -13,8 +14,6 @@ use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::seed_view::{self, SeedView};
 use watchdog_watch_stream::stream::{Responses, Streams};
-
-use super::summary::WeederCounts;
 
 /// The gRPC service of a replica.
 #[derive(Debug)]
@@ -153,15 +152,30 @@ impl WeederService for WeederApi {
         request: Request<pb::GetSeedSummaryRequest>,
     ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
         let scope = seed_view::scope(request.into_inner().scope)?;
-        let mut counts = WeederCounts::default();
-        let services = self.readiness.visit(scope, |service| counts.add_service(service));
-        let (position, completeness) = services.await;
-        let (_, of_weeders) = self
-            .weeders
-            .visit(scope, |weeder| counts.add_weeder(weeder))
-            .await;
+        // By the numbers of the enums.
+        let (mut services, mut weeders) = (BTreeMap::<i32, u32>::new(), BTreeMap::<i32, u32>::new());
+        let of_services = self.readiness.visit(scope, |service| {
+            *services.entry(service.readiness).or_default() += 1;
+        });
+        let (position, completeness) = of_services.await;
+        let of_weeders = self.weeders.visit(scope, |weeder| {
+            *weeders.entry(weeder.state).or_default() += 1;
+        });
+        let (_, of_weeders) = of_weeders.await;
+        let summary = pb::SeedSummary {
+            services: services.values().sum(),
+            readiness: services
+                .into_iter()
+                .map(|(readiness, services)| pb::ReadinessCount { readiness, services })
+                .collect(),
+            weeders: weeders
+                .into_iter()
+                .map(|(state, weeders)| pb::WeederStateCount { state, weeders })
+                .collect(),
+            leader: self.identity.to_string(),
+        };
         Ok(Response::new(pb::GetSeedSummaryResponse {
-            summary: Some(counts.summary(&self.identity)),
+            summary: Some(summary),
             position: Some(position),
             // Both are filled by the same watches, one right after the other.
             completeness: Some(if completeness.complete {

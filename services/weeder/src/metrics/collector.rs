@@ -7,7 +7,7 @@ use watchdog_runtime::metrics::{Collector, Exposition};
 
 use crate::controller::state::SharedState;
 use crate::domain::weeder::Phase;
-use crate::metrics::{self, ReadinessLabel, WeederPhase};
+use crate::metrics::{self, ReadinessLabel};
 
 /// Reads the state of this replica.
 pub(crate) struct StateCollector {
@@ -17,7 +17,8 @@ pub(crate) struct StateCollector {
 
 impl Collector for StateCollector {
     fn collect(&self, out: &mut Exposition) {
-        let services = self.state.views.services.snapshot();
+        let (state, now) = (self.state.lock(), self.state.now());
+        let services = state.services.snapshot();
         let count_services = |is_ready| {
             let of = services
                 .iter()
@@ -29,14 +30,13 @@ impl Collector for StateCollector {
             (ReadinessLabel::NotReady, count_services(false)),
         ];
         out.family(&metrics::SERVICES, services);
-        let weeders = self.state.views.weeders.snapshot();
+        let weeders = state.weeders.snapshot();
         let count_weeders = |phase| weeders.iter().filter(|(_, weeder)| weeder.phase == phase).count() as f64;
         let weeders = [
-            (WeederPhase::Queued, count_weeders(Phase::Queued)),
-            (WeederPhase::Active, count_weeders(Phase::Active)),
+            (Phase::Queued, count_weeders(Phase::Queued)),
+            (Phase::Active, count_weeders(Phase::Active)),
         ];
         out.family(&metrics::WEEDERS, weeders);
-        let (state, now) = (self.state.lock(), self.state.now());
         // A standby leaves all decisions to the leader.
         let pending = match self.leadership.is_leader() {
             true => state.pending_deletions(now),

@@ -117,23 +117,6 @@ fn a_scale_carries_its_precondition() {
 }
 
 #[test]
-fn a_scale_without_replicas_means_zero() {
-    let read: Scale = serde_json::from_value(json!({
-        "apiVersion": "autoscaling/v1", "kind": "Scale",
-        "metadata": { "resourceVersion": "7" }, "spec": {}, "status": { "replicas": 0 },
-    }))
-    .unwrap();
-    assert_eq!(
-        observed_scale(&read),
-        Some(ObservedScale {
-            version: "7".into(),
-            replicas: 0,
-            existing: 0
-        })
-    );
-}
-
-#[test]
 fn deadlines_are_bounded_both_ways() {
     assert_eq!(deadline(Duration::ZERO), LEAST_DEADLINE);
     assert_eq!(deadline(Duration::from_secs(3)), Duration::from_secs(3));

@@ -1,73 +1,59 @@
 //! One object in the index.
 
-use std::sync::Arc;
-
+use k8s_openapi::api::autoscaling::v1::Scale;
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 
+use crate::cluster::object_index::version_of;
 use crate::domain::observed::{Observed, ObservedResource};
 
-/// The content of the scale sub-resource for one version of an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ObservedScale {
-    pub(crate) version: Arc<str>,
-    pub(crate) replicas: i32,
-    /// Replicas that exist: there is no count of the ready ones in a scale sub-resource.
-    pub(crate) existing: i32,
-}
-
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct ResourceEntry {
     pub(super) uid: Option<String>,
     pub(super) observed: Observed,
     /// True if the object carries meltdown-protection-active, even if the coordinator cannot use the object.
     pub(super) protected: bool,
-    pub(super) scale: Option<ObservedScale>,
 }
 
 impl ResourceEntry {
     /// The entry of an object that was known as `old`. Writers that were known stay known: the last annotation of a
     /// watchdog may go together with the change of the replicas, if the watch is quicker than the reconciliation.
-    pub(super) fn of(workload: &Workload, version: Arc<str>, old: Option<&Self>) -> Self {
-        let mut observed = observed(workload, version);
-        let had_writers =
-            old.is_some_and(|old| old.observed.seen().is_some_and(|seen| seen.writers.is_some()));
-        if let Observed::Present(seen) = &mut observed
-            && had_writers
-            && seen.writers.is_none()
-        {
-            seen.writers = Some(Box::new(workload.writers()));
+    pub(super) fn of(workload: &Workload, scale: Option<&Scale>, old: Option<&Self>) -> Self {
+        let mut observed = observed(workload);
+        if let Observed::Present(seen) = &mut observed {
+            let known = old.and_then(|old| old.observed.seen());
+            if seen.writers.is_none() && known.is_some_and(|known| known.writers.is_some()) {
+                seen.writers = Some(Box::new(workload.writers()));
+            }
+            if seen.replicas.is_none() {
+                complete(seen, scale, known);
+            }
         }
         Self {
             uid: workload.metadata.uid.clone(),
             observed,
             protected: workload.is_meltdown_protected(),
-            // That of another version does not count.
-            scale: old.and_then(|old| old.scale.clone()),
-        }
-    }
-
-    pub(super) fn observed(&self) -> Observed {
-        match (&self.observed, &self.scale) {
-            (Observed::Present(seen), Some(scale))
-                if seen.replicas.is_none() && scale.version == seen.resource_version =>
-            {
-                let ready = if seen.ready > 0 {
-                    seen.ready
-                } else {
-                    scale.existing
-                };
-                Observed::Present(ObservedResource {
-                    replicas: Some(scale.replicas),
-                    ready,
-                    ..seen.clone()
-                })
-            }
-            (observed, _) => observed.clone(),
         }
     }
 }
 
-fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
+/// Adds the replicas that an object does not show: from the scale sub-resource, or as they are known. Those of another
+/// version do not count.
+fn complete(seen: &mut ObservedResource, scale: Option<&Scale>, known: Option<&ObservedResource>) {
+    let version = Some(&*seen.resource_version);
+    let scale = scale.filter(|scale| scale.metadata.resource_version.as_deref() == version);
+    if let Some(scale) = scale {
+        // The API server leaves out a zero.
+        seen.replicas = scale.spec.as_ref().map(|spec| spec.replicas.unwrap_or(0));
+        if seen.ready == 0 {
+            // There is no count of the ready replicas in a scale sub-resource.
+            seen.ready = scale.status.as_ref().map_or(0, |status| status.replicas);
+        }
+    } else if let Some(known) = known.filter(|known| known.resource_version == seen.resource_version) {
+        (seen.replicas, seen.ready) = (known.replicas, known.ready);
+    }
+}
+
+fn observed(workload: &Workload) -> Observed {
     if workload.metadata.deletion_timestamp.is_some() {
         return Observed::Deleting;
     }
@@ -83,7 +69,7 @@ fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
     let is_scaled =
         workload.is_meltdown_protected() || workload.recorded_replicas() != RecordedReplicas::Absent;
     Observed::Present(ObservedResource {
-        resource_version,
+        resource_version: version_of(&workload.metadata).into(),
         replicas: spec.replicas,
         ready,
         current: workload.is_observed(),

@@ -1,9 +1,36 @@
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use watchdog_api::workload::RecordedReplicas;
-use watchdog_runtime::work_queue::WorkItem;
+use watchdog_kube::key::ObjectKey;
+use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
 use super::*;
 use crate::domain::observed::ObservedResource;
+use crate::domain::testing::dependent;
+
+impl Resources {
+    /// Watches a resource that nobody asks the API server for.
+    pub(crate) fn add(&self, reference: &ResourceRef) {
+        let watched = WatchedResource {
+            dependent: dependent("kcm", 0, 0),
+            dropped_at: None,
+            stop: CancellationToken::new(),
+            kind: ServedKind::Unknown("its objects are not listed yet".to_owned()),
+            objects: ObjectIndex::new(self.signals.clone()),
+        };
+        self.watched.write().insert(reference.clone(), watched);
+    }
+
+    fn synced(&self, exist: &BTreeSet<String>) {
+        let key = |namespace: &String| ObjectKey {
+            namespace: namespace.clone(),
+            name: "kcm".to_owned(),
+        };
+        let exist = exist.iter().map(key).collect();
+        self.take_in(&kcm(), Change::Synced(exist));
+    }
+}
 
 fn kcm() -> ResourceRef {
     ResourceRef {
@@ -14,10 +41,10 @@ fn kcm() -> ResourceRef {
 }
 
 fn listed() -> (Resources, Arc<WorkQueue>) {
-    let work_queue = Arc::new(WorkQueue::default());
-    let resources = Resources::new(work_queue.clone());
+    let signals = IndexSignals::default();
+    let resources = Resources::new(signals.clone());
     resources.add(&kcm());
-    (resources, work_queue)
+    (resources, signals.work_queue)
 }
 
 fn workload(version: &str, spec: Value, status: Value) -> Workload {
@@ -62,8 +89,8 @@ fn what_the_predecessor_holds_down_counts_as_the_coordinators_own() {
     ] {
         let (resources, _) = listed();
         let resources = resources.in_place_of(predecessor);
-        resources.applied(&kcm(), &held);
-        resources.synced(&kcm(), &["shoot--a".to_owned()].into());
+        resources.applied(&kcm(), &held, None);
+        resources.synced(&["shoot--a".to_owned()].into());
         let observed = resources.observed(&kcm(), "shoot--a");
         let seen = observed.seen().unwrap();
         let writers = seen.writers.as_deref().unwrap();
@@ -79,18 +106,18 @@ fn what_the_predecessor_holds_down_counts_as_the_coordinators_own() {
 #[tokio::test]
 async fn nothing_is_absent_before_the_list_is_complete() {
     let (resources, work_queue) = listed();
-    resources.applied(&kcm(), &workload("5", json!({ "replicas": 2 }), json!({})));
+    resources.applied(&kcm(), &workload("5", json!({ "replicas": 2 }), json!({})), None);
     assert!(matches!(
         resources.observed(&kcm(), "shoot--a"),
         Observed::Unknown(_)
     ));
-    resources.synced(&kcm(), &["shoot--a".to_owned()].into());
+    resources.synced(&["shoot--a".to_owned()].into());
     assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), Some(2));
     assert_eq!(resources.observed(&kcm(), "shoot--b"), Observed::Absent);
     assert_eq!(work_queue.next().await, WorkItem::All);
     // A relist that misses it: it was deleted while the watch was down.
-    resources.list_begins(&kcm());
-    resources.synced(&kcm(), &BTreeSet::new());
+    resources.take_in(&kcm(), Change::ListBegins);
+    resources.synced(&BTreeSet::new());
     assert_eq!(resources.observed(&kcm(), "shoot--a"), Observed::Absent);
     assert_eq!(work_queue.next().await, WorkItem::One("shoot--a".into()));
 }
@@ -98,10 +125,10 @@ async fn nothing_is_absent_before_the_list_is_complete() {
 #[test]
 fn an_object_never_goes_back_to_an_older_version() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new());
+    resources.synced(&BTreeSet::new());
     let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
-    resources.applied(&kcm(), &at("10", 0));
-    resources.applied(&kcm(), &at("9", 3));
+    resources.applied(&kcm(), &at("10", 0), None);
+    resources.applied(&kcm(), &at("9", 3), None);
     assert_eq!(
         replicas(&resources.observed(&kcm(), "shoot--a")),
         Some(0),
@@ -112,10 +139,10 @@ fn an_object_never_goes_back_to_an_older_version() {
         object.metadata.uid = Some("another".into());
         object
     };
-    resources.applied(&kcm(), &another("12", 1));
+    resources.applied(&kcm(), &another("12", 1), None);
     for last in ["10", "11"] {
-        resources.applied(&kcm(), &at(last, 3));
-        resources.deleted(&kcm(), &at(last, 3));
+        resources.applied(&kcm(), &at(last, 3), None);
+        resources.take_in(&kcm(), Change::Deleted(at(last, 3)));
     }
     assert_eq!(
         replicas(&resources.observed(&kcm(), "shoot--a")),
@@ -127,7 +154,7 @@ fn an_object_never_goes_back_to_an_older_version() {
 #[test]
 fn what_the_rules_read() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new());
+    resources.synced(&BTreeSet::new());
     let status = json!({ "observedGeneration": 1, "readyReplicas": 2, "replicas": 3 });
     let mut object = workload("1", json!({ "replicas": 3 }), status);
     object.metadata.annotations = Some(
@@ -143,7 +170,7 @@ fn what_the_rules_read() {
         ]
         .into(),
     );
-    resources.applied(&kcm(), &object);
+    resources.applied(&kcm(), &object, None);
     let expected = ObservedResource {
         resource_version: "1".into(),
         replicas: Some(3),
@@ -160,7 +187,11 @@ fn what_the_rules_read() {
         Observed::Present(expected)
     );
     assert_eq!(resources.about(&kcm(), "shoot--a").uid.as_deref(), Some("u"));
-    resources.applied(&kcm(), &workload("2", json!({ "replicas": "many" }), json!({})));
+    resources.applied(
+        &kcm(),
+        &workload("2", json!({ "replicas": "many" }), json!({})),
+        None,
+    );
     assert!(
         matches!(resources.observed(&kcm(), "shoot--a"), Observed::Unusable(why) if why.contains("replicas"))
     );
@@ -169,24 +200,35 @@ fn what_the_rules_read() {
 #[test]
 fn replicas_come_from_the_scale_of_the_same_version() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new());
-    resources.applied(&kcm(), &workload("1", json!({ "size": 3 }), json!({})));
-    assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), None);
-    let scale = ObservedScale {
-        version: "1".into(),
-        replicas: 3,
-        existing: 2,
+    resources.synced(&BTreeSet::new());
+    let sized = |version: &str| workload(version, json!({ "size": 3 }), json!({}));
+    let scale = |spec: Value| {
+        let scale = json!({
+            "apiVersion": "autoscaling/v1", "kind": "Scale",
+            "metadata": { "resourceVersion": "1" }, "spec": spec, "status": { "replicas": 2 },
+        });
+        serde_json::from_value::<Scale>(scale).unwrap()
     };
-    resources.scale_read(&kcm(), "shoot--a", scale);
+    let read = |version: &str, spec: Value| {
+        resources.applied(&kcm(), &sized(version), Some(&scale(spec)));
+        replicas(&resources.observed(&kcm(), "shoot--a"))
+    };
+    resources.applied(&kcm(), &sized("1"), None);
+    assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), None);
+    assert_eq!(read("1", json!({})), Some(0), "the API server leaves out a zero");
+    assert_eq!(read("1", json!({ "replicas": 3 })), Some(3));
+    // The watch brings that version after the read.
+    resources.applied(&kcm(), &sized("1"), None);
     let observed = resources.observed(&kcm(), "shoot--a");
     assert_eq!(
         (replicas(&observed), observed.seen().unwrap().ready),
         (Some(3), 2)
     );
-    resources.applied(&kcm(), &workload("2", json!({ "size": 3 }), json!({})));
+    resources.applied(&kcm(), &sized("2"), None);
     assert_eq!(
         replicas(&resources.observed(&kcm(), "shoot--a")),
         None,
         "it may have changed since"
     );
+    assert_eq!(read("2", json!({ "replicas": 3 })), None, "of another version");
 }

@@ -10,15 +10,9 @@ use super::*;
 use crate::domain::fixtures::{at, config, crashing, slice};
 use crate::domain::readiness::Endpoints;
 use crate::domain::rule::KeepReason;
-use crate::domain::weeder::DeletionResult;
 
 fn new(config: WeederConfig) -> WeederState {
-    let views = Views {
-        services: StreamStore::new(),
-        weeders: StreamStore::new(),
-        queue: Arc::default(),
-    };
-    WeederState::new(Arc::new(config), views)
+    WeederState::new(Arc::new(config))
 }
 
 fn etcd() -> NamespacedName {
@@ -59,7 +53,7 @@ impl WeederState {
         let mut deleted = Vec::new();
         for namespace in namespaces {
             while let Some(deletion) = self.take(&namespace, at(now)) {
-                self.answered(&deletion, Ok(()), false, at(now));
+                self.answered(&deletion, &DeletionResult::Deleted, at(now));
                 deleted.push(deletion.pod.key.name.to_string());
             }
         }
@@ -73,11 +67,11 @@ impl WeederState {
     }
 
     fn weeder(&self) -> Arc<Weeder> {
-        self.views.weeders.get(&etcd()).unwrap()
+        self.weeders.get(&etcd()).unwrap()
     }
 
     fn is_ready(&self, service: &str) -> Option<bool> {
-        let state = self.views.services.get(&NamespacedName::new("shoot", service))?;
+        let state = self.services.get(&NamespacedName::new("shoot", service))?;
         Some(state.endpoints.is_ready())
     }
 }
@@ -130,7 +124,7 @@ fn a_recovery_ends_by_time_or_when_its_service_is_not_ready_again() {
     assert_eq!(state.weeder().phase, Phase::Ended);
     assert_eq!(state.delete_all(401), [""; 0]);
     state.tick(at(461));
-    assert_eq!(state.views.weeders.keys(), []);
+    assert_eq!(state.weeders.keys(), []);
 
     for (second, ready) in [(500, false), (510, true), (511, false)] {
         state.slice(slice("etcd", ready, second, 60), second);
@@ -226,30 +220,22 @@ fn ready_for_and_a_fourth_recovery_in_a_minute_wait() {
 
 #[test]
 fn answers_decide_when_a_pod_is_tried_again() {
-    let throttled = RequestFailure::Throttled(Some(Duration::from_secs(7)));
-    for (failure, again, result) in [
-        (
-            RequestFailure::Failed("cut".to_owned()),
-            Some(101),
-            DeletionResult::Refused,
-        ),
-        (
-            RequestFailure::Forbidden("no".to_owned()),
-            Some(101),
-            DeletionResult::Refused,
-        ),
-        (RequestFailure::Changed, Some(101), DeletionResult::Obsolete),
-        (throttled, Some(107), DeletionResult::Refused),
-        (RequestFailure::Gone, None, DeletionResult::Obsolete),
+    let throttled = DeletionResult::Throttled(Some(Duration::from_secs(7)));
+    for (failure, again) in [
+        (DeletionResult::Failed("cut".to_owned()), Some(101)),
+        (DeletionResult::Forbidden("no".to_owned()), Some(101)),
+        (DeletionResult::Changed, Some(101)),
+        (throttled, Some(107)),
+        (DeletionResult::Gone, None),
     ] {
         let mut state = recovered();
         let deletion = state.take("shoot", at(100)).unwrap();
         assert!(state.due("shoot", at(100)).is_none(), "it is under way");
         // A refusal for being asked too often is one for all.
         state.crash(crashing("another", "apiserver", 1, 8), 100);
-        state.answered(&deletion, Err(&failure), false, at(100));
-        assert_eq!(state.weeder().deletions[0].result, result);
-        let is_throttled = matches!(failure, RequestFailure::Throttled(_));
+        state.answered(&deletion, &failure, at(100));
+        assert_eq!(state.weeder().deletions[0].result, failure);
+        let is_throttled = matches!(failure, DeletionResult::Throttled(_));
         let names = if is_throttled { &[][..] } else { &["another"] };
         assert_eq!(state.delete_all(100), *names, "{failure}");
         let first_due = (100..200).find(|second| {
@@ -264,7 +250,7 @@ fn answers_decide_when_a_pod_is_tried_again() {
 fn a_pod_kept_back_in_mode_observe_is_looked_at_again_for_the_next_recovery() {
     let mut state = recovered();
     let deletion = state.take("shoot", at(100)).unwrap();
-    state.answered(&deletion, Ok(()), true, at(100));
+    state.answered(&deletion, &DeletionResult::KeptBack, at(100));
     state.crash(crashing("kube-apiserver", "apiserver", 1, 80), 101);
     assert!(state.due("shoot", at(101)).is_none());
     state.slice(slice("etcd", false, 110, 90), 110);
@@ -320,15 +306,15 @@ fn slices_move_are_renamed_and_vanish() {
     state.slice(named("b", "kube-apiserver"), 3);
     state.list(vec![named("b", "kube-apiserver")], 4);
     let key = NamespacedName::new("shoot", "kube-apiserver");
-    assert_eq!(state.views.services.get(&key).unwrap().since, at(2));
-    assert_eq!(state.views.weeders.get(&key).unwrap().recovery.at, at(2));
+    assert_eq!(state.services.get(&key).unwrap().since, at(2));
+    assert_eq!(state.weeders.get(&key).unwrap().recovery.at, at(2));
     // Deletion is no event, and neither is a list of another service.
     state.slices_updated(Some("etcd"), WatchUpdate::Listed(Vec::new()), at(5));
     assert_eq!(state.is_ready("kube-apiserver"), Some(true));
     let gone = WatchUpdate::Removed(NamespacedName::new("shoot", "b"));
     state.slices_updated(None, gone, at(6));
     assert_eq!(state.is_ready("kube-apiserver"), None);
-    assert_eq!(state.views.weeders.get(&key).unwrap().phase, Phase::Cancelled);
+    assert_eq!(state.weeders.get(&key).unwrap().phase, Phase::Cancelled);
 }
 
 #[test]
@@ -338,7 +324,7 @@ fn a_pod_that_is_left_alone_is_reported_once_however_many_there_are() {
     for i in 0..100 {
         state.crash(crashing(&format!("young-{i}"), "apiserver", 101, 60), 120);
     }
-    let revision = |state: &WeederState| state.views.weeders.position().revision;
+    let revision = |state: &WeederState| state.weeders.position().revision;
     let before = revision(&state);
     state.review("shoot", at(120));
     let after = revision(&state);
@@ -362,12 +348,12 @@ proptest! {
             state.slice(in_shoot!(name.clone(), slice("etcd", true, 100, 50)), 100);
             left.insert(name, count);
         }
-        let queue = state.views.queue.clone();
+        let queue = state.queue.clone();
         let mut last_turns = BTreeMap::new();
         for turn in 0.. {
             let Some(WorkItem::One(namespace)) = queue.next().now_or_never() else { break };
             let Some(deletion) = state.take(&namespace, at(100)) else { continue };
-            state.answered(&deletion, Ok(()), false, at(100));
+            state.answered(&deletion, &DeletionResult::Deleted, at(100));
             let before = last_turns.insert(namespace.to_string(), turn);
             *left.get_mut(&*namespace).unwrap() -= 1;
             let waiting = left.iter().filter(|(_, count)| **count > 0);
@@ -408,7 +394,7 @@ proptest! {
             for service in ["etcd", "kube-apiserver"] {
                 let is = ready(&slices, service);
                 prop_assert_eq!(state.is_ready(service).unwrap_or(false), is);
-                let weeder = state.views.weeders.get(&NamespacedName::new("shoot", service));
+                let weeder = state.weeders.get(&NamespacedName::new("shoot", service));
                 let has_recovered = weeder.is_some_and(|weeder| weeder.recovery.at == at(second));
                 prop_assert_eq!(has_recovered, is && !ready(&before, service));
             }

@@ -1,18 +1,17 @@
-//! The watched resources: those in the configuration file and, for a while, those that were dropped from it.
+//! The resources that are watched: those in the configuration file and, for a while, those that were dropped from it.
 //!
 //! A resource that leaves the file while it is held down must still come back up (S6): gardenlet keeps it at zero as
 //! long as it carries meltdown-protection-active, and only the coordinator removes that annotation. The coordinator
 //! therefore watches the resource, only to restore it, until no shoot holds it down.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
+use watchdog_api::prober::{ProberConfig, ResourceRef};
 
-use super::resources::Resources;
+use super::{ObjectIndex, Resources, ServedKind, WatchedResource};
 
 /// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
 /// and the watch can take to deliver it.
@@ -21,115 +20,114 @@ pub(crate) const LAST_WRITES: Duration = Duration::from_secs(15);
 /// The maximum number of shoot names in one log line.
 const NAMED: usize = 10;
 
-#[derive(Debug, Default)]
-pub(crate) struct WatchedResources(BTreeMap<ResourceRef, WatchedResource>);
-
-#[derive(Debug)]
-struct WatchedResource {
-    stop: CancellationToken,
-    /// As it was configured last.
-    dependent: DependentResource,
-    dropped_at: Option<Instant>,
-}
-
-impl WatchedResources {
+impl Resources {
     /// Applies a configuration file. Returns the resources whose watches the caller must start, each with the token
     /// that stops it.
     pub(crate) fn configure(
-        &mut self,
+        &self,
         now: Instant,
         file: &ProberConfig,
-        resources: &Resources,
         stop: &CancellationToken,
     ) -> Vec<(ResourceRef, CancellationToken)> {
         let wanted = &file.dependent_resource_infos;
-        self.0.retain(|reference, one| {
-            let dropped = one.dropped_at.is_none() && !wanted.iter().any(|new| new.reference == *reference);
-            if !dropped {
-                return true;
+        let mut all = self.watched.write();
+        let mut has_changed = false;
+        for (reference, watched) in all.iter_mut() {
+            if watched.dropped_at.is_none() && !wanted.iter().any(|new| new.reference == *reference) {
+                watched.dropped_at = Some(now);
+                has_changed = true;
+                report_dropped(reference, &watched.held_down_in());
             }
-            one.dropped_at = Some(now);
-            let listed = resources.drop_from_configuration(reference);
-            let held = resources.held_down_in(reference);
-            if !held.is_empty() {
-                let (held_down, shoots) = (held.len(), held.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
-                tracing::warn!(
-                    resource = %reference,
-                    held_down,
-                    shoots,
-                    "resource removed from the configuration while scaled down; watching it until it is restored"
-                );
-            }
-            if !listed {
-                one.forget(reference, resources);
-            }
-            listed
-        });
+        }
         let mut new = Vec::new();
         for dependent in wanted {
             let reference = &dependent.reference;
-            resources.add(reference);
-            if let Some(one) = self.0.get_mut(reference) {
-                (one.dropped_at, one.dependent) = (None, dependent.clone());
-                continue;
-            }
-            let one = WatchedResource {
-                stop: stop.child_token(),
-                dependent: dependent.clone(),
-                dropped_at: None,
-            };
-            new.push((reference.clone(), one.stop.clone()));
-            self.0.insert(reference.clone(), one);
+            let watched = all.entry(reference.clone()).or_insert_with(|| {
+                let stop = stop.child_token();
+                new.push((reference.clone(), stop.clone()));
+                WatchedResource {
+                    dependent: dependent.clone(),
+                    dropped_at: None,
+                    stop,
+                    kind: ServedKind::Unknown("its objects are not listed yet".to_owned()),
+                    objects: ObjectIndex::new(self.signals.clone()),
+                }
+            });
+            has_changed |= watched.dropped_at.take().is_some();
+            watched.dependent = dependent.clone();
+        }
+        drop(all);
+        if has_changed {
+            self.signals.work_queue.add_all();
         }
         new
     }
 
     /// Unwatches the dropped resources that no shoot holds down.
-    pub(crate) fn unwatch(&mut self, now: Instant, resources: &Resources) {
-        self.0.retain(|reference, one| {
-            let over = one.dropped_at.is_some_and(|at| now >= at + LAST_WRITES);
-            if !over || !resources.is_listed(reference) || !resources.held_down_in(reference).is_empty() {
-                return true;
-            }
+    pub(crate) fn unwatch(&self, now: Instant) {
+        let mut all = self.watched.write();
+        let unwatched = all.extract_if(.., |_, watched| match watched.dropped_at {
+            None => false,
+            // This process cannot have scaled down what it has never listed.
+            Some(_) if !watched.objects.is_listed() && watched.objects.is_empty() => true,
+            Some(at) => now >= at + LAST_WRITES && watched.is_listed() && watched.held_down_in().is_empty(),
+        });
+        for (resource, watched) in unwatched {
+            watched.stop.cancel();
+            self.served_changes.send_replace(());
             tracing::info!(
-                resource = %reference,
+                %resource,
                 "resource removed from the configuration is not scaled down in any shoot; no longer watching it"
             );
-            one.forget(reference, resources);
-            false
-        });
+        }
+    }
+
+    /// Returns true if a resource is watched only because an earlier configuration named it.
+    pub(crate) fn is_dropped(&self, reference: &ResourceRef) -> bool {
+        let dropped = self.of(reference, |watched| watched.dropped_at.is_some());
+        self.restores_only || dropped.unwrap_or_default()
     }
 
     /// Returns true if any watched resource was dropped from the configuration.
     pub(crate) fn has_dropped(&self) -> bool {
-        self.0.values().any(|one| one.dropped_at.is_some())
+        let all = self.watched.read();
+        all.values().any(|watched| watched.dropped_at.is_some())
     }
 
     /// The configuration in force: the file, followed by the dropped resources that are still watched.
     pub(crate) fn in_force(&self, file: &ProberConfig) -> Arc<ProberConfig> {
         let mut config = file.clone();
-        let dropped = self.0.values().filter(|one| one.dropped_at.is_some());
-        config
-            .dependent_resource_infos
-            .extend(dropped.map(|one| one.dependent.clone()));
+        let all = self.watched.read();
+        let dropped = all.values().filter(|watched| watched.dropped_at.is_some());
+        let dropped = dropped.map(|watched| watched.dependent.clone());
+        config.dependent_resource_infos.extend(dropped);
         Arc::new(config)
     }
 }
 
-impl WatchedResource {
-    fn forget(&self, reference: &ResourceRef, resources: &Resources) {
-        self.stop.cancel();
-        resources.remove(reference);
+fn report_dropped(resource: &ResourceRef, held: &[Arc<str>]) {
+    if held.is_empty() {
+        return;
     }
+    let held_down = held.len();
+    let shoots = held.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    tracing::warn!(
+        %resource,
+        held_down,
+        shoots,
+        "resource removed from the configuration while scaled down; watching it until it is restored"
+    );
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
     use watchdog_api::config::UnknownFields;
-    use watchdog_runtime::work_queue::WorkQueue;
+    use watchdog_kube::key::ObjectKey;
+    use watchdog_kube::watch::Change;
 
     use super::*;
+    use crate::cluster::object_index::IndexSignals;
 
     const FILE: &str = "
 kubeConfigSecretName: probe
@@ -143,7 +141,6 @@ dependentResourceInfos:
 ";
 
     struct Bench {
-        watched: WatchedResources,
         resources: Resources,
         both: ProberConfig,
         only_kcm: ProberConfig,
@@ -158,8 +155,7 @@ dependentResourceInfos:
             let mut only_kcm = both.clone();
             let mcm = only_kcm.dependent_resource_infos.pop().unwrap().reference;
             let mut bench = Self {
-                watched: WatchedResources::default(),
-                resources: Resources::new(Arc::new(WorkQueue::default())),
+                resources: Resources::new(IndexSignals::default()),
                 both,
                 only_kcm,
                 mcm,
@@ -173,9 +169,7 @@ dependentResourceInfos:
         fn configure(&mut self, both: bool) -> usize {
             let file = if both { &self.both } else { &self.only_kcm };
             let stop = CancellationToken::new();
-            self.watched
-                .configure(self.now, file, &self.resources, &stop)
-                .len()
+            self.resources.configure(self.now, file, &stop).len()
         }
 
         /// The watch brings mcm, held down or not.
@@ -189,16 +183,19 @@ dependentResourceInfos:
                     "".into();
             }
             let object = serde_json::from_value(object).unwrap();
-            self.resources.applied(&self.mcm, &object);
-            let exist = ["shoot--a".to_owned()].into();
-            self.resources.synced(&self.mcm, &exist);
+            self.resources.applied(&self.mcm, &object, None);
+            let exists = ObjectKey {
+                namespace: "shoot--a".to_owned(),
+                name: "mcm".to_owned(),
+            };
+            self.resources.take_in(&self.mcm, Change::Synced([exists].into()));
         }
 
         /// Returns true if mcm is still watched.
         fn is_watched_after(&mut self, pause: Duration) -> bool {
             self.now += pause;
-            self.watched.unwatch(self.now, &self.resources);
-            self.watched.0.contains_key(&self.mcm)
+            self.resources.unwatch(self.now);
+            self.resources.kind(&self.mcm).is_some()
         }
     }
 
@@ -208,8 +205,8 @@ dependentResourceInfos:
         bench.see(1, true);
         bench.configure(false);
         assert!(bench.is_watched_after(100 * LAST_WRITES));
-        assert!(bench.watched.has_dropped() && bench.resources.is_dropped(&bench.mcm));
-        let in_force = bench.watched.in_force(&bench.only_kcm);
+        assert!(bench.resources.has_dropped() && bench.resources.is_dropped(&bench.mcm));
+        let in_force = bench.resources.in_force(&bench.only_kcm);
         assert_eq!(in_force.dependent_resource_infos.len(), 2);
         bench.configure(false);
         assert!(
@@ -223,7 +220,7 @@ dependentResourceInfos:
             served.has_changed().unwrap(),
             "its permissions are not asked for any more"
         );
-        assert_eq!(*bench.watched.in_force(&bench.only_kcm), bench.only_kcm);
+        assert_eq!(*bench.resources.in_force(&bench.only_kcm), bench.only_kcm);
         assert_eq!(bench.configure(true), 1, "it is watched anew when it comes back");
     }
 

@@ -1,4 +1,4 @@
-//! Why a deletion did not succeed, and when to try again.
+//! The answer to a deletion, and when to try again.
 
 use std::time::Duration;
 
@@ -11,9 +11,12 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// absurd Retry-After must not stop all deletions for long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why a deletion did not succeed.
+/// The result of one try to delete a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RequestFailure {
+pub(crate) enum DeletionResult {
+    Deleted,
+    /// Not sent, because the mode is observe.
+    KeptBack,
     /// 404: there is no such pod.
     Gone,
     /// 409: a precondition does not hold, the pod is another one or has changed.
@@ -26,7 +29,40 @@ pub(crate) enum RequestFailure {
     Failed(String),
 }
 
-impl RequestFailure {
+impl DeletionResult {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Deleted,
+        Self::KeptBack,
+        Self::Gone,
+        Self::Changed,
+        Self::Forbidden(String::new()),
+        Self::Throttled(None),
+        Self::Failed(String::new()),
+    ];
+
+    /// As a label value.
+    pub(crate) const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Deleted => "deleted",
+            Self::KeptBack => "kept_back",
+            Self::Gone => "gone",
+            Self::Changed => "changed",
+            Self::Forbidden(_) => "forbidden",
+            Self::Throttled(_) => "throttled",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    /// True if the pod was deleted; in mode observe, if it would have been.
+    pub(crate) const fn is_done(&self) -> bool {
+        matches!(self, Self::Deleted | Self::KeptBack)
+    }
+
+    /// True if the pod is left alone, because it is not the one that was seen.
+    pub(crate) const fn is_obsolete(&self) -> bool {
+        matches!(self, Self::Gone | Self::Changed)
+    }
+
     /// The pause before the next try, after a number of failures in a row (from 1). Without jitter: the number of
     /// requests at one time is bounded, and so is a stampede.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
@@ -37,9 +73,11 @@ impl RequestFailure {
     }
 }
 
-impl std::fmt::Display for RequestFailure {
+impl std::fmt::Display for DeletionResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Deleted => f.write_str("the pod was deleted"),
+            Self::KeptBack => f.write_str("the mode is observe"),
             Self::Gone => f.write_str("the pod no longer exists (404)"),
             Self::Changed => f.write_str("the pod has changed or was replaced (409)"),
             Self::Forbidden(why) => write!(f, "it is forbidden (403): {why}"),
@@ -59,10 +97,10 @@ mod tests {
 
     #[test]
     fn pauses() {
-        let failed = |n| RequestFailure::Failed(String::new()).pause(n).as_secs();
+        let failed = |n| DeletionResult::Failed(String::new()).pause(n).as_secs();
         assert_eq!((1..8).map(failed).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 30, 30]);
         for (asked, waits) in [(None, 1), (Some(0), 1), (Some(7), 7), (Some(7_000), 30)] {
-            let throttled = RequestFailure::Throttled(asked.map(Duration::from_secs));
+            let throttled = DeletionResult::Throttled(asked.map(Duration::from_secs));
             assert_eq!(throttled.pause(9).as_secs(), waits);
         }
     }
