@@ -62,12 +62,11 @@ pub(crate) struct ShootPolicy {
 
 impl ShootPolicy {
     fn of(cluster: &Cluster) -> Self {
-        let Some(shoot) = cluster.spec.shoot.ok() else {
+        let Ok(shoot) = &cluster.shoot else {
             return Self::default();
         };
-        let annotations = &shoot.metadata.annotations;
-        let mode = annotations.mode.as_deref().map(parse_mode).transpose();
-        let fraction = annotations.failure_fraction.as_deref();
+        let mode = shoot.mode.as_deref().map(parse_mode).transpose();
+        let fraction = shoot.failure_fraction.as_deref();
         let fraction = fraction.map(parse_failure_fraction).transpose();
         Self {
             mode: mode.as_ref().copied().unwrap_or_default(),

@@ -136,7 +136,7 @@ impl ResourceRequests {
         self.restored
             .check(before.as_deref(), version_of(&workload.metadata));
         self.resources.applied(reference, &workload);
-        if workload.spec.ok().is_none_or(|spec| spec.replicas.is_some()) {
+        if !matches!(workload.replicas, Ok(None)) {
             return RequestOutcome::Done;
         }
         match request_within(within, api.get_scale(&reference.name)).await {
