@@ -10,6 +10,7 @@ use watchdog_kube::events;
 use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
+use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::probe::v1::Verdict;
 use watchdog_proto::scaling::v1 as pb;
@@ -66,7 +67,8 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let mut replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election).await?;
+    let granted_by = PermissionGrantor::Chart;
+    let mut replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election, granted_by).await?;
     let addresses = if config.lease_probe.is_empty() {
         replica.find_members(&base, LEASE_PROBE)
     } else {
@@ -76,7 +78,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tls: base.tls.as_ref().map(Tls::client),
         server_name: config.server_name.clone(),
     };
-    let lease_probes = VerdictSource::Replicas(ReplicaEndpoints::new(addresses, dialer));
+    let lease_probes = VerdictSource::Replicas(ReplicaEndpoints { addresses, dialer });
     let mut routes = RoutesBuilder::default();
     let collector = start(&base, &replica, config, lease_probes, &mut routes);
     let api = Api {
@@ -159,14 +161,15 @@ fn spawn_watches(
     indexes: &Indexes,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) -> watch::Receiver<Arc<ProberConfig>> {
-    let check = permissions::check(
-        replica.seed.clone(),
-        indexes.resources.clone(),
-        replica.granted_by,
-        replica.permissions.clone(),
-        base.readiness.clone(),
-        base.draining.clone(),
-    );
+    let (resources, granted_by) = (indexes.resources.clone(), replica.granted_by);
+    let (of_replica, served) = (replica.permissions.clone(), resources.served_changes());
+    let needed = move || {
+        let mut needed = permissions::permissions(&resources, granted_by);
+        needed.extend(of_replica.iter().cloned());
+        needed
+    };
+    let (seed, readiness) = (replica.seed.clone(), base.readiness.clone());
+    let check = preflight(seed, readiness, needed, served, base.draining.clone());
     base.tasks.critical("permissions", check);
     indexes.follow(rules)
 }
@@ -180,41 +183,15 @@ fn scaling_view(
     clock: Clock,
 ) -> SeedView<pb::ShootScaling> {
     let view = SeedView::new(base.identity.clone());
-    let own = OwnScaling {
-        shoots: shoots.clone(),
-        inputs: inputs.clone(),
-        clock,
+    let inputs = inputs.clone();
+    let own = OwnItems {
+        store: shoots.clone(),
+        key: String::clone,
+        encode: Box::new(move |shoot, scaling| convert::shoot_scaling(shoot, scaling, clock)),
+        is_filled: Box::new(move |has| inputs.has_all_shoots(has)),
     };
     view.spawn_led(base, own, leadership.subscribe());
     view
-}
-
-/// The scaling states of the leader.
-struct OwnScaling {
-    shoots: StreamStore<String, ShootScaling>,
-    inputs: Arc<DecisionInputs>,
-    clock: Clock,
-}
-
-impl OwnItems<pb::ShootScaling> for OwnScaling {
-    type Key = String;
-    type Value = ShootScaling;
-
-    fn store(&self) -> &StreamStore<String, ShootScaling> {
-        &self.shoots
-    }
-
-    fn key(&self, shoot: &String) -> String {
-        shoot.clone()
-    }
-
-    fn encode(&self, shoot: &String, scaling: &ShootScaling) -> pb::ShootScaling {
-        convert::shoot_scaling(shoot, scaling, self.clock)
-    }
-
-    fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
-        self.inputs.has_all_shoots(has)
-    }
 }
 
 /// Follows the verdicts of lease-probe.
@@ -223,7 +200,7 @@ fn observe(base: &ServiceBuilder, lease_probes: VerdictSource, observers: Observ
     base.tasks.critical("observers", async move {
         match lease_probes {
             VerdictSource::Replicas(endpoints) => {
-                follow_replicas(None, endpoints, observers, readiness, draining).await
+                follow_replicas(None, endpoints, Arc::new(observers), readiness, draining).await
             }
             VerdictSource::InProcess(verdicts) => {
                 verdicts.follow_in_process(observers, &draining).await;
@@ -319,7 +296,9 @@ impl Indexes {
     ) -> Controller {
         let limiter = RequestLimiter::new(request_rate);
         let (seed, waiting) = (self.seed.clone(), limiter.waiting());
-        let events = events::start(seed, SERVICE, identity, waiting, &self.readiness, &self.tasks);
+        let (readiness, stop) = (self.readiness.clone(), self.tasks.draining());
+        let (events, publish) = events::recorder(seed, SERVICE, identity, waiting, readiness, stop);
+        self.tasks.critical("events", publish);
         let events = events.open_if(granted_by == PermissionGrantor::Chart);
         let (resources, restored) = (self.resources.clone(), self.restored.clone());
         let requests = ResourceRequests::new(self.seed.clone(), resources, restored.clone());
