@@ -9,7 +9,7 @@ use scaling_coordinator::app::VerdictSource;
 use tokio::net::TcpListener;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::leadership::Leadership;
-use watchdog_kube::replica::Replica;
+use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::listeners::listen;
@@ -46,9 +46,10 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
     let base = ServiceBuilder::bind(services.common().clone(), process).await?;
     let health = bind_health(health_addr).await?;
     let mut routes = RoutesBuilder::default();
+    let granted_by = PermissionGrantor::Gardenlet;
     let (service_names, collectors): (&[&str], _) = match services {
         Services::Prober(configs) => {
-            let replica = Replica::elect_as_drop_in(&base, "prober", PROBER_LEASE, timing).await?;
+            let replica = Replica::elect(&base, "prober", PROBER_LEASE, timing, granted_by).await?;
             let collectors = start_prober(&base, &replica, *configs, &mut routes);
             let names = &[
                 lease_probe::app::GRPC_SERVICE,
@@ -57,7 +58,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
             (names, collectors)
         }
         Services::Weeder(config) => {
-            let replica = Replica::elect_as_drop_in(&base, "weeder", WEEDER_LEASE, timing).await?;
+            let replica = Replica::elect(&base, "weeder", WEEDER_LEASE, timing, granted_by).await?;
             let collector = weeder::app::start(&base, &replica, *config, &mut routes);
             (&[weeder::app::GRPC_SERVICE], vec![collector])
         }

@@ -10,6 +10,7 @@ use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::leadership::{Leader, Leadership};
 use watchdog_kube::members::Members;
+use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
@@ -32,7 +33,6 @@ use crate::controller::prober::ProbeContext;
 use crate::controller::prober_manager::{ProberManager, VerdictStore};
 use crate::domain::endpoint::Endpoint;
 use crate::domain::renewals::{DEFAULT_RENEW_INTERVAL, shortest_grace};
-use crate::domain::verdict::Verdict;
 use crate::domain::witnesses::LiveMembers;
 use crate::grpc::convert;
 use crate::grpc::service::LeaseProbeApi;
@@ -101,10 +101,14 @@ pub fn start(
         close: AtomicUsize::new(0),
     });
     let verdicts = StreamStore::new();
-    let view = SeedView::new(base.identity.clone());
-    let members = match &replica.membership {
-        Sharing::Members(members) => follow_members(base, members.clone(), &view),
-        Sharing::Leader(leadership) => follow_leader(base, leadership.leader()),
+    let me = base.identity.clone();
+    let (view, members) = match &replica.membership {
+        Sharing::Members(members) => {
+            let view = SeedView::shared(me);
+            let live = follow_members(base, members.clone(), &view);
+            (view, live)
+        }
+        Sharing::Leader(leadership) => (SeedView::new(me), follow_leader(base, leadership.leader())),
     };
     let is_witness = {
         let (members, me) = (members.clone(), base.identity.clone());
@@ -193,8 +197,10 @@ fn spawn_watches(
         stop,
         ..
     } = watches;
-    let preflight = permissions::preflight(seed, replica.permissions.clone(), rules, readiness, stop);
-    base.tasks.critical("permissions", endless(preflight));
+    let (of_replica, config) = (replica.permissions.clone(), rules.clone());
+    let needed = move || permissions::permissions(&config.borrow(), &of_replica);
+    base.tasks
+        .critical("permissions", preflight(seed, readiness, needed, rules, stop));
 }
 
 /// Follows the live members, and which of them answer.
@@ -204,19 +210,19 @@ fn follow_members(
     view: &SeedView<pb::Verdict>,
 ) -> watch::Receiver<LiveMembers> {
     let (live, receiver) = watch::channel(LiveMembers::default());
-    let mut answering = view.answering();
+    let mut replicas = view.replicas();
     let (me, stop) = (base.identity.clone(), base.draining.clone());
     let follow = async move {
         loop {
             let current = {
-                let (members, answering) = (members.borrow_and_update(), answering.borrow_and_update());
-                let answers = |name: &Arc<str>| *name == me || answering.contains(name);
+                let (members, replicas) = (members.borrow_and_update(), replicas.borrow_and_update());
+                let answers = |name: &Arc<str>| *name == me || replicas.answers(name);
                 LiveMembers::new(members.keys().map(|name| (name.clone(), answers(name))))
             };
             publish_if_changed(&live, &current);
             tokio::select! {
                 Ok(()) = members.changed() => {}
-                Ok(()) = answering.changed() => {}
+                Ok(()) = replicas.changed() => {}
                 else => return std::future::pending().await,
             }
         }
@@ -266,50 +272,24 @@ fn merge(
     manager: &Arc<ProberManager>,
     clock: Clock,
 ) {
-    let own = OwnVerdicts {
-        verdicts: verdicts.clone(),
-        manager: manager.clone(),
-        members,
-        clock,
+    let all = manager.clone();
+    let own = OwnItems {
+        store: verdicts.clone(),
+        key: String::clone,
+        encode: Box::new(move |shoot, verdict| {
+            convert::verdict(shoot, verdict, UnixTime(clock.now_micros()))
+        }),
+        is_filled: Box::new(move |has| !members.borrow().is_empty() && all.all_witnessed(has)),
     };
     match &replica.membership {
         Sharing::Members(members) => {
-            let peers = ReplicaEndpoints::new(members.clone(), base.peer_dialer(SERVICE));
-            view.spawn(base, own, peers);
+            let peers = ReplicaEndpoints {
+                addresses: members.clone(),
+                dialer: base.peer_dialer(SERVICE),
+            };
+            let manager = manager.clone();
+            view.spawn_shared(base, own, move |shoot| !manager.is_unknown(shoot), peers);
         }
         Sharing::Leader(leadership) => view.spawn_led(base, own, leadership.subscribe()),
-    }
-}
-
-/// The verdicts of this replica.
-struct OwnVerdicts {
-    verdicts: VerdictStore,
-    manager: Arc<ProberManager>,
-    members: watch::Receiver<LiveMembers>,
-    clock: Clock,
-}
-
-impl OwnItems<pb::Verdict> for OwnVerdicts {
-    type Key = String;
-    type Value = Verdict;
-
-    fn store(&self) -> &VerdictStore {
-        &self.verdicts
-    }
-
-    fn key(&self, shoot: &String) -> String {
-        shoot.clone()
-    }
-
-    fn encode(&self, shoot: &String, verdict: &Verdict) -> pb::Verdict {
-        convert::verdict(shoot, verdict, UnixTime(self.clock.now_micros()))
-    }
-
-    fn exists(&self, shoot: &String) -> bool {
-        !self.manager.is_unknown(shoot)
-    }
-
-    fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
-        !self.members.borrow().is_empty() && self.manager.all_witnessed(has)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use lease_probe::cluster::http::HttpConnector;
-use lease_probe::cluster::permissions;
+use lease_probe::cluster::permissions::permissions;
 use lease_probe::cluster::watches::{SeedHandler, Watches};
 use lease_probe::controller::prober::ProbeContext;
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
@@ -21,6 +21,7 @@ use watchdog_api::cluster::Cluster;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::{self, ProberConfig};
+use watchdog_kube::permissions::preflight;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
@@ -129,13 +130,9 @@ async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them
     let (change, rules) = watch::channel(config(None));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let seed = client(&server.kubeconfig(USER)).await.unwrap();
-    tokio::spawn(permissions::preflight(
-        seed,
-        Vec::new(),
-        rules,
-        readiness.clone(),
-        stop.clone(),
-    ));
+    let current = rules.clone();
+    let needed = move || permissions(&current.borrow(), &[]);
+    tokio::spawn(preflight(seed, readiness.clone(), needed, rules, stop.clone()));
     let why = || readiness.blockers().get("permissions").cloned();
     eventually("all are granted", || why().is_none()).await;
     change.send_replace(config(Some("external")));

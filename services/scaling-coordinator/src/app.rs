@@ -10,6 +10,7 @@ use watchdog_kube::events;
 use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
+use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::probe::v1::Verdict;
 use watchdog_proto::scaling::v1 as pb;
@@ -40,7 +41,6 @@ use crate::controller::inputs::{DecisionInputs, ModeSource};
 use crate::controller::limiter::RequestLimiter;
 use crate::controller::reconciler::Reconciler;
 use crate::controller::verdicts::VerdictTable;
-use crate::domain::overview::ShootScaling;
 use crate::grpc::convert;
 use crate::grpc::service::ScalingApi;
 use crate::metrics;
@@ -67,7 +67,8 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let mut replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election).await?;
+    let granted_by = PermissionGrantor::Chart;
+    let mut replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election, granted_by).await?;
     let addresses = if config.lease_probe.is_empty() {
         replica.find_members(&base, LEASE_PROBE)
     } else {
@@ -77,7 +78,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tls: base.tls.as_ref().map(Tls::client),
         server_name: config.server_name.clone(),
     };
-    let lease_probes = VerdictSource::Replicas(ReplicaEndpoints::new(addresses, dialer));
+    let lease_probes = VerdictSource::Replicas(ReplicaEndpoints { addresses, dialer });
     let mut routes = RoutesBuilder::default();
     let collector = start(&base, &replica, config, lease_probes, &mut routes);
     let api = Api {
@@ -127,10 +128,8 @@ pub fn start(
     base.tasks.critical("controller", controller.run());
 
     let leadership = replica.leadership().clone();
-    let scaling = SeedView::new(base.identity.clone());
-    scaling.spawn_led(base, OwnScaling(reconciler.clone()), leadership.subscribe());
     let api = ScalingApi {
-        scaling,
+        scaling: scaling_view(base, &leadership, reconciler.clone()),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
         identity: base.identity.clone(),
@@ -153,40 +152,35 @@ fn spawn_watches(
     indexes: &Indexes,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) -> watch::Receiver<Arc<ProberConfig>> {
-    let check = permissions::check(
-        replica.seed.clone(),
-        indexes.resources.clone(),
-        replica.granted_by,
-        replica.permissions.clone(),
-        base.readiness.clone(),
-        base.draining.clone(),
-    );
+    let (resources, granted_by) = (indexes.resources.clone(), replica.granted_by);
+    let (of_replica, served) = (replica.permissions.clone(), resources.served_changes());
+    let needed = move || {
+        let mut needed = permissions::permissions(&resources, granted_by);
+        needed.extend(of_replica.iter().cloned());
+        needed
+    };
+    let (seed, readiness) = (replica.seed.clone(), base.readiness.clone());
+    let check = preflight(seed, readiness, needed, served, base.draining.clone());
     base.tasks.critical("permissions", check);
     indexes.follow(rules)
 }
 
 /// The scaling states of the seed. Only the leader is asked.
-struct OwnScaling(Arc<Reconciler>);
-
-impl OwnItems<pb::ShootScaling> for OwnScaling {
-    type Key = String;
-    type Value = ShootScaling;
-
-    fn store(&self) -> &StreamStore<String, ShootScaling> {
-        &self.0.states
-    }
-
-    fn key(&self, shoot: &String) -> String {
-        shoot.clone()
-    }
-
-    fn encode(&self, shoot: &String, scaling: &ShootScaling) -> pb::ShootScaling {
-        convert::shoot_scaling(shoot, scaling, self.0.inputs.clock)
-    }
-
-    fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
-        self.0.inputs.has_all_shoots(has)
-    }
+fn scaling_view(
+    base: &ServiceBuilder,
+    leadership: &Leadership,
+    reconciler: Arc<Reconciler>,
+) -> SeedView<pb::ShootScaling> {
+    let view = SeedView::new(base.identity.clone());
+    let (clock, inputs) = (reconciler.inputs.clock, reconciler.inputs.clone());
+    let own = OwnItems {
+        store: reconciler.states.clone(),
+        key: String::clone,
+        encode: Box::new(move |shoot, scaling| convert::shoot_scaling(shoot, scaling, clock)),
+        is_filled: Box::new(move |has| inputs.has_all_shoots(has)),
+    };
+    view.spawn_led(base, own, leadership.subscribe());
+    view
 }
 
 /// Follows the verdicts of lease-probe.
@@ -195,7 +189,7 @@ fn observe(base: &ServiceBuilder, lease_probes: VerdictSource, observers: Observ
     base.tasks.critical("observers", async move {
         match lease_probes {
             VerdictSource::Replicas(endpoints) => {
-                follow_replicas(None, endpoints, observers, readiness, draining).await
+                follow_replicas(None, endpoints, Arc::new(observers), readiness, draining).await
             }
             VerdictSource::InProcess(verdicts) => {
                 verdicts.follow_in_process(observers, &draining).await;
@@ -286,7 +280,9 @@ impl Indexes {
         let limiter = RequestLimiter::new(request_rate);
         let (seed, waiting) = (self.seed.clone(), limiter.waiting());
         let identity = inputs.leadership.identity();
-        let events = events::start(seed, SERVICE, identity, waiting, &self.readiness, &self.tasks);
+        let (readiness, stop) = (self.readiness.clone(), self.tasks.draining());
+        let (events, publish) = events::recorder(seed, SERVICE, identity, waiting, readiness, stop);
+        self.tasks.critical("events", publish);
         Reconciler {
             inputs,
             requests: ResourceRequests::new(self.seed.clone(), self.resources.clone()),

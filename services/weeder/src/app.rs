@@ -17,7 +17,6 @@ use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
-use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::{NamePair, StreamItem};
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
@@ -51,7 +50,14 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.weeder.v1.WeederService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let replica = Replica::elect(&base, SERVICE, LEASE, ElectionTiming::default()).await?;
+    let replica = Replica::elect(
+        &base,
+        SERVICE,
+        LEASE,
+        ElectionTiming::default(),
+        PermissionGrantor::Chart,
+    )
+    .await?;
     let mut routes = RoutesBuilder::default();
     let collector = start(&base, &replica, config, &mut routes);
     let api = Api {
@@ -75,15 +81,16 @@ pub fn start(
     // The election keeps its own client: renewals must not wait for deletions.
     let pace = Pace::new(config.request_rate);
     let seed = pace.client(replica.seed.clone());
-    let events = events::start(
+    let (events, publish) = events::recorder(
         pace.for_events().client(replica.seed.clone()),
         SERVICE,
         &base.identity,
         // Their client has the lowest priority already.
         watch::Sender::default().subscribe(),
-        &base.readiness,
-        &base.tasks,
+        base.readiness.clone(),
+        base.draining.clone(),
     );
+    base.tasks.critical("events", publish);
     let may_publish = config.mode == Mode::Protect || config.observe_events;
     let events = events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart);
     let rules = base.follow(config.file);
@@ -136,7 +143,7 @@ fn spawn_watches(
     state: Arc<SharedState>,
 ) {
     let undiscovered = base.readiness.block("discovery", "not asked yet");
-    let (mut needed, granted_by) = (replica.permissions.clone(), replica.granted_by);
+    let (of_replica, granted_by) = (replica.permissions.clone(), replica.granted_by);
     base.tasks.critical("watches", async move {
         let SeedWatches {
             client,
@@ -147,8 +154,13 @@ fn spawn_watches(
             () = stop.cancelled() => return Ok(()),
             served = discover(&client, &readiness, &undiscovered) => served,
         };
-        needed.extend(permissions::permissions(served, &rules.borrow(), granted_by));
-        let preflight = preflight(client, needed, readiness, stop);
+        let config = rules.clone();
+        let needed = || {
+            let mut needed = permissions::permissions(served, &config.borrow(), granted_by);
+            needed.extend(of_replica.iter().cloned());
+            needed
+        };
+        let preflight = preflight(client, readiness, needed, rules.clone(), stop);
         // Polled last: by then the watches block.
         let discovered = async move {
             drop(undiscovered);
@@ -205,50 +217,17 @@ where
     M: StreamItem<Key = NamePair>,
 {
     let view = SeedView::new(base.identity.clone());
-    let own = OwnStore {
+    let (names, readiness) = (store.clone(), base.readiness.clone());
+    let own = OwnItems {
         store: store.clone(),
-        encode,
-        readiness: base.readiness.clone(),
+        key: convert::name_pair,
+        encode: Box::new(encode),
+        // The view has all items of the store, and the store those of the whole seed.
+        is_filled: Box::new(move |has| {
+            let names = names.keys();
+            readiness.blockers().is_empty() && names.iter().map(convert::name_pair).all(|key| has(&key))
+        }),
     };
     view.spawn_led(base, own, leadership.subscribe());
     view
-}
-
-/// The state of the leader, and how it is sent.
-struct OwnStore<V, E> {
-    store: StreamStore<NamespacedName, V>,
-    encode: E,
-    readiness: Readiness,
-}
-
-impl<V, M, E> OwnItems<M> for OwnStore<V, E>
-where
-    V: Send + Sync + 'static,
-    M: StreamItem<Key = NamePair>,
-    E: Fn(&NamespacedName, &V) -> M + Send + Sync + 'static,
-{
-    type Key = NamespacedName;
-    type Value = V;
-
-    fn store(&self) -> &StreamStore<NamespacedName, V> {
-        &self.store
-    }
-
-    fn key(&self, name: &NamespacedName) -> NamePair {
-        convert::name_pair(name)
-    }
-
-    fn encode(&self, name: &NamespacedName, value: &V) -> M {
-        (self.encode)(name, value)
-    }
-
-    /// The view has all items of the store, and the store those of the whole seed.
-    fn is_filled(&self, has: &dyn Fn(&NamePair) -> bool) -> bool {
-        let mut keys = self
-            .store
-            .keys()
-            .into_iter()
-            .map(|name| convert::name_pair(&name));
-        self.readiness.blockers().is_empty() && keys.all(|key| has(&key))
-    }
 }

@@ -1,160 +1,60 @@
 //! Gardener's Cluster object, which carries a whole Shoot, reduced to what decides whether and how a shoot is probed.
 
 use crate::{
-    duration, keep,
-    lenient::{Keep, Lenient, Subset},
-    meta, names, policy, text,
+    duration, keep, names, policy,
+    subset::{Keep, Subset},
+    text,
 };
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::Value;
 use std::{borrow::Cow, time::Duration};
 
-/// `extensions.gardener.cloud/v1alpha1` Cluster. Its name is the shoot's namespace in the seed.
-///
-/// Reading one fails only on broken JSON: whatever is wrong inside shows up as [`Lenient::Malformed`] in
-/// `spec.shoot`, while name, resourceVersion and deletionTimestamp stay readable.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(from = "StoredCluster")]
+/// `extensions.gardener.cloud/v1alpha1` Cluster. Its name is the shoot's namespace in the seed. Reading one fails only
+/// on broken JSON. CloudProfile and Seed are not read.
+#[derive(Clone, Debug)]
 pub struct Cluster {
     /// Name, uid, resourceVersion, generation and deletionTimestamp, and the watchdog's annotations; nothing else is
     /// kept.
     pub metadata: ObjectMeta,
-    /// The specification. The watchdog's annotations on the Cluster itself stand in the place of those of its Shoot:
-    /// gardenlet copies these only when it reconciles the Shoot, and never touches those.
-    pub spec: ClusterSpec,
+    /// `spec.shoot`, as gardenlet copied it from the garden, or why it cannot be read.
+    pub shoot: Result<Shoot, String>,
 }
 
-/// As the API server has it.
-#[derive(Deserialize)]
-struct StoredCluster {
-    #[serde(default, deserialize_with = "cluster_meta")]
-    metadata: ObjectMeta,
-    #[serde(default, deserialize_with = "spec")]
-    spec: ClusterSpec,
-}
-
-impl From<StoredCluster> for Cluster {
-    fn from(StoredCluster { metadata, mut spec }: StoredCluster) -> Self {
-        if let (Some(own), Lenient::Ok(shoot)) = (&metadata.annotations, &mut spec.shoot) {
-            let annotations = &mut shoot.metadata.annotations;
-            for (name, of_shoot) in [
-                (names::MODE_ANNOTATION, &mut annotations.mode),
-                (
-                    names::FAILURE_FRACTION_ANNOTATION,
-                    &mut annotations.failure_fraction,
-                ),
-            ] {
-                if let Some(text) = own.get(name) {
-                    *of_shoot = Some(text.chars().take(policy::LONGEST + 1).collect());
-                }
-            }
-        }
-        Self { metadata, spec }
-    }
-}
-
-fn cluster_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    const KEEP: Keep = keep! {
-        "name", "uid", "resourceVersion", "generation", "deletionTimestamp",
-        "annotations" => { names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION },
-    };
-    meta::read(deserializer, &KEEP)
-}
-
-/// Specification of a [`Cluster`]. CloudProfile and Seed are not read.
+/// The part of a `core.gardener.cloud` Shoot that is read. The fields have the same names in all its versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClusterSpec {
-    /// `spec.shoot`, as gardenlet copied it from the garden.
-    pub shoot: Lenient<Shoot>,
-}
-
-/// The fields read from a `core.gardener.cloud` Shoot. The fields have the same names in all its versions.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase", expecting = "an object")]
 pub struct Shoot {
-    /// The shoot's own metadata.
-    pub metadata: ShootMeta,
-    /// Wanted state.
-    pub spec: ShootSpec,
-    /// Observed state.
-    pub status: ShootStatus,
-}
-
-/// The fields read from a shoot's metadata.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, expecting = "an object")]
-pub struct ShootMeta {
     /// True if a deletionTimestamp is set, whatever its value.
-    #[serde(rename = "deletionTimestamp", deserialize_with = "text::present")]
     pub deleting: bool,
-    /// The annotations that the watchdog reads.
-    #[serde(deserialize_with = "annotations")]
-    pub annotations: ShootAnnotations,
-}
-
-/// The unparsed texts of a shoot's annotations. [`crate::policy`] parses them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ShootAnnotations {
-    /// [`names::MODE_ANNOTATION`].
+    /// The text of [`names::MODE_ANNOTATION`], which [`policy::parse_mode`] reads. The annotations of the Cluster
+    /// itself take precedence: gardenlet copies those of the Shoot only when it reconciles it, and never touches the
+    /// others.
     pub mode: Option<String>,
-    /// [`names::FAILURE_FRACTION_ANNOTATION`].
+    /// The text of [`names::FAILURE_FRACTION_ANNOTATION`], which [`policy::parse_failure_fraction`] reads; likewise.
     pub failure_fraction: Option<String>,
-}
-
-/// The fields read from a shoot's specification.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase", expecting = "an object")]
-pub struct ShootSpec {
-    /// Hibernation settings.
-    pub hibernation: Hibernation,
-    /// Kubernetes settings.
-    pub kubernetes: Kubernetes,
-    /// Infrastructure settings.
-    pub provider: Provider,
-}
-
-/// `spec.hibernation`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, expecting = "an object")]
-pub struct Hibernation {
     /// True if the shoot should hibernate.
-    pub enabled: bool,
-}
-
-/// `spec.kubernetes`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase", expecting = "an object")]
-pub struct Kubernetes {
-    /// Settings of the shoot's kube-controller-manager.
-    pub kube_controller_manager: KubeControllerManager,
-}
-
-/// `spec.kubernetes.kubeControllerManager`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase", expecting = "an object")]
-pub struct KubeControllerManager {
-    /// How long a node may be silent before it counts as lost; absent means the configured default.
-    #[serde(deserialize_with = "duration::deserialize_option")]
-    pub node_monitor_grace_period: Option<Duration>,
-}
-
-/// `spec.provider`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, expecting = "an object")]
-pub struct Provider {
+    pub hibernation_enabled: bool,
+    /// How long a node may be silent before it counts as lost; none means the configured default.
+    pub node_monitor_grace: Option<Duration>,
     /// Worker pools; empty for a shoot without nodes.
     pub workers: Vec<Worker>,
+    /// True if the shoot is hibernated now.
+    pub is_hibernated: bool,
+    /// Gardener's last or current operation: `Create`, `Reconcile`, `Delete`, `Migrate` or `Restore`; empty before the
+    /// first creation.
+    pub last_operation: String,
+    /// Its state: `Processing`, `Succeeded`, `Error`, `Failed`, `Pending` or `Aborted`.
+    pub last_operation_state: String,
 }
 
 /// One of `spec.provider.workers`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct Worker {
     /// Name of the pool, which its nodes carry in the label `worker.gardener.cloud/pool`.
     pub name: String,
     /// True if the pool runs the control plane of its own shoot, which is then self-hosted.
-    #[serde(default, rename = "controlPlane", deserialize_with = "text::is_set")]
+    #[serde(default, rename = "controlPlane", deserialize_with = "text::present")]
     pub runs_control_plane: bool,
     /// Settings of machine-controller-manager for this pool.
     #[serde(default)]
@@ -169,26 +69,74 @@ pub struct MachineControllerManager {
     pub node_conditions: Vec<String>,
 }
 
-/// The fields read from a shoot's status.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase", expecting = "an object")]
-pub struct ShootStatus {
-    /// True if the shoot is hibernated now. In Go the field is `IsHibernated`, in JSON it is `hibernated`.
-    #[serde(rename = "hibernated")]
-    pub is_hibernated: bool,
-    /// Gardener's last or current operation; of no type before the first creation.
-    pub last_operation: LastOperation,
+const KEEP: Keep = keep! {
+    "metadata" => {
+        "name", "uid", "resourceVersion", "generation", "deletionTimestamp",
+        "annotations" => { names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION },
+    },
+    "spec" => {
+        "shoot" => {
+            "metadata" => {
+                "deletionTimestamp",
+                "annotations" => { names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION },
+            },
+            "spec" => {
+                "hibernation" => { "enabled" },
+                "kubernetes" => { "kubeControllerManager" => { "nodeMonitorGracePeriod" } },
+                "provider" => {
+                    "workers" => { "name", "controlPlane" => {}, "machineControllerManager" => { "nodeConditions" } },
+                },
+            },
+            "status" => { "hibernated", "lastOperation" => { "type", "state" } },
+        },
+    },
+};
+
+impl<'de> Deserialize<'de> for Cluster {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let object = Subset::read(deserializer, &KEEP)?;
+        Ok(Self {
+            metadata: object.metadata(),
+            shoot: shoot(&object),
+        })
+    }
 }
 
-/// `status.lastOperation`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, expecting = "an object")]
-pub struct LastOperation {
-    /// `Create`, `Reconcile`, `Delete`, `Migrate` or `Restore`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// `Processing`, `Succeeded`, `Error`, `Failed`, `Pending` or `Aborted`.
-    pub state: String,
+fn shoot(cluster: &Subset) -> Result<Shoot, String> {
+    if cluster.field::<Option<IgnoredAny>>("spec.shoot")?.is_none() {
+        return Err("spec.shoot is absent".to_owned());
+    }
+    let grace: GracePeriod =
+        cluster.field("spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod")?;
+    let deletion: Option<IgnoredAny> = cluster.field("spec.shoot.metadata.deletionTimestamp")?;
+    Ok(Shoot {
+        deleting: deletion.is_some(),
+        mode: annotation(cluster, names::MODE_ANNOTATION),
+        failure_fraction: annotation(cluster, names::FAILURE_FRACTION_ANNOTATION),
+        hibernation_enabled: cluster.field("spec.shoot.spec.hibernation.enabled")?,
+        node_monitor_grace: grace.0,
+        workers: cluster.field("spec.shoot.spec.provider.workers")?,
+        // In Go the field is `IsHibernated`.
+        is_hibernated: cluster.field("spec.shoot.status.hibernated")?,
+        last_operation: cluster.field("spec.shoot.status.lastOperation.type")?,
+        last_operation_state: cluster.field("spec.shoot.status.lastOperation.state")?,
+    })
+}
+
+#[derive(Default, Deserialize)]
+struct GracePeriod(#[serde(deserialize_with = "duration::deserialize_option")] Option<Duration>);
+
+/// An annotation of the Cluster, which must be text, or else of its Shoot. There a value that is not text is kept as
+/// its JSON, because an annotation must not make the whole shoot malformed.
+fn annotation(cluster: &Subset, name: &str) -> Option<String> {
+    let at = |path: &str| cluster.0.pointer(path).and_then(|all| all.get(name));
+    let own = at("/metadata/annotations").and_then(Value::as_str);
+    let of_shoot = at("/spec/shoot/metadata/annotations").map(|value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    });
+    let text = own.map(str::to_owned).or(of_shoot)?;
+    Some(text.chars().take(policy::LONGEST + 1).collect())
 }
 
 // === impl Cluster ===
@@ -228,73 +176,6 @@ impl kube::core::Resource for Cluster {
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
-}
-
-// === impl ClusterSpec ===
-
-impl Default for ClusterSpec {
-    fn default() -> Self {
-        Self {
-            shoot: Lenient::Malformed("spec.shoot is absent".to_owned()),
-        }
-    }
-}
-
-fn spec<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClusterSpec, D::Error> {
-    Ok(match Lenient::<Option<RawSpec>>::deserialize(deserializer)? {
-        Lenient::Ok(Some(RawSpec { shoot: Some(shoot) })) => ClusterSpec {
-            shoot: Lenient::Ok(shoot),
-        },
-        Lenient::Ok(_) => ClusterSpec::default(),
-        Lenient::Malformed(reason) => {
-            // The reason starts with the path below spec, unless spec itself is wrong.
-            let separator = if reason.starts_with("shoot") { "." } else { ": " };
-            ClusterSpec {
-                shoot: Lenient::Malformed(format!("spec{separator}{reason}")),
-            }
-        }
-    })
-}
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object")]
-struct RawSpec {
-    shoot: Option<Shoot>,
-}
-
-impl Subset for RawSpec {
-    const KEEP: Keep = keep! {
-        "shoot" => {
-            "metadata" => {
-                "deletionTimestamp",
-                "annotations" => { names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION },
-            },
-            "spec" => {
-                "hibernation" => { "enabled" },
-                "kubernetes" => { "kubeControllerManager" => { "nodeMonitorGracePeriod" } },
-                "provider" => {
-                    "workers" => { "name", "controlPlane" => {}, "machineControllerManager" => { "nodeConditions" } },
-                },
-            },
-            "status" => { "hibernated", "lastOperation" => { "type", "state" } },
-        },
-    };
-}
-
-/// A value that is not text is kept as its JSON, because an annotation must not make the whole shoot malformed.
-fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ShootAnnotations, D::Error> {
-    let value = Value::deserialize(deserializer)?;
-    let text = |name: &str| {
-        let text = match value.get(name)? {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        Some(text.chars().take(policy::LONGEST + 1).collect())
-    };
-    Ok(ShootAnnotations {
-        mode: text(names::MODE_ANNOTATION),
-        failure_fraction: text(names::FAILURE_FRACTION_ANNOTATION),
-    })
 }
 
 #[cfg(test)]

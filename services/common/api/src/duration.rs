@@ -18,56 +18,38 @@ const MAX_NANOS: u64 = i64::MAX as u64;
 
 /// Why a text is not a duration that the watchdog can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DurationError {
-    /// Not Go's syntax.
-    #[error("{0:?} is not a duration; write it like 1m30s, 500ms or 0s")]
-    Invalid(String),
-    /// A number without a unit.
-    #[error("{0:?} has no unit; write it like 30s, 500ms or 1m30s")]
-    MissingUnit(String),
-    /// A unit that Go does not know.
-    #[error("{text:?} has the unknown unit {unit:?}; the units are ns, us, ms, s, m and h")]
-    UnknownUnit {
-        /// The whole text.
-        text: String,
-        /// The part of it that should be a unit.
-        unit: String,
-    },
-    /// More than Go can hold.
-    #[error("{0:?} is longer than a duration can be (about 292 years)")]
-    TooLong(String),
-    /// Below zero.
-    #[error("{0:?} is negative; a duration here must be zero or more")]
-    Negative(String),
+#[error("{text:?} {reason}")]
+pub struct DurationError {
+    text: String,
+    reason: String,
 }
 
 /// Reads a duration in Go's notation: an optional sign and numbers with an optional fraction and a unit each (`ns`,
 /// `us` or `µs`, `ms`, `s`, `m`, `h`), or `0`.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
-    let (negative, magnitude) = match text.as_bytes().first() {
-        Some(b'-') => (true, text.get(1..).unwrap_or_default()),
-        Some(b'+') => (false, text.get(1..).unwrap_or_default()),
-        _ => (false, text),
+    let magnitude = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let nanos = nanos(magnitude).and_then(|nanos| match nanos {
+        1.. if text.starts_with('-') => Err("is negative; a duration here must be zero or more".to_owned()),
+        0..=MAX_NANOS => Ok(nanos),
+        _ => Err(TOO_LONG.to_owned()),
+    });
+    let failed = |reason| DurationError {
+        text: cut(text),
+        reason,
     };
-    let nanos = parse_magnitude(magnitude, text)?;
-    if negative && nanos > 0 {
-        return Err(DurationError::Negative(cut(text)));
-    }
-    if nanos > MAX_NANOS {
-        return Err(DurationError::TooLong(cut(text)));
-    }
-    Ok(Duration::from_nanos(nanos))
+    nanos.map(Duration::from_nanos).map_err(failed)
 }
 
-/// Nanoseconds of an unsigned duration; `text` is the whole input, for messages.
-fn parse_magnitude(magnitude: &str, text: &str) -> Result<u64, DurationError> {
-    if magnitude == "0" {
-        return Ok(0);
+const TOO_LONG: &str = "is longer than a duration can be (about 292 years)";
+
+/// Nanoseconds of an unsigned duration, or why it is none.
+fn nanos(magnitude: &str) -> Result<u64, String> {
+    const INVALID: &str = "is not a duration; write it like 1m30s, 500ms or 0s";
+    match magnitude {
+        "0" => return Ok(0),
+        "" => return Err(INVALID.to_owned()),
+        _ => {}
     }
-    if magnitude.is_empty() {
-        return Err(DurationError::Invalid(cut(text)));
-    }
-    let too_long = || DurationError::TooLong(cut(text));
     let mut rest = magnitude;
     let mut total: u64 = 0;
     while !rest.is_empty() {
@@ -77,14 +59,12 @@ fn parse_magnitude(magnitude: &str, text: &str) -> Result<u64, DurationError> {
             None => ("", after_whole),
         };
         if whole.is_empty() && fraction.is_empty() {
-            return Err(DurationError::Invalid(cut(text)));
+            return Err(INVALID.to_owned());
         }
-        let unit_end = after_number
-            .find(|c: char| c == '.' || c.is_ascii_digit())
-            .unwrap_or(after_number.len());
-        let (unit_text, after_unit) = after_number.split_at(unit_end);
-        let unit = match unit_text {
-            "" => return Err(DurationError::MissingUnit(cut(text))),
+        let unit_end = after_number.find(|c: char| c == '.' || c.is_ascii_digit());
+        let (unit, after_unit) = after_number.split_at(unit_end.unwrap_or(after_number.len()));
+        let unit = match unit {
+            "" => return Err("has no unit; write it like 30s, 500ms or 1m30s".to_owned()),
             "ns" => 1,
             // U+00B5 (micro sign) and U+03BC (Greek mu).
             "us" | "\u{b5}s" | "\u{3bc}s" => MICRO,
@@ -93,10 +73,10 @@ fn parse_magnitude(magnitude: &str, text: &str) -> Result<u64, DurationError> {
             "m" => MINUTE,
             "h" => HOUR,
             other => {
-                return Err(DurationError::UnknownUnit {
-                    text: cut(text),
-                    unit: cut(other),
-                });
+                let other = cut(other);
+                return Err(format!(
+                    "has the unknown unit {other:?}; the units are ns, us, ms, s, m and h"
+                ));
             }
         };
         let nanos = scaled_whole(whole, unit)
@@ -104,7 +84,7 @@ fn parse_magnitude(magnitude: &str, text: &str) -> Result<u64, DurationError> {
             .and_then(|n| total.checked_add(n))
             // Go's limit for the magnitude is 2^63, because -2^63 is a valid duration there.
             .filter(|n| *n <= MAX_NANOS + 1);
-        total = nanos.ok_or_else(too_long)?;
+        total = nanos.ok_or(TOO_LONG)?;
         rest = after_unit;
     }
     Ok(total)

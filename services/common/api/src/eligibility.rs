@@ -20,7 +20,7 @@
 //! is gone altogether has no row: it has no object to ask about, and both answers are no.
 
 use crate::{
-    cluster::{Cluster, LastOperation, Shoot},
+    cluster::{Cluster, Shoot},
     names,
 };
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -66,10 +66,10 @@ pub struct ShootSettings {
 /// The reason not to.
 pub fn may_start(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
     let shoot = not_stopped(cluster)?;
-    if shoot.status.is_hibernated {
+    if shoot.is_hibernated {
         return Err(SkipReason::WakingUp);
     }
-    if !came_up(&shoot.status.last_operation) {
+    if !came_up(shoot) {
         return Err(SkipReason::NotReconciled);
     }
     settings(shoot)
@@ -84,12 +84,12 @@ pub fn may_continue(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
     settings(not_stopped(cluster)?)
 }
 
-/// True if the operation proves that the control plane was complete at least once. During a first Create the
+/// True if the last operation proves that the control plane was complete at least once. During a first Create the
 /// kube-apiserver may answer before any node can have joined.
-fn came_up(operation: &LastOperation) -> bool {
-    match operation.kind.as_str() {
+fn came_up(shoot: &Shoot) -> bool {
+    match shoot.last_operation.as_str() {
         "Reconcile" => true,
-        "Create" | "Restore" => operation.state == "Succeeded",
+        "Create" | "Restore" => shoot.last_operation_state == "Succeeded",
         _ => false,
     }
 }
@@ -100,57 +100,45 @@ fn not_stopped(cluster: &Cluster) -> Result<&Shoot, SkipReason> {
     if cluster.metadata.deletion_timestamp.is_some() {
         return Err(SkipReason::Deleting);
     }
-    let shoot = cluster
-        .spec
-        .shoot
-        .as_result()
-        .map_err(|reason| SkipReason::Malformed(reason.to_owned()))?;
-    if shoot.metadata.deleting {
+    let shoot = match &cluster.shoot {
+        Ok(shoot) => shoot,
+        Err(reason) => return Err(SkipReason::Malformed(reason.clone())),
+    };
+    if shoot.deleting {
         return Err(SkipReason::Deleting);
     }
-    if shoot.spec.hibernation.enabled {
+    if shoot.hibernation_enabled {
         return Err(SkipReason::Hibernating);
     }
-    if shoot.status.last_operation.kind == "Migrate" {
+    if shoot.last_operation == "Migrate" {
         return Err(SkipReason::Migrating);
     }
-    if shoot.spec.provider.workers.is_empty() {
+    if shoot.workers.is_empty() {
         return Err(SkipReason::NoWorkers);
     }
     // No machine-controller-manager replaces the machines, and the seed has nothing to scale.
-    if shoot
-        .spec
-        .provider
-        .workers
-        .iter()
-        .any(|worker| worker.runs_control_plane)
-    {
+    if shoot.workers.iter().any(|worker| worker.runs_control_plane) {
         return Err(SkipReason::SelfHosted);
     }
     Ok(shoot)
 }
 
 fn settings(shoot: &Shoot) -> Result<ShootSettings, SkipReason> {
-    let node_monitor_grace = shoot
-        .spec
-        .kubernetes
-        .kube_controller_manager
-        .node_monitor_grace_period;
     // With a grace period of zero every lease would be expired at once.
-    if node_monitor_grace == Some(Duration::ZERO) {
+    if shoot.node_monitor_grace == Some(Duration::ZERO) {
         let reason = "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod is zero";
         return Err(SkipReason::Malformed(reason.to_owned()));
     }
-    let own = shoot.spec.provider.workers.iter().filter_map(|worker| {
+    let own = shoot.workers.iter().filter_map(|worker| {
         let mut conditions = worker.machine_controller_manager.node_conditions.clone();
         conditions.sort_unstable();
         conditions.dedup();
         (!conditions.is_empty()).then(|| (worker.name.clone(), conditions))
     });
     Ok(ShootSettings {
-        node_monitor_grace,
+        node_monitor_grace: shoot.node_monitor_grace,
         unhealthy_conditions: own.collect(),
-        failure_fraction: shoot.metadata.annotations.failure_fraction.clone(),
+        failure_fraction: shoot.failure_fraction.clone(),
     })
 }
 

@@ -14,7 +14,7 @@
 //! | [`workload`] | [`workload::Workload`]: anything with a scale sub-resource |
 //! | [`list`] | [`list::ItemList`], the envelope of all lists |
 //! | [`protobuf`] | lists in Kubernetes' Protobuf encoding |
-//! | [`lenient`] | [`lenient::Lenient`]: a value, or why it cannot be read |
+//! | [`subset`] | [`subset::Subset`]: the fields of an object that are read, each with its value or why it has none |
 //! | [`kubeconfig`] | `parse(&[u8])` to a [`kubeconfig::ShootAccess`] |
 //! | [`prober`], [`weeder`] | `parse(&[u8])` to [`prober::ProberConfig`] and [`weeder::WeederConfig`] |
 //! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration, of kube |
@@ -24,8 +24,8 @@
 //! Three rules hold throughout:
 //!
 //! - **One bad object hides no other.** Objects of a watch ([`cluster::Cluster`], [`workload::Workload`],
-//!   [`secret::KubeconfigSecret`]) fail to deserialise on broken JSON only; what is wrong inside is a
-//!   [`lenient::Lenient::Malformed`], and name, resourceVersion and deletionTimestamp stay readable. An item of a list
+//!   [`secret::KubeconfigSecret`]) fail to deserialise on broken JSON only; what is wrong inside is the
+//!   reason in a `Result`, and name, resourceVersion and deletionTimestamp stay readable. An item of a list
 //!   that cannot be decoded is a [`list::Item::Malformed`] with its name. An answer that is no list at all is an error
 //!   and never an empty list.
 //! - **Only what is read is decoded.** Everything else is skipped without being stored; nothing needs trimming
@@ -43,7 +43,6 @@ pub mod duration;
 pub mod eligibility;
 pub mod kubeconfig;
 pub mod lease;
-pub mod lenient;
 pub mod list;
 pub mod machine;
 mod meta;
@@ -54,6 +53,7 @@ pub mod prober;
 pub mod protobuf;
 pub mod secret;
 pub mod selector;
+pub mod subset;
 pub mod text;
 pub mod unix_time;
 pub mod weeder;

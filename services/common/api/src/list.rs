@@ -2,11 +2,11 @@
 //! malformed.
 
 use crate::bounded::Bounded;
-use crate::lenient::{Keep, Pruned, describe};
+use crate::subset::{Keep, Subset, describe, scrub};
 use crate::{keep, text};
-use serde::de::{DeserializeSeed, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 use std::sync::Arc;
 
 /// One page of a list.
@@ -108,7 +108,7 @@ impl<'a, T: Deserialize<'a>> ItemList<T> {
     fn item_by_item<const MOST: usize>(bytes: &'a [u8]) -> Result<Self, ListError> {
         match serde_json::from_slice::<Page<&'a RawValue, MOST>>(bytes) {
             Ok(page) => Ok(Self::new(page, Item::from_raw)),
-            Err(error) => Err(ListError::new(crate::lenient::scrub(&error.to_string()))),
+            Err(error) => Err(ListError::new(scrub(&error.to_string()))),
         }
     }
 
@@ -130,7 +130,7 @@ impl<'a, T: Deserialize<'a>> Item<T> {
             Ok(item) => Self::Ok(item),
             Err(error) => Self::Malformed {
                 name: name_of(raw),
-                reason: describe(error),
+                reason: describe("", error),
             },
         }
     }
@@ -156,13 +156,9 @@ impl PageMeta {
 
 fn name_of(raw: &RawValue) -> Option<String> {
     const NAME: Keep = keep! { "metadata" => { "name" } };
-    let value = Pruned(&NAME)
-        .deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
-        .ok()?;
-    value
-        .pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .map(text::printable_name)
+    let item = Subset::read(&mut serde_json::Deserializer::from_str(raw.get()), &NAME).ok()?;
+    let name: Option<String> = item.field("metadata.name").ok()?;
+    name.as_deref().map(text::printable_name)
 }
 
 fn required<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {

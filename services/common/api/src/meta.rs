@@ -1,40 +1,30 @@
-//! Object metadata, read without what the watchdog never looks at (most of managedFields, which are often half of an
-//! object).
+//! Object metadata. Most of managedFields, which are often half of an object, is never kept.
 
-use crate::keep;
-use crate::lenient::{Keep, Pruned};
+use crate::subset::Subset;
 use crate::text::{self, printable_name};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta, Time};
-use serde::{Deserializer, de::DeserializeSeed};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The metadata that identifies an object and shows whether it is being deleted.
-const IDENTITY: Keep =
-    keep! { "name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp" };
-
-/// Reads the metadata of an object without labels, annotations and managedFields.
-pub(crate) fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    read(deserializer, &IDENTITY)
-}
-
-/// Reads the kept fields of an object's metadata. A field of the wrong type counts as absent: an object must be known
-/// by its name whatever else is wrong with it. A deletionTimestamp that is no time still marks the object as deleting,
-/// as of the epoch.
-pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D, keep: &Keep) -> Result<ObjectMeta, D::Error> {
-    let value = Pruned(keep).deserialize(deserializer)?;
-    Ok(ObjectMeta {
-        name: name(&value, "name"),
-        namespace: name(&value, "namespace"),
-        uid: text(&value, "uid"),
-        resource_version: text(&value, "resourceVersion"),
-        generation: value.get("generation").and_then(Value::as_i64),
-        deletion_timestamp: value.get("deletionTimestamp").map(deletion),
-        labels: texts(&value, "labels"),
-        annotations: texts(&value, "annotations"),
-        managed_fields: managed_fields(&value),
-        ..ObjectMeta::default()
-    })
+impl Subset {
+    /// The kept fields of the metadata. One of the wrong type counts as absent: an object must be known by its name
+    /// whatever else is wrong with it. A deletionTimestamp that is no time still marks the object as deleting, as of
+    /// the epoch.
+    pub(crate) fn metadata(&self) -> ObjectMeta {
+        let value = self.0.get("metadata").unwrap_or(&Value::Null);
+        ObjectMeta {
+            name: name(value, "name"),
+            namespace: name(value, "namespace"),
+            uid: text(value, "uid"),
+            resource_version: text(value, "resourceVersion"),
+            generation: value.get("generation").and_then(Value::as_i64),
+            deletion_timestamp: value.get("deletionTimestamp").map(deletion),
+            labels: texts(value, "labels"),
+            annotations: texts(value, "annotations"),
+            managed_fields: managed_fields(value),
+            ..ObjectMeta::default()
+        }
+    }
 }
 
 /// The entries that own at least one of the kept fields.

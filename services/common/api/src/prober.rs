@@ -10,7 +10,6 @@ use crate::{
     names,
 };
 use serde::Deserialize;
-use serde_saphyr::Spanned;
 use std::time::Duration;
 
 /// The prober's configuration, checked. Two equal ones mean the same behaviour.
@@ -51,26 +50,26 @@ pub struct ProberConfig {
 #[serde(rename_all = "camelCase")]
 struct ProberFile {
     #[serde(alias = "internalKubeConfigSecretName")]
-    kube_config_secret_name: Option<Spanned<String>>,
-    external_kube_config_secret_name: Option<Spanned<String>>,
-    probe_interval: Option<Spanned<String>>,
-    initial_delay: Option<Spanned<String>>,
-    probe_timeout: Option<Spanned<String>>,
+    kube_config_secret_name: Option<String>,
+    external_kube_config_secret_name: Option<String>,
+    probe_interval: Option<String>,
+    initial_delay: Option<String>,
+    probe_timeout: Option<String>,
     #[serde(alias = "backOffJitterFactor")]
-    backoff_jitter_factor: Option<Spanned<f64>>,
-    kcm_node_monitor_grace_duration: Option<Spanned<String>>,
+    backoff_jitter_factor: Option<f64>,
+    kcm_node_monitor_grace_duration: Option<String>,
     #[serde(alias = "leaseFailureThresholdFraction")]
-    node_lease_failure_fraction: Option<Spanned<f64>>,
-    success_threshold: Option<Spanned<u32>>,
-    failure_threshold: Option<Spanned<u32>>,
+    node_lease_failure_fraction: Option<f64>,
+    success_threshold: Option<u32>,
+    failure_threshold: Option<u32>,
     #[serde(
         alias = "apiServerProbeFailureBackoffDuration",
         alias = "internalProbeFailureBackoffDuration"
     )]
-    internal_probe_failure_back_off_duration: Option<Spanned<String>>,
+    internal_probe_failure_back_off_duration: Option<String>,
     name: Option<String>,
     namespace: Option<String>,
-    dependent_resource_infos: Option<Spanned<Vec<Spanned<DependentFile>>>>,
+    dependent_resource_infos: Option<Vec<DependentFile>>,
 }
 
 /// Probes and leases are never looked at more often: kubelets renew every 10 s.
@@ -95,7 +94,7 @@ fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
         .required("kubeConfigSecretName", file.kube_config_secret_name)
         .and_then(|name| object_name(at, "kubeConfigSecretName", name));
     // Go writes a text that is not set as an empty one.
-    let set = |name: &Spanned<String>| !name.value.is_empty();
+    let set = |name: &String| !name.is_empty();
     let external = file.external_kube_config_secret_name.filter(set);
     let external = external.and_then(|name| object_name(at, "externalKubeConfigSecretName", name));
     let dependents = at
@@ -165,28 +164,24 @@ fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
 }
 
 /// A share; the default where it is absent.
-fn fraction(at: &Section<'_>, name: &str, default: f64, field: Option<Spanned<f64>>) -> f64 {
-    let Some(field) = field else { return default };
-    let value = field.value;
+fn fraction(at: &Section<'_>, name: &str, default: f64, field: Option<f64>) -> f64 {
+    let value = field.unwrap_or(default);
     if !(value > 0.0 && value <= 1.0) {
-        let message = format!("must be more than 0 and at most 1, not {value}");
-        at.fault(name, field.referenced, message);
+        at.fault(name, format!("must be more than 0 and at most 1, not {value}"));
     }
     value
 }
 
 /// The name of a Kubernetes object: a DNS subdomain.
-fn object_name(at: &Section<'_>, field: &str, name: Spanned<String>) -> Option<String> {
-    if names::is_dns_subdomain(&name.value) {
-        return Some(name.value);
+fn object_name(at: &Section<'_>, field: &str, name: String) -> Option<String> {
+    if names::is_dns_subdomain(&name) {
+        return Some(name);
     }
-    let rule = "must be the name of an object: lower-case letters, digits, - and ., at most 253 characters";
-    let rule = if name.value.is_empty() {
-        "must not be empty"
-    } else {
-        rule
+    let rule = match &*name {
+        "" => "must not be empty",
+        _ => "must be the name of an object: lower-case letters, digits, - and ., at most 253 characters",
     };
-    at.fault(field, name.referenced, rule);
+    at.fault(field, rule);
     None
 }
 

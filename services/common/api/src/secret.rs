@@ -1,29 +1,35 @@
 //! Secrets that hold a kubeconfig, reduced to it.
 
 use crate::{
-    keep,
-    lenient::{Keep, Lenient, Subset},
-    meta, names,
+    keep, names,
+    subset::{Keep, Subset},
 };
 use k8s_openapi::{ByteString, api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::fmt;
 
 /// A `v1` Secret of a watch, of whose data only [`names::KUBECONFIG_KEY`] is kept. Reading one fails only on broken
 /// JSON: kube writes a list that it cannot decode into the log as it came, with all that is secret in it.
-#[derive(Clone, Deserialize)]
+#[derive(Clone)]
 pub struct KubeconfigSecret {
     /// Identity, resourceVersion and deletionTimestamp; nothing else is kept.
-    #[serde(default, deserialize_with = "meta::identity")]
     pub metadata: ObjectMeta,
-    #[serde(default)]
-    data: Lenient<Option<Data>>,
+    kubeconfig: Result<Option<ByteString>, String>,
 }
 
-#[derive(Clone, Deserialize)]
-#[serde(expecting = "an object")]
-struct Data {
-    kubeconfig: Option<ByteString>,
+const KEEP: Keep = keep! {
+    "metadata" => { "name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp" },
+    "data" => { names::KUBECONFIG_KEY },
+};
+
+impl<'de> Deserialize<'de> for KubeconfigSecret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let object = Subset::read(deserializer, &KEEP)?;
+        Ok(Self {
+            metadata: object.metadata(),
+            kubeconfig: object.field("data.kubeconfig"),
+        })
+    }
 }
 
 // === impl KubeconfigSecret ===
@@ -34,10 +40,8 @@ impl KubeconfigSecret {
     /// # Errors
     /// What is wrong with the data; never shows what is in it.
     pub fn kubeconfig(&self) -> Result<Option<&[u8]>, &str> {
-        let data = self.data.as_result()?.as_ref();
-        Ok(data
-            .and_then(|data| data.kubeconfig.as_ref())
-            .map(|bytes| bytes.0.as_slice()))
+        let data = self.kubeconfig.as_ref().map_err(String::as_str)?;
+        Ok(data.as_ref().map(|bytes| bytes.0.as_slice()))
     }
 }
 
@@ -51,10 +55,6 @@ impl fmt::Debug for KubeconfigSecret {
 }
 
 crate::trimmed!(KubeconfigSecret, v1::Secret);
-
-impl Subset for Data {
-    const KEEP: Keep = keep! { names::KUBECONFIG_KEY };
-}
 
 #[cfg(test)]
 mod tests;

@@ -7,23 +7,22 @@ use crate::{config::Section, yaml::cut};
 use kube::core::Expression;
 pub use kube::core::{Selector, SelectorExt};
 use serde::Deserialize;
-use serde_saphyr::{Location, Spanned};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A selector, as it is written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SelectorFile {
-    match_labels: Option<BTreeMap<String, Spanned<String>>>,
-    match_expressions: Option<Spanned<Vec<Spanned<ExpressionFile>>>>,
+    match_labels: Option<BTreeMap<String, String>>,
+    match_expressions: Option<Vec<ExpressionFile>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ExpressionFile {
-    key: Option<Spanned<String>>,
-    operator: Option<Spanned<String>>,
-    values: Option<Spanned<Vec<Spanned<String>>>>,
+    key: Option<String>,
+    operator: Option<String>,
+    values: Option<Vec<String>>,
 }
 
 /// Checks a selector of a configuration file. It names at least one label: an empty one would match every pod.
@@ -34,13 +33,13 @@ pub(crate) fn validate(file: SelectorFile, at: &Section<'_>) -> Option<Selector>
     let labels = file.match_labels.unwrap_or_default();
     let is_empty = labels.is_empty();
     let mut expressions = BTreeSet::new();
-    let at_labels = at.below("matchLabels", Location::UNKNOWN);
+    let at_labels = at.below("matchLabels");
     for (key, value) in labels {
-        check_key(&at_labels, &key, &key, value.referenced);
-        let value = label_value(&at_labels.below(&key, value.referenced), value.value);
+        check_key(&at_labels, &key, &key);
+        let value = label_value(&at_labels.below(&key), value);
         expressions.extend(value.map(|value| Expression::In(key, BTreeSet::from([value]))));
     }
-    let list = file.match_expressions.filter(|list| !list.value.is_empty());
+    let list = file.match_expressions.filter(|list| !list.is_empty());
     let Some(list) = list else {
         if is_empty {
             at.wrong(
@@ -50,29 +49,25 @@ pub(crate) fn validate(file: SelectorFile, at: &Section<'_>) -> Option<Selector>
         }
         return Some(expressions.into_iter().collect());
     };
-    let at = at.below("matchExpressions", list.referenced);
-    for (index, item) in list.value.into_iter().enumerate() {
-        expressions.extend(expression(item.value, &at.item(index, item.referenced)));
+    let at = at.below("matchExpressions");
+    for (index, item) in list.into_iter().enumerate() {
+        expressions.extend(expression(item, &at.item(index)));
     }
     Some(expressions.into_iter().collect())
 }
 
 fn expression(file: ExpressionFile, at: &Section<'_>) -> Option<Expression> {
-    let key = at.required("key", file.key).and_then(|key| {
-        let is_valid = check_key(at, "key", &key.value, key.referenced);
-        is_valid.then_some(key.value)
-    });
+    let key = at.required("key", file.key);
+    let key = key.filter(|key| check_key(at, "key", key));
     let operator = at.required("operator", file.operator)?;
     let (at_values, list) = match file.values {
-        Some(list) => (at.below("values", list.referenced), list.value),
+        Some(list) => (at.below("values"), list),
         None => (at.clone(), Vec::new()),
     };
     let list = list.into_iter().enumerate();
-    let value = |(index, value): (usize, Spanned<String>)| {
-        label_value(&at_values.item(index, value.referenced), value.value)
-    };
+    let value = |(index, value)| label_value(&at_values.item(index), value);
     let values: BTreeSet<String> = list.filter_map(value).collect();
-    match operator.value.as_str() {
+    match operator.as_str() {
         name @ ("In" | "NotIn") if values.is_empty() => {
             at_values.wrong(format!("the operator {name} needs at least one value"));
             None
@@ -87,18 +82,18 @@ fn expression(file: ExpressionFile, at: &Section<'_>) -> Option<Expression> {
         "DoesNotExist" => Some(Expression::DoesNotExist(key?)),
         other => {
             let message = format!("must be In, NotIn, Exists or DoesNotExist, not {:?}", cut(other));
-            at.fault("operator", operator.referenced, message);
+            at.fault("operator", message);
             None
         }
     }
 }
 
-fn check_key(at: &Section<'_>, field: &str, key: &str, place: Location) -> bool {
+fn check_key(at: &Section<'_>, field: &str, key: &str) -> bool {
     let valid = is_label_key(key);
     if !valid {
         let shown = cut(key);
         let message = format!("{shown:?} is not the key of a label, such as app or example.com/role");
-        at.fault(field, place, message);
+        at.fault(field, message);
     }
     valid
 }

@@ -73,9 +73,14 @@ pub fn printable_name(text: &str) -> String {
 /// A message or reason from outside, for people: at most 512 characters.
 #[must_use]
 pub fn printable_message(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_MESSAGE) {
-        Some((end, _)) => printable(text.get(..end).unwrap_or_default()) + "…",
-        None => printable(text),
+    printable(&begin(text, LONGEST_MESSAGE))
+}
+
+/// At most this many characters of a text, with a mark where it was cut.
+pub(crate) fn begin(text: &str, characters: usize) -> String {
+    match text.char_indices().nth(characters) {
+        None => text.to_owned(),
+        Some((end, _)) => text.get(..end).unwrap_or_default().to_owned() + "…",
     }
 }
 
@@ -121,11 +126,6 @@ fn optional<'de, D: Deserializer<'de>>(deserializer: D, most: usize) -> Result<O
 pub(crate) fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
     let Text(text) = Text::deserialize(deserializer)?;
     name(&text).map_err(D::Error::custom)
-}
-
-/// True if the field has a value.
-pub(crate) fn is_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    Option::<IgnoredAny>::deserialize(deserializer).map(|value| value.is_some())
 }
 
 /// A `resourceVersion` as a number, by which objects can be ordered; 0 where it is none.

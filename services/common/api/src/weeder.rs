@@ -6,7 +6,6 @@ use crate::{
     selector::{self, Selector, SelectorFile},
 };
 use serde::Deserialize;
-use serde_saphyr::Spanned;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -33,18 +32,18 @@ pub struct WeederConfig {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WeederFile {
-    watch_duration: Option<Spanned<String>>,
-    ready_for: Option<Spanned<String>>,
-    exclude_kinds: Option<Vec<Spanned<String>>>,
+    watch_duration: Option<String>,
+    ready_for: Option<String>,
+    exclude_kinds: Option<Vec<String>>,
     delete_pods_without_controller: Option<bool>,
     delete_pods_of_jobs: Option<bool>,
-    services_and_dependant_selectors: Option<Spanned<BTreeMap<String, Spanned<ServiceFile>>>>,
+    services_and_dependant_selectors: Option<BTreeMap<String, ServiceFile>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ServiceFile {
-    pod_selectors: Option<Spanned<Vec<Spanned<SelectorFile>>>>,
+    pod_selectors: Option<Vec<SelectorFile>>,
 }
 
 /// Names of kinds that are worth a question when they are written in lower case or as a plural.
@@ -88,18 +87,10 @@ fn validate(file: WeederFile, at: &Section<'_>) -> Option<WeederConfig> {
 }
 
 /// A pod names its controller, and that of a Deployment's pod is a ReplicaSet.
-fn kinds(list: Vec<Spanned<String>>, at: &Section<'_>) -> BTreeSet<String> {
+fn kinds(list: Vec<String>, at: &Section<'_>) -> BTreeSet<String> {
     let mut kinds = BTreeSet::new();
-    for (
-        index,
-        Spanned {
-            value: kind,
-            referenced,
-            ..
-        },
-    ) in list.into_iter().enumerate()
-    {
-        let at = at.below("excludeKinds", referenced).item(index, referenced);
+    for (index, kind) in list.into_iter().enumerate() {
+        let at = at.below("excludeKinds").item(index);
         if kind == "Deployment" {
             at.wrong("is not the kind of a pod's controller; the controller of a Deployment's pods is a ReplicaSet");
         } else if !names::is_kind(&kind) {
@@ -115,36 +106,32 @@ fn kinds(list: Vec<Spanned<String>>, at: &Section<'_>) -> BTreeSet<String> {
 }
 
 fn validate_services(
-    services: Spanned<BTreeMap<String, Spanned<ServiceFile>>>,
+    services: BTreeMap<String, ServiceFile>,
     at: &Section<'_>,
 ) -> BTreeMap<String, Vec<Selector>> {
-    let at = at.below("servicesAndDependantSelectors", services.referenced);
-    if services.value.is_empty() {
+    let at = at.below("servicesAndDependantSelectors");
+    if services.is_empty() {
         at.wrong("must name at least one service");
     }
     let mut valid = BTreeMap::new();
-    for (name, service) in services.value {
-        let at = at.below(&name, service.referenced);
+    for (name, service) in services {
+        let at = at.below(&name);
         if !names::is_dns_label(&name) {
             at.wrong("the name of a service has lower-case letters, digits and -, and at most 63 characters");
         }
-        if let Some(list) = at.required("podSelectors", service.value.pod_selectors) {
-            valid.insert(
-                name,
-                selectors(list.value, &at.below("podSelectors", list.referenced)),
-            );
+        if let Some(list) = at.required("podSelectors", service.pod_selectors) {
+            valid.insert(name, selectors(list, &at.below("podSelectors")));
         }
     }
     valid
 }
 
-fn selectors(list: Vec<Spanned<SelectorFile>>, at: &Section<'_>) -> Vec<Selector> {
+fn selectors(list: Vec<SelectorFile>, at: &Section<'_>) -> Vec<Selector> {
     if list.is_empty() {
         at.wrong("must hold at least one selector");
     }
     let items = list.into_iter().enumerate();
-    let valid =
-        items.filter_map(|(index, item)| selector::validate(item.value, &at.item(index, item.referenced)));
+    let valid = items.filter_map(|(index, item)| selector::validate(item, &at.item(index)));
     valid.collect()
 }
 

@@ -1,9 +1,8 @@
 //! The workloads that are scaled: any kind with a scale sub-resource, reduced to what the scaling rules read.
 
 use crate::{
-    keep,
-    lenient::{Keep, Lenient, Subset},
-    meta, names,
+    keep, names,
+    subset::{Keep, Subset},
     text::printable,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ObjectMeta};
@@ -19,25 +18,15 @@ const PROTECTION_POINTER: &str =
     "/f:metadata/f:annotations/f:dependency-watchdog.gardener.cloud~1meltdown-protection-active";
 
 /// A workload of any kind (its `DynamicType` is kube's [`ApiResource`]). Reading one fails only on broken JSON.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Workload {
     /// Identity, resourceVersion, generation, deletionTimestamp and the watchdog's three annotations; nothing else is
     /// kept except, in managedFields, who wrote what the watchdog writes.
-    #[serde(default, deserialize_with = "workload_meta")]
     pub metadata: ObjectMeta,
-    /// Wanted replicas.
-    #[serde(default)]
-    pub spec: Lenient<WorkloadSpec>,
-    /// Observed replicas.
-    #[serde(default)]
-    pub status: Lenient<WorkloadStatus>,
-}
-
-/// The fields read from a workload's specification.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct WorkloadSpec {
-    /// Wanted replicas; absent means one, as for Deployments and StatefulSets.
-    pub replicas: Option<i32>,
+    /// `spec.replicas`, or why it cannot be read; absent means one, as for Deployments and StatefulSets.
+    pub replicas: Result<Option<i32>, String>,
+    /// The observed state, or why it cannot be read.
+    pub status: Result<WorkloadStatus, String>,
 }
 
 /// The fields read from a workload's status. Controllers leave out what is zero.
@@ -127,13 +116,18 @@ impl Workload {
     /// # Errors
     /// The reason why the status cannot be read.
     pub fn ready_replicas(&self) -> Result<i32, &str> {
-        Ok(self.status.as_result()?.ready_replicas.unwrap_or(0))
+        let status = self.status.as_ref().map_err(String::as_str)?;
+        Ok(status.ready_replicas.unwrap_or(0))
     }
 
     /// True if the status speaks of the current specification. True when the kind has no generations.
     #[must_use]
     pub fn is_observed(&self) -> bool {
-        let observed = self.status.ok().and_then(|status| status.observed_generation);
+        let observed = self
+            .status
+            .as_ref()
+            .ok()
+            .and_then(|status| status.observed_generation);
         match (observed, self.metadata.generation) {
             (Some(observed), Some(generation)) => observed >= generation,
             _ => true,
@@ -222,16 +216,8 @@ impl kube::core::Resource for Workload {
     }
 }
 
-impl Subset for WorkloadSpec {
-    const KEEP: Keep = keep! { "replicas" };
-}
-
-impl Subset for WorkloadStatus {
-    const KEEP: Keep = keep! { "observedGeneration", "replicas", "readyReplicas" };
-}
-
-fn workload_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    const KEEP: Keep = keep! {
+const KEEP: Keep = keep! {
+    "metadata" => {
         "name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp",
         "annotations" => {
             names::REPLICAS_ANNOTATION, names::MELTDOWN_PROTECTION_ANNOTATION, names::IGNORE_SCALING_ANNOTATION,
@@ -244,8 +230,20 @@ fn workload_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
                 "f:metadata" => { "f:annotations" => { PROTECTION_FIELD } },
             },
         },
-    };
-    meta::read(deserializer, &KEEP)
+    },
+    "spec" => { "replicas" },
+    "status" => { "observedGeneration", "replicas", "readyReplicas" },
+};
+
+impl<'de> Deserialize<'de> for Workload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let object = Subset::read(deserializer, &KEEP)?;
+        Ok(Self {
+            metadata: object.metadata(),
+            replicas: object.field("spec.replicas"),
+            status: object.field("status"),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The limits within which serde-saphyr reads every file, and what its errors mean.
 
 use crate::config_error::ConfigError;
+use crate::text::begin;
 use serde_saphyr::{Error, Location, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
 
 /// Largest file that is read: the size limit of a ConfigMap or Secret.
@@ -92,20 +93,13 @@ pub(crate) fn fault(error: &Error) -> ConfigError {
     ConfigError::new(
         error.location().unwrap_or(Location::UNKNOWN),
         "",
-        cut_to(&message, 200),
+        begin(&message, 200),
     )
 }
 
 /// A text of the file cut to what fits into a message.
 pub(crate) fn cut(text: &str) -> String {
-    cut_to(text, 60)
-}
-
-fn cut_to(text: &str, characters: usize) -> String {
-    match text.char_indices().nth(characters) {
-        None => text.to_owned(),
-        Some((end, _)) => text.get(..end).unwrap_or_default().to_owned() + "…",
-    }
+    begin(text, 60)
 }
 
 #[cfg(test)]

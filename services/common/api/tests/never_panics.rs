@@ -160,7 +160,7 @@ proptest! {
         let name = if text::name(name).is_ok() { name } else { "" };
         prop_assert_eq!(cluster.name(), name);
         let buffered: Cluster = serde_json::from_value(document).unwrap();
-        prop_assert_eq!(buffered.spec, cluster.spec);
+        prop_assert_eq!(buffered.shoot, cluster.shoot);
         prop_assert_eq!(buffered.metadata, cluster.metadata);
     }
 

@@ -1,15 +1,15 @@
 //! Authorities that are trusted until they end.
 //!
-//! rustls looks at the validity of the certificates that the other side shows, not at that of the authorities
-//! themselves. So a thief with the key of an old one could issue certificates with any dates.
+//! rustls looks at the validity of the certificates that a client shows, not at that of the authorities themselves. So
+//! a thief with the key of an old one could issue certificates with any dates. [`watchdog_certificates::TrustStore`],
+//! by which clients judge servers, looks at both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -17,27 +17,12 @@ use rustls::{
 };
 use watchdog_certificates::ValidityPeriod;
 
-/// Verifies servers or clients by the authorities that have not ended at that time.
+/// Verifies clients by the authorities that have not ended at that time.
 #[derive(Debug)]
-struct UnendedAuthorities<V: ?Sized> {
+struct UnendedAuthorities {
     /// Verifiers that each count until a time, the earliest first, and trust all that end then or later.
-    by_end: Vec<(UnixTime, Arc<V>)>,
+    by_end: Vec<(UnixTime, Arc<dyn ClientCertVerifier>)>,
     provider: Arc<CryptoProvider>,
-}
-
-/// Verifies servers.
-///
-/// # Errors
-/// When an authority cannot be used, or all have ended.
-pub fn server_verifier(
-    authorities: &[CertificateDer<'static>],
-    now: UnixTime,
-) -> Result<Arc<dyn ServerCertVerifier>, Error> {
-    let build = |roots, provider| {
-        let built = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
-        built.map(|verifier| verifier as Arc<dyn ServerCertVerifier>)
-    };
-    Ok(Arc::new(UnendedAuthorities::new(authorities, now, build)?))
 }
 
 /// Verifies clients. Those that show no certificate are accepted only if `mandatory` is false.
@@ -49,77 +34,31 @@ pub fn client_verifier(
     now: UnixTime,
     mandatory: bool,
 ) -> Result<Arc<dyn ClientCertVerifier>, Error> {
-    let build = |roots, provider| {
-        let builder = WebPkiClientVerifier::builder_with_provider(roots, provider);
-        if mandatory {
-            builder.build()
-        } else {
-            builder.allow_unauthenticated().build()
-        }
-    };
-    Ok(Arc::new(UnendedAuthorities::new(authorities, now, build)?))
-}
-
-// === impl UnendedAuthorities ===
-
-impl<V: ?Sized> UnendedAuthorities<V> {
-    fn new<E: std::error::Error>(
-        authorities: &[CertificateDer<'static>],
-        now: UnixTime,
-        build: impl Fn(Arc<RootCertStore>, Arc<CryptoProvider>) -> Result<Arc<V>, E>,
-    ) -> Result<Self, Error> {
-        let mut ending: BTreeMap<UnixTime, Vec<_>> = BTreeMap::new();
+    let mut ending: BTreeMap<UnixTime, Vec<_>> = BTreeMap::new();
+    for authority in authorities {
+        ending.entry(end(authority)).or_default().push(authority);
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let (mut roots, mut by_end) = (RootCertStore::empty(), Vec::new());
+    for (end, authorities) in ending.into_iter().rev().take_while(|(end, _)| now <= *end) {
         for authority in authorities {
-            ending.entry(end(authority)).or_default().push(authority);
+            roots.add(authority.clone())?;
         }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let (mut roots, mut by_end) = (RootCertStore::empty(), Vec::new());
-        for (end, authorities) in ending.into_iter().rev().take_while(|(end, _)| now <= *end) {
-            for authority in authorities {
-                roots.add(authority.clone())?;
-            }
-            let verifier = build(Arc::new(roots.clone()), provider.clone());
-            let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
-            by_end.push((end, verifier));
+        let mut builder =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider.clone());
+        if !mandatory {
+            builder = builder.allow_unauthenticated();
         }
-        if by_end.is_empty() {
-            return Err(Error::InvalidCertificate(CertificateError::Expired));
-        }
-        by_end.reverse();
-        Ok(Self { by_end, provider })
+        let verifier = builder
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?;
+        by_end.push((end, verifier));
     }
-
-    fn at(&self, now: UnixTime) -> Result<&V, Error> {
-        let counting = self.by_end.iter().find(|(end, _)| now <= *end);
-        let expired = Error::InvalidCertificate(CertificateError::Expired);
-        counting.map(|(_, verifier)| &**verifier).ok_or(expired)
+    if by_end.is_empty() {
+        return Err(Error::InvalidCertificate(CertificateError::Expired));
     }
-
-    fn tls12(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn tls13(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
+    by_end.reverse();
+    Ok(Arc::new(UnendedAuthorities { by_end, provider }))
 }
 
 /// One whose end cannot be read has none.
@@ -128,43 +67,7 @@ fn end(authority: &CertificateDer<'_>) -> UnixTime {
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(end.try_into().unwrap_or(0)))
 }
 
-impl ServerCertVerifier for UnendedAuthorities<dyn ServerCertVerifier> {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let verifier = self.at(now)?;
-        verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.tls12(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.tls13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
-}
-
-impl ClientCertVerifier for UnendedAuthorities<dyn ClientCertVerifier> {
+impl ClientCertVerifier for UnendedAuthorities {
     fn client_auth_mandatory(&self) -> bool {
         self.by_end
             .iter()
@@ -182,7 +85,10 @@ impl ClientCertVerifier for UnendedAuthorities<dyn ClientCertVerifier> {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.at(now)?.verify_client_cert(end_entity, intermediates, now)
+        let Some((_, counting)) = self.by_end.iter().find(|(end, _)| now <= *end) else {
+            return Err(Error::InvalidCertificate(CertificateError::Expired));
+        };
+        counting.verify_client_cert(end_entity, intermediates, now)
     }
 
     fn verify_tls12_signature(
@@ -191,7 +97,12 @@ impl ClientCertVerifier for UnendedAuthorities<dyn ClientCertVerifier> {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.tls12(message, cert, dss)
+        verify_tls12_signature(
+            message,
+            cert,
+            dss,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -200,11 +111,18 @@ impl ClientCertVerifier for UnendedAuthorities<dyn ClientCertVerifier> {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.tls13(message, cert, dss)
+        verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
@@ -239,18 +157,9 @@ mod tests {
     fn an_authority_is_trusted_until_it_ends_and_not_a_second_longer() {
         let [old, by_old] = authority(2030);
         let [new, by_new] = authority(2040);
-        let name = ServerName::try_from("a.test").unwrap();
         let both = [old.clone(), new];
-        let servers = server_verifier(&both, in_year(2026)).unwrap();
         let clients = client_verifier(&both, in_year(2026), true).unwrap();
-        let trusted = |certificate, now| {
-            let server = servers
-                .verify_server_cert(certificate, &[], &name, &[], now)
-                .is_ok();
-            let client = clients.verify_client_cert(certificate, &[], now).is_ok();
-            assert_eq!(server, client);
-            server
-        };
+        let trusted = |certificate, now| clients.verify_client_cert(certificate, &[], now).is_ok();
         let last = end(&old);
         let after = UnixTime::since_unix_epoch(std::time::Duration::from_secs(last.as_secs() + 1));
         for (certificate, now, expected) in [
@@ -276,7 +185,6 @@ mod tests {
     fn authorities_that_have_all_ended_are_refused() {
         let ended = [authority(2024)[0].clone(), authority(2025)[0].clone()];
         let expected = Error::InvalidCertificate(CertificateError::Expired);
-        assert_eq!(server_verifier(&ended, in_year(2026)).unwrap_err(), expected);
         assert_eq!(
             client_verifier(&ended, in_year(2026), true).unwrap_err(),
             expected

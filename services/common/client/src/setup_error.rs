@@ -21,7 +21,7 @@ pub enum SetupError {
     NoKey(String, #[source] pem::Error),
     /// An authority in it cannot be used.
     #[error("{0}: holds an authority that cannot be used")]
-    BadAuthority(String, #[source] rustls::Error),
+    BadAuthority(String),
     /// The private key does not belong to the certificate.
     #[error("{key} is not the private key of {cert}")]
     Mismatch {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::ClientConfig;
-use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use watchdog_certificates::{ClientTlsError, TrustStore};
 
-use crate::authorities::server_verifier;
 use crate::setup_error::SetupError;
 
 /// Where the PEM files of a client are.
@@ -48,10 +48,12 @@ impl ClientTls {
     /// # Errors
     /// When a part cannot be used; the message names it and never shows its content.
     pub fn from_pem(ca: (&str, &[u8]), cert: (&str, &[u8]), key: (&str, &[u8])) -> Result<Self, SetupError> {
-        let verifier = server_verifier(&certificates(ca.0, ca.1)?, UnixTime::now());
-        let verifier = verifier.map_err(|error| SetupError::BadAuthority(ca.0.to_owned(), error))?;
+        let (trusted, unreadable) = TrustStore::new(certificates(ca.0, ca.1)?);
+        if unreadable > 0 {
+            return Err(SetupError::BadAuthority(ca.0.to_owned()));
+        }
         let chain = certificates(cert.0, cert.1)?;
-        let config = client_config(verifier, chain, private_key(key.0, key.1)?);
+        let config = client_config(trusted, chain, private_key(key.0, key.1)?);
         let mismatch = |reason| SetupError::Mismatch {
             cert: cert.0.to_owned(),
             key: key.0.to_owned(),
@@ -80,22 +82,23 @@ impl ClientTls {
     }
 }
 
-/// A client's configuration for gRPC: HTTP/2 by ALPN, TLS 1.2 and 1.3. The verifier is that of
-/// [`server_verifier`].
+/// A client's configuration for gRPC: HTTP/2 by ALPN, TLS 1.2 and 1.3.
 ///
 /// # Errors
 /// When the key does not fit the certificate.
 pub fn client_config(
-    verifier: Arc<dyn ServerCertVerifier>,
+    trusted: TrustStore,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_client_auth_cert(chain, key)?;
+    let own = CertifiedKey::from_der(chain, key, &provider)?;
+    let config = watchdog_certificates::client_config(provider, Arc::new(trusted), None);
+    let mut config = config.map_err(|error| match error {
+        ClientTlsError::Other(error) => error,
+        error => rustls::Error::General(error.to_string()),
+    })?;
+    config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(own));
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }

@@ -9,7 +9,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
-use watchdog_runtime::tasks::Tasks;
 
 use crate::client::{RequestError, request};
 use crate::metrics::{EVENTS, EventResult};
@@ -126,24 +125,10 @@ impl Waiting {
     }
 }
 
-/// A sink whose notices a task of this process publishes, until it drains. `busy` is the number of things for which the
-/// API server is needed more urgently: meanwhile only warnings are published.
-pub fn start(
-    client: kube::Client,
-    controller: &str,
-    identity: &str,
-    busy: watch::Receiver<usize>,
-    readiness: &Readiness,
-    tasks: &Tasks,
-) -> EventSink {
-    let (readiness, stop) = (readiness.clone(), tasks.draining());
-    let (sink, publish) = recorder(client, controller, identity, busy, readiness, stop);
-    tasks.critical("events", publish);
-    sink
-}
-
-/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. When `stop`
-/// is cancelled it goes on until all sinks are gone, for at most 5 s; what is left then is counted and dropped.
+/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. `busy` is the
+/// number of things for which the API server is needed more urgently: meanwhile only warnings are published. When
+/// `stop` is cancelled the task goes on until all sinks are gone, for at most 5 s; what is left then is counted and
+/// dropped.
 pub fn recorder(
     client: kube::Client,
     controller: &str,

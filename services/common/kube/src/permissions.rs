@@ -8,6 +8,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::Api;
 use kube::api::PostParams;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::backoff::Backoff;
@@ -126,22 +127,28 @@ pub fn of_leader(lease: &str, common: &CommonArgs) -> Vec<Permission> {
         .collect()
 }
 
-/// Asks for every permission again and again, until `stop` is cancelled.
+/// Asks for every permission that is needed, again and again, and anew when `changes` says that the needs may have
+/// changed, until `stop` is cancelled.
 ///
 /// # Errors
 /// Never; the type is that of a task.
-pub async fn preflight(
+pub async fn preflight<T>(
     client: kube::Client,
-    needed: Vec<Permission>,
     readiness: Readiness,
+    needed: impl Fn() -> Vec<Permission>,
+    mut changes: watch::Receiver<T>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut preflight = Preflight::new(client, readiness);
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = preflight.keep_asking(&needed) => {}
+    loop {
+        changes.mark_unchanged();
+        let needed = needed();
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = preflight.keep_asking(&needed) => {}
+            Ok(()) = changes.changed() => {}
+        }
     }
-    Ok(())
 }
 
 /// From an answer by which everything is granted to the next question. What is withdrawn is otherwise noticed in the

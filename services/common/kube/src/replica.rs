@@ -1,13 +1,12 @@
 //! How a replica of a service takes its place on the seed.
 
-use std::sync::Arc;
-
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::authority::{CertificateIssuer, ObserverSecret};
 use crate::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
-use crate::members::{FollowedMembers, Members, MembersConfig, OwnLease};
+use crate::members::{FollowedMembers, Members, OwnLease};
 use crate::permissions::{Permission, of_authority, of_leader, of_member};
 use crate::{metrics, seed};
 
@@ -63,6 +62,30 @@ impl<M> Replica<M> {
     }
 }
 
+/// A client for the seed, under the name of a program.
+async fn connect(base: &ServiceBuilder, program: &str) -> anyhow::Result<kube::Client> {
+    let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
+    seed::connect(base.common.kubeconfig.as_deref(), &agent).await
+}
+
+/// Runs a task until the drain once other replicas can call this process.
+fn spawn_once_callable<F: Future<Output = ()> + Send + 'static>(
+    base: &ServiceBuilder,
+    name: &'static str,
+    mut callable: watch::Receiver<bool>,
+    task: impl FnOnce(CancellationToken) -> F + Send + 'static,
+) {
+    let stop = base.draining.clone();
+    base.tasks.critical(name, async move {
+        tokio::select! {
+            _ = callable.wait_for(|callable| *callable) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        task(stop).await;
+        Ok(())
+    });
+}
+
 impl Replica<watch::Receiver<Members>> {
     /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then joins the replicas of
     /// `service`. Its Lease is deleted at the drain.
@@ -71,30 +94,17 @@ impl Replica<watch::Receiver<Members>> {
     /// When there is no way to the seed.
     pub async fn join_members(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
         metrics::register();
-        let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
-        let mut callable = issue_certificates(base, service, &seed);
+        let seed = connect(base, service).await?;
+        // Nobody can call a replica without a certificate.
+        let callable = issue_certificates(base, service, &seed);
         let own = OwnLease {
             identity: base.identity.clone(),
             address: base.common.advertised(base.grpc_addr).into(),
         };
-        let config = MembersConfig {
-            client: seed.clone(),
-            namespace: base.common.namespace.clone(),
-            service,
-            readiness: base.readiness.clone(),
-        };
-        let (membership, members) = FollowedMembers::new(config, Some(own));
-        let stop = base.draining.clone();
-        base.tasks.critical("membership", async move {
-            // Nobody can call a replica without a certificate.
-            tokio::select! {
-                _ = callable.wait_for(|callable| *callable) => {}
-                () = stop.cancelled() => return Ok(()),
-            }
-            members.run(stop).await;
-            Ok(())
-        });
+        let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
+        let (membership, members) =
+            FollowedMembers::new(seed.clone(), namespace, service, readiness, Some(own));
+        spawn_once_callable(base, "membership", callable, |stop| members.run(stop));
         Ok(Self {
             seed,
             membership,
@@ -102,17 +112,14 @@ impl Replica<watch::Receiver<Members>> {
             permissions: of_member(&base.common),
         })
     }
-}
 
-impl Replica<watch::Receiver<Members>> {
     /// Connects to the seed, and gets a certificate where `--tls-authority` asks for it. Has no Lease: nobody finds
     /// this replica, and it is the only member that it knows.
     ///
     /// # Errors
     /// When there is no way to the seed.
     pub async fn standalone(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
-        let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
+        let seed = connect(base, service).await?;
         // Nobody waits for the certificate but the callers.
         drop(issue_certificates(base, service, &seed));
         let members = Members::from([(base.identity.clone(), "".into())]);
@@ -130,15 +137,11 @@ impl<M> Replica<M> {
     /// permission to list them.
     #[must_use]
     pub fn find_members(&mut self, base: &ServiceBuilder, service: &'static str) -> watch::Receiver<Members> {
-        let config = MembersConfig {
-            client: self.seed.clone(),
-            namespace: base.common.namespace.clone(),
-            service,
-            readiness: base.readiness.part(service),
-        };
+        let namespace = &base.common.namespace;
         let list = Permission::new("list", "coordination.k8s.io", "leases");
-        self.permissions.push(list.in_namespace(&base.common.namespace));
-        let (found, members) = FollowedMembers::new(config, None);
+        self.permissions.push(list.in_namespace(namespace));
+        let readiness = base.readiness.part(service);
+        let (found, members) = FollowedMembers::new(self.seed.clone(), namespace, service, readiness, None);
         let stop = base.draining.clone();
         base.tasks.critical("discovery", async move {
             members.run(stop).await;
@@ -153,6 +156,9 @@ impl Replica<Leadership> {
     /// election of the replicas of `service` on one Lease. The blocker `leader-election` stays until the Lease was
     /// read, so a standby is ready. The Lease is released at the drain.
     ///
+    /// With the permissions that gardenlet grants it stands in the place of the Go program, and other replicas cannot
+    /// reach it.
+    ///
     /// # Errors
     /// When there is no way to the seed.
     pub async fn elect(
@@ -160,42 +166,38 @@ impl Replica<Leadership> {
         service: &'static str,
         lease: &'static str,
         timing: ElectionTiming,
+        granted_by: PermissionGrantor,
     ) -> anyhow::Result<Self> {
-        let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
+        metrics::register();
+        let (program, address) = match granted_by {
+            PermissionGrantor::Chart => {
+                let address = base.common.advertised(base.grpc_addr);
+                (service.to_owned(), Some(address.into()))
+            }
+            PermissionGrantor::Gardenlet => (format!("dependency-watchdog-{service}"), None),
+        };
+        let seed = connect(base, &program).await?;
+        // A leader without a certificate would have nothing to act on.
         let callable = issue_certificates(base, service, &seed);
-        let address = Some(base.common.advertised(base.grpc_addr).into());
-        let membership = run_election(base, seed.clone(), (service, lease), address, timing, callable);
+        let config = ElectionConfig {
+            client: seed.clone(),
+            namespace: base.common.namespace.clone(),
+            lease,
+            service,
+            identity: base.identity.clone(),
+            address,
+            readiness: base.readiness.clone(),
+            timing,
+        };
+        let (membership, election) = LeaderElection::join(config, base.draining.clone());
+        spawn_once_callable(base, "leader-election", callable, |_| election.run());
         let mut permissions = of_leader(lease, &base.common);
         permissions.extend(of_authority(&base.common));
         Ok(Self {
             seed,
             membership,
-            granted_by: PermissionGrantor::Chart,
+            granted_by,
             permissions,
-        })
-    }
-
-    /// The same in the place of the Go program, with the permissions that gardenlet grants: it has no certificate, and
-    /// other replicas cannot reach it.
-    ///
-    /// # Errors
-    /// When there is no way to the seed.
-    pub async fn elect_as_drop_in(
-        base: &ServiceBuilder,
-        service: &'static str,
-        lease: &'static str,
-        timing: ElectionTiming,
-    ) -> anyhow::Result<Self> {
-        let agent = format!("dependency-watchdog-{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = seed::connect(base.common.kubeconfig.as_deref(), &agent).await?;
-        let callable = watch::Sender::new(true).subscribe();
-        let membership = run_election(base, seed.clone(), (service, lease), None, timing, callable);
-        Ok(Self {
-            seed,
-            membership,
-            granted_by: PermissionGrantor::Gardenlet,
-            permissions: of_leader(lease, &base.common),
         })
     }
 
@@ -204,40 +206,6 @@ impl Replica<Leadership> {
     pub const fn leadership(&self) -> &Leadership {
         &self.membership
     }
-}
-
-/// Takes part in the election on this Lease of this service, once this process can be called: a leader without a
-/// certificate would have nothing to act on.
-fn run_election(
-    base: &ServiceBuilder,
-    client: kube::Client,
-    (service, lease): (&'static str, &'static str),
-    address: Option<Arc<str>>,
-    timing: ElectionTiming,
-    mut callable: watch::Receiver<bool>,
-) -> Leadership {
-    metrics::register();
-    let config = ElectionConfig {
-        client,
-        namespace: base.common.namespace.clone(),
-        lease,
-        service,
-        identity: base.identity.clone(),
-        address,
-        readiness: base.readiness.clone(),
-        timing,
-    };
-    let (leadership, election) = LeaderElection::join(config, base.draining.clone());
-    let stop = base.draining.clone();
-    base.tasks.critical("leader-election", async move {
-        tokio::select! {
-            _ = callable.wait_for(|callable| *callable) => {}
-            () = stop.cancelled() => return Ok(()),
-        }
-        election.run().await;
-        Ok(())
-    });
-    leadership
 }
 
 #[cfg(test)]

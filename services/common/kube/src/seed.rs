@@ -15,9 +15,12 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use http::HeaderValue;
 use http::header::USER_AGENT;
+use jiff::SignedDuration;
 use kube::client::AuthError;
 use kube::config::Config;
-use watchdog_api::kubeconfig::{self, KubeconfigError, Proxy, SeedAccess, Variable};
+use watchdog_api::kubeconfig::{
+    self, ClientCertificate, KubeconfigError, PluginCredentials, Proxy, SeedAccess, Variable,
+};
 use watchdog_api::text::printable_name;
 use watchdog_certificates::{Refusal, ServerTrust};
 use watchdog_runtime::failure::chain;
@@ -78,8 +81,8 @@ pub async fn connect_by_file(
     let access = kubeconfig::of_seed(&files, context, &|path| std::fs::read(path));
     let access = access.map_err(|error| unusable(origin, &error))?;
     let proxy = proxy(&access.server, access.cluster.proxy_url.as_deref(), variable)?;
-    let (endpoint, source) = of_access(access, proxy, user_agent, variable)?;
-    renewal::client(endpoint, source).await
+    let (endpoint, certificate, source) = of_access(access, proxy, user_agent, variable)?;
+    renewal::client(endpoint, certificate, source).await
 }
 
 /// The contexts of the files that [`connect_by_file`] reads.
@@ -135,7 +138,7 @@ async fn in_cluster(user_agent: &str, variable: Variable<'_>) -> anyhow::Result<
     };
     finish(&mut config, user_agent)?;
     let endpoint = SeedEndpoint { config, trust, proxy };
-    renewal::client(endpoint, CredentialSource::Kept(None)).await
+    renewal::client(endpoint, None, None).await
 }
 
 /// Splits a kubeconfig into what stays and the credentials that are renewed.
@@ -144,7 +147,7 @@ fn of_access(
     proxy: Option<Proxy>,
     user_agent: &str,
     variable: Variable<'_>,
-) -> anyhow::Result<(SeedEndpoint, CredentialSource)> {
+) -> anyhow::Result<(SeedEndpoint, Option<ClientCertificate>, Option<CredentialSource>)> {
     let SeedAccess {
         server,
         authorities,
@@ -168,19 +171,16 @@ fn of_access(
     let is_static = user.token.is_some() || user.username.is_some();
     let (exec, token_file) = (user.exec.take(), user.token_file.take());
     let source = match (token_file, exec, user.auth_provider.take()) {
-        (Some(path), ..) => CredentialSource::TokenFile {
-            path: path.into(),
-            instead: user.token.take(),
-            client_certificate,
-        },
+        (Some(path), ..) => Some(renewal::token_file(path.into(), user.token.take())),
         (None, Some(exec), _) if !is_static => {
-            CredentialSource::Plugin(Box::new(ExecPlugin::new(exec, &cluster)?))
+            let plugin = ExecPlugin::new(exec, &cluster)?;
+            Some(until_it_ends(move || plugin.run()))
         }
         (None, None, Some(provider)) if !is_static => match &*provider.name {
-            "oidc" => CredentialSource::Oidc {
-                provider: OidcProvider::new(&provider.config, variable)?,
-                client_certificate,
-            },
+            "oidc" => {
+                let provider = OidcProvider::new(&provider.config, variable)?;
+                Some(until_it_ends(move || provider.fetch()))
+            }
             name => {
                 let name = printable_name(name);
                 return Err(anyhow!(
@@ -188,13 +188,23 @@ fn of_access(
                 ));
             }
         },
-        _ => CredentialSource::Kept(client_certificate),
+        _ => None,
     };
     let mut config = Config::new(server);
     config.tls_server_name = cluster.tls_server_name;
     config.auth_info = user;
     finish(&mut config, user_agent)?;
-    Ok((SeedEndpoint { config, trust, proxy }, source))
+    let endpoint = SeedEndpoint { config, trust, proxy };
+    Ok((endpoint, client_certificate, source))
+}
+
+fn until_it_ends(
+    fetch: impl Fn() -> anyhow::Result<PluginCredentials> + Send + Sync + 'static,
+) -> CredentialSource {
+    CredentialSource {
+        fetch: Box::new(fetch),
+        longest_use: SignedDuration::MAX,
+    }
 }
 
 fn finish(config: &mut Config, user_agent: &str) -> anyhow::Result<()> {

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::events::{Notice, recorder};
-use watchdog_kube::members::{FollowedMembers, MembersConfig, OwnLease};
+use watchdog_kube::members::{FollowedMembers, OwnLease};
 use watchdog_kube::watch::Watch;
 use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::Readiness;
@@ -102,17 +102,17 @@ async fn seed(wrong: &str) -> (ApiServer, Client) {
 /// Starts every loop.
 fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
     let stop = CancellationToken::new();
-    let config = |service| MembersConfig {
-        client: client.clone(),
-        namespace: "garden".to_owned(),
-        service,
-        readiness: readiness.clone(),
-    };
     let own = OwnLease {
         identity: "lease-probe-0".into(),
         address: "127.0.0.1:9645".into(),
     };
-    let (_, member) = FollowedMembers::new(config("lease-probe"), Some(own));
+    let (_, member) = FollowedMembers::new(
+        client.clone(),
+        "garden",
+        "lease-probe",
+        readiness.clone(),
+        Some(own),
+    );
     let watch = Watch {
         name: "leases".into(),
         api: Api::<Lease>::namespaced(client.clone(), "garden"),

@@ -11,8 +11,8 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use watchdog_certificates::ValidityPeriod;
-use watchdog_client::authorities::{client_verifier, server_verifier};
+use watchdog_certificates::{TrustStore, ValidityPeriod};
+use watchdog_client::authorities::client_verifier;
 pub use watchdog_client::tls::PemFiles;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key};
 
@@ -141,9 +141,10 @@ impl Tls {
         let (now, unusable) = (UnixTime::now(), "an authority cannot be used");
         let required = client_verifier(&authorities, now, true).context(unusable)?;
         let optional = client_verifier(&authorities, now, false).context(unusable)?;
-        let verifier = server_verifier(&authorities, now).context(unusable)?;
         let (grpc, admin) = (server(required, b"h2")?, server(optional, b"http/1.1")?);
-        let client = client_config(verifier, chain.clone(), key.clone_key()).context(unpaired)?;
+        // Those that cannot be read were refused above.
+        let (trusted, _) = TrustStore::new(authorities.iter().cloned());
+        let client = client_config(trusted, chain.clone(), key.clone_key()).context(unpaired)?;
         self.server.store(Arc::new(grpc));
         self.admin.store(Arc::new(admin));
         self.client.replace(client);

@@ -11,7 +11,7 @@
 //! ```text
 //!   domain store ── encode ──> SeedView ── own ─────> SCOPE_REPLICA: other replicas, other services
 //!                              ^       └──── whole ───> everybody else
-//!   other replicas ── follow ──┘
+//!   other lease-probes ─ merge ┘
 //! ```
 
 pub mod client;

@@ -1,15 +1,15 @@
-//! Follows the replicas of a service, all at the same time, each over a stream of its own items.
+//! Follows the replicas of lease-probe, all at the same time, each over a stream of its own verdicts.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Weak};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::transport::Channel;
 use tower::Layer as _;
-use watchdog_client::setup_error::SetupError;
+use watchdog_client::open::open;
+use watchdog_proto::probe::v1::{Verdict, WatchVerdictsRequest, WatchVerdictsResponse};
+use watchdog_proto::stream::v1::Scope;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::rpc_metrics::RpcMetrics;
@@ -20,51 +20,17 @@ use crate::item::StreamItem;
 /// Replicas that are followed at most. Each probes a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
 
-/// Where the replicas of a program are, and the channels to them: one for each address, which all streams of the
-/// program share. Cheap to clone.
-#[derive(Debug, Clone)]
+/// Where the replicas are, and how they are called.
+#[derive(Debug)]
 pub struct ReplicaEndpoints {
-    addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
-    dialer: Dialer,
-    open: Arc<Mutex<HashMap<Arc<str>, Weak<Channel>>>>,
-}
-
-impl ReplicaEndpoints {
-    /// The replicas at these addresses, by identity. No channel is open yet.
-    #[must_use]
-    pub fn new(addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>, dialer: Dialer) -> Self {
-        Self {
-            addresses,
-            dialer,
-            open: Arc::default(),
-        }
-    }
-
-    /// The channel to an address. It is closed when nobody holds it any more.
-    fn channel(&self, address: &Arc<str>) -> Result<Arc<Channel>, SetupError> {
-        let mut open = self.open.lock();
-        if let Some(channel) = open.get(address).and_then(Weak::upgrade) {
-            return Ok(channel);
-        }
-        open.retain(|_, channel| channel.strong_count() > 0);
-        let channel = Arc::new(self.dialer.channel(address)?);
-        open.insert(address.clone(), Arc::downgrade(&channel));
-        Ok(channel)
-    }
-}
-
-/// The replicas that are followed, and what following one takes.
-struct FollowedReplicas<M: StreamItem> {
-    endpoints: ReplicaEndpoints,
-    handler: Arc<dyn ReplicaHandler<M>>,
-    readiness: Readiness,
-    stop: CancellationToken,
-    // By identity: the address, and the task.
-    tasks: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)>,
+    /// Their addresses, by identity.
+    pub addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
+    /// How they are called.
+    pub dialer: Dialer,
 }
 
 /// Receives what the replicas report.
-pub trait ReplicaHandler<M: StreamItem>: Send + Sync + 'static {
+pub trait ReplicaHandler: Send + Sync + 'static {
     /// The replicas have been listed for the first time; those that were found have joined.
     fn on_listed(&self) {}
     /// A replica is followed from now on.
@@ -72,24 +38,37 @@ pub trait ReplicaHandler<M: StreamItem>: Send + Sync + 'static {
     /// A replica is gone; no event of it follows.
     fn on_leave(&self, replica: &Arc<str>);
     /// A replica reported something, or its stream was lost.
-    fn on_update(&self, replica: &Arc<str>, update: Update<M::Key, M>);
+    fn on_update(&self, replica: &Arc<str>, update: Update<String, Verdict>);
+}
+
+/// The replicas that are followed, and what following one takes.
+struct FollowedReplicas {
+    dialer: Dialer,
+    handler: Arc<dyn ReplicaHandler>,
+    readiness: Readiness,
+    stop: CancellationToken,
+    // By identity: the address, and the task.
+    tasks: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)>,
 }
 
 /// Follows the replicas, apart from the one named `me`, until `stop` is cancelled.
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
-pub async fn follow_replicas<M: StreamItem>(
+pub async fn follow_replicas(
     me: Option<Arc<str>>,
     endpoints: ReplicaEndpoints,
-    handler: impl ReplicaHandler<M>,
+    handler: Arc<dyn ReplicaHandler>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut addresses = endpoints.addresses.clone();
+    let ReplicaEndpoints {
+        mut addresses,
+        dialer,
+    } = endpoints;
     let mut replicas = FollowedReplicas {
-        endpoints,
-        handler: Arc::new(handler),
+        dialer,
+        handler,
         readiness,
         stop: stop.clone(),
         tasks: BTreeMap::new(),
@@ -101,7 +80,7 @@ pub async fn follow_replicas<M: StreamItem>(
         if let Some(me) = &me {
             current.remove(me);
         }
-        let current = at_most::<M>(current);
+        let current = at_most(current);
         replicas.unfollow_gone(&current);
         replicas.follow_new(current);
         if std::mem::take(&mut listed) {
@@ -121,7 +100,7 @@ pub async fn follow_replicas<M: StreamItem>(
     }
 }
 
-impl<M: StreamItem> FollowedReplicas<M> {
+impl FollowedReplicas {
     /// Ends with the replicas that are no longer there, or are at another address.
     fn unfollow_gone(&mut self, current: &BTreeMap<Arc<str>, Arc<str>>) {
         let gone: Vec<Arc<str>> = self
@@ -131,9 +110,9 @@ impl<M: StreamItem> FollowedReplicas<M> {
             .map(|(replica, _)| replica.clone())
             .collect();
         for replica in gone {
-            tracing::info!(stream = M::STREAM, %replica, "replica removed");
+            tracing::info!(stream = Verdict::STREAM, %replica, "replica removed");
             self.tasks.remove(&replica);
-            self.readiness.part(&replica).recovered(M::STREAM);
+            self.readiness.part(&replica).recovered(Verdict::STREAM);
             self.handler.on_leave(&replica);
         }
     }
@@ -144,12 +123,12 @@ impl<M: StreamItem> FollowedReplicas<M> {
             if self.tasks.contains_key(&replica) {
                 continue;
             }
-            tracing::info!(stream = M::STREAM, %replica, %address, "following a replica");
+            tracing::info!(stream = Verdict::STREAM, %replica, %address, "following a replica");
             self.handler.on_join(&replica);
             let task = follow_one(
                 replica.clone(),
                 address.clone(),
-                self.endpoints.clone(),
+                self.dialer.clone(),
                 self.handler.clone(),
                 self.readiness.part(&replica),
                 self.stop.clone(),
@@ -161,10 +140,10 @@ impl<M: StreamItem> FollowedReplicas<M> {
 }
 
 /// The first [`MAX_REPLICAS`].
-fn at_most<M: StreamItem>(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<str>, Arc<str>> {
+fn at_most(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<str>, Arc<str>> {
     if replicas.len() > MAX_REPLICAS {
         tracing::error!(
-            stream = M::STREAM,
+            stream = Verdict::STREAM,
             replicas = replicas.len(),
             followed = MAX_REPLICAS,
             "there are more replicas than one process can follow; some are not followed"
@@ -173,48 +152,27 @@ fn at_most<M: StreamItem>(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Ar
     replicas.into_iter().take(MAX_REPLICAS).collect()
 }
 
-async fn follow_one<M: StreamItem>(
+async fn follow_one(
     replica: Arc<str>,
     address: Arc<str>,
-    endpoints: ReplicaEndpoints,
-    handler: Arc<dyn ReplicaHandler<M>>,
+    dialer: Dialer,
+    handler: Arc<dyn ReplicaHandler>,
     readiness: Readiness,
     stop: CancellationToken,
 ) {
-    let channel = match endpoints.channel(&address) {
-        Ok(channel) => channel,
+    let channel = match dialer.channel(&address) {
+        Ok(channel) => RpcMetrics::client().layer(channel),
         Err(error) => {
             let error = format!("{error:#}");
-            tracing::error!(stream = M::STREAM, %replica, error, "cannot follow a replica");
+            tracing::error!(stream = Verdict::STREAM, %replica, error, "cannot follow a replica");
             return;
         }
     };
+    let request = WatchVerdictsRequest {
+        scope: Scope::Replica.into(),
+        ..Default::default()
+    };
     let on_update = |update| handler.on_update(&replica, update);
-    let open = || M::watch(RpcMetrics::client().layer(Channel::clone(&channel)));
-    follow(M::STREAM, open, &readiness, &stop, on_update).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn streams_share_a_channel_for_as_long_as_one_of_them_needs_it() {
-        let dialer = Dialer {
-            tls: None,
-            server_name: "localhost".to_owned(),
-        };
-        let endpoints = ReplicaEndpoints::new(watch::Sender::default().subscribe(), dialer);
-        let address: Arc<str> = "127.0.0.1:1".into();
-        let (first, second) = (
-            endpoints.channel(&address).unwrap(),
-            endpoints.channel(&address).unwrap(),
-        );
-        assert!(Arc::ptr_eq(&first, &second));
-        drop((first, second));
-        let other: Arc<str> = "127.0.0.1:2".into();
-        let _other = endpoints.channel(&other).unwrap();
-        let open = endpoints.open.lock();
-        assert_eq!(open.len(), 1, "the one that nobody holds is forgotten");
-    }
+    let open = || open::<_, WatchVerdictsResponse>(channel.clone(), request.clone());
+    follow(Verdict::STREAM, open, &readiness, &stop, on_update).await;
 }

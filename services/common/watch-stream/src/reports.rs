@@ -1,33 +1,28 @@
-//! The reports of the replicas on one key. A replica that stops to report the key does not withdraw its last
-//! report: that stands until another replica has one, or for a while.
+//! The reports of the replicas of lease-probe on one shoot. A replica that stops to report the shoot does not withdraw
+//! its last report: that stands until another replica has one, or for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use watchdog_proto::probe::v1::{Outcome, Verdict};
 
-use crate::item::StreamItem;
+use crate::seed_view::TimedItem;
+use crate::wire::forward;
 
-/// The report of a replica that does not report the key any more stands at least this long: another witness is found
+/// The report of a replica that does not report the shoot any more stands at least this long: another witness is found
 /// after 18 s at most, and reports at once. A verdict stands for as long as it is valid, if that is longer.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// The report of one replica on a key.
-#[derive(Debug, Clone)]
-pub(crate) struct ReplicaReport<M> {
-    /// The item as it was at `as_of`.
-    pub(crate) item: Arc<M>,
-    pub(crate) as_of: Instant,
-    /// When its replica set it.
-    pub(crate) set_at: Instant,
-}
+/// The report of a replica on a shoot.
+pub(crate) type VerdictReport = TimedItem<Verdict>;
 
-/// The reports of all replicas on one key.
-#[derive(Debug)]
-pub(crate) struct Reports<M> {
-    by_replica: Vec<(Arc<str>, ReplicaReport<M>)>,
-    /// The newest report of the replicas that do not report this key any more, and until when it stands.
-    left_behind: Option<(ReplicaReport<M>, Instant)>,
+/// The reports of all replicas on one shoot.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    by_replica: Vec<(Arc<str>, VerdictReport)>,
+    /// The newest report of the replicas that do not report this shoot any more, and until when it stands.
+    left_behind: Option<(VerdictReport, Instant)>,
     /// The replica whose report counted last.
     shown: Option<Arc<str>>,
     /// When subscribers need the next renewal of what they were sent.
@@ -36,45 +31,51 @@ pub(crate) struct Reports<M> {
     renewed: bool,
 }
 
-// === impl ReplicaReport ===
+// === the rules of a verdict ===
 
-impl<M> PartialEq for ReplicaReport<M> {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.item, &other.item) && self.as_of == other.as_of
-    }
+/// A replica that has just taken over a shoot has no result yet. Its report counts only if there is no other.
+fn is_provisional(report: &VerdictReport) -> bool {
+    report.item.outcome() == Outcome::Pending
 }
 
-impl<M: StreamItem> ReplicaReport<M> {
-    /// The item now.
-    pub(crate) fn now(&self) -> M {
-        let mut item = M::clone(&self.item);
-        item.age(self.as_of.elapsed());
-        item
-    }
+/// Until when the verdict may be acted upon.
+fn valid_until(report: &VerdictReport) -> Instant {
+    report.as_of + forward(report.item.valid_for.as_ref())
+}
 
-    fn stands_until(&self, now: Instant) -> Instant {
-        (now + KEPT_FOR).max(self.as_of + self.item.valid_for())
+fn stands_until(report: &VerdictReport, now: Instant) -> Instant {
+    (now + KEPT_FOR).max(valid_until(report))
+}
+
+/// True if two replicas say the same.
+fn agree(one: &Verdict, other: &Verdict) -> bool {
+    one.outcome == other.outcome && one.skip_reason == other.skip_reason
+}
+
+/// True if a verdict says the same as `sent`, of a later moment: subscribers need it only for its validity.
+pub(crate) fn renews(verdict: &Verdict, sent: &Verdict) -> bool {
+    let mut as_sent = Verdict {
+        observe_time: sent.observe_time,
+        expire_time: sent.expire_time,
+        age: sent.age,
+        valid_for: sent.valid_for,
+        // Like the times, it grows with every list.
+        list_revision: sent.list_revision,
+        ..verdict.clone()
+    };
+    if let (Some(evidence), Some(sent)) = (&mut as_sent.evidence, &sent.evidence) {
+        // Each probe measures the skew of the clocks anew.
+        evidence.largest_skew = sent.largest_skew;
     }
+    as_sent == *sent
 }
 
 // === impl Reports ===
 
-impl<M> Default for Reports<M> {
-    fn default() -> Self {
-        Self {
-            by_replica: Vec::new(),
-            left_behind: None,
-            shown: None,
-            renewal_due: None,
-            renewed: false,
-        }
-    }
-}
-
-impl<M: StreamItem> Reports<M> {
+impl Reports {
     /// Replaces the report of a replica.
-    pub(crate) fn upsert(&mut self, replica: &Arc<str>, report: ReplicaReport<M>) {
-        if !report.item.is_provisional() {
+    pub(crate) fn upsert(&mut self, replica: &Arc<str>, report: VerdictReport) {
+        if !is_provisional(&report) {
             self.left_behind = None;
         }
         match self.by_replica.iter_mut().find(|(of, _)| of == replica) {
@@ -95,10 +96,10 @@ impl<M: StreamItem> Reports<M> {
         };
         let (_, report) = self.by_replica.swap_remove(at);
         let mut others = self.by_replica.iter();
-        let replaced = others.any(|(_, other)| !other.item.is_provisional());
-        let older_is_left = self.left_behind.is_some() && report.item.is_provisional();
+        let replaced = others.any(|(_, other)| !is_provisional(other));
+        let older_is_left = self.left_behind.is_some() && is_provisional(&report);
         if keep && !replaced && !older_is_left {
-            let until = report.stands_until(now);
+            let until = stands_until(&report, now);
             self.left_behind = Some((report, until));
         }
         true
@@ -119,20 +120,20 @@ impl<M: StreamItem> Reports<M> {
         let exists = exists();
         let before = self.by_replica.len();
         self.by_replica.retain(|(of, _)| exists || !is_lost(of));
-        let over = |(_, until): &mut (ReplicaReport<M>, Instant)| !exists || *until <= now;
+        let over = |(_, until): &mut (VerdictReport, Instant)| !exists || *until <= now;
         self.left_behind.take_if(over).is_some() || self.by_replica.len() < before
     }
 
     /// The report that counts: that of the newest list, and of two on the same list the newest one. A provisional one,
     /// or one whose validity is over, only if there is no other. Of two witnesses that say the same, the one whose
     /// report counted before goes on until half of its validity is over: readers get it once.
-    pub(crate) fn newest(&mut self, now: Instant) -> Option<&ReplicaReport<M>> {
+    pub(crate) fn newest(&mut self, now: Instant) -> Option<&VerdictReport> {
         let reported = self.by_replica.iter().map(|(of, report)| (Some(of), report));
         let left_behind = self.left_behind.iter().map(|(report, _)| (None, report));
-        let rank = |report: &ReplicaReport<M>| {
-            let is_valid = now < report.as_of + report.item.valid_for();
-            let settled = !report.item.is_provisional();
-            (settled, is_valid, report.item.revision(), report.set_at)
+        let rank = |report: &VerdictReport| {
+            let is_valid = now < valid_until(report);
+            let settled = !is_provisional(report);
+            (settled, is_valid, report.item.list_revision, report.set_at)
         };
         let (of, newest) = reported
             .chain(left_behind)
@@ -140,8 +141,8 @@ impl<M: StreamItem> Reports<M> {
         let shown = self.shown.as_ref();
         let before = self.by_replica.iter().find(|(of, _)| Some(of) == shown);
         if let Some((_, before)) = before
-            && now < before.as_of + before.item.valid_for() / 2
-            && before.item.agrees_with(&newest.item)
+            && now < before.as_of + forward(before.item.valid_for.as_ref()) / 2
+            && agree(&before.item, &newest.item)
         {
             return Some(before);
         }
@@ -150,9 +151,9 @@ impl<M: StreamItem> Reports<M> {
     }
 
     /// Notes a report that subscribers are sent now. They need the next one when half of its validity is over.
-    pub(crate) fn note_sent(&mut self, report: &ReplicaReport<M>, now: Instant) {
-        let valid_until = report.as_of + report.item.valid_for();
-        self.renewal_due = Some(now + valid_until.saturating_duration_since(now) / 2);
+    pub(crate) fn note_sent(&mut self, report: &VerdictReport, now: Instant) {
+        let left = valid_until(report).saturating_duration_since(now);
+        self.renewal_due = Some(now + left / 2);
         self.renewed = false;
     }
 
@@ -167,7 +168,7 @@ impl<M: StreamItem> Reports<M> {
         self.renewed && self.renewal_due.is_none_or(|due| due <= now)
     }
 
-    /// The replicas that report this key.
+    /// The replicas that report this shoot.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = &Arc<str>> {
         self.by_replica.iter().map(|(replica, _)| replica)
     }
@@ -179,8 +180,8 @@ impl<M: StreamItem> Reports<M> {
 
 #[cfg(test)]
 mod tests {
-    use watchdog_proto::probe::v1 as pb;
-    use watchdog_proto::probe::v1::Outcome::{self, Healthy, LeasesExpired, Pending};
+    use watchdog_proto::probe::v1::Evidence;
+    use watchdog_proto::probe::v1::Outcome::{Healthy, LeasesExpired, Pending};
 
     use super::*;
     use crate::wire::duration;
@@ -188,20 +189,20 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// A verdict that was set `set` seconds after the start and is valid for 40 s.
-    fn report(outcome: Outcome, start: Instant, set: u32) -> ReplicaReport<pb::Verdict> {
-        let item = pb::Verdict {
+    fn report(outcome: Outcome, start: Instant, set: u32) -> VerdictReport {
+        let item = Verdict {
             outcome: outcome.into(),
             valid_for: Some(duration(40 * SECOND)),
             ..Default::default()
         };
-        ReplicaReport {
+        TimedItem {
             item: Arc::new(item),
             as_of: start + SECOND * set,
             set_at: start + SECOND * set,
         }
     }
 
-    fn outcome(of: &mut Reports<pb::Verdict>) -> Option<Outcome> {
+    fn outcome(of: &mut Reports) -> Option<Outcome> {
         of.newest(Instant::now()).map(|report| report.item.outcome())
     }
 
@@ -240,9 +241,9 @@ mod tests {
         let start = Instant::now();
         let mut of = Reports::default();
         let mut skipped = report(Outcome::Skipped, start, 10);
-        skipped.item = Arc::new(pb::Verdict {
+        skipped.item = Arc::new(Verdict {
             valid_for: None,
-            ..pb::Verdict::clone(&skipped.item)
+            ..Verdict::clone(&skipped.item)
         });
         of.upsert(&a, skipped);
         let left = start + 100 * SECOND;
@@ -273,7 +274,7 @@ mod tests {
             Arc::make_mut(&mut report.item).list_revision = list_revision;
             report
         };
-        let observer = |of: &mut Reports<pb::Verdict>, second: u32| {
+        let observer = |of: &mut Reports, second: u32| {
             let newest = of.newest(start + SECOND * second).cloned().unwrap();
             (newest.item.outcome(), newest.item.list_revision)
         };
@@ -316,5 +317,29 @@ mod tests {
         let later = start + 1_000 * SECOND;
         assert!(!of.tidy(later, || true, |_| true) && !of.tidy(later, || false, |_| false));
         assert!(of.tidy(later, || false, |replica| replica == "a") && of.is_empty());
+    }
+
+    #[test]
+    fn a_verdict_renews_another_if_only_its_times_differ() {
+        let sent = Verdict {
+            shoot: "one".to_owned(),
+            evidence: Some(Evidence::default()),
+            age: Some(crate::wire::signed(1)),
+            ..Default::default()
+        };
+        let mut later = sent.clone();
+        later.observe_time = Some(crate::wire::timestamp(7));
+        later.expire_time = Some(crate::wire::timestamp(8));
+        later.valid_for = Some(crate::wire::signed(9));
+        later.age = Some(crate::wire::signed(0));
+        later.evidence.as_mut().unwrap().largest_skew = Some(crate::wire::signed(3));
+        assert!(renews(&later, &sent));
+        later.evidence.as_mut().unwrap().expired = 1;
+        assert!(!renews(&later, &sent));
+        let other_observer = Verdict {
+            observer: "b".to_owned(),
+            ..sent.clone()
+        };
+        assert!(!renews(&other_observer, &sent));
     }
 }

@@ -1,36 +1,10 @@
 //! The permissions that lease-probe needs on the seed.
 
-use std::sync::Arc;
-
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::permissions::{Permission, Preflight};
-use watchdog_runtime::readiness::Readiness;
+use watchdog_kube::permissions::Permission;
 
-/// Asks the seed for all that lease-probe must be allowed, at the start and whenever a change of the configuration
-/// changes it, until `stop` is cancelled. `of_replica` are those that every program needs.
-pub async fn preflight(
-    seed: kube::Client,
-    of_replica: Vec<Permission>,
-    mut config: watch::Receiver<Arc<ProberConfig>>,
-    readiness: Readiness,
-    stop: CancellationToken,
-) {
-    let mut preflight = Preflight::new(seed, readiness);
-    loop {
-        let needed = needed(&config.borrow_and_update(), &of_replica);
-        let differ = |config: &Arc<ProberConfig>| self::needed(config, &of_replica) != needed;
-        let changed = async { config.wait_for(differ).await.map(drop) };
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = preflight.keep_asking(&needed) => {}
-            Ok(()) = changed => {}
-        }
-    }
-}
-
-fn needed(config: &ProberConfig, of_replica: &[Permission]) -> Vec<Permission> {
+/// All permissions; `of_replica` are those that every program needs.
+pub fn permissions(config: &ProberConfig, of_replica: &[Permission]) -> Vec<Permission> {
     let mut needed = vec![
         Permission::new("list", "extensions.gardener.cloud", "clusters"),
         Permission::new("watch", "extensions.gardener.cloud", "clusters"),

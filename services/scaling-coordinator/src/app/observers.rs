@@ -51,7 +51,7 @@ impl Observers {
     }
 }
 
-impl ReplicaHandler<pb::Verdict> for Observers {
+impl ReplicaHandler for Observers {
     fn on_join(&self, replica: &Arc<str>) {
         self.verdicts.joined(replica);
         self.show_readiness();

@@ -41,10 +41,10 @@ impl KnownCluster {
         {
             tracing::warn!(shoot = cluster.name(), %reason, "the Cluster cannot be used; the shoot is left alone");
         }
-        let annotations = cluster.spec.shoot.ok().map(|shoot| &shoot.metadata.annotations);
-        let mode = annotations.and_then(|all| all.mode.as_deref());
+        let shoot = cluster.shoot.as_ref().ok();
+        let mode = shoot.and_then(|shoot| shoot.mode.as_deref());
         let mode = mode.map(parse_mode).transpose();
-        let fraction = annotations.and_then(|all| all.failure_fraction.as_deref());
+        let fraction = shoot.and_then(|shoot| shoot.failure_fraction.as_deref());
         let fraction = fraction.map(parse_failure_fraction).transpose();
         Self {
             stopped,

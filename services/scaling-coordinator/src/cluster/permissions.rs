@@ -1,11 +1,7 @@
 //! The permissions that the coordinator needs on the seed.
 
-use std::sync::Arc;
-
-use tokio_util::sync::CancellationToken;
-use watchdog_kube::permissions::{Permission, Preflight};
+use watchdog_kube::permissions::Permission;
 use watchdog_kube::replica::PermissionGrantor;
-use watchdog_runtime::readiness::Readiness;
 
 use super::resources::Resources;
 use crate::domain::resource_step::has_spec_replicas;
@@ -35,31 +31,9 @@ pub(crate) fn permissions(resources: &Resources, granted_by: PermissionGrantor) 
     needed
 }
 
-/// Checks the permissions, and again whenever a resource's kind becomes known or a resource is unwatched.
-pub(crate) async fn check(
-    seed: kube::Client,
-    resources: Arc<Resources>,
-    granted_by: PermissionGrantor,
-    others: Vec<Permission>,
-    readiness: Readiness,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let mut preflight = Preflight::new(seed, readiness);
-    let mut served = resources.served_changes();
-    loop {
-        served.mark_unchanged();
-        let mut needed = permissions(&resources, granted_by);
-        needed.extend(others.iter().cloned());
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = preflight.keep_asking(&needed) => {}
-            Ok(()) = served.changed() => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+
     use kube::core::{ApiResource, GroupVersionKind};
     use watchdog_api::prober::ResourceRef;
 

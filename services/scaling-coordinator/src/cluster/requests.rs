@@ -101,11 +101,8 @@ impl ResourceRequests {
         };
         self.resources
             .read(reference, shoot, before.as_deref(), found.as_ref());
-        let shows_replicas = |workload: &Workload| {
-            let spec = workload.spec.ok();
-            spec.is_none_or(|spec| spec.replicas.is_some())
-        };
-        let Some(workload) = found.filter(|workload| !shows_replicas(workload)) else {
+        let lacks_replicas = |workload: &Workload| matches!(workload.replicas, Ok(None));
+        let Some(workload) = found.filter(lacks_replicas) else {
             return RequestOutcome::Done;
         };
         match request_within(within, api.get_scale(&reference.name)).await {

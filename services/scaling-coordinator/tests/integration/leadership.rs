@@ -153,24 +153,19 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
 #[tokio::test]
 async fn replicas_of_lease_probe_are_found_by_their_leases() {
     use tokio_util::sync::CancellationToken;
-    use watchdog_kube::members::{FollowedMembers, MembersConfig, OwnLease};
+    use watchdog_kube::members::{FollowedMembers, OwnLease};
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     seed.shoot("shoot--0", 1, false).await;
     let stop = CancellationToken::new();
     let kubeconfig = seed.files.kubeconfig(&seed.api, USER).unwrap();
-    let config = MembersConfig {
-        client: watchdog_kube::seed::connect(Some(&kubeconfig), "test")
-            .await
-            .unwrap(),
-        namespace: "garden".into(),
-        service: "lease-probe",
-        readiness: watchdog_runtime::readiness::Readiness::default(),
-    };
+    let client = watchdog_kube::seed::connect(Some(&kubeconfig), "test").await;
+    let readiness = watchdog_runtime::readiness::Readiness::default();
     let own = OwnLease {
         identity: "lease-probe-0".into(),
         address: probe.address().to_string().into(),
     };
-    let (_members, task) = FollowedMembers::new(config, Some(own));
+    let (_members, task) =
+        FollowedMembers::new(client.unwrap(), "garden", "lease-probe", readiness, Some(own));
     let task = tokio::spawn(task.run(stop.clone()));
     let coordinator = Coordinator::start(&seed, &[]).await;
     coordinator.lose(&probe, "shoot--0").await;

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, PodStatu
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
-use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::{LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
+use watchdog_api::subset::{Keep, Subset};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::{keep, text, trimmed};
 
@@ -20,45 +20,25 @@ use crate::domain::readiness::{Endpoints, Slice, SliceWrite};
 const MAX_EXIT_MESSAGE: usize = 200;
 
 /// A `v1` Pod.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct PodObject {
-    #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
-    #[serde(default)]
-    status: Lenient<TrimmedPodStatus>,
+    status: Result<PodStatus, String>,
 }
 
 /// A `discovery.k8s.io/v1` `EndpointSlice`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct SliceObject {
-    #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
-    #[serde(default)]
-    endpoints: Lenient<SliceEndpoints>,
+    endpoints: Result<Option<Vec<Endpoint>>, String>,
 }
 
 /// A `v1` Endpoints: all endpoints of the service of the same name.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct EndpointsObject {
-    #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
-    #[serde(default)]
-    subsets: Lenient<Subsets>,
+    subsets: Result<Option<Vec<EndpointSubset>>, String>,
 }
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(transparent)]
-struct TrimmedPodStatus(PodStatus);
-
-/// The endpoints of a slice. Null is how Go writes none.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(transparent)]
-struct SliceEndpoints(Option<Vec<Endpoint>>);
-
-/// The subsets of an Endpoints. Null is how Go writes none.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(transparent)]
-struct Subsets(Option<Vec<EndpointSubset>>);
 
 // === impl PodObject ===
 
@@ -70,15 +50,14 @@ impl PodObject {
         let mut containers = Vec::new();
         match self.status {
             // kubelet starts nothing again in a pod that has ended, such as one that was evicted.
-            Lenient::Ok(TrimmedPodStatus(status))
-                if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => {}
-            Lenient::Ok(TrimmedPodStatus(status)) => {
+            Ok(status) if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => {}
+            Ok(status) => {
                 let init = status.init_container_statuses.into_iter().flatten();
                 let main = status.container_statuses.into_iter().flatten();
                 containers.extend(init.map(|status| crash_loop(true, status)));
                 containers.extend(main.map(|status| crash_loop(false, status)));
             }
-            Lenient::Malformed(reason) => malformed("pod", &key.namespace, &key.name, &reason),
+            Err(reason) => malformed("pod", &key.namespace, &key.name, &reason),
         }
         let mut owners = meta.owner_references.into_iter().flatten();
         let owner = owners.find(|owner| owner.controller == Some(true));
@@ -140,7 +119,7 @@ fn slice(
     kind: &'static str,
     meta: &ObjectMeta,
     service: Option<Arc<str>>,
-    endpoints: Result<Vec<bool>, &str>,
+    endpoints: Result<Vec<bool>, &String>,
 ) -> Option<Slice> {
     let key = key_of(meta)?;
     let endpoints = endpoints.map(Endpoints::of).unwrap_or_else(|reason| {
@@ -176,8 +155,8 @@ impl SliceObject {
         let labels = self.metadata.labels.as_ref();
         let service = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL));
         let service = service.and_then(|service| text::name(service).ok());
-        let endpoints = self.endpoints.as_result();
-        let endpoints = endpoints.map(|SliceEndpoints(all)| all.iter().flatten().map(is_ready).collect());
+        let endpoints = self.endpoints.as_ref();
+        let endpoints = endpoints.map(|all| all.iter().flatten().map(is_ready).collect());
         slice("endpointslice", &self.metadata, service, endpoints)
     }
 }
@@ -187,7 +166,7 @@ impl SliceObject {
 impl EndpointsObject {
     /// The one slice of its service; none when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
-        let endpoints = self.subsets.as_result().map(|Subsets(subsets)| {
+        let endpoints = self.subsets.as_ref().map(|subsets| {
             let addresses = subsets.iter().flatten().flat_map(|subset| {
                 let ready = subset.addresses.iter().flatten().map(|_| true);
                 ready.chain(subset.not_ready_addresses.iter().flatten().map(|_| false))
@@ -208,35 +187,34 @@ trimmed!(EndpointsObject, v1::Endpoints);
 // === reading ===
 
 /// The metadata that the weeder needs; of managedFields, which are often half of the object, only the times.
-#[derive(Default, Deserialize)]
-#[serde(transparent)]
-struct TrimmedMetadata(ObjectMeta);
-
-impl Subset for TrimmedMetadata {
-    const KEEP: Keep = keep! {
-        "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels",
-        "ownerReferences", "annotations" => { LAST_CHANGE_ANNOTATION }, "managedFields" => { "time" },
-    };
-}
+const METADATA: Keep = keep! {
+    "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels",
+    "ownerReferences", "annotations" => { LAST_CHANGE_ANNOTATION }, "managedFields" => { "time" },
+};
 
 /// Reads metadata. Other than for `watchdog_api`, an object with broken metadata has no name: the weeder deletes by
 /// labels and owners, and must not act on what it only half understands.
-fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    Ok(match Lenient::<TrimmedMetadata>::deserialize(deserializer)? {
-        Lenient::Ok(TrimmedMetadata(meta)) => meta,
-        Lenient::Malformed(reason) => {
-            malformed("metadata", "", "", &reason);
-            ObjectMeta::default()
-        }
+fn metadata(object: &Subset) -> ObjectMeta {
+    object.field("metadata").unwrap_or_else(|reason| {
+        malformed("metadata", "", "", &reason);
+        ObjectMeta::default()
     })
 }
 
-impl Subset for TrimmedPodStatus {
-    const KEEP: Keep = Keep::Fields(&[
-        ("phase", Keep::All),
-        ("initContainerStatuses", CONTAINER_STATUS),
-        ("containerStatuses", CONTAINER_STATUS),
-    ]);
+impl<'de> Deserialize<'de> for PodObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const STATUS: Keep = Keep::Fields(&[
+            ("phase", Keep::All),
+            ("initContainerStatuses", CONTAINER_STATUS),
+            ("containerStatuses", CONTAINER_STATUS),
+        ]);
+        const KEEP: Keep = Keep::Fields(&[("metadata", METADATA), ("status", STATUS)]);
+        let object = Subset::read(deserializer, &KEEP)?;
+        Ok(Self {
+            metadata: metadata(&object),
+            status: object.field("status"),
+        })
+    }
 }
 
 const CONTAINER_STATUS: Keep = keep! {
@@ -248,12 +226,28 @@ const CONTAINER_STATUS: Keep = keep! {
     "lastState" => { "terminated" => { "exitCode", "reason", "message", "finishedAt" } },
 };
 
-impl Subset for SliceEndpoints {
-    const KEEP: Keep = keep! { "conditions" => { "ready", "serving" } };
+impl<'de> Deserialize<'de> for SliceObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const ENDPOINT: Keep = keep! { "conditions" => { "ready", "serving" } };
+        const KEEP: Keep = Keep::Fields(&[("metadata", METADATA), ("endpoints", ENDPOINT)]);
+        let object = Subset::read(deserializer, &KEEP)?;
+        Ok(Self {
+            metadata: metadata(&object),
+            endpoints: object.field("endpoints"),
+        })
+    }
 }
 
-impl Subset for Subsets {
-    const KEEP: Keep = keep! { "addresses" => {}, "notReadyAddresses" => {} };
+impl<'de> Deserialize<'de> for EndpointsObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const SUBSET: Keep = keep! { "addresses" => {}, "notReadyAddresses" => {} };
+        const KEEP: Keep = Keep::Fields(&[("metadata", METADATA), ("subsets", SUBSET)]);
+        let object = Subset::read(deserializer, &KEEP)?;
+        Ok(Self {
+            metadata: metadata(&object),
+            subsets: object.field("subsets"),
+        })
+    }
 }
 
 /// None without a name that an API server would take: it is in every message about the object.

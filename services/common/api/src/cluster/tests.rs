@@ -12,30 +12,16 @@ fn reads_a_cluster_as_gardener_writes_it() {
     assert_eq!(cluster.metadata.resource_version.as_deref(), Some("8161234"));
     assert_eq!(cluster.metadata.managed_fields, None, "not read at all");
     assert_eq!(cluster.metadata.annotations, None);
-    let shoot = cluster.spec.shoot.ok().unwrap();
-    let pools: Vec<_> = shoot
-        .spec
-        .provider
-        .workers
-        .iter()
-        .map(|worker| worker.name.as_str())
-        .collect();
+    let shoot = cluster.shoot.unwrap();
+    let pools: Vec<_> = shoot.workers.iter().map(|worker| worker.name.as_str()).collect();
     assert_eq!(pools, ["worker-a", "worker-b"]);
+    assert_eq!(shoot.node_monitor_grace, Some(Duration::from_secs(120)));
+    assert!(!shoot.is_hibernated);
     assert_eq!(
-        shoot
-            .spec
-            .kubernetes
-            .kube_controller_manager
-            .node_monitor_grace_period,
-        Some(Duration::from_secs(120))
-    );
-    assert!(!shoot.status.is_hibernated);
-    let operation = &shoot.status.last_operation;
-    assert_eq!(
-        (operation.kind.as_str(), operation.state.as_str()),
+        (&*shoot.last_operation, &*shoot.last_operation_state),
         ("Reconcile", "Succeeded")
     );
-    let manager = &shoot.spec.provider.workers[1].machine_controller_manager;
+    let manager = &shoot.workers[1].machine_controller_manager;
     assert_eq!(manager.node_conditions, ["KernelDeadlock", "DiskPressure"]);
 }
 
@@ -44,11 +30,8 @@ fn the_annotations_of_the_policy_are_kept_whatever_they_say() {
     let annotations = |metadata: serde_json::Value| {
         let cluster = json!({"metadata": {"name": "a"}, "spec": {"shoot": {"metadata": metadata}}});
         let cluster: Cluster = serde_json::from_value(cluster).unwrap();
-        let shoot = cluster.spec.shoot.ok().unwrap().clone();
-        (
-            shoot.metadata.annotations.mode,
-            shoot.metadata.annotations.failure_fraction,
-        )
+        let shoot = cluster.shoot.unwrap();
+        (shoot.mode, shoot.failure_fraction)
     };
     let (mode, fraction) = (names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION);
     for nothing in [
@@ -94,14 +77,8 @@ fn a_malformed_shoot_leaves_the_name_and_says_where() {
         (json!({"spec": null}), "spec.shoot is absent"),
         (json!({"spec": {}}), "spec.shoot is absent"),
         (json!({"spec": {"shoot": null}}), "spec.shoot is absent"),
-        (
-            json!({"spec": "x"}),
-            "spec: invalid type: string …, expected an object",
-        ),
-        (
-            json!({"spec": {"shoot": 7}}),
-            "spec.shoot: invalid type: integer `7`, expected an object",
-        ),
+        (json!({"spec": "x"}), "spec: must be an object"),
+        (json!({"spec": {"shoot": 7}}), "spec.shoot: must be an object"),
         (
             json!({"spec": {"shoot": {"spec": {"provider": {"workers": [{}]}}}}}),
             "spec.shoot.spec.provider.workers[0]: missing field `name`",
@@ -120,7 +97,7 @@ fn a_malformed_shoot_leaves_the_name_and_says_where() {
     for (mut object, reason) in cases {
         object["metadata"] = json!({"name": "shoot--a--b", "deletionTimestamp": "2026-11-21T10:00:00Z"});
         let cluster: Cluster = serde_json::from_value(object.clone()).unwrap();
-        assert_eq!(cluster.spec.shoot.as_result(), Err(reason), "{object}");
+        assert_eq!(cluster.shoot.as_ref().unwrap_err(), reason, "{object}");
         assert_eq!(cluster.name(), "shoot--a--b");
         assert!(cluster.metadata.deletion_timestamp.is_some());
     }
@@ -156,11 +133,7 @@ fn one_bad_cluster_hides_no_other_in_lists_and_watches() {
         ],
     });
     let list: ObjectList<Cluster> = serde_json::from_value(list).unwrap();
-    let states: Vec<_> = list
-        .items
-        .iter()
-        .map(|c| (c.name(), c.spec.shoot.ok().is_some()))
-        .collect();
+    let states: Vec<_> = list.items.iter().map(|c| (c.name(), c.shoot.is_ok())).collect();
     assert_eq!(states, [("bad", false), ("good", true)]);
 
     let event = r#"{"object": {"metadata": {"name": "bad"}, "spec": {"shoot": []}}, "type": "DELETED"}"#;
@@ -183,12 +156,8 @@ fn the_annotations_of_the_cluster_take_precedence() {
     };
     let read = |own| {
         let cluster = cluster(own);
-        let shoot = cluster.spec.shoot.ok().unwrap();
-        let ShootAnnotations {
-            mode,
-            failure_fraction,
-        } = shoot.metadata.annotations.clone();
-        (mode.unwrap(), failure_fraction.unwrap())
+        let shoot = cluster.shoot.unwrap();
+        (shoot.mode.unwrap(), shoot.failure_fraction.unwrap())
     };
     let text = str::to_owned;
     assert_eq!(read(json!({})), (text("observe"), text("0.8")));
@@ -210,5 +179,5 @@ fn the_annotations_of_the_cluster_take_precedence() {
         "spec": 1,
     }))
     .unwrap();
-    assert!(malformed.spec.shoot.ok().is_none());
+    assert!(malformed.shoot.is_err());
 }

@@ -92,14 +92,16 @@ fn refuses_what_go_refuses() {
         "9223372036854775.808us",
         "3000000h",
     ] {
-        assert_eq!(parse(text), Err(DurationError::TooLong(text.to_owned())));
+        let message = parse(text).unwrap_err().to_string();
+        assert!(message.ends_with(TOO_LONG), "{message}");
     }
 }
 
 #[test]
 fn refuses_negative_durations_by_name() {
     for text in ["-5s", "-1m30s", "-9223372036854775808ns", "-.5s"] {
-        assert_eq!(parse(text), Err(DurationError::Negative(text.to_owned())));
+        let message = parse(text).unwrap_err().to_string();
+        assert!(message.contains(" is negative; "), "{message}");
     }
     let message = parse("-5s").unwrap_err().to_string();
     assert_eq!(

@@ -44,11 +44,7 @@ pub(super) struct FilePart<T> {
 }
 
 /// An entry of a list: `[{name: ..., cluster: {...}}, ...]`.
-struct Entry<'d> {
-    document: &'d Document,
-    path: String,
-    value: &'d Value,
-}
+type Entry<'d> = FilePart<&'d Value>;
 
 /// Reads the documents of a file.
 pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec<Document>> {
@@ -214,10 +210,10 @@ impl Document {
     }
 
     fn entry<'d>(&'d self, list: &str, field: &str, index: usize, entry: &'d Value) -> Entry<'d> {
-        Entry {
-            document: self,
-            path: located(&self.file, &format!("{list}[{index}].{field}")),
+        FilePart {
             value: entry.get(field).unwrap_or(&Value::Null),
+            path: located(&self.file, &format!("{list}[{index}].{field}")),
+            folder: self.file.parent().unwrap_or(Path::new("")).to_owned(),
         }
     }
 }
@@ -246,12 +242,11 @@ impl Entry<'_> {
         }
         let mut value = Value::Object(fields);
         as_go_reads_it(&mut value);
-        let folder = self.document.file.parent().unwrap_or(Path::new(""));
         match serde_path_to_error::deserialize(value) {
             Ok(value) => Ok(FilePart {
                 value,
                 path: self.path,
-                folder: folder.to_owned(),
+                folder: self.folder,
             }),
             Err(error) => match error.path().iter().next() {
                 Some(serde_path_to_error::Segment::Map { key }) => refuse(join(&self.path, key), WRONG_TYPE),

@@ -47,15 +47,11 @@ pub fn credentials_of_plugin(output: &[u8]) -> Result<PluginCredentials> {
     let token = filled(status.token).map(|token| field::header_text(&token, "status.token".to_owned()));
     let chain = filled(status.client_certificate_data);
     let key = filled(status.client_key_data).map(SecretString::from);
-    let client_certificate = match (chain, key) {
-        (None, None) => None,
-        (Some(chain), Some(key)) => Some(field::client_certificate(
-            (chain.as_bytes(), "status.clientCertificateData"),
-            (key.expose_secret().as_bytes(), "status.clientKeyData"),
-        )?),
-        (Some(_), None) => return refuse("status.clientKeyData", "is missing beside clientCertificateData"),
-        (None, Some(_)) => return refuse("status.clientCertificateData", "is missing beside clientKeyData"),
-    };
+    let client_certificate = field::client_certificate(
+        chain.as_ref().map(String::as_bytes),
+        key.as_ref().map(|key| key.expose_secret().as_bytes()),
+        ["status.clientCertificateData", "status.clientKeyData"],
+    )?;
     let token = token.transpose()?;
     if token.is_none() && client_certificate.is_none() {
         return refuse("status", "has neither a token nor a client certificate");
@@ -116,7 +112,7 @@ mod tests {
             ),
             (
                 json!({"clientCertificateData": "hunter2"}),
-                "status.clientKeyData: is missing beside clientCertificateData",
+                "status.clientKeyData: is required beside clientCertificateData",
             ),
             (
                 json!({"clientCertificateData": "hunter2", "clientKeyData": "hunter2"}),

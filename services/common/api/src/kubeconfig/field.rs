@@ -93,11 +93,6 @@ pub(super) fn header_text(text: &str, field: String) -> Result<SecretString> {
     Ok(SecretString::from(text))
 }
 
-/// Base64 of PEM with one certificate or more.
-pub(super) fn certificates(encoded: &str, field: &str) -> Result<Vec<CertificateDer<'static>>> {
-    certificates_of_pem(&decoded(encoded, field)?, field)
-}
-
 /// PEM with one certificate or more. A block that cannot be read becomes an empty certificate, because who uses them
 /// warns of those that cannot be read.
 pub(super) fn certificates_of_pem(pem: &[u8], field: &str) -> Result<Vec<CertificateDer<'static>>> {
@@ -111,24 +106,27 @@ pub(super) fn certificates_of_pem(pem: &[u8], field: &str) -> Result<Vec<Certifi
     }
 }
 
-/// The certificates of a client and its key, each with how errors name it.
+/// The certificates of a client and its key, and how errors name both. One of them needs the other.
 pub(super) fn client_certificate(
-    (chain, chain_name): (&[u8], &str),
-    (key, key_name): (&[u8], &str),
-) -> Result<ClientCertificate> {
+    chain: Option<&[u8]>,
+    key: Option<&[u8]>,
+    [chain_name, key_name]: [&str; 2],
+) -> Result<Option<ClientCertificate>> {
+    let required = |missing: &str, given: &str| {
+        let given = given.rsplit('.').next().unwrap_or_default();
+        refuse(missing, format!("is required beside {given}"))
+    };
+    let (chain, key) = match (chain, key) {
+        (Some(chain), Some(key)) => (chain, key),
+        (None, None) => return Ok(None),
+        (Some(_), None) => return required(key_name, chain_name),
+        (None, Some(_)) => return required(chain_name, key_name),
+    };
     let mut chain = certificates_of_pem(chain, chain_name)?;
     chain.retain(|certificate| !certificate.is_empty());
-    Ok(ClientCertificate {
-        chain,
-        key: private_key_of_pem(key, key_name)?,
-    })
-}
-
-/// PEM with a private key.
-pub(super) fn private_key_of_pem(pem: &[u8], field: &str) -> Result<PrivateKeyDer<'static>> {
-    match PrivateKeyDer::from_pem_slice(pem) {
-        Ok(key) => Ok(key),
-        Err(_) => refuse(field, "holds no private key in PEM"),
+    match PrivateKeyDer::from_pem_slice(key) {
+        Ok(key) => Ok(Some(ClientCertificate { chain, key })),
+        Err(_) => refuse(key_name, "holds no private key in PEM"),
     }
 }
 
@@ -145,20 +143,4 @@ pub(super) fn decoded(encoded: &str, field: &str) -> Result<Vec<u8>> {
 /// Bytes as a kubeconfig holds them.
 pub(super) fn encoded(bytes: &[u8]) -> String {
     LENIENT.encode(bytes)
-}
-
-/// A certificate needs its key, and a key its certificate.
-pub(super) fn pair<C, K>(certificate: Option<C>, key: Option<K>, path: &str) -> Result<Option<(C, K)>> {
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
-        (None, None) => Ok(None),
-        (Some(_), None) => refuse(
-            join(path, "client-key-data"),
-            "is required beside client-certificate-data",
-        ),
-        (None, Some(_)) => refuse(
-            join(path, "client-certificate-data"),
-            "is required beside client-key-data",
-        ),
-    }
 }

@@ -53,8 +53,14 @@ pub fn default_files(kubeconfig: Option<&OsStr>, home: Option<&OsStr>) -> Vec<Pa
 /// The first thing that is wrong, by file and field; never a value of a file.
 pub fn of_seed(files: &[PathBuf], context: Option<&str>, read: ReadFile<'_>) -> Result<SeedAccess> {
     let documents = documents(files, read)?;
-    let Selected { cluster, user } = select(&documents, context, RefusedFields::default())?;
-    let server = field::server(&cluster, true)?;
+    let selected = select(&documents, context, RefusedFields::default())?;
+    checked(selected, true, read)
+}
+
+/// Checks the cluster and the user of a context, and reads the files that they name.
+pub(super) fn checked(selected: Selected, allow_http: bool, read: ReadFile<'_>) -> Result<SeedAccess> {
+    let Selected { cluster, user } = selected;
+    let server = field::server(&cluster, allow_http)?;
     field::server_name(&cluster)?;
     let (cluster, authorities) = checked_cluster(cluster, read)?;
     let (user, client_certificate) = checked_user(user, read)?;
@@ -132,11 +138,18 @@ fn checked_user(
         ["client-key-data", "client-key"],
         read,
     )?;
-    let pair = field::pair(chain, key, &section.path)?;
-    let certificate = pair.map(|((chain, chain_name), (key, key_name))| {
-        field::client_certificate((&chain, &chain_name), (&Zeroizing::new(key), &key_name))
-    });
-    let certificate = certificate.transpose()?;
+    let name = |found: &Option<(_, String)>, field| match found {
+        Some((_, name)) => name.clone(),
+        None => join(&section.path, field),
+    };
+    let [chain_name, key_name] = [
+        name(&chain, "client-certificate-data"),
+        name(&key, "client-key-data"),
+    ];
+    let chain = chain.map(|(pem, _)| pem);
+    let key = key.map(|(pem, _)| Zeroizing::new(pem));
+    let key = key.as_ref().map(|pem| pem.as_slice());
+    let certificate = field::client_certificate(chain.as_deref(), key, [&chain_name, &key_name])?;
     section.value.token = field::token(&section)?;
     if let Some(file) = section.value.token_file.take() {
         let name = join(&section.path, "tokenFile");

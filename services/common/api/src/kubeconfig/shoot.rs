@@ -1,9 +1,9 @@
 //! The kubeconfig of a shoot: only what can be used without leaving the process.
 
-use super::document::{RefusedFields, Selected, decode, join, select};
+use super::document::{RefusedFields, decode, select};
+use super::seed::checked;
 use super::{Credentials, Result, ShootAccess, field};
-use secrecy::ExposeSecret;
-use secrecy::zeroize::Zeroizing;
+use std::io;
 use std::path::Path;
 
 /// As large as a Secret can be.
@@ -57,28 +57,17 @@ const IMPERSONATION: &str = "impersonation is not used; give the user itself the
 /// The first thing that is wrong or refused, by field; never a value of the file.
 pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
     let documents = decode(bytes, MAX_BYTES, Path::new(""))?;
-    let Selected { cluster, user } = select(&documents, None, REFUSED)?;
-    let authorities = cluster.value.certificate_authority_data.as_deref();
-    let authorities =
-        authorities.map(|data| field::certificates(data, &join(&cluster.path, "certificate-authority-data")));
-    let [chain_name, key_name] =
-        ["client-certificate-data", "client-key-data"].map(|field| join(&user.path, field));
-    let chain = user.value.client_certificate_data.as_deref();
-    let chain = chain.map(|data| field::decoded(data, &chain_name)).transpose()?;
-    let key = user.value.client_key_data.as_ref();
-    let key = key
-        .map(|data| field::decoded(data.expose_secret(), &key_name))
-        .transpose()?;
-    let pair = field::pair(chain, key.map(Zeroizing::new), &user.path)?;
-    let client_certificate =
-        pair.map(|(chain, key)| field::client_certificate((&chain, &chain_name), (&key, &key_name)));
+    let selected = select(&documents, None, REFUSED)?;
+    let tls_server_name = field::server_name(&selected.cluster)?;
+    // None of the fields that name files is left.
+    let access = checked(selected, false, &|_| Err(io::ErrorKind::Unsupported.into()))?;
     Ok(ShootAccess {
-        server: field::server(&cluster, false)?,
-        authorities: authorities.transpose()?,
-        tls_server_name: field::server_name(&cluster)?,
+        server: access.server,
+        authorities: access.authorities,
+        tls_server_name,
         credentials: Credentials {
-            token: field::token(&user)?,
-            client_certificate: client_certificate.transpose()?,
+            token: access.user.token,
+            client_certificate: access.client_certificate,
         },
     })
 }

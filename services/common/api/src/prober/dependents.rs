@@ -3,7 +3,6 @@
 use super::{POSITIVE, object_name};
 use crate::{config::Section, names};
 use serde::Deserialize;
-use serde_saphyr::Spanned;
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
@@ -51,29 +50,29 @@ pub struct ScaleInfo {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DependentFile {
-    r#ref: Option<Spanned<RefFile>>,
-    optional: Option<Spanned<bool>>,
+    r#ref: Option<RefFile>,
+    optional: Option<bool>,
     /// Until 2022: the opposite of optional.
-    should_exist: Option<Spanned<bool>>,
-    scale_up: Option<Spanned<ScaleFile>>,
-    scale_down: Option<Spanned<ScaleFile>>,
+    should_exist: Option<bool>,
+    scale_up: Option<ScaleFile>,
+    scale_down: Option<ScaleFile>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RefFile {
-    api_version: Option<Spanned<String>>,
-    kind: Option<Spanned<String>>,
-    name: Option<Spanned<String>>,
+    api_version: Option<String>,
+    kind: Option<String>,
+    name: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ScaleFile {
-    level: Option<Spanned<i32>>,
-    initial_delay: Option<Spanned<String>>,
-    timeout: Option<Spanned<String>>,
-    replicas: Option<Spanned<i32>>,
+    level: Option<i32>,
+    initial_delay: Option<String>,
+    timeout: Option<String>,
+    replicas: Option<i32>,
 }
 
 /// Bounds the work per shoot; Gardener has three.
@@ -81,31 +80,22 @@ const MAX_DEPENDENTS: usize = 100;
 const MAX_LEVEL: i32 = 1_000;
 const MAX_REPLICAS: i32 = 10_000;
 
-pub(super) fn validate(
-    list: Spanned<Vec<Spanned<DependentFile>>>,
-    at: &Section<'_>,
-) -> Option<Vec<DependentResource>> {
-    let at = at.below("dependentResourceInfos", list.referenced);
-    if list.value.is_empty() {
+pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Option<Vec<DependentResource>> {
+    let at = at.below("dependentResourceInfos");
+    if list.is_empty() {
         at.wrong("must name at least one resource");
     }
-    if list.value.len() > MAX_DEPENDENTS {
+    if list.len() > MAX_DEPENDENTS {
         at.wrong(format!(
             "must name at most {MAX_DEPENDENTS} resources, not {}",
-            list.value.len()
+            list.len()
         ));
         return None;
     }
     let mut seen: HashMap<ResourceRef, String> = HashMap::new();
-    let mut dependents = Vec::with_capacity(list.value.len());
-    for (
-        index,
-        Spanned {
-            value, referenced, ..
-        },
-    ) in list.value.into_iter().enumerate()
-    {
-        let at = at.item(index, referenced);
+    let mut dependents = Vec::with_capacity(list.len());
+    for (index, value) in list.into_iter().enumerate() {
+        let at = at.item(index);
         let optional = optional(value.optional, value.should_exist, &at);
         let scale_up = at.required("scaleUp", value.scale_up);
         let scale_up = scale_up.map(|scale| scale_info("scaleUp", scale, 1, &at));
@@ -127,31 +117,26 @@ pub(super) fn validate(
     Some(dependents)
 }
 
-fn optional(optional: Option<Spanned<bool>>, should_exist: Option<Spanned<bool>>, at: &Section<'_>) -> bool {
-    match (optional, should_exist) {
-        (Some(_), Some(old)) => {
-            let message = "is the older, opposite name of \"optional\", which is also set; remove it";
-            at.fault("shouldExist", old.referenced, message);
-            false
-        }
-        (Some(optional), None) => optional.value,
-        (None, Some(should_exist)) => !should_exist.value,
-        (None, None) => false,
+fn optional(optional: Option<bool>, should_exist: Option<bool>, at: &Section<'_>) -> bool {
+    if optional.is_some() && should_exist.is_some() {
+        let message = "is the older, opposite name of \"optional\", which is also set; remove it";
+        at.fault("shouldExist", message);
     }
+    optional.unwrap_or(should_exist == Some(false))
 }
 
 /// The resource, unless an entry before this one refers to it.
 fn reference_to(
-    written: Spanned<RefFile>,
+    written: RefFile,
     at: &Section<'_>,
     seen: &mut HashMap<ResourceRef, String>,
 ) -> Option<ResourceRef> {
-    let at = at.below("ref", written.referenced);
+    let at = at.below("ref");
     let RefFile {
         api_version,
         kind,
         name,
-    } = written.value;
+    } = written;
     let api_version = at.required("apiVersion", api_version);
     let kind = at.required("kind", kind);
     let name = at.required("name", name);
@@ -180,15 +165,15 @@ fn reference_to(
 fn checked(
     at: &Section<'_>,
     field: &str,
-    text: Spanned<String>,
+    text: String,
     rule: fn(&str) -> bool,
     wanted: &str,
 ) -> Option<String> {
-    if rule(&text.value) {
-        return Some(text.value);
+    if rule(&text) {
+        return Some(text);
     }
-    let message = format!("must be {wanted}, not {:?}", crate::yaml::cut(&text.value));
-    at.fault(field, text.referenced, message);
+    let message = format!("must be {wanted}, not {:?}", crate::yaml::cut(&text));
+    at.fault(field, message);
     None
 }
 
@@ -206,9 +191,8 @@ fn is_api_version(text: &str) -> bool {
     is_version && group.is_none_or(names::is_dns_subdomain)
 }
 
-fn scale_info(field: &str, scale: Spanned<ScaleFile>, least_replicas: i32, at: &Section<'_>) -> ScaleInfo {
-    let at = at.below(field, scale.referenced);
-    let scale = scale.value;
+fn scale_info(field: &str, scale: ScaleFile, least_replicas: i32, at: &Section<'_>) -> ScaleInfo {
+    let at = at.below(field);
     let replicas = scale.replicas.map(|replicas| {
         let (default, range) = (least_replicas, least_replicas..=MAX_REPLICAS);
         at.number("replicas", default, Some(replicas), range)

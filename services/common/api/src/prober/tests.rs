@@ -313,6 +313,14 @@ fn one_field_by_two_names_is_one_too_many() {
 }
 
 #[test]
+fn a_fault_below_an_older_name_has_the_place_of_that_name() {
+    let text = GARDENER.to_owned() + "backOffJitterFactor: 11\n";
+    let line = text.lines().count();
+    let expected = format!("{line}:22: backoffJitterFactor: must be from 0 to 10, not 11");
+    assert_eq!(errors(&text), [expected]);
+}
+
+#[test]
 fn numbers_and_durations_have_ranges() {
     let rows = [
         ("probeInterval: 999ms", "must be at least 1s, not 999ms"),

@@ -42,7 +42,7 @@ fn a_malformed_one_says_what_is_wrong_and_not_what_is_in_it() {
         let reason = secret.kubeconfig().unwrap_err();
         assert!(!reason.contains("TOP") && !reason.is_empty(), "{reason}");
     }
-    assert!(b.kubeconfig().unwrap_err().starts_with("kubeconfig"));
+    assert!(b.kubeconfig().unwrap_err().starts_with("data.kubeconfig"));
     assert_eq!(d.kubeconfig(), Ok(Some(&b"x"[..])));
 }
 

@@ -119,8 +119,14 @@ servicesAndDependantSelectors:
 
 #[test]
 fn a_service_must_be_named() {
-    for text in ["servicesAndDependantSelectors: null", "watchDuration: 5m"] {
-        assert_eq!(errors(text), ["1:1: servicesAndDependantSelectors: is required"]);
+    for (text, at) in [
+        ("servicesAndDependantSelectors: null", "1:32"),
+        ("watchDuration: 5m", "1:1"),
+    ] {
+        assert_eq!(
+            errors(text),
+            [format!("{at}: servicesAndDependantSelectors: is required")]
+        );
     }
     let none = errors("servicesAndDependantSelectors: {}");
     assert_eq!(

@@ -12,10 +12,6 @@ fn annotated(key: &str, value: &str) -> Workload {
     )
 }
 
-fn wanted(workload: &Workload) -> Result<Option<i32>, &str> {
-    workload.spec.as_result().map(|spec| spec.replicas)
-}
-
 #[test]
 fn reads_a_deployment() {
     let workload = workload(json!({
@@ -30,7 +26,7 @@ fn reads_a_deployment() {
         "spec": {"replicas": 0, "template": {"spec": {"containers": []}}},
         "status": {"observedGeneration": 4, "replicas": 1, "readyReplicas": 1, "conditions": []},
     }));
-    assert_eq!(wanted(&workload), Ok(Some(0)));
+    assert_eq!(workload.replicas, Ok(Some(0)));
     assert_eq!(workload.ready_replicas(), Ok(1));
     assert_eq!(workload.recorded_replicas(), RecordedReplicas::Count(2));
     assert!(workload.is_meltdown_protected());
@@ -87,7 +83,10 @@ fn the_writers_are_those_of_managed_fields() {
 fn absent_counts_are_no_malformed_ones() {
     for object in [json!({}), json!({"spec": {}, "status": {}})] {
         let workload = workload(object);
-        assert_eq!((wanted(&workload), workload.ready_replicas()), (Ok(None), Ok(0)));
+        assert_eq!(
+            (&workload.replicas, workload.ready_replicas()),
+            (&Ok(None), Ok(0))
+        );
         assert_eq!(workload.recorded_replicas(), RecordedReplicas::Absent);
         assert!(workload.is_observed());
     }
@@ -96,10 +95,8 @@ fn absent_counts_are_no_malformed_ones() {
 #[test]
 fn unreadable_counts_are_told_apart_from_zero() {
     let workload = workload(json!({"metadata": {"name": "w"}, "spec": {"replicas": "two"}, "status": 1}));
-    assert_eq!(
-        wanted(&workload),
-        Err("replicas: invalid type: string …, expected i32")
-    );
+    let reason = workload.replicas.as_ref().unwrap_err();
+    assert_eq!(reason, "spec.replicas: invalid type: string …, expected i32");
     assert!(workload.ready_replicas().is_err());
     assert_eq!(workload.metadata.name.as_deref(), Some("w"));
 }

@@ -47,18 +47,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Deadline of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The settings of [`FollowedMembers`].
-pub struct MembersConfig {
-    /// For the seed.
-    pub client: kube::Client,
-    /// Where the Leases live.
-    pub namespace: String,
-    /// The service whose replicas they are.
-    pub service: &'static str,
-    /// Shows why the last request failed.
-    pub readiness: Readiness,
-}
-
 /// The Lease of this replica.
 #[derive(Debug)]
 pub struct OwnLease {
@@ -70,7 +58,8 @@ pub struct OwnLease {
 
 /// Follows the members of a service.
 pub struct FollowedMembers {
-    config: MembersConfig,
+    service: &'static str,
+    readiness: Readiness,
     own: Option<OwnLease>,
     leases: Api<Lease>,
     table: MemberTable,
@@ -83,28 +72,32 @@ pub struct FollowedMembers {
 impl std::fmt::Debug for FollowedMembers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FollowedMembers")
-            .field("service", &self.config.service)
+            .field("service", &self.service)
             .finish_non_exhaustive()
     }
 }
 
 impl FollowedMembers {
-    /// With `own`, this replica is one of the members, and the blocker `membership` stays until it has listed them.
-    /// The receiver is empty until the first list, which counts as a change also where it finds none. Spawn
-    /// [`Self::run`] as a critical task.
+    /// Of this service, by the Leases in this namespace. With `own`, this replica is one of the members, and the
+    /// blocker `membership` stays until it has listed them. The receiver is empty until the first list, which counts as
+    /// a change also where it finds none. Spawn [`Self::run`] as a critical task.
     #[must_use]
-    pub fn new(config: MembersConfig, own: Option<OwnLease>) -> (watch::Receiver<Members>, Self) {
+    pub fn new(
+        client: kube::Client,
+        namespace: &str,
+        service: &'static str,
+        readiness: Readiness,
+        own: Option<OwnLease>,
+    ) -> (watch::Receiver<Members>, Self) {
         let (members, receiver) = watch::channel(Members::new());
         let blocker = own.as_ref().map(|_| {
-            let why = format!(
-                "the membership Leases in {} have not been listed yet",
-                config.namespace
-            );
-            config.readiness.block(MEMBERSHIP, why)
+            let why = format!("the membership Leases in {namespace} have not been listed yet");
+            readiness.block(MEMBERSHIP, why)
         });
         let followed = Self {
-            leases: Api::namespaced(config.client.clone(), &config.namespace),
-            config,
+            leases: Api::namespaced(client, namespace),
+            service,
+            readiness,
             own,
             table: MemberTable::default(),
             started: Instant::now(),
@@ -127,15 +120,15 @@ impl FollowedMembers {
             let done = self.turn().await;
             let pause = match &done {
                 Ok(()) => {
-                    self.config.readiness.recovered(name);
+                    self.readiness.recovered(name);
                     self.blocker = None;
                     INTERVAL
                 }
                 Err(error) => {
-                    let (service, failure) = (self.config.service, error.failure());
+                    let (service, failure) = (self.service, error.failure());
                     let reason = failure.reason.as_str();
                     tracing::warn!(service, reason, %error, "a request about membership Leases failed; trying again");
-                    self.config.readiness.failing(name, failure);
+                    self.readiness.failing(name, failure);
                     RETRY_INTERVAL
                 }
             };
@@ -156,8 +149,8 @@ impl FollowedMembers {
             return Ok(());
         };
         let began = Instant::now();
-        let lease = lease::render(self.config.service, own);
-        let name = lease::name(self.config.service, &own.identity);
+        let lease = lease::render(self.service, own);
+        let name = lease::name(self.service, &own.identity);
         let (patch, params) = (Patch::Merge(&lease), PatchParams::default());
         let mut written = request_within(REQUEST_TIMEOUT, self.leases.patch(&name, &params, &patch)).await;
         if written.as_ref().is_err_and(RequestError::is_not_found) {
@@ -165,14 +158,14 @@ impl FollowedMembers {
             written = request_within(REQUEST_TIMEOUT, self.leases.create(&params, &lease)).await;
         }
         let result = written.as_ref().map(drop).map_err(|error| error.failure().reason);
-        RENEWALS.inc((ServiceName(self.config.service), RenewalResult(result)));
+        RENEWALS.inc((ServiceName(self.service), RenewalResult(result)));
         written?;
         self.renewed = Some(began);
         Ok(())
     }
 
     async fn list(&mut self) -> Result<(), RequestError> {
-        let service = self.config.service;
+        let service = self.service;
         // One more than are read, so that it shows when there are more. Metadata alone: nobody reads the rest.
         let params = ListParams::default()
             .labels(&format!("{}={service}", lease::SERVICE_LABEL))
@@ -218,7 +211,7 @@ impl FollowedMembers {
 
     /// Deletes the Leases of replicas that died long ago.
     async fn clear(&mut self) -> Result<(), RequestError> {
-        let service = self.config.service;
+        let service = self.service;
         for (lease, uid, version) in self.table.abandoned() {
             let params = DeleteParams::default().preconditions(Preconditions {
                 uid: Some(uid),
@@ -241,7 +234,7 @@ impl FollowedMembers {
         if self.own.is_none() {
             return;
         }
-        let service = ServiceName(self.config.service);
+        let service = ServiceName(self.service);
         let is_valid = self.renewed.is_some_and(|began| began.elapsed() < LEASE_DURATION);
         MEMBERS.set(service, self.members.borrow().len() as f64);
         LEASE_VALID.set(service, f64::from(u8::from(is_valid)));
@@ -251,7 +244,7 @@ impl FollowedMembers {
         let Some(own) = self.own.filter(|_| self.renewed.is_some()) else {
             return;
         };
-        let lease = lease::name(self.config.service, &own.identity);
+        let lease = lease::name(self.service, &own.identity);
         match request_within(
             REQUEST_TIMEOUT,
             self.leases.delete(&lease, &DeleteParams::default()),

@@ -1,6 +1,6 @@
 //! Credentials that end: they are fetched again before that, and after the seed has refused them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
@@ -11,8 +11,6 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, token_of_file};
 
-use super::exec_plugin::ExecPlugin;
-use super::oidc::OidcProvider;
 use super::transport::SeedEndpoint;
 
 /// Credentials are fetched again this long before they end, or half of their life if that is shorter.
@@ -21,26 +19,19 @@ const MARGIN: SignedDuration = SignedDuration::from_mins(1);
 /// A token file is read again after this time, as client-go reads it.
 const TOKEN_FILE_AGE: SignedDuration = SignedDuration::from_mins(1);
 
-/// Where credentials come from.
-pub(super) enum CredentialSource {
-    /// The kubeconfig or the service account; kube sends the token.
-    Kept(Option<ClientCertificate>),
-    TokenFile {
-        path: PathBuf,
-        /// The token while the file cannot be read.
-        instead: Option<SecretString>,
-        client_certificate: Option<ClientCertificate>,
-    },
-    Plugin(Box<ExecPlugin>),
-    Oidc {
-        provider: OidcProvider,
-        client_certificate: Option<ClientCertificate>,
-    },
+/// Where credentials come from that do not stay.
+pub(super) struct CredentialSource {
+    /// Blocks while a plugin runs or an issuer is asked.
+    pub(super) fetch: Box<dyn Fn() -> anyhow::Result<PluginCredentials> + Send + Sync>,
+    /// They are fetched again after this time at the latest.
+    pub(super) longest_use: SignedDuration,
 }
 
 /// The parts from which a client is made again.
 struct RenewedClient {
     endpoint: SeedEndpoint,
+    /// Where the source gives none.
+    certificate: Option<ClientCertificate>,
     source: CredentialSource,
 }
 
@@ -55,13 +46,21 @@ struct CurrentClient {
     is_refused: bool,
 }
 
-/// A client for this endpoint with credentials of this source. The first ones are fetched before it returns.
-pub(super) async fn client(endpoint: SeedEndpoint, source: CredentialSource) -> anyhow::Result<kube::Client> {
-    if let CredentialSource::Kept(certificate) = &source {
+/// A client for this endpoint with credentials of this source, if any. The first ones are fetched before it returns.
+pub(super) async fn client(
+    endpoint: SeedEndpoint,
+    certificate: Option<ClientCertificate>,
+    source: Option<CredentialSource>,
+) -> anyhow::Result<kube::Client> {
+    let Some(source) = source else {
         return endpoint.client(None, certificate.as_ref());
-    }
+    };
     let namespace = endpoint.config.default_namespace.clone();
-    let renewal = Arc::new(RenewedClient { endpoint, source });
+    let renewal = Arc::new(RenewedClient {
+        endpoint,
+        certificate,
+        source,
+    });
     let first = {
         let renewal = renewal.clone();
         spawn_blocking(move || renewal.first()).await??
@@ -84,7 +83,7 @@ pub(super) async fn client(endpoint: SeedEndpoint, source: CredentialSource) -> 
 
 impl RenewedClient {
     fn first(&self) -> anyhow::Result<CurrentClient> {
-        let fetched = self.fetch()?;
+        let fetched = (self.source.fetch)()?;
         Ok(CurrentClient {
             client: self.client(&fetched)?,
             token: fetched.token,
@@ -116,7 +115,7 @@ impl RenewedClient {
     }
 
     fn renew(&self, current: &mut CurrentClient) -> anyhow::Result<()> {
-        let fetched = match self.fetch() {
+        let fetched = match (self.source.fetch)() {
             Ok(fetched) => fetched,
             Err(error) => {
                 let has_ended = current.ends.is_some_and(|end| end <= Timestamp::now());
@@ -132,9 +131,8 @@ impl RenewedClient {
         };
         let exposed =
             |token: &Option<SecretString>| token.as_ref().map(|token| token.expose_secret().to_owned());
-        let is_same = fetched.client_certificate.is_none()
-            && !matches!(&self.source, CredentialSource::Plugin(_))
-            && exposed(&fetched.token) == exposed(&current.token);
+        let is_same =
+            fetched.client_certificate.is_none() && exposed(&fetched.token) == exposed(&current.token);
         if !is_same {
             current.client = self.client(&fetched)?;
             current.token = fetched.token;
@@ -146,55 +144,38 @@ impl RenewedClient {
         Ok(())
     }
 
-    /// Blocks while a plugin runs or an issuer is asked.
-    fn fetch(&self) -> anyhow::Result<PluginCredentials> {
-        match &self.source {
-            CredentialSource::Plugin(plugin) => plugin.run(),
-            CredentialSource::Oidc { provider, .. } => provider.fetch(),
-            CredentialSource::TokenFile { path, instead, .. } => {
-                let token = match (read_token(path), instead) {
-                    (Ok(token), _) => token,
-                    (Err(_), Some(token)) => token.clone(),
-                    (Err(error), None) => return Err(error),
-                };
-                Ok(PluginCredentials {
-                    token: Some(token),
-                    ..PluginCredentials::default()
-                })
-            }
-            CredentialSource::Kept(_) => Ok(PluginCredentials::default()),
-        }
-    }
-
     /// When to fetch credentials again.
     fn renew_at(&self, ends: Option<Timestamp>) -> Timestamp {
         let now = Timestamp::now();
-        match (&self.source, ends) {
-            (CredentialSource::TokenFile { .. }, _) => {
-                now.saturating_add(TOKEN_FILE_AGE).unwrap_or(Timestamp::MAX)
-            }
-            (_, None) => Timestamp::MAX,
-            (_, Some(ends)) => before(ends, now),
-        }
+        let latest = now.saturating_add(self.source.longest_use);
+        let latest = latest.unwrap_or(Timestamp::MAX);
+        ends.map_or(latest, |ends| latest.min(before(ends, now)))
     }
 
     fn client(&self, fetched: &PluginCredentials) -> anyhow::Result<kube::Client> {
-        let certificate = match &self.source {
-            CredentialSource::TokenFile {
-                client_certificate, ..
-            }
-            | CredentialSource::Oidc {
-                client_certificate, ..
-            } => client_certificate.as_ref(),
-            _ => fetched.client_certificate.as_ref(),
-        };
+        let certificate = fetched.client_certificate.as_ref();
+        let certificate = certificate.or(self.certificate.as_ref());
         self.endpoint.client(fetched.token.as_ref(), certificate)
     }
 }
 
-fn read_token(path: &Path) -> anyhow::Result<SecretString> {
-    let content = std::fs::read(path).context("tokenFile of the kubeconfig cannot be read")?;
-    token_of_file(&content, "tokenFile").map_err(|error| anyhow!("{} {}", error.field, error.reason))
+/// The token in a file, and the one while the file cannot be read.
+pub(super) fn token_file(path: PathBuf, instead: Option<SecretString>) -> CredentialSource {
+    let read = move || {
+        let content = std::fs::read(&path).context("tokenFile of the kubeconfig cannot be read")?;
+        token_of_file(&content, "tokenFile").map_err(|error| anyhow!("{} {}", error.field, error.reason))
+    };
+    let fetch = move || {
+        let token = read().or_else(|error| instead.clone().ok_or(error))?;
+        Ok(PluginCredentials {
+            token: Some(token),
+            ..PluginCredentials::default()
+        })
+    };
+    CredentialSource {
+        fetch: Box::new(fetch),
+        longest_use: TOKEN_FILE_AGE,
+    }
 }
 
 /// The moment at which credentials that end then are fetched again.

@@ -1,6 +1,6 @@
 //! The answers to callers: Watch, Get and List.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -11,12 +11,11 @@ use watchdog_proto::stream::v1 as pb;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
-use super::SeedView;
 use super::known_replicas::{KnownReplicas, PeerState, WAIT_FOR_REPLICAS};
+use super::{SeedView, TimedItem};
 use crate::item::StreamItem;
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
 use crate::metrics::{Rpc, TRIMMED};
-use crate::reports::ReplicaReport;
 use crate::server::StreamStore;
 use crate::stream::{Responses, Streams};
 use crate::subscription::{CompletenessChanges, Subscription};
@@ -93,7 +92,7 @@ impl<M: StreamItem> SeedView<M> {
         Box::pin(futures::stream::unfold((self.clone(), replicas), next))
     }
 
-    fn store(&self, scope: pb::Scope) -> &StreamStore<M::Key, ReplicaReport<M>> {
+    fn store(&self, scope: pb::Scope) -> &StreamStore<M::Key, TimedItem<M>> {
         match scope {
             pb::Scope::Unspecified | pb::Scope::Seed => &self.whole,
             pb::Scope::Replica => &self.own,
@@ -115,7 +114,7 @@ impl<M: StreamItem> SeedView<M> {
         let completeness = self.completeness_changes(scope);
         let subscription = Subscription::new(self.store(scope), matches, completeness);
         let mut sent_incomplete = false;
-        let encode = move |Message { position, event }: Message<M::Key, Arc<ReplicaReport<M>>>| {
+        let encode = move |Message { position, event }: Message<M::Key, Arc<TimedItem<M>>>| {
             match &event {
                 Event::SnapshotComplete { completeness, .. } => sent_incomplete = !completeness.complete,
                 // Followers must learn when this replica has all of its items, and a stream has one snapshot only.
@@ -166,19 +165,20 @@ impl<M: StreamItem> SeedView<M> {
     /// The replicas that are known now, this one included: how much is known of each, and how many items it reports.
     #[must_use]
     pub fn known_replicas(&self) -> BTreeMap<Arc<str>, (PeerState, u32)> {
-        let states = self.replicas.borrow().states(&self.me);
-        let mut known: BTreeMap<_, _> = states
-            .into_iter()
-            .map(|(name, state)| (name, (state, 0)))
-            .collect();
+        let mut items: HashMap<Arc<str>, u32> = HashMap::new();
         for reports in self.reports.lock().values() {
             for replica in reports.replicas() {
-                if let Some((_, items)) = known.get_mut(replica) {
-                    *items += 1;
-                }
+                *items.entry(replica.clone()).or_default() += 1;
             }
         }
-        known
+        let own = u32::try_from(self.own.keys().len()).unwrap_or(u32::MAX);
+        items.insert(self.me.clone(), own);
+        let states = self.replicas.borrow().states(&self.me).into_iter();
+        let with_items = |(name, state)| {
+            let items = items.get(&name).copied().unwrap_or_default();
+            (name, (state, items))
+        };
+        states.map(with_items).collect()
     }
 
     /// Where an answer of the whole seed stands now, and what it lacks.

@@ -13,7 +13,7 @@ pub(super) const WAIT_FOR_REPLICAS: Duration = Duration::from_secs(10);
 
 /// The replicas whose items a complete answer has.
 #[derive(Debug, Clone)]
-pub(super) struct KnownReplicas {
+pub struct KnownReplicas {
     started: Instant,
     /// True once the other replicas have been listed.
     pub(super) listed: bool,
@@ -44,6 +44,12 @@ impl KnownReplicas {
             filled: false,
             others: BTreeMap::new(),
         }
+    }
+
+    /// Returns true if a replica other than this one answers: all of its items are here and up to date.
+    #[must_use]
+    pub fn answers(&self, replica: &str) -> bool {
+        self.others.get(replica) == Some(&PeerState::Synced)
     }
 
     /// The completeness of an answer that is given now, and when waiting for more ends; none when waiting is no use

@@ -8,48 +8,31 @@ use watchdog_proto::stream::v1 as pb;
 use watchdog_runtime::request::PageRequest;
 
 use super::known_replicas::WAIT_FOR_REPLICAS;
+use super::merge::Merge;
 use super::*;
-use crate::message::Completeness;
+use crate::client::{Received, Update};
+use crate::message::{COMPLETE, Completeness};
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, ItemPage};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The shoots of this replica, with who observed them.
-#[derive(Default)]
-struct OwnVerdicts(StreamStore<String, &'static str>);
-
-impl OwnItems<probe::Verdict> for OwnVerdicts {
-    type Key = String;
-    type Value = &'static str;
-
-    fn store(&self) -> &StreamStore<String, &'static str> {
-        &self.0
-    }
-
-    fn key(&self, key: &String) -> String {
-        key.clone()
-    }
-
-    fn encode(&self, shoot: &String, observer: &&'static str) -> probe::Verdict {
-        verdict(shoot, observer).value
-    }
-
-    fn exists(&self, shoot: &String) -> bool {
-        shoot != "gone"
-    }
-
-    fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
-        has(&"one".to_owned())
+fn own_verdicts() -> OwnItems<String, &'static str, probe::Verdict> {
+    OwnItems {
+        store: StreamStore::new(),
+        key: String::clone,
+        encode: Box::new(|shoot, observer| verdict(shoot, observer).value),
+        is_filled: Box::new(|has| has(&"one".to_owned())),
     }
 }
 
 /// The view of a replica `me` that knows the seed, with what it receives of the others.
-fn view() -> (SeedView<probe::Verdict>, PeerHandler<probe::Verdict, OwnVerdicts>) {
-    let view = SeedView::new("me".into());
-    let peers = PeerHandler {
+fn view() -> (SeedView<probe::Verdict>, Merge) {
+    let view = SeedView::shared("me".into());
+    let peers = Merge {
         view: view.clone(),
-        own: Arc::default(),
+        exists: Box::new(|shoot| shoot != "gone"),
     };
     (view, peers)
 }
@@ -105,6 +88,10 @@ async fn whole(stream: &mut Responses<probe::WatchVerdictsResponse>) -> (Vec<Str
             PbEvent::Heartbeat(_) => {}
         }
     }
+}
+
+fn valid_for(verdict: &probe::Verdict) -> Duration {
+    forward(verdict.valid_for.as_ref())
 }
 
 fn missing(replicas: &[&str]) -> pb::Completeness {
@@ -268,7 +255,7 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
             report(probe::Outcome::Healthy);
         }
         let answer = view.get(&"one".to_owned()).await.item.unwrap();
-        assert_eq!(answer.valid_for(), 40 * SECOND, "unary answers have the newest");
+        assert_eq!(valid_for(&answer), 40 * SECOND, "unary answers have the newest");
         report(probe::Outcome::LeasesExpired);
     };
     let read = async {
@@ -280,16 +267,15 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
         }
         upserts
     };
-    let own = OwnVerdicts::default();
     let upserts = tokio::select! {
-        () = view.tidy(&own) => unreachable!("never ends"),
+        () = peers.tidy() => unreachable!("never ends"),
         ((), upserts) = async { tokio::join!(probes, read) } => upserts,
     };
     let [(renewed, renewal), (changed, change)] = &upserts[..] else {
         panic!("{upserts:?}");
     };
     assert_eq!((*renewed, *changed), (20 * SECOND, 24 * SECOND));
-    assert_eq!(renewal.valid_for(), 36 * SECOND, "of the probe 4 s before");
+    assert_eq!(valid_for(renewal), 36 * SECOND, "of the probe 4 s before");
     assert_eq!(change.outcome(), probe::Outcome::LeasesExpired);
 }
 
@@ -311,14 +297,11 @@ async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items
 
 #[tokio::test(start_paused = true)]
 async fn the_items_of_this_replica_are_local_and_merged() {
-    let (view, _) = view();
-    let own = OwnVerdicts::default();
-    let store = own.0.clone();
+    let (view, merge) = view();
+    let own = own_verdicts();
+    let store = own.store.clone();
     store.upsert("one".to_owned(), "first");
-    let follow = {
-        let view = view.clone();
-        tokio::spawn(async move { view.merge_own(&own).await })
-    };
+    let follow = tokio::spawn(async move { merge.own(&own).await });
     let mut local = open(&view, pb::Scope::Replica);
     assert_eq!(whole(&mut local).await, (vec!["one".to_owned()], COMPLETE));
     store.upsert("one".to_owned(), "second");
@@ -366,7 +349,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
 async fn a_handler_in_the_process_is_told_of_the_own_items() {
     #[derive(Default)]
     struct Told(Mutex<Vec<String>>);
-    impl ReplicaHandler<probe::Verdict> for Arc<Told> {
+    impl ReplicaHandler for Arc<Told> {
         fn on_join(&self, replica: &Arc<str>) {
             self.0.lock().push(format!("join {replica}"));
         }
@@ -384,12 +367,12 @@ async fn a_handler_in_the_process_is_told_of_the_own_items() {
     }
     let (view, peers) = view();
     let set = |shoot: &str| {
-        let report = ReplicaReport {
+        let report = TimedItem {
             item: Arc::new(verdict(shoot, "me").value),
             as_of: Instant::now(),
             set_at: Instant::now(),
         };
-        let changed = |_: Option<&ReplicaReport<_>>| KeyUpdate::Changed(report);
+        let changed = |_: Option<&TimedItem<_>>| KeyUpdate::Changed(report);
         view.own.update(shoot.to_owned(), Instant::now(), changed);
     };
     set("one");
@@ -418,19 +401,19 @@ async fn a_replica_has_all_items_anew_each_time_it_begins_to_lead() {
     let (view, peers) = view();
     let leads = watch::Sender::new(false);
     peers.on_listed();
-    let own = OwnVerdicts::default();
-    let follow = view.follow_lead(leads.subscribe(), &own);
+    let own = own_verdicts();
+    let follow = view.follow_lead(leads.subscribe(), &own.is_filled);
     let completeness = || view.replicas.borrow().completeness("me").0;
     let play = async {
         leads.send_replace(true);
         tokio::time::sleep(SECOND).await;
         assert_eq!(completeness(), missing(&["me"]));
-        let report = ReplicaReport {
+        let report = TimedItem {
             item: Arc::new(verdict("one", "me").value),
             as_of: Instant::now(),
             set_at: Instant::now(),
         };
-        let set = |_: Option<&ReplicaReport<_>>| KeyUpdate::Changed(report);
+        let set = |_: Option<&TimedItem<_>>| KeyUpdate::Changed(report);
         view.own.update("one".to_owned(), Instant::now(), set);
         tokio::time::sleep(SECOND).await;
         assert_eq!(completeness(), COMPLETE);

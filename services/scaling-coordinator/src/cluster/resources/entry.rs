@@ -57,8 +57,8 @@ fn observed(workload: &Workload) -> Observed {
     if workload.metadata.deletion_timestamp.is_some() {
         return Observed::Deleting;
     }
-    let spec = match workload.spec.as_result() {
-        Ok(spec) => spec,
+    let replicas = match &workload.replicas {
+        Ok(replicas) => *replicas,
         Err(why) => return Observed::Unusable(format!("its spec cannot be read: {why}")),
     };
     let ready = match workload.ready_replicas() {
@@ -70,7 +70,7 @@ fn observed(workload: &Workload) -> Observed {
         workload.is_meltdown_protected() || workload.recorded_replicas() != RecordedReplicas::Absent;
     Observed::Present(ObservedResource {
         resource_version: version_of(&workload.metadata).into(),
-        replicas: spec.replicas,
+        replicas,
         ready,
         current: workload.is_observed(),
         recorded: workload.recorded_replicas(),
