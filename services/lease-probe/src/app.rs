@@ -1,14 +1,12 @@
 //! Joins the parts; the only place that knows all of them.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
-use watchdog_api::unix_time::UnixTime;
+use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
-use watchdog_kube::leadership::{Leader, Leadership};
 use watchdog_kube::members::Members;
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
@@ -21,7 +19,6 @@ use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
-use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::http::HttpConnector;
@@ -97,43 +94,22 @@ pub fn start(
         clock: Clock::start(),
         identity: base.identity.clone(),
         random: Box::new(rand::random),
-        probing: AtomicUsize::new(0),
-        close: AtomicUsize::new(0),
+        probing: Arc::default(),
+        close: Arc::default(),
     });
-    let verdicts = StreamStore::new();
     let view = SeedView::new(base.identity.clone());
-    let members = match &replica.membership {
-        Sharing::Members(members) => follow_members(base, members.clone(), &view),
-        Sharing::Leader(leadership) => follow_leader(base, leadership.leader()),
-    };
-    let is_witness = {
-        let (members, me) = (members.clone(), base.identity.clone());
-        Arc::new(move |shoot: &str| members.borrow().is_witness(&me, shoot))
-    };
     let manager = ProberManager::new(
-        shared.clone(),
-        verdicts.clone(),
+        shared,
         rules.borrow().clone(),
-        is_witness,
+        follow_members(base, &replica.membership, &view),
         HttpConnector {
             allow_local_addresses: config.allow_local_addresses,
         },
         config.answer_memory,
     );
-    let probing = manager
-        .clone()
-        .run(rules.clone(), members.clone(), base.draining.clone());
+    let probing = manager.clone().run(rules.clone(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));
     spawn_watches(base, replica, &manager, rules);
-    merge(
-        base,
-        replica,
-        &view,
-        members.clone(),
-        &verdicts,
-        &manager,
-        shared.clock,
-    );
     let service = LeaseProbeApi {
         verdicts: view.clone(),
         is_unknown: {
@@ -143,21 +119,19 @@ pub fn start(
         streams: Streams::new(base.draining.clone()),
     };
     let service = LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
+    // The verdicts of this replica are merged with those of the others, where there are any to ask.
+    let (own, dialer) = (OwnVerdicts(manager.clone()), base.peer_dialer(SERVICE));
     match &replica.membership {
-        Sharing::Members(_) => routes.add_service(service),
-        Sharing::Leader(leadership) => routes.add_service(ForwardToLeader::new(
-            service,
-            leadership.clone(),
-            base.peer_dialer(SERVICE),
-        )),
-    };
-    let collector = VerdictCollector {
-        manager,
-        verdicts,
-        shared,
-        members,
-    };
-    (Arc::new(collector), view)
+        Sharing::Members(members) => {
+            view.spawn(base, own, ReplicaEndpoints::new(members.clone(), dialer));
+            routes.add_service(service);
+        }
+        Sharing::Leader(leadership) => {
+            view.spawn_led(base, own, leadership.subscribe());
+            routes.add_service(ForwardToLeader::new(service, leadership.clone(), dialer));
+        }
+    }
+    (Arc::new(VerdictCollector(manager)), view)
 }
 
 /// A task that never fails, as a critical one.
@@ -197,104 +171,64 @@ fn spawn_watches(
     base.tasks.critical("permissions", endless(preflight));
 }
 
-/// Follows the live members, and which of them answer.
+/// Follows the live members and which of them answer, or who leads: this replica alone, or nobody here.
 fn follow_members(
     base: &ServiceBuilder,
-    mut members: watch::Receiver<Members>,
+    sharing: &Sharing,
     view: &SeedView<pb::Verdict>,
 ) -> watch::Receiver<LiveMembers> {
     let (live, receiver) = watch::channel(LiveMembers::default());
+    let (me, stop, sharing) = (base.identity.clone(), base.draining.clone(), sharing.clone());
     let mut answering = view.answering();
-    let (me, stop) = (base.identity.clone(), base.draining.clone());
     let follow = async move {
-        loop {
-            let current = {
-                let (members, answering) = (members.borrow_and_update(), answering.borrow_and_update());
-                let answers = |name: &Arc<str>| *name == me || answering.contains(name);
-                LiveMembers::new(members.keys().map(|name| (name.clone(), answers(name))))
-            };
-            publish_if_changed(&live, &current);
-            tokio::select! {
-                Ok(()) = members.changed() => {}
-                Ok(()) = answering.changed() => {}
-                else => return std::future::pending().await,
+        match sharing {
+            Sharing::Members(mut members) => loop {
+                let current = {
+                    let (members, answering) = (members.borrow_and_update(), answering.borrow_and_update());
+                    let answers = |name: &Arc<str>| *name == me || answering.contains(name);
+                    LiveMembers::new(members.keys().map(|name| (name.clone(), answers(name))))
+                };
+                publish_if_changed(&live, &current);
+                tokio::select! {
+                    Ok(()) = members.changed() => {}
+                    Ok(()) = answering.changed() => {}
+                    else => break,
+                }
+            },
+            Sharing::Leader(leadership) => {
+                let mut leader = leadership.leader();
+                loop {
+                    let leads = leader
+                        .borrow_and_update()
+                        .as_ref()
+                        .is_some_and(|leader| leader.name == me);
+                    let current = LiveMembers::new(leads.then(|| (me.clone(), true)));
+                    publish_if_changed(&live, &current);
+                    if leader.changed().await.is_err() {
+                        break;
+                    }
+                }
             }
         }
+        // The members are followed for as long as the process runs.
+        std::future::pending::<()>().await;
     };
     base.tasks.critical("witnesses", async move {
         stop.run_until_cancelled(follow).await;
         Ok(())
     });
     receiver
-}
-
-/// Follows who leads: this replica alone, or nobody here.
-fn follow_leader(
-    base: &ServiceBuilder,
-    mut leader: watch::Receiver<Option<Leader>>,
-) -> watch::Receiver<LiveMembers> {
-    let (live, receiver) = watch::channel(LiveMembers::default());
-    let (me, stop) = (base.identity.clone(), base.draining.clone());
-    let follow = async move {
-        loop {
-            let leads = leader
-                .borrow_and_update()
-                .as_ref()
-                .is_some_and(|leader| leader.name == me);
-            let current = LiveMembers::new(leads.then(|| (me.clone(), true)));
-            publish_if_changed(&live, &current);
-            // The election ends with the process.
-            if leader.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
-    };
-    base.tasks.critical("witnesses", async move {
-        stop.run_until_cancelled(follow).await;
-        Ok(())
-    });
-    receiver
-}
-
-/// Merges the verdicts of this replica with those of the others, where there are any to ask.
-fn merge(
-    base: &ServiceBuilder,
-    replica: &Replica<Sharing>,
-    view: &SeedView<pb::Verdict>,
-    members: watch::Receiver<LiveMembers>,
-    verdicts: &VerdictStore,
-    manager: &Arc<ProberManager>,
-    clock: Clock,
-) {
-    let own = OwnVerdicts {
-        verdicts: verdicts.clone(),
-        manager: manager.clone(),
-        members,
-        clock,
-    };
-    match &replica.membership {
-        Sharing::Members(members) => {
-            let peers = ReplicaEndpoints::new(members.clone(), base.peer_dialer(SERVICE));
-            view.spawn(base, own, peers);
-        }
-        Sharing::Leader(leadership) => view.spawn_led(base, own, leadership.subscribe()),
-    }
 }
 
 /// The verdicts of this replica.
-struct OwnVerdicts {
-    verdicts: VerdictStore,
-    manager: Arc<ProberManager>,
-    members: watch::Receiver<LiveMembers>,
-    clock: Clock,
-}
+struct OwnVerdicts(Arc<ProberManager>);
 
 impl OwnItems<pb::Verdict> for OwnVerdicts {
     type Key = String;
     type Value = Verdict;
 
     fn store(&self) -> &VerdictStore {
-        &self.verdicts
+        &self.0.verdicts
     }
 
     fn key(&self, shoot: &String) -> String {
@@ -302,14 +236,14 @@ impl OwnItems<pb::Verdict> for OwnVerdicts {
     }
 
     fn encode(&self, shoot: &String, verdict: &Verdict) -> pb::Verdict {
-        convert::verdict(shoot, verdict, UnixTime(self.clock.now_micros()))
+        convert::verdict(shoot, verdict, self.0.shared.now())
     }
 
     fn exists(&self, shoot: &String) -> bool {
-        !self.manager.is_unknown(shoot)
+        !self.0.is_unknown(shoot)
     }
 
     fn is_filled(&self, has: &dyn Fn(&String) -> bool) -> bool {
-        !self.members.borrow().is_empty() && self.manager.all_witnessed(has)
+        self.0.all_witnessed(has)
     }
 }
