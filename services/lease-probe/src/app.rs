@@ -1,14 +1,12 @@
 //! Joins the parts; the only place that knows all of them.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
-use watchdog_api::unix_time::UnixTime;
+use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
-use watchdog_kube::leadership::{Leader, Leadership};
 use watchdog_kube::members::Members;
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::Replica;
@@ -22,7 +20,6 @@ use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
-use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::http::HttpConnector;
@@ -30,9 +27,10 @@ use crate::cluster::permissions;
 use crate::cluster::watches::Watches;
 use crate::config::Config;
 use crate::controller::prober::ProbeContext;
-use crate::controller::prober_manager::{ProberManager, VerdictStore};
+use crate::controller::prober_manager::ProberManager;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::renewals::{DEFAULT_RENEW_INTERVAL, shortest_grace};
+use crate::domain::verdict::Verdict;
 use crate::domain::witnesses::LiveMembers;
 use crate::grpc::convert;
 use crate::grpc::service::LeaseProbeApi;
@@ -97,47 +95,26 @@ pub fn start(
         clock: Clock::start(),
         identity: base.identity.clone(),
         random: Box::new(rand::random),
-        probing: AtomicUsize::new(0),
-        close: AtomicUsize::new(0),
+        probing: Arc::default(),
+        close: Arc::default(),
     });
-    let verdicts = StreamStore::new();
     let me = base.identity.clone();
-    let (view, members) = match &replica.membership {
-        Sharing::Members(members) => {
-            let view = SeedView::shared(me);
-            let live = follow_members(base, members.clone(), &view);
-            (view, live)
-        }
-        Sharing::Leader(leadership) => (SeedView::new(me), follow_leader(base, leadership.leader())),
-    };
-    let is_witness = {
-        let (members, me) = (members.clone(), base.identity.clone());
-        Arc::new(move |shoot: &str| members.borrow().is_witness(&me, shoot))
+    let view = match &replica.membership {
+        Sharing::Members(_) => SeedView::shared(me),
+        Sharing::Leader(_) => SeedView::new(me),
     };
     let manager = ProberManager::new(
-        shared.clone(),
-        verdicts.clone(),
+        shared,
         rules.borrow().clone(),
-        is_witness,
+        follow_members(base, &replica.membership, &view),
         HttpConnector {
             allow_local_addresses: config.allow_local_addresses,
         },
         config.answer_memory,
     );
-    let probing = manager
-        .clone()
-        .run(rules.clone(), members.clone(), base.draining.clone());
+    let probing = manager.clone().run(rules.clone(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));
     spawn_watches(base, replica, &manager, rules);
-    merge(
-        base,
-        replica,
-        &view,
-        members.clone(),
-        &verdicts,
-        &manager,
-        shared.clock,
-    );
     let service = LeaseProbeApi {
         verdicts: view.clone(),
         is_unknown: {
@@ -147,21 +124,21 @@ pub fn start(
         streams: Streams::new(base.draining.clone()),
     };
     let service = LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
+    // The verdicts of this replica are merged with those of the others, where there are any to ask.
+    let (own, dialer) = (own_verdicts(&manager), base.peer_dialer(SERVICE));
     match &replica.membership {
-        Sharing::Members(_) => routes.add_service(service),
-        Sharing::Leader(leadership) => routes.add_service(ForwardToLeader::new(
-            service,
-            leadership.clone(),
-            base.peer_dialer(SERVICE),
-        )),
-    };
-    let collector = VerdictCollector {
-        manager,
-        verdicts,
-        shared,
-        members,
-    };
-    (Arc::new(collector), view)
+        Sharing::Members(members) => {
+            let (known, addresses) = (manager.clone(), members.clone());
+            let exists = move |shoot: &str| !known.is_unknown(shoot);
+            view.spawn_shared(base, own, exists, ReplicaEndpoints { addresses, dialer });
+            routes.add_service(service);
+        }
+        Sharing::Leader(leadership) => {
+            view.spawn_led(base, own, leadership.subscribe());
+            routes.add_service(ForwardToLeader::new(service, leadership.clone(), dialer));
+        }
+    }
+    (Arc::new(VerdictCollector(manager)), view)
 }
 
 /// A task that never fails, as a critical one.
@@ -203,29 +180,47 @@ fn spawn_watches(
         .critical("permissions", preflight(seed, readiness, needed, rules, stop));
 }
 
-/// Follows the live members, and which of them answer.
+/// Follows the live members and which of them answer, or who leads: this replica alone, or nobody here.
 fn follow_members(
     base: &ServiceBuilder,
-    mut members: watch::Receiver<Members>,
+    sharing: &Sharing,
     view: &SeedView<pb::Verdict>,
 ) -> watch::Receiver<LiveMembers> {
     let (live, receiver) = watch::channel(LiveMembers::default());
+    let (me, stop, sharing) = (base.identity.clone(), base.draining.clone(), sharing.clone());
     let mut replicas = view.replicas();
-    let (me, stop) = (base.identity.clone(), base.draining.clone());
     let follow = async move {
-        loop {
-            let current = {
-                let (members, replicas) = (members.borrow_and_update(), replicas.borrow_and_update());
-                let answers = |name: &Arc<str>| *name == me || replicas.answers(name);
-                LiveMembers::new(members.keys().map(|name| (name.clone(), answers(name))))
-            };
-            publish_if_changed(&live, &current);
-            tokio::select! {
-                Ok(()) = members.changed() => {}
-                Ok(()) = replicas.changed() => {}
-                else => return std::future::pending().await,
+        match sharing {
+            Sharing::Members(mut members) => loop {
+                let current = {
+                    let (members, replicas) = (members.borrow_and_update(), replicas.borrow_and_update());
+                    let answers = |name: &Arc<str>| *name == me || replicas.answers(name);
+                    LiveMembers::new(members.keys().map(|name| (name.clone(), answers(name))))
+                };
+                publish_if_changed(&live, &current);
+                tokio::select! {
+                    Ok(()) = members.changed() => {}
+                    Ok(()) = replicas.changed() => {}
+                    else => break,
+                }
+            },
+            Sharing::Leader(leadership) => {
+                let mut leader = leadership.leader();
+                loop {
+                    let leads = leader
+                        .borrow_and_update()
+                        .as_ref()
+                        .is_some_and(|leader| leader.name == me);
+                    let current = LiveMembers::new(leads.then(|| (me.clone(), true)));
+                    publish_if_changed(&live, &current);
+                    if leader.changed().await.is_err() {
+                        break;
+                    }
+                }
             }
         }
+        // The members are followed for as long as the process runs.
+        std::future::pending::<()>().await;
     };
     base.tasks.critical("witnesses", async move {
         stop.run_until_cancelled(follow).await;
@@ -234,62 +229,13 @@ fn follow_members(
     receiver
 }
 
-/// Follows who leads: this replica alone, or nobody here.
-fn follow_leader(
-    base: &ServiceBuilder,
-    mut leader: watch::Receiver<Option<Leader>>,
-) -> watch::Receiver<LiveMembers> {
-    let (live, receiver) = watch::channel(LiveMembers::default());
-    let (me, stop) = (base.identity.clone(), base.draining.clone());
-    let follow = async move {
-        loop {
-            let leads = leader
-                .borrow_and_update()
-                .as_ref()
-                .is_some_and(|leader| leader.name == me);
-            let current = LiveMembers::new(leads.then(|| (me.clone(), true)));
-            publish_if_changed(&live, &current);
-            // The election ends with the process.
-            if leader.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
-    };
-    base.tasks.critical("witnesses", async move {
-        stop.run_until_cancelled(follow).await;
-        Ok(())
-    });
-    receiver
-}
-
-/// Merges the verdicts of this replica with those of the others, where there are any to ask.
-fn merge(
-    base: &ServiceBuilder,
-    replica: &Replica<Sharing>,
-    view: &SeedView<pb::Verdict>,
-    members: watch::Receiver<LiveMembers>,
-    verdicts: &VerdictStore,
-    manager: &Arc<ProberManager>,
-    clock: Clock,
-) {
-    let all = manager.clone();
-    let own = OwnItems {
-        store: verdicts.clone(),
+/// The verdicts of this replica.
+fn own_verdicts(manager: &Arc<ProberManager>) -> OwnItems<String, Verdict, pb::Verdict> {
+    let (context, all) = (manager.shared.clone(), manager.clone());
+    OwnItems {
+        store: manager.verdicts.clone(),
         key: String::clone,
-        encode: Box::new(move |shoot, verdict| {
-            convert::verdict(shoot, verdict, UnixTime(clock.now_micros()))
-        }),
-        is_filled: Box::new(move |has| !members.borrow().is_empty() && all.all_witnessed(has)),
-    };
-    match &replica.membership {
-        Sharing::Members(members) => {
-            let peers = ReplicaEndpoints {
-                addresses: members.clone(),
-                dialer: base.peer_dialer(SERVICE),
-            };
-            let manager = manager.clone();
-            view.spawn_shared(base, own, move |shoot| !manager.is_unknown(shoot), peers);
-        }
-        Sharing::Leader(leadership) => view.spawn_led(base, own, leadership.subscribe()),
+        encode: Box::new(move |shoot, verdict| convert::verdict(shoot, verdict, context.now())),
+        is_filled: Box::new(move |has| all.all_witnessed(has)),
     }
 }

@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use lease_probe::cluster::answer_budget::{CONNECT_HELD_FOR, SharedLimits};
-use lease_probe::cluster::connection::{ApiResponse, CachedConnection, Suspicion};
+use lease_probe::cluster::connection::{ApiResponse, CachedConnection};
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::kubeconfig::{Access, access};
-use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, HttpShootClient, ShootClient};
-use lease_probe::cluster::transport::{AnswerKind, ApiRequest};
+use lease_probe::cluster::shoot_client::{ExternalEndpoint, HttpShootClient, ShootClient};
+use lease_probe::cluster::transport::{AnswerKind, ApiRequest, Budget, Suspicion};
 use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::unconstrained;
 use tokio::time::Instant;
+use watchdog_runtime::clock::Clock;
 use watchdog_sandbox::hostile::{HostileServer, frame};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
@@ -88,8 +89,9 @@ fn from_kubeconfig(limiter: Arc<SharedLimits>, kubeconfig: &str) -> Connection {
 }
 
 async fn get(connection: &mut Connection, path: &str) -> Result<ApiResponse, ProbeFailure> {
+    let request = ApiRequest::get(path, AnswerKind::Leases);
     connection
-        .request(&ApiRequest::get(path, AnswerKind::Leases))
+        .request(&request, Budget::starting_now(Duration::from_secs(30)))
         .await
 }
 
@@ -153,7 +155,7 @@ async fn a_request_that_queues_has_asked_nobody() {
     let answers = external.answers(&access, Budget::starting_now(LIMIT)).await;
     assert_eq!(answers, Err(not_asked.clone()));
     let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
-    let mut client = HttpShootClient::new("shoot".into(), seed, LOCAL, full);
+    let mut client = HttpShootClient::new("shoot".into(), seed, Clock::start(), LOCAL, full);
     let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
     assert_eq!(listed.err(), Some(not_asked.clone()));
     // Nor are nodes listed while others are.
@@ -162,7 +164,7 @@ async fn a_request_that_queues_has_asked_nobody() {
         std::iter::from_fn(|| unconstrained(free.node_lists.acquire()).now_or_never()).collect();
     assert_eq!(taken.len(), 128);
     let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
-    let mut client = HttpShootClient::new("shoot".into(), seed, LOCAL, free.clone());
+    let mut client = HttpShootClient::new("shoot".into(), seed, Clock::start(), LOCAL, free.clone());
     let listed = client
         .nodes_and_machines(&access, Budget::starting_now(LIMIT))
         .await;
@@ -369,7 +371,10 @@ async fn leases_are_asked_for_in_protobuf_and_the_rest_in_json() {
     let mut connection = connection(&server);
     for (kind, begin) in [(AnswerKind::Leases, &b"k8s\0"[..]), (AnswerKind::Nodes, b"{")] {
         let request = ApiRequest::get(LEASES, kind);
-        let answer = connection.request(&request).await.unwrap();
+        let answer = connection
+            .request(&request, Budget::starting_now(LIMIT))
+            .await
+            .unwrap();
         assert!(answer.body.as_slice().starts_with(begin), "{kind:?}");
     }
 }

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::permissions::permissions;
@@ -14,6 +13,7 @@ use lease_probe::controller::prober::ProbeContext;
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
 use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::Outcome;
+use lease_probe::domain::witnesses::LiveMembers;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,6 @@ use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
 use watchdog_test_support::fixtures::{self, PROBE_SECRET};
 use watchdog_test_support::in_process::{CapturedOutput, eventually, rule};
 use watchdog_test_support::sandboxed::client;
-use watchdog_watch_stream::server::StreamStore;
 
 const USER: &str = "lease-probe";
 
@@ -48,20 +47,20 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
         clock: Clock::start(),
         identity: "lease-probe-0".into(),
         random: Box::new(rand::random),
-        probing: AtomicUsize::new(0),
-        close: AtomicUsize::new(0),
+        probing: Arc::default(),
+        close: Arc::default(),
     };
-    let verdicts = StreamStore::new();
+    let alone = LiveMembers::new([(shared.identity.clone(), true)]);
     let manager = ProberManager::new(
         Arc::new(shared),
-        verdicts.clone(),
         config(None),
-        Arc::new(|_: &str| true),
+        watch::channel(alone).1,
         HttpConnector {
             allow_local_addresses: true,
         },
         1 << 20,
     );
+    let verdicts = manager.verdicts.clone();
     (manager, verdicts)
 }
 

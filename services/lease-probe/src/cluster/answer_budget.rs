@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::start_limiter::StartLimiter;
-use super::transport::AnswerKind;
+use super::transport::{AnswerKind, Budget};
 use crate::domain::outcome::ProbeFailure;
 use crate::metrics::{ANSWERS_REFUSED, RefusalReason};
 
@@ -79,7 +79,6 @@ pub struct AnswerBuffer {
     place: Option<AnswerPlace>,
     limits: Arc<SharedLimits>,
     kind: AnswerKind,
-    expected: usize,
 }
 
 #[derive(Debug)]
@@ -160,15 +159,14 @@ impl AnswerPlaces {
 // === impl AnswerBuffer ===
 
 impl AnswerBuffer {
-    /// For an answer of this kind, which is likely to have this many bytes.
+    /// For an answer of this kind.
     #[must_use]
-    pub fn new(limits: Arc<SharedLimits>, kind: AnswerKind, expected: usize) -> Self {
+    pub const fn new(limits: Arc<SharedLimits>, kind: AnswerKind) -> Self {
         Self {
             text: Vec::new(),
             place: None,
             limits,
             kind,
-            expected: expected.min(SMALL_ANSWER),
         }
     }
 
@@ -193,31 +191,25 @@ impl AnswerBuffer {
         }
     }
 
-    /// Returns true if a part of this many bytes needs a place, which the answer does not have yet.
-    #[must_use]
-    pub fn needs_place(&self, bytes: usize) -> bool {
-        self.place.is_none() && (SMALL_ANSWER + 1..=self.kind.limit()).contains(&(self.text.len() + bytes))
-    }
-
-    /// Waits for a place.
-    pub async fn take_place(&mut self) {
-        self.place = Some(self.limits.answers.take().await);
-    }
-
-    /// Appends a part of the answer.
+    /// Appends a part of the answer; waits for a place first if it needs one and has none.
     ///
     /// # Errors
-    /// [`ProbeFailure::AnswerTooLarge`].
-    pub fn append(&mut self, part: &[u8]) -> Result<(), ProbeFailure> {
+    /// [`ProbeFailure::AnswerTooLarge`], or [`ProbeFailure::NoAnswerMemory`] if the time is over while it waits.
+    pub async fn append(&mut self, part: &[u8], budget: Budget) -> Result<(), ProbeFailure> {
         let (needed, capacity) = (self.text.len() + part.len(), self.text.capacity());
         let limit = self.kind.limit();
         if needed > limit {
             let failure = ProbeFailure::AnswerTooLarge(limit);
             return Err(refused(RefusalReason::TooLarge, failure));
         }
+        if needed > SMALL_ANSWER && self.place.is_none() {
+            let answers = &self.limits.answers;
+            let no_memory = |_| ProbeFailure::NoAnswerMemory(answers.capacity());
+            self.place = Some(budget.wait(answers.take(), no_memory).await?);
+        }
         if needed > capacity {
-            // By a half, so that a large answer is not copied for each of its parts, and a small one never.
-            let grown = needed.max(capacity + capacity / 2).max(self.expected).min(limit);
+            // By a half, so that a large answer is not copied for each of its parts.
+            let grown = needed.max(capacity + capacity / 2).min(limit);
             self.text.reserve_exact(grown - self.text.len());
         }
         self.text.extend_from_slice(part);
@@ -312,38 +304,44 @@ mod tests {
         Arc::new(SharedLimits::new(1, places * LARGEST_ANSWER))
     }
 
+    fn budget() -> Budget {
+        Budget::starting_now(Duration::from_secs(60))
+    }
+
     /// An answer of this many bytes.
     async fn answer(limits: &Arc<SharedLimits>, bytes: usize) -> AnswerBuffer {
-        let mut buffer = AnswerBuffer::new(limits.clone(), AnswerKind::Leases, 0);
-        if buffer.needs_place(bytes) {
-            buffer.take_place().await;
-        }
-        buffer.append(&vec![0; bytes]).unwrap();
+        let mut buffer = AnswerBuffer::new(limits.clone(), AnswerKind::Leases);
+        buffer.append(&vec![0; bytes], budget()).await.unwrap();
         buffer
     }
 
     #[tokio::test]
     async fn only_a_large_answer_takes_a_place_and_gives_it_back() {
         let limits = limits(2);
-        let small = answer(&limits, SMALL_ANSWER).await;
+        let mut grows = answer(&limits, SMALL_ANSWER).await;
         assert_eq!(limits.answers.in_use(), 0);
-        assert!(small.needs_place(1), "beyond this size");
+        for _ in 0..2 {
+            grows.append(&[0], budget()).await.unwrap();
+            assert_eq!(
+                limits.answers.in_use(),
+                LARGEST_ANSWER,
+                "beyond this size, and once"
+            );
+        }
         let mut large = answer(&limits, LARGEST_ANSWER).await;
-        assert_eq!(limits.answers.in_use(), LARGEST_ANSWER);
-        assert!(!large.needs_place(1), "one is enough, and this is too large");
+        assert_eq!(limits.answers.in_use(), 2 * LARGEST_ANSWER);
         let too_large = Err(ProbeFailure::AnswerTooLarge(LARGEST_ANSWER));
-        assert_eq!(large.append(&[0]), too_large);
-        drop(large);
+        assert_eq!(large.append(&[0], budget()).await, too_large);
+        drop((grows, large));
         assert_eq!(limits.answers.in_use(), 0);
     }
 
     #[tokio::test]
     async fn a_version_is_small() {
-        let mut buffer = AnswerBuffer::new(limits(1), AnswerKind::Small, 0);
-        buffer.append(&[0; 60 * KIB]).unwrap();
-        assert!(!buffer.needs_place(5 * KIB));
+        let mut buffer = AnswerBuffer::new(limits(1), AnswerKind::Small);
+        buffer.append(&[0; 60 * KIB], budget()).await.unwrap();
         let too_large = Err(ProbeFailure::AnswerTooLarge(64 * KIB));
-        assert_eq!(buffer.append(&[0; 5 * KIB]), too_large);
+        assert_eq!(buffer.append(&[0; 5 * KIB], budget()).await, too_large);
     }
 
     /// Answers that trickle hold their places for a second while others wait. The last one waits in turns.

@@ -1,20 +1,19 @@
 //! One cached connection to an API server, and the evidence that its end gives about the server.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::BodyExt;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use watchdog_kube::client::retry_after;
 use watchdog_runtime::failure::chain;
 
 use super::answer_budget::{AnswerBuffer, SharedLimits};
 use super::kubeconfig::Access;
 use super::start_limiter::StartPermit;
-use super::transport::{AnswerKind, ApiRequest, Connector, End, Link};
-use crate::domain::outcome::{FailureEvidence, ProbeFailure, code_label, quote};
+use super::transport::{AnswerKind, ApiRequest, Budget, Connector, Link, Suspicion};
+use crate::domain::outcome::{ProbeFailure, code_label, quote};
 use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
@@ -35,56 +34,16 @@ const END_NOTED_WITHIN: Duration = Duration::from_millis(100);
 /// The response of an API server.
 #[derive(Debug)]
 pub struct ApiResponse {
-    /// When the request was sent that was answered.
+    /// When the request was sent that was answered, and when all of the answer was there.
     pub sent: Instant,
+    /// See `sent`.
+    pub received: Instant,
     /// Status code.
     pub status: StatusCode,
     /// `Retry-After` in seconds, where it is there.
     pub retry_after: Option<Duration>,
     /// The whole body.
     pub body: AnswerBuffer,
-}
-
-/// A reason to believe that the API server was away for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Suspicion {
-    /// It may have been away since then.
-    pub since: Instant,
-    /// The connection fell silent, or a request got no answer in time. Connections of kubelets may also be dead.
-    pub silent: bool,
-    /// True if the start is unknown: something was noticed at `since`.
-    pub noticed: bool,
-}
-
-impl Suspicion {
-    /// A request that was sent then got no answer in time. Its connection may be dead.
-    const fn silent_at(since: Instant) -> Self {
-        Self {
-            since,
-            silent: true,
-            noticed: true,
-        }
-    }
-
-    /// Something failed at that time.
-    pub(super) const fn noticed_at(since: Instant) -> Self {
-        Self {
-            since,
-            silent: false,
-            noticed: true,
-        }
-    }
-}
-
-/// The reason why a request waits that is not the API server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OwnWait {
-    /// The addresses of the server.
-    Lookup,
-    /// A permit to open a connection.
-    Permit,
-    /// A place for a large answer.
-    Place,
 }
 
 /// Sends requests to one API server over one connection, which is opened when it is needed and kept.
@@ -98,16 +57,10 @@ pub struct CachedConnection<C: Connector> {
     // When the last response came, how long its head took, and how many came over this connection.
     answered_at: Option<Instant>,
     latency: Duration,
-    // How large it was, and a little more.
-    expected: usize,
     answers: u32,
     // The last connection ended right after its only response.
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
-    /// The reason why the last request waits, or waited when it was cancelled.
-    pub(super) waits_for: Option<OwnWait>,
-    /// How long the answers of the last list waited for places.
-    pub(super) waited: Duration,
 }
 
 impl<C: Connector> CachedConnection<C> {
@@ -120,12 +73,9 @@ impl<C: Connector> CachedConnection<C> {
             link: None,
             answered_at: None,
             latency: Duration::ZERO,
-            expected: 0,
             answers: 0,
             ended_after_answer: false,
             suspicion: None,
-            waits_for: None,
-            waited: Duration::ZERO,
         }
     }
 
@@ -152,100 +102,63 @@ impl<C: Connector> CachedConnection<C> {
     }
 
     /// Sends a request and reads the whole answer over the cached connection. If that connection is dead, or brings no
-    /// first byte within 2.5 s or twice the latency of the last answer, whichever is longer, the request is also sent
-    /// over a new connection and the first answer wins. Therefore the request must not change anything on the server.
-    /// The caller must bound the call with a timeout; `waits_for` then names what else it waited for. Cancelling drops
+    /// first byte within 2.5 s or twice the latency of the last answer, whichever is longer, the request is sent again
+    /// over a new one. What it waits for in this process may take until the deadline. The server has the whole limit on
+    /// a new connection, however the cached one ended: a caller that must be on time bounds the call. Cancelling drops
     /// the connection.
     ///
     /// # Errors
-    /// When the API server cannot be reached or its answer breaks off.
-    pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
-        self.waits_for = None;
-        let limits = self.limits.clone();
+    /// When the API server cannot be reached, its answer breaks off or takes longer than the limit, or this process is
+    /// the reason why there is none.
+    pub async fn request(
+        &mut self,
+        request: &ApiRequest,
+        budget: Budget,
+    ) -> Result<ApiResponse, ProbeFailure> {
         if let Some(mut link) = self.take_open() {
             let sent = Instant::now();
-            let response = {
-                let mut head = pin!(link.send(request));
-                match tokio::time::timeout(SLOW.max(2 * self.latency), &mut head).await {
-                    Ok(head) => head.ok(),
-                    Err(_) => {
-                        self.suspect(Suspicion::silent_at(sent));
-                        // This is not queueing: the server may have the request.
-                        let mut fresh = pin!(async {
-                            self.resolve().await?;
-                            let permit = limits.connect.acquire().await;
-                            Box::pin(self.request_fresh(permit, request)).await
-                        });
-                        tokio::select! {
-                            biased;
-                            head = &mut head => match head {
-                                Ok(response) => Some(response),
-                                Err(_) => return fresh.await,
-                            },
-                            answer = &mut fresh => match answer {
-                                Ok(answer) => return Ok(answer),
-                                // The cached connection may still bring the answer.
-                                Err(failure) => Some(head.await.map_err(|_| failure)?),
-                            },
-                        }
-                    }
+            match timeout(SLOW.max(2 * self.latency), link.send(request)).await {
+                Ok(Ok(response)) => {
+                    let read = self.read(link, sent, response, request.answer, budget);
+                    return timeout(budget.limit, read)
+                        .await
+                        .unwrap_or(Err(ProbeFailure::Timeout(budget.limit)));
                 }
-            };
-            if let Some(response) = response {
-                return self.read(link, sent, response, request.answer).await;
+                // The server may have closed it while it was idle, or go away in the middle (GOAWAY): a new one shows
+                // whether it lives. That the connection has ended, and how, is noted right after the request has
+                // failed.
+                Ok(Err(_)) => {
+                    let _ = timeout(END_NOTED_WITHIN, link.ended()).await;
+                    self.note_end(&link);
+                }
+                Err(_) => self.suspect(Suspicion::silent_at(sent)),
             }
-            // The server may have closed it while it was idle, or go away in the middle (GOAWAY): a new one shows
-            // whether it lives. That the connection has ended, and how, is noted right after the request has failed.
-            let _ = tokio::time::timeout(END_NOTED_WITHIN, link.ended()).await;
-            self.note_end(&link);
         }
-        match self.request_anew(request).await {
+        match self.request_anew(request, budget).await {
             // It may go away right after its answer, which is lost then. Once more is enough: it is alive.
-            Err(ProbeFailure::WentAway) => self.request_anew(request).await,
+            Err(ProbeFailure::WentAway) => self.request_anew(request, budget).await,
             answer => answer,
         }
     }
 
     /// Looks the name up, waits for a permit, and sends a request over a new connection.
-    async fn request_anew(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
-        self.waits_for = Some(OwnWait::Lookup);
-        self.resolve().await?;
-        self.waits_for = Some(OwnWait::Permit);
-        let limits = self.limits.clone();
-        let permit = limits.connect.acquire().await;
-        self.waits_for = None;
-        Box::pin(self.request_fresh(permit, request)).await
-    }
-
-    /// Like [`request`](Self::request), but sends a GET by which a server is judged. The server has `limit` to answer
-    /// on a connection opened for the request, however the cached connection ended and however long the permit took.
-    ///
-    /// # Errors
-    /// As [`request`](Self::request); [`ProbeFailure::Timeout`] when the server had its time,
-    /// [`ProbeFailure::NameLookup`] when its addresses were not found in as much, [`ProbeFailure::QueueTimeout`] when
-    /// no permit was free for as long.
-    pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
-        let request = ApiRequest::get(path, AnswerKind::Small);
-        self.waits_for = None;
-        if let Some(mut link) = self.take_open() {
-            let sent = Instant::now();
-            let exchange = async {
-                let response = link.send(&request).await?;
-                self.read(link, sent, response, request.answer).await
-            };
-            match tokio::time::timeout(SLOW.min(limit), exchange).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(failure)) if failure.evidence() == FailureEvidence::None => return Err(failure),
-                _ => self.suspect(Suspicion::noticed_at(sent)),
-            }
+    async fn request_anew(
+        &mut self,
+        request: &ApiRequest,
+        budget: Budget,
+    ) -> Result<ApiResponse, ProbeFailure> {
+        if let Some((_, target)) = &self.target {
+            let resolved = self.connector.resolve(target);
+            budget.wait(resolved, ProbeFailure::slow_lookup).await??;
         }
-        let resolved = tokio::time::timeout(limit, self.resolve()).await;
-        resolved.unwrap_or_else(|_| Err(ProbeFailure::slow_lookup(limit)))?;
         let limits = self.limits.clone();
-        let permit = tokio::time::timeout(limit, limits.connect.acquire()).await;
-        let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(limit))?;
-        let answer = tokio::time::timeout(limit, Box::pin(self.request_fresh(permit, &request))).await;
-        answer.unwrap_or(Err(ProbeFailure::Timeout(limit)))
+        let permit = limits.connect.acquire();
+        let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
+        // On the heap: it is rare, and every probe would have room for it.
+        let answer = Box::pin(self.request_fresh(permit, request, budget));
+        timeout(budget.limit, answer)
+            .await
+            .unwrap_or(Err(ProbeFailure::Timeout(budget.limit)))
     }
 
     /// Drops the connection, so that the next request opens another.
@@ -258,11 +171,7 @@ impl<C: Connector> CachedConnection<C> {
     pub async fn disconnected(&self) {
         if let Some(link) = &self.link {
             link.ended().await;
-            let habitual = |at| self.ended_after_answer && self.is_after_only_answer(at);
-            if !link
-                .end()
-                .is_some_and(|(at, end)| end == End::Closed && habitual(at))
-            {
+            if !(self.ended_after_answer && link.end().is_some_and(|end| self.is_after_only_answer(end))) {
                 return;
             }
         }
@@ -294,63 +203,50 @@ impl<C: Connector> CachedConnection<C> {
 
     /// Draws conclusions from the end of a connection.
     fn note_end(&mut self, link: &C::Link) {
-        let Some((alive_until, end)) = link.end() else {
+        let Some(end) = link.end() else {
             // It broke right now, and its end is not recorded yet.
             return self.suspect(Suspicion::noticed_at(Instant::now()));
         };
-        let after_answer = end == End::Closed && self.is_after_only_answer(alive_until);
+        let after_answer = self.is_after_only_answer(end);
         let before = std::mem::replace(&mut self.ended_after_answer, after_answer);
-        match end {
-            End::Closed if after_answer && before => {}
-            End::Silent | End::Closed => self.suspect(Suspicion {
-                since: alive_until,
-                silent: end == End::Silent,
-                noticed: false,
-            }),
+        if !(before && after_answer) {
+            self.suspect(end);
         }
     }
 
-    fn is_after_only_answer(&self, at: Instant) -> bool {
-        self.answers == 1
-            && self
-                .answered_at
-                .is_some_and(|answered| at.saturating_duration_since(answered) < HABITUAL)
+    /// Returns true if a connection was closed right after its only answer.
+    fn is_after_only_answer(&self, end: Suspicion) -> bool {
+        let is_soon = |answered| end.since.saturating_duration_since(answered) < HABITUAL;
+        !end.silent && self.answers == 1 && self.answered_at.is_some_and(is_soon)
     }
 
-    async fn resolve(&self) -> Result<(), ProbeFailure> {
-        match &self.target {
-            Some((_, target)) => self.connector.resolve(target).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Sends a request over a new connection. Callers keep it on the heap: it is rare, and every probe would have room
-    /// for it.
+    /// Sends a request over a new connection.
     async fn request_fresh(
         &mut self,
         permit: StartPermit<'_>,
         request: &ApiRequest,
+        budget: Budget,
     ) -> Result<ApiResponse, ProbeFailure> {
         let Some((_, target)) = &self.target else {
             return Err(ProbeFailure::Kubeconfig("there is none yet".to_owned()));
         };
         let began = Instant::now();
-        let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.connector.open(target));
-        let opened = permit.during(opening).await;
-        let (result, link) = match opened {
-            Ok(Ok(link)) => (ConnectResult::Opened, Ok(link)),
-            Ok(Err(failure)) => (ConnectResult::Failed, Err(failure)),
-            Err(_) => (ConnectResult::Failed, Err(ProbeFailure::Timeout(CONNECT_TIMEOUT))),
-        };
-        CONNECTIONS.inc(result);
+        let opened = permit.during(timeout(CONNECT_TIMEOUT, self.connector.open(target)));
+        let opened = opened
+            .await
+            .unwrap_or(Err(ProbeFailure::Timeout(CONNECT_TIMEOUT)));
+        CONNECTIONS.inc(match opened {
+            Ok(_) => ConnectResult::Opened,
+            Err(_) => ConnectResult::Failed,
+        });
         if began.elapsed() > SLOW {
             self.suspect(Suspicion::silent_at(began));
         }
-        let mut link = link?;
+        let mut link = opened?;
         self.answers = 0;
         let sent = Instant::now();
         let response = link.send(request).await?;
-        self.read(link, sent, response, request.answer).await
+        self.read(link, sent, response, request.answer, budget).await
     }
 
     async fn read(
@@ -359,34 +255,28 @@ impl<C: Connector> CachedConnection<C> {
         sent: Instant,
         response: http::Response<<C::Link as Link>::Body>,
         kind: AnswerKind,
+        budget: Budget,
     ) -> Result<ApiResponse, ProbeFailure> {
         self.latency = sent.elapsed();
-        self.waits_for = None;
         let (head, mut parts) = response.into_parts();
-        let mut body = AnswerBuffer::new(self.limits.clone(), kind, self.expected);
+        let mut body = AnswerBuffer::new(self.limits.clone(), kind);
         while let Some(part) = body.next(parts.frame()).await? {
             let part = part.map_err(|e| {
                 ProbeFailure::Connect(format!("the answer was cut off: {}", quote(&chain(&e))))
             })?;
             if let Ok(data) = part.into_data() {
                 link.consumed(data.len());
-                if body.needs_place(data.len()) {
-                    let asked = Instant::now();
-                    self.waits_for = Some(OwnWait::Place);
-                    body.take_place().await;
-                    self.waits_for = None;
-                    self.waited += asked.elapsed();
-                }
-                body.append(&data)?;
+                body.append(&data, budget).await?;
             }
         }
-        self.answered_at = Some(Instant::now());
-        self.expected = body.as_slice().len() / 16 * 17;
+        let received = Instant::now();
+        self.answered_at = Some(received);
         self.answers = self.answers.saturating_add(1);
         self.link = Some(link);
         SHOOT_REQUESTS.inc(CodeLabel(code_label(head.status.as_u16())));
         Ok(ApiResponse {
             sent,
+            received,
             status: head.status,
             retry_after: retry_after(&head.headers, None),
             body,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use http::{Request, header};
-use http_body_util::Full;
+use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -31,7 +31,7 @@ use watchdog_runtime::failure::{chain, is_local_limit};
 
 use super::resolver::HostLookup;
 use super::tls::{self, ShootTls};
-use super::transport::{AnswerKind, ApiRequest, Connector, End, Link};
+use super::transport::{AnswerKind, ApiRequest, Connector, Link, Suspicion};
 use crate::domain::address::refused_kind;
 use crate::domain::outcome::{ProbeFailure, quote};
 
@@ -92,13 +92,13 @@ pub struct HttpLink {
     sender: Sender,
     target: Arc<HttpTarget>,
     last_read: Arc<Mutex<LastRead>>,
-    end: watch::Receiver<Option<(Instant, End)>>,
+    end: watch::Receiver<Option<Suspicion>>,
 }
 
 #[derive(Debug)]
 enum Sender {
-    H1(http1::SendRequest<Full<Bytes>>),
-    H2(http2::SendRequest<Full<Bytes>>),
+    H1(http1::SendRequest<Empty<Bytes>>),
+    H2(http2::SendRequest<Empty<Bytes>>),
 }
 
 impl Connector for HttpConnector {
@@ -213,15 +213,15 @@ impl HttpConnector {
     }
 }
 
-/// Races the addresses (RFC 8305): each begins [`ATTEMPT_DELAY`] after the one before, or when one before has failed.
-/// The error is the last one.
+/// Races the addresses in the order of the resolver, which puts those last that have no route: each begins
+/// [`ATTEMPT_DELAY`] after the one before, or when one before has failed. The error is the last one.
 async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut failure = io::Error::other("it has no address");
-    let mut waiting = interleaved(addresses).into_iter();
+    let mut waiting = addresses.iter();
     let mut attempts = FuturesUnordered::new();
     loop {
         match waiting.next() {
-            Some(address) => attempts.push(TcpStream::connect(address)),
+            Some(address) => attempts.push(TcpStream::connect(*address)),
             None if attempts.is_empty() => return Err(failure),
             None => {}
         }
@@ -235,22 +235,6 @@ async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
             () = sleep(ATTEMPT_DELAY), if waiting.len() > 0 => {}
         }
     }
-}
-
-/// IPv6 and IPv4 in turn, in the resolver's order, so that a network without one of them costs one delay.
-fn interleaved(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
-    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (first, second): (Vec<SocketAddr>, Vec<SocketAddr>) = addresses
-        .iter()
-        .partition(|address| address.is_ipv6() == first_is_v6);
-    let mut second = second.into_iter();
-    let mut ordered = Vec::with_capacity(addresses.len());
-    for address in first {
-        ordered.push(address);
-        ordered.extend(second.next());
-    }
-    ordered.extend(second);
-    ordered
 }
 
 impl HttpTarget {
@@ -273,7 +257,7 @@ async fn drive(
     connection: impl Future<Output = Result<(), hyper::Error>>,
     last_read: Arc<Mutex<LastRead>>,
     pings: bool,
-    ended: watch::Sender<Option<(Instant, End)>>,
+    ended: watch::Sender<Option<Suspicion>>,
     // Entered for the one line below and not at each poll, of which every probe makes several.
     span: Span,
 ) {
@@ -304,16 +288,16 @@ impl LastRead {
         }
     }
 
-    /// Until when the server was alive on a connection that ended now, and how the connection ended. A server that
-    /// closes a connection may have hung before: it was alive at the close only if no ping was waiting for an answer.
-    fn end(self, pings: bool, now: Instant) -> (Instant, End) {
+    /// How a connection ended that ended now. A server that closes a connection may have hung before: it was alive at
+    /// the close only if no ping was waiting for an answer.
+    fn end(self, pings: bool, now: Instant) -> Suspicion {
         let waited = now.saturating_duration_since(self.bytes);
         if now.saturating_duration_since(self.anything) >= PING_TIMEOUT {
-            (self.anything, End::Silent)
+            Suspicion::ended_at(self.anything, true)
         } else if pings && waited > PING_INTERVAL + LATE_PONG {
-            (self.bytes, End::Closed)
+            Suspicion::ended_at(self.bytes, false)
         } else {
-            (now, End::Closed)
+            Suspicion::ended_at(now, false)
         }
     }
 }
@@ -374,7 +358,7 @@ impl Link for HttpLink {
         self.last_read.lock().allowance += bytes;
     }
 
-    fn end(&self) -> Option<(Instant, End)> {
+    fn end(&self) -> Option<Suspicion> {
         *self.end.borrow()
     }
 
@@ -385,37 +369,29 @@ impl Link for HttpLink {
 }
 
 impl HttpLink {
-    fn build(&self, request: &ApiRequest) -> Result<Request<Full<Bytes>>, ProbeFailure> {
+    fn build(&self, request: &ApiRequest) -> Result<Request<Empty<Bytes>>, ProbeFailure> {
         let HttpTarget {
             authority,
             prefix,
             authorization,
             ..
         } = &*self.target;
-        let absolute = matches!(self.sender, Sender::H2(_));
-        let uri = match absolute {
-            true => format!("https://{authority}{prefix}{}", request.path),
-            false => format!("{prefix}{}", request.path),
-        };
+        let path = format!("{prefix}{}", request.path);
         let mut builder = Request::builder()
-            .method(request.method.clone())
-            .uri(uri)
             .header(header::ACCEPT, accepted(request.answer))
             .header(
                 header::USER_AGENT,
                 concat!("lease-probe/", env!("CARGO_PKG_VERSION")),
             );
-        if !absolute {
-            builder = builder.header(header::HOST, authority);
-        }
+        builder = match self.sender {
+            Sender::H1(_) => builder.uri(path).header(header::HOST, authority),
+            Sender::H2(_) => builder.uri(format!("https://{authority}{path}")),
+        };
         if let Some(authorization) = authorization {
             builder = builder.header(header::AUTHORIZATION, authorization);
         }
-        if !request.body.is_empty() {
-            builder = builder.header(header::CONTENT_TYPE, "application/json");
-        }
         builder
-            .body(Full::new(request.body.clone()))
+            .body(Empty::new())
             .map_err(|e| ProbeFailure::Kubeconfig(format!("the server URL cannot be used: {e}")))
     }
 }
@@ -460,18 +436,19 @@ fn broken(error: hyper::Error) -> ProbeFailure {
 mod tests {
     use super::*;
 
-    /// How a connection ends `waited` seconds after the last bytes, if a close is read at its end or nothing is.
-    fn end(waited: f64, close_is_read: bool, pings: bool) -> (bool, End) {
+    /// If a connection was alive until it ended, and if it fell silent, `waited` seconds after the last bytes; a close
+    /// is read at its end or nothing is.
+    fn end(waited: f64, close_is_read: bool, pings: bool) -> (bool, bool) {
         let bytes = Instant::now();
         let now = bytes + Duration::from_secs_f64(waited);
         let anything = if close_is_read { now } else { bytes };
-        let (alive_until, end) = LastRead {
+        let end = LastRead {
             anything,
             bytes,
             allowance: 0,
         }
         .end(pings, now);
-        (alive_until == now, end)
+        (end.since == now, end.silent)
     }
 
     /// One address refuses, or the only one does.
@@ -506,44 +483,15 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns() {
-        let parsed = |addresses: &[&str]| -> Vec<SocketAddr> {
-            addresses.iter().map(|a| a.parse().unwrap()).collect()
-        };
-        let given = parsed(&[
-            "[2001:db8::1]:1",
-            "[2001:db8::2]:1",
-            "192.0.2.1:1",
-            "[2001:db8::3]:1",
-        ]);
-        let expected = parsed(&[
-            "[2001:db8::1]:1",
-            "192.0.2.1:1",
-            "[2001:db8::2]:1",
-            "[2001:db8::3]:1",
-        ]);
-        assert_eq!(interleaved(&given), expected);
-        assert_eq!(interleaved(&[]), []);
-    }
-
-    #[test]
     fn a_server_that_hangs_before_it_closes_was_alive_until_its_last_bytes() {
-        assert_eq!(end(3.0, true, true), (true, End::Closed), "no ping was due");
+        assert_eq!(end(3.0, true, true), (true, false), "no ping was due");
         assert_eq!(
             end(6.3, true, true),
-            (true, End::Closed),
+            (true, false),
             "the answer may be on its way"
         );
-        assert_eq!(
-            end(7.8, true, true),
-            (false, End::Closed),
-            "a ping was not answered"
-        );
-        assert_eq!(
-            end(7.8, true, false),
-            (true, End::Closed),
-            "HTTP/1.1 has no pings"
-        );
-        assert_eq!(end(10.0, false, true), (false, End::Silent));
+        assert_eq!(end(7.8, true, true), (false, false), "a ping was not answered");
+        assert_eq!(end(7.8, true, false), (true, false), "HTTP/1.1 has no pings");
+        assert_eq!(end(10.0, false, true), (false, true));
     }
 }

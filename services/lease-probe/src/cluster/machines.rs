@@ -17,6 +17,16 @@ use watchdog_kube::client::{RequestError, request_within, retry_after};
 
 use crate::domain::outcome::ProbeFailure;
 
+/// A list of the machines on the seed that takes longer has most likely lost its connection, and the next one answers
+/// at once.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long a list of the machines may take after `failed` ones in a row, at most `longest`. Each gives the next more
+/// time: a seed that is slow must be waited for in the end, or no loss is ever reported.
+pub(super) fn deadline(failed: u32, longest: Duration) -> Duration {
+    DEADLINE.saturating_mul(failed.saturating_add(1)).min(longest)
+}
+
 /// Lists the machines in the shoot's namespace within `deadline`.
 ///
 /// # Errors
@@ -66,5 +76,21 @@ fn refusal(head: &http::response::Parts, body: &[u8]) -> ProbeFailure {
             ProbeFailure::MachinesThrottled(retry_after(&head.headers, Some(&status)))
         }
         _ => ProbeFailure::Machines(RequestError::Refused(Box::new(status)).to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that is dead is given up after 10 s. A seed that takes longer than that for an answer gets more
+    /// time with each try, or no loss could ever be reported.
+    #[test]
+    fn a_list_of_machines_that_fails_may_take_longer_the_next_time() {
+        let deadlines = |longest| {
+            [0, 1, 2, u32::MAX].map(|failed| deadline(failed, Duration::from_secs(longest)).as_secs())
+        };
+        assert_eq!(deadlines(30), [10, 20, 30, 30]);
+        assert_eq!(deadlines(5), [5; 4], "a short probeTimeout");
     }
 }

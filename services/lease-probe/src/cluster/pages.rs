@@ -14,7 +14,7 @@ use watchdog_kube::watch::LIST_PAGE;
 
 use super::answer_budget::KeptLists;
 use super::connection::{ApiResponse, CachedConnection};
-use super::transport::{AnswerKind, ApiRequest, Connector};
+use super::transport::{AnswerKind, ApiRequest, Budget, Connector};
 use crate::domain::outcome::{ProbeFailure, ShootPermission, quote};
 
 /// The most objects that are asked for at once.
@@ -67,8 +67,9 @@ impl PageSize {
 /// A complete list.
 pub(super) struct Listed<I> {
     pub(super) items: Vec<Item<I>>,
-    // When the first page was asked for.
+    // When the first page was asked for, and when the last one was there.
     pub(super) sent: Instant,
+    pub(super) received: Instant,
     // Of the whole list: an API server answers all pages from one state.
     pub(super) revision: u64,
 }
@@ -151,14 +152,15 @@ pub(super) async fn list<C: Connector, I: Listable>(
     connection: &mut CachedConnection<C>,
     size: &mut PageSize,
     kept: &mut KeptLists,
+    budget: Budget,
 ) -> Result<Listed<I>, ProbeFailure> {
     let (path, kind, limit) = (I::PATH, I::ANSWER, size.0);
     let mut request = ApiRequest::get(format!("{path}?limit={limit}"), kind);
     let (mut items, mut sent) = (Vec::new(), None);
     let (mut largest, mut all, mut decoded) = (0, 0, 0);
     for number in 1..=MAX_PAGES {
-        let response = connection.request(&request).await?;
-        let sent = *sent.get_or_insert(response.sent);
+        let response = connection.request(&request, budget).await?;
+        let (sent, received) = (*sent.get_or_insert(response.sent), response.received);
         let bytes = response.body.as_slice().len();
         (largest, all) = (largest.max(bytes), all + bytes);
         if all > I::LARGEST_LIST {
@@ -182,6 +184,7 @@ pub(super) async fn list<C: Connector, I: Listable>(
             return Ok(Listed {
                 items,
                 sent,
+                received,
                 revision,
             });
         }
@@ -195,18 +198,18 @@ pub(super) async fn list<C: Connector, I: Listable>(
 }
 
 /// Counts the objects by a page of one of them. Returns none if the API server does not say how many there are.
-pub(super) async fn count<C: Connector, I: Listable>(connection: &mut CachedConnection<C>) -> Option<usize> {
+pub(super) async fn count<C: Connector, I: Listable>(
+    connection: &mut CachedConnection<C>,
+    budget: Budget,
+) -> Result<Option<usize>, ProbeFailure> {
     let request = ApiRequest::get(format!("{}?limit=1", I::PATH), I::ANSWER);
-    let response = connection.request(&request).await.ok()?;
-    let page: ItemList<I> = decode_page(&response, 1).ok()?;
-    let after = match (
-        page.metadata.remaining_item_count,
-        page.metadata.continue_token.as_str(),
-    ) {
-        (None, "") => 0,
-        (remaining, _) => usize::try_from(remaining?).ok()?,
+    let response = connection.request(&request, budget).await?;
+    let page: ItemList<I> = decode_page(&response, 1)?;
+    let after = match page.metadata.remaining_item_count {
+        None if page.metadata.continue_token.is_empty() => Some(0),
+        remaining => remaining.and_then(|remaining| usize::try_from(remaining).ok()),
     };
-    Some(page.items.len().saturating_add(after))
+    Ok(after.map(|after| page.items.len().saturating_add(after)))
 }
 
 /// Decodes the page of this number.

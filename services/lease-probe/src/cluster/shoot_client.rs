@@ -2,70 +2,39 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, StatusCode};
-use serde::Deserialize;
+use http::StatusCode;
 use serde::de::IgnoredAny;
-use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::Item;
 use watchdog_api::machine::MachineItem;
-use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
+use watchdog_runtime::clock::Clock;
 
 use super::answer_budget::{KeptLists, SharedLimits};
-use super::connection::{CachedConnection, OwnWait, Suspicion};
+use super::connection::CachedConnection;
 use super::kubeconfig::Access;
 use super::machines;
 use super::pages::{self, Listable, Listed, PageSize};
-use super::transport::{AnswerKind, ApiRequest, Connector};
-use crate::domain::assessment::ListedLeases;
+use super::transport::{AnswerKind, ApiRequest, Budget, Connector, Suspicion};
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
-use crate::domain::renewals::ListedLease;
-use crate::domain::schedule;
+use crate::domain::renewals::LeaseList;
 
-/// Time limit of GET /version, on a connection opened for it.
+/// Time limit of GET /version, on a connection opened for it, and of a look at what else is forbidden.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The time that a probe has.
-#[derive(Debug, Clone, Copy)]
-pub struct Budget {
-    /// `probeTimeout`: what the probe as a whole was given.
-    pub limit: Duration,
-    /// When it is over.
-    pub deadline: Instant,
-}
-
-impl Budget {
-    /// From now on.
-    #[must_use]
-    pub fn starting_now(limit: Duration) -> Self {
-        Self {
-            limit,
-            deadline: Instant::now() + limit,
-        }
-    }
-}
 
 /// Reads from a shoot everything that a probe needs.
 pub trait ShootClient: Send {
-    /// Lists the leases of the nodes; also returns when the request was sent that brought them, or the first page of
-    /// them.
+    /// Lists the leases of the nodes. The list was asked for when its first page was.
     fn leases(
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> impl Future<Output = Result<(ListedLeases, Instant), ProbeFailure>> + Send;
-
-    /// How long this process itself held up the last list of leases.
-    fn waited(&self) -> Duration {
-        Duration::ZERO
-    }
+    ) -> impl Future<Output = Result<LeaseList, ProbeFailure>> + Send;
 
     /// Counts the nodes. Returns none if that fails, or if the API server does not say how many there are.
     fn count_nodes(&mut self, budget: Budget) -> impl Future<Output = Option<usize>> + Send;
@@ -98,14 +67,13 @@ pub trait ExternalEndpoint: Send {
 pub struct HttpShootClient<C: Connector> {
     name: Arc<str>,
     seed: kube::Client,
+    clock: Clock,
     connection: CachedConnection<C>,
     // How many leases and nodes are asked for at once.
     pages: [PageSize; 2],
     kept: KeptLists,
     // How many leases were listed last.
     leases: usize,
-    // Found at the first refusal since the last list that succeeded.
-    missing: Option<Vec<ShootPermission>>,
     // Lists of the machines that failed in a row.
     machines_failed: u32,
 }
@@ -115,23 +83,29 @@ pub struct HttpShootClient<C: Connector> {
 impl<C: Connector> HttpShootClient<C> {
     /// A shoot by its namespace; connects when it is asked something.
     #[must_use]
-    pub fn new(name: Arc<str>, seed: kube::Client, connector: C, limits: Arc<SharedLimits>) -> Self {
+    pub fn new(
+        name: Arc<str>,
+        seed: kube::Client,
+        clock: Clock,
+        connector: C,
+        limits: Arc<SharedLimits>,
+    ) -> Self {
         Self {
             name,
             seed,
+            clock,
             connection: CachedConnection::new(connector, limits.clone()),
             pages: [PageSize::of::<LeaseItem>(), PageSize::of::<NodeItem>()],
             kept: KeptLists::new(limits),
             leases: 0,
-            missing: None,
             machines_failed: 0,
         }
     }
 
     /// Lists within the budget. A failed list is retried once, immediately, as a kubelet retries a renewal. One whose
     /// pages were too large is asked for again in smaller pages. A timeout proves only that the list did not arrive, so
-    /// GET /version then checks that the API server is alive. That takes up to [`VERSION_TIMEOUT`] more, and up to the
-    /// same time again to get a permit.
+    /// GET /version then checks that the API server is alive, over a new connection, because the one before may be
+    /// dead. That takes up to [`VERSION_TIMEOUT`] more, and up to the same time again to get a permit.
     async fn list<I: Listable>(
         &mut self,
         access: &Access,
@@ -139,7 +113,6 @@ impl<C: Connector> HttpShootClient<C> {
     ) -> Result<Listed<I>, ProbeFailure> {
         let (connection, kept) = (&mut self.connection, &mut self.kept);
         connection.set_kubeconfig(access)?;
-        connection.waited = Duration::ZERO;
         let [of_leases, of_nodes] = &mut self.pages;
         let page = match I::PERMISSION {
             ShootPermission::ListLeases => of_leases,
@@ -149,58 +122,41 @@ impl<C: Connector> HttpShootClient<C> {
         let mut failed = false;
         let retried = async {
             loop {
-                match pages::list(connection, page, kept).await {
+                match pages::list(connection, page, kept, budget).await {
                     Err(ProbeFailure::ListFailed(_)) if !failed => {
                         connection.suspect(Suspicion::noticed_at(began));
                         failed = true;
                     }
-                    Err(failure) if page.shrink_after(&failure, I::ANSWER) => {}
+                    Err(failure)
+                        if Instant::now() < budget.deadline && page.shrink_after(&failure, I::ANSWER) => {}
                     result => return result,
                 }
             }
         };
-        let failure = match timeout_at(budget.deadline, retried).await {
-            Ok(Ok(listed)) => {
-                self.missing = None;
-                return Ok(listed);
-            }
-            Ok(Err(ProbeFailure::Forbidden(refused))) => {
-                ProbeFailure::Forbidden(self.add_missing(refused).await)
-            }
-            Ok(Err(ProbeFailure::ListFailed(why))) => match version(connection, VERSION_TIMEOUT).await {
-                Ok(()) => ProbeFailure::ListFailed(why),
-                Err(failure) => failure,
-            },
-            Ok(Err(failure)) => failure,
-            Err(_) => match connection.waits_for {
-                Some(OwnWait::Lookup) => ProbeFailure::slow_lookup(budget.limit),
-                Some(OwnWait::Permit) => ProbeFailure::QueueTimeout(budget.limit),
-                // The server did not have its time if its answer waited for most of it.
-                None if connection.waited <= budget.limit / 2 => {
-                    check_after_timeout(connection, budget.limit).await
-                }
-                Some(OwnWait::Place) | None => {
-                    ProbeFailure::NoAnswerMemory(connection.limits.answers.capacity())
-                }
-            },
+        let Ok(listed) = timeout_at(budget.deadline, retried).await else {
+            connection.close();
+            return Err(match version(connection, VERSION_TIMEOUT).await {
+                Ok(()) => ProbeFailure::ListTimeout(budget.limit),
+                Err(failure) if failure.is_throttled() || failure.is_own() => failure,
+                Err(_) => ProbeFailure::Timeout(budget.limit),
+            });
         };
-        Err(failure)
-    }
-
-    /// Adds to `refused` everything else that is missing, so that an operator need not find out one by one. Asks only
-    /// at the first refusal.
-    async fn add_missing(&mut self, mut refused: Vec<ShootPermission>) -> Vec<ShootPermission> {
-        let known = match self.missing.take() {
-            Some(known) => known,
-            None => missing_permissions(&mut self.connection).await,
-        };
-        for permission in &known {
-            if !refused.contains(permission) {
-                refused.push(*permission);
+        match listed {
+            Err(ProbeFailure::ListFailed(why)) => {
+                version(connection, VERSION_TIMEOUT).await?;
+                Err(ProbeFailure::ListFailed(why))
             }
+            Err(ProbeFailure::Forbidden(mut missing)) => {
+                // All that is missing, so that an operator need not find out one by one.
+                let nodes = pages::count::<_, NodeItem>(connection, budget);
+                if let Ok(Err(ProbeFailure::Forbidden(more))) = timeout(VERSION_TIMEOUT, nodes).await {
+                    missing.extend(more);
+                    missing.dedup();
+                }
+                Err(ProbeFailure::Forbidden(missing))
+            }
+            listed => listed,
         }
-        self.missing = Some(known);
-        refused
     }
 
     /// Lists the nodes and, at the same time, the machines.
@@ -212,23 +168,21 @@ impl<C: Connector> HttpShootClient<C> {
         // A kubelet whose connection has died without a sign opens a new one: what that takes now must show.
         self.connection.close();
         let (seed, name) = (self.seed.clone(), self.name.clone());
-        let deadline = schedule::machines_deadline(self.machines_failed, budget.limit);
-        let mut machines = pin!(timeout_at(
-            budget.deadline,
-            machines::list(&seed, &name, deadline)
-        ));
-        let (found, machines) = {
-            let mut nodes = pin!(self.list::<NodeItem>(access, budget));
-            tokio::select! {
-                biased;
-                found = &mut nodes => (found?, machines.await),
-                machines = &mut machines => (nodes.await?, machines),
-            }
+        let deadline = machines::deadline(self.machines_failed, budget.limit);
+        let machines = async {
+            let late = |limit| {
+                let limit = watchdog_api::duration::format(limit);
+                ProbeFailure::Machines(format!("the list took longer than {limit}"))
+            };
+            let listed = budget.wait(machines::list(&seed, &name, deadline), late);
+            // Their failure does not cut the list of nodes short.
+            Ok(listed.await.and_then(|listed| listed))
         };
+        let (found, machines) = tokio::try_join!(self.list::<NodeItem>(access, budget), machines)?;
         self.machines_failed = match machines {
             // A refusal is an answer.
-            Ok(Ok(_) | Err(ProbeFailure::MachinesThrottled(_))) => 0,
-            _ => self.machines_failed.saturating_add(1),
+            Ok(_) | Err(ProbeFailure::MachinesThrottled(_)) => 0,
+            Err(_) => self.machines_failed.saturating_add(1),
         };
         // A malformed one might be one that counts.
         let node = |item| match item {
@@ -239,20 +193,12 @@ impl<C: Connector> HttpShootClient<C> {
             ))),
         };
         let nodes = found.items.into_iter().map(node).collect::<Result<_, _>>()?;
-        let late = |_| {
-            let limit = watchdog_api::duration::format(budget.limit);
-            ProbeFailure::Machines(format!("the list took longer than {limit}"))
-        };
-        Ok((nodes, machines.map_err(late)??))
+        Ok((nodes, machines?))
     }
 }
 
 impl<C: Connector> ShootClient for HttpShootClient<C> {
-    async fn leases(
-        &mut self,
-        access: &Access,
-        budget: Budget,
-    ) -> Result<(ListedLeases, Instant), ProbeFailure> {
+    async fn leases(&mut self, access: &Access, budget: Budget) -> Result<LeaseList, ProbeFailure> {
         self.kept.check()?;
         let found = match self.list::<LeaseItem>(access, budget).await {
             Ok(found) => found,
@@ -260,39 +206,29 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         };
         self.leases = found.items.len();
         self.kept.remember(self.leases)?;
-        let mut listed = ListedLeases {
+        let time = |instant| UnixTime(self.clock.micros_at(instant));
+        let mut list = LeaseList {
+            leases: Vec::with_capacity(self.leases),
+            malformed: 0,
             revision: found.revision,
-            ..ListedLeases::default()
+            sent: time(found.sent),
+            received: time(found.received),
         };
         for item in found.items {
             match item {
-                Item::Ok(LeaseItem {
-                    name,
-                    revision,
-                    renew_time,
-                    lease_duration_seconds,
-                }) => listed.leases.push(ListedLease {
-                    name,
-                    revision,
-                    renew_time: renew_time.map(UnixTime::from),
-                    duration_seconds: lease_duration_seconds,
-                }),
+                Item::Ok(lease) => list.leases.push(lease),
                 Item::Malformed { name, reason } => {
                     tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
-                    listed.malformed += 1;
+                    list.malformed += 1;
                 }
             }
         }
-        Ok((listed, found.sent))
-    }
-
-    fn waited(&self) -> Duration {
-        self.connection.waited
+        Ok(list)
     }
 
     async fn count_nodes(&mut self, budget: Budget) -> Option<usize> {
-        let counted = pages::count::<_, NodeItem>(&mut self.connection);
-        timeout_at(budget.deadline, counted).await.ok()?
+        let counted = pages::count::<_, NodeItem>(&mut self.connection, budget);
+        timeout_at(budget.deadline, counted).await.ok()?.ok()?
     }
 
     async fn nodes_and_machines(
@@ -301,8 +237,8 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         budget: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
         let limits = self.connection.limits.clone();
-        let permit = timeout_at(budget.deadline, limits.node_lists.acquire()).await;
-        let permit = permit.map_err(|_| ProbeFailure::QueueTimeout(budget.limit))?;
+        let permit = limits.node_lists.acquire();
+        let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
         match permit.during(self.both_lists(access, budget)).await {
             Ok(listed) => {
                 // Nodes without a lease are also remembered.
@@ -331,13 +267,14 @@ impl<C: Connector> ExternalEndpoint for CachedConnection<C> {
 
 // === requests ===
 
-/// Requests the version to find out if the API server answers at all. The server has `limit` to answer, as in
-/// [`CachedConnection::get_within`].
+/// Requests the version to find out if the API server answers at all. The server has `limit` to answer on a connection
+/// opened for the request, however long this process took to get there.
 async fn version<C: Connector>(
     connection: &mut CachedConnection<C>,
     limit: Duration,
 ) -> Result<(), ProbeFailure> {
-    let response = connection.get_within(limit, "/version").await?;
+    let request = ApiRequest::get("/version", AnswerKind::Small);
+    let response = connection.request(&request, Budget::starting_now(limit)).await?;
     let is_object =
         || serde_json::from_slice::<HashMap<String, IgnoredAny>>(response.body.as_slice()).is_ok();
     match response.status {
@@ -349,73 +286,4 @@ async fn version<C: Connector>(
             "GET /version answered {status}"
         ))),
     }
-}
-
-/// Finds out if the API server is alive after a list has taken longer than `limit`.
-async fn check_after_timeout<C: Connector>(
-    connection: &mut CachedConnection<C>,
-    limit: Duration,
-) -> ProbeFailure {
-    // It may be dead, and no ping has found out yet.
-    connection.close();
-    match version(connection, VERSION_TIMEOUT).await {
-        Ok(()) => ProbeFailure::ListTimeout(limit),
-        Err(
-            failure @ (ProbeFailure::Throttled(_)
-            | ProbeFailure::NameLookup(_)
-            | ProbeFailure::QueueTimeout(_)
-            | ProbeFailure::LocalLimit(_)
-            | ProbeFailure::NoAnswerMemory(_)),
-        ) => failure,
-        Err(_) => ProbeFailure::Timeout(limit),
-    }
-}
-
-/// Asks which permissions of a probe the kubeconfig's user lacks. Everybody who is authenticated may ask that. What is
-/// not answered counts as granted: a permission is only named as missing when the server denies it.
-async fn missing_permissions<C: Connector>(connection: &mut CachedConnection<C>) -> Vec<ShootPermission> {
-    let mut missing = Vec::new();
-    for permission in ShootPermission::ALL {
-        let ask = is_denied(connection, permission);
-        if timeout(VERSION_TIMEOUT, ask).await == Ok(Ok(true)) {
-            missing.push(permission);
-        }
-    }
-    missing
-}
-
-async fn is_denied<C: Connector>(
-    connection: &mut CachedConnection<C>,
-    permission: ShootPermission,
-) -> Result<bool, ProbeFailure> {
-    #[derive(Deserialize)]
-    struct Review {
-        status: ReviewStatus,
-    }
-    #[derive(Deserialize)]
-    struct ReviewStatus {
-        allowed: bool,
-    }
-    let resource = match permission {
-        ShootPermission::ListLeases => {
-            let namespace = NODE_LEASE_NAMESPACE;
-            json!({"verb": "list", "group": "coordination.k8s.io", "resource": "leases", "namespace": namespace})
-        }
-        ShootPermission::ListNodes => json!({"verb": "list", "group": "", "resource": "nodes"}),
-    };
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": resource},
-    });
-    let request = ApiRequest {
-        method: Method::POST,
-        path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned(),
-        body: review.to_string().into(),
-        answer: AnswerKind::Small,
-    };
-    let response = connection.request(&request).await?;
-    let review: Review = serde_json::from_slice(response.body.as_slice())
-        .map_err(|e| ProbeFailure::ListFailed(e.to_string()))?;
-    Ok(!review.status.allowed)
 }

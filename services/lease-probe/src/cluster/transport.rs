@@ -1,25 +1,55 @@
 //! The seam between the rules for a connection and its socket.
 
 use std::future::Future;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
 use hyper::body::Body;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use watchdog_api::kubeconfig::ShootAccess;
 
 use super::answer_budget::{LARGEST_ANSWER, SMALL_ANSWER};
 use crate::domain::outcome::ProbeFailure;
 
-/// A request to an API server that changes nothing there.
+/// The time that a probe, or a request by which a server is judged, has.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// How long it is.
+    pub limit: Duration,
+    /// When it is over.
+    pub deadline: Instant,
+}
+
+impl Budget {
+    /// From now on.
+    #[must_use]
+    pub fn starting_now(limit: Duration) -> Self {
+        Self {
+            limit,
+            deadline: Instant::now() + limit,
+        }
+    }
+
+    /// Waits for something that is not the server; `failure` says for what when the time is over.
+    ///
+    /// # Errors
+    /// `failure`.
+    pub async fn wait<T>(
+        self,
+        own: impl Future<Output = T>,
+        failure: impl FnOnce(Duration) -> ProbeFailure,
+    ) -> Result<T, ProbeFailure> {
+        timeout_at(self.deadline, own)
+            .await
+            .map_err(|_| failure(self.limit))
+    }
+}
+
+/// A GET of an API server.
 #[derive(Debug, Clone)]
 pub struct ApiRequest {
-    /// GET, or POST for reviews.
-    pub method: Method,
     /// Path and query, relative to the server URL of the kubeconfig.
     pub path: String,
-    /// JSON; empty for a GET.
-    pub body: Bytes,
     /// The content of its answer, which bounds the size.
     pub answer: AnswerKind,
 }
@@ -27,7 +57,7 @@ pub struct ApiRequest {
 /// The content of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// The version, or the review of a permission.
+    /// The version.
     Small,
     /// A page of leases.
     Leases,
@@ -51,21 +81,52 @@ impl ApiRequest {
     #[must_use]
     pub fn get(path: impl Into<String>, answer: AnswerKind) -> Self {
         Self {
-            method: Method::GET,
             path: path.into(),
-            body: Bytes::new(),
             answer,
         }
     }
 }
 
-/// How a connection ended.
+/// A reason to believe that the API server was away for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The server or something on the way closed or reset it. Until then it was alive.
-    Closed,
-    /// It brought no sign of life and was given up.
-    Silent,
+pub struct Suspicion {
+    /// It may have been away since then.
+    pub since: Instant,
+    /// The connection fell silent, or a request got no answer in time. Connections of kubelets may also be dead.
+    pub silent: bool,
+    /// True if the start is unknown: something was noticed at `since`.
+    pub noticed: bool,
+}
+
+impl Suspicion {
+    /// A request that was sent then got no answer in time. Its connection may be dead.
+    pub(super) const fn silent_at(since: Instant) -> Self {
+        Self {
+            since,
+            silent: true,
+            noticed: true,
+        }
+    }
+
+    /// Something failed at that time.
+    pub(super) const fn noticed_at(since: Instant) -> Self {
+        Self {
+            since,
+            silent: false,
+            noticed: true,
+        }
+    }
+
+    /// The connection was alive until then. After that it brought no sign of life and was given up, or it was closed or
+    /// reset.
+    #[must_use]
+    pub const fn ended_at(since: Instant, silent: bool) -> Self {
+        Self {
+            since,
+            silent,
+            noticed: false,
+        }
+    }
 }
 
 /// Opens connections to API servers.
@@ -116,8 +177,8 @@ pub trait Link: Send + Sync + 'static {
     /// This many bytes of the answer were taken. The server may send as many more.
     fn consumed(&self, _bytes: usize) {}
 
-    /// Until when the connection was known to be alive, and how it ended; none while it can be used.
-    fn end(&self) -> Option<(Instant, End)>;
+    /// How the connection ended; none while it can be used.
+    fn end(&self) -> Option<Suspicion>;
 
     /// Waits until the connection has ended. Safe to cancel.
     fn ended(&self) -> impl Future<Output = ()> + Send;

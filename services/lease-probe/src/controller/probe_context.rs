@@ -1,7 +1,6 @@
 //! The state that all probes of the process share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,10 +20,10 @@ pub struct ProbeContext {
     pub identity: Arc<str>,
     /// Draws the numbers in [0, 1) by which probes are spread.
     pub random: Box<dyn Fn() -> f64 + Send + Sync>,
-    /// How many shoots the process probes, as of the last verdict.
-    pub probing: AtomicUsize,
-    /// How many of them it probes closely, because a loss stands or seconds decide.
-    pub close: AtomicUsize,
+    /// Each prober has a copy, so the number of copies is that of the shoots that the process probes.
+    pub probing: Arc<()>,
+    /// Each prober has a copy while it probes closely, because a loss stands or seconds decide.
+    pub close: Arc<()>,
 }
 
 impl ProbeContext {
@@ -45,24 +44,9 @@ impl ProbeContext {
             failure_back_off: config
                 .internal_probe_failure_back_off_duration
                 .max(Duration::from_secs(1)),
-            shoots: self.probing.load(Ordering::Relaxed),
-            close: self.close.load(Ordering::Relaxed),
+            shoots: Arc::strong_count(&self.probing) - 1,
+            close: Arc::strong_count(&self.close) - 1,
+            random: (self.random)(),
         }
-    }
-}
-
-/// Counts a shoot among those that are probed closely while it exists.
-pub(super) struct CloseProbing(Arc<ProbeContext>);
-
-impl CloseProbing {
-    pub(super) fn begin(shared: &Arc<ProbeContext>) -> Self {
-        shared.close.fetch_add(1, Ordering::Relaxed);
-        Self(shared.clone())
-    }
-}
-
-impl Drop for CloseProbing {
-    fn drop(&mut self) {
-        self.0.close.fetch_sub(1, Ordering::Relaxed);
     }
 }

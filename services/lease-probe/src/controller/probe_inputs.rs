@@ -8,6 +8,8 @@ use watchdog_api::policy::{PolicyError, parse_failure_fraction};
 use watchdog_api::prober::ProberConfig;
 
 use crate::cluster::kubeconfig::Access;
+use crate::domain::assessment::ExpiryRule;
+use crate::domain::renewals::expiry_age;
 
 /// The inputs of a probe. A change takes effect on the running probe.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +29,15 @@ impl ProbeInputs {
     pub(super) fn grace_period(&self) -> Duration {
         let own = self.settings.node_monitor_grace;
         own.unwrap_or(self.config.kcm_node_monitor_grace_duration)
+    }
+
+    /// The rule for kubelets that renew at this interval.
+    pub(super) fn rule(&self, renew_interval: Duration) -> ExpiryRule {
+        let threshold = self.failure_fraction();
+        ExpiryRule {
+            expiry_age: expiry_age(self.grace_period(), renew_interval),
+            threshold: threshold.unwrap_or(self.config.node_lease_failure_fraction),
+        }
     }
 
     /// The share of expired leases at which the shoot counts as cut off: that of its annotation, or else that of the

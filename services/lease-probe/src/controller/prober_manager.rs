@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -26,7 +25,7 @@ use crate::cluster::kubeconfig::{self, Access};
 use crate::cluster::shoot_client::HttpShootClient;
 use crate::cluster::watches::SeedHandler;
 use crate::domain::endpoint::Endpoint;
-use crate::domain::outcome::{ProbeFailure, ShootPermission};
+use crate::domain::outcome::ProbeFailure;
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 use crate::domain::witnesses::LiveMembers;
 use crate::metrics::FailureReason;
@@ -43,14 +42,12 @@ pub type VerdictStore = StreamStore<String, Verdict>;
 /// Failed probes of one shoot, by endpoint and reason.
 pub(crate) type FailureCounts = BTreeMap<(Endpoint, FailureReason), u64>;
 
-/// Says whether this replica is a witness of a shoot.
-pub type IsWitness = Arc<dyn Fn(&str) -> bool + Send + Sync>;
-
 /// Combines the events of the watches and runs a prober for every eligible shoot.
 pub struct ProberManager {
-    shared: Arc<ProbeContext>,
-    verdicts: VerdictStore,
-    is_witness: IsWitness,
+    pub(crate) shared: Arc<ProbeContext>,
+    /// The verdicts of this replica.
+    pub verdicts: VerdictStore,
+    pub(crate) members: watch::Receiver<LiveMembers>,
     connector: HttpConnector,
     limits: Arc<SharedLimits>,
     inner: Mutex<ManagerState>,
@@ -78,8 +75,6 @@ struct RunningProber {
     inputs: watch::Sender<ProbeInputs>,
     // Cancelled when it is removed: both happen within the lock.
     stop: CancellationToken,
-    // The permissions that the shoot refused to its last probe.
-    denied: Vec<ShootPermission>,
 }
 
 impl ProberManager {
@@ -87,9 +82,8 @@ impl ProberManager {
     #[must_use]
     pub fn new(
         shared: Arc<ProbeContext>,
-        verdicts: VerdictStore,
         config: Arc<ProberConfig>,
-        is_witness: IsWitness,
+        members: watch::Receiver<LiveMembers>,
         connector: HttpConnector,
         answer_memory: usize,
     ) -> Arc<Self> {
@@ -104,8 +98,8 @@ impl ProberManager {
         };
         Arc::new(Self {
             shared,
-            verdicts,
-            is_witness,
+            verdicts: StreamStore::new(),
+            members,
             connector,
             limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
@@ -117,9 +111,9 @@ impl ProberManager {
     pub async fn run(
         self: Arc<Self>,
         mut rules: watch::Receiver<Arc<ProberConfig>>,
-        mut members: watch::Receiver<LiveMembers>,
         stop: CancellationToken,
     ) {
+        let mut members = self.members.clone();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -151,13 +145,17 @@ impl ProberManager {
         inner.clusters_listed && !inner.clusters.contains_key(shoot)
     }
 
-    /// Returns true if the Clusters have been listed and `has` holds for every shoot of which this replica is a
-    /// witness.
+    /// Returns true if the members are known, the Clusters have been listed, and `has` holds for every shoot of which
+    /// this replica is a witness.
     #[must_use]
     pub fn all_witnessed(&self, has: &dyn Fn(&String) -> bool) -> bool {
         let inner = self.inner.lock();
-        let mut witnessed = inner.clusters.keys().filter(|shoot| (self.is_witness)(shoot));
-        inner.clusters_listed && witnessed.all(has)
+        let mut witnessed = inner.clusters.keys().filter(|shoot| self.is_witness(shoot));
+        !self.members.borrow().is_empty() && inner.clusters_listed && witnessed.all(has)
+    }
+
+    fn is_witness(&self, shoot: &str) -> bool {
+        self.members.borrow().is_witness(&self.shared.identity, shoot)
     }
 
     /// Number of shoots that are probed.
@@ -183,17 +181,6 @@ impl ProberManager {
             .collect()
     }
 
-    /// The permissions that shoots refused, by shoot.
-    #[must_use]
-    pub fn denied(&self) -> Vec<(String, Vec<ShootPermission>)> {
-        let inner = self.inner.lock();
-        let probes = inner.probes.iter();
-        probes
-            .filter(|(_, running)| !running.denied.is_empty())
-            .map(|(shoot, running)| (shoot.clone(), running.denied.clone()))
-            .collect()
-    }
-
     fn reconcile_all(self: &Arc<Self>, inner: &mut ManagerState) {
         let shoots: Vec<String> = inner.clusters.keys().cloned().collect();
         for shoot in shoots {
@@ -203,7 +190,7 @@ impl ProberManager {
 
     /// Starts, changes or stops the probe of a shoot, whichever is right.
     fn reconcile(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str) {
-        let Some(facts) = inner.clusters.get(shoot).filter(|_| (self.is_witness)(shoot)) else {
+        let Some(facts) = inner.clusters.get(shoot).filter(|_| self.is_witness(shoot)) else {
             inner.stop(shoot, "the shoot was deleted or has other witnesses");
             inner.failures.remove(shoot);
             self.verdicts.remove(&shoot.to_owned());
@@ -242,7 +229,6 @@ impl ProberManager {
         let running = RunningProber {
             inputs: sender,
             stop: stop.clone(),
-            denied: Vec::new(),
         };
         inner.probes.insert(shoot.to_owned(), running);
         let shoot: Arc<str> = shoot.into();
@@ -260,7 +246,8 @@ impl ProberManager {
                 let (shared, inputs) = (manager.shared.clone(), receiver.clone());
                 let (connector, limits) = (manager.connector, manager.limits.clone());
                 let external = CachedConnection::new(connector, limits.clone());
-                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), connector, limits);
+                let (seed, clock) = (shared.seed.clone(), shared.clock);
+                let client = HttpShootClient::new(shoot.clone(), seed, clock, connector, limits);
                 let prober = Prober::new(shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
             };
@@ -357,12 +344,6 @@ impl ManagerState {
         }
     }
 
-    fn set_denied(&mut self, shoot: &str, missing: &[ShootPermission]) {
-        if let Some(running) = self.probes.get_mut(shoot) {
-            running.denied = missing.to_vec();
-        }
-    }
-
     fn inputs(&self, shoot: &str, settings: Arc<ShootSettings>) -> ProbeInputs {
         let config = self.config.clone();
         let access = |endpoint, secret: &str| match self.kubeconfigs.get(&(endpoint, shoot.to_owned())) {
@@ -400,14 +381,7 @@ impl ManagerReporter {
 
 impl ProbeReporter for ManagerReporter {
     fn verdict(&self, verdict: Verdict) {
-        self.while_running(|inner| {
-            let probing = &self.manager.shared.probing;
-            probing.store(inner.probes.len(), Ordering::Relaxed);
-            if verdict.evidence.is_some() {
-                inner.set_denied(&self.shoot, &[]);
-            }
-            self.manager.verdicts.upsert(self.shoot.to_string(), verdict);
-        });
+        self.while_running(|_| self.manager.verdicts.upsert(self.shoot.to_string(), verdict));
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
@@ -416,9 +390,6 @@ impl ProbeReporter for ManagerReporter {
             *counts
                 .entry((endpoint, FailureReason(failure.as_str())))
                 .or_default() += 1;
-            if let ProbeFailure::Forbidden(missing) = failure {
-                inner.set_denied(&self.shoot, missing);
-            }
         });
     }
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::{UnixTime, micros};
 
+use super::renewals::LeaseList;
+
 /// An API server writes its own Lease every 10 s. Lists that show for longer than this that nobody has written show
 /// that nobody can.
 pub(super) const STANDS_STILL: Duration = Duration::from_millis(10_500);
@@ -31,17 +33,6 @@ const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
 /// component-helpers, `apimachinery/lease/controller.go`.
 const WAY_BACK: Duration = Duration::from_secs(10);
 
-/// When a list was asked for, when its answer was there, and what state it shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ListTimes {
-    /// When the request was sent.
-    pub sent: UnixTime,
-    /// When the answer was there.
-    pub received: UnixTime,
-    /// `metadata.resourceVersion`: it grows with every write of anybody to the API server.
-    pub revision: u64,
-}
-
 /// The answered time of one API server.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AnsweredTime {
@@ -49,17 +40,25 @@ pub struct AnsweredTime {
     // The last span. Writes may have ended at its beginning, so it counts when the revision grows again before that is
     // too long ago.
     unconfirmed: Duration,
-    // The list from which on nothing is counted yet.
-    from: Option<ListTimes>,
-    // The first list that had the revision of the last one, and the last one.
-    grown: Option<ListTimes>,
-    last: Option<ListTimes>,
+    // When the last list was asked for, and its revision.
+    last: Option<UnixTime>,
+    revision: u64,
+    // When the first list was asked for that had this revision.
+    grown: UnixTime,
+    // From then on nothing is counted yet.
+    from: UnixTime,
+    // The span that the last list has added: what counts of it, until when, and if an outage or a silence ended it.
+    counted: Duration,
+    until: UnixTime,
+    ended_by_outage: bool,
+    ended_by_silence: bool,
+    // The outage that is under way, or may be.
     away_since: Option<UnixTime>,
     fell_silent: bool,
     // The last span had an outage, however short.
     blipped: bool,
     outages: u32,
-    // Those in which a connection fell silent.
+    // How often a connection fell silent.
     silences: u32,
 }
 
@@ -72,15 +71,6 @@ pub struct AnsweredMark {
     first_observed: bool,
 }
 
-/// The span that a list adds to the answered time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AnsweredSpan {
-    counted: Duration,
-    until: UnixTime,
-    outage: bool,
-    silent: bool,
-}
-
 impl AnsweredTime {
     /// The API server may have been away since then, and until the next list. If connections fell `silent`, those of
     /// kubelets may be dead without a sign, and a kubelet loses two requests instead of one. Of several moments the
@@ -91,54 +81,50 @@ impl AnsweredTime {
     }
 
     /// Takes in a complete list. Of the time since the list before, at most `longest` counts.
-    pub fn record(&mut self, list: ListTimes, renew_interval: Duration, longest: Duration) -> AnsweredSpan {
+    pub fn record(&mut self, list: &LeaseList, renew_interval: Duration, longest: Duration) {
+        let (sent, revision) = (list.sent, list.revision);
         let (away, silent) = (self.away_since.take(), std::mem::take(&mut self.fell_silent));
-        let (Some(last), Some(from), Some(grown)) = (self.last.replace(list), self.from, self.grown) else {
-            (self.from, self.grown) = (Some(list), Some(list));
-            return AnsweredSpan::default();
-        };
-        if list.revision != last.revision {
-            self.grown = Some(list);
+        (self.counted, self.ended_by_outage, self.ended_by_silence) = (Duration::ZERO, false, false);
+        let (before, grown) = (std::mem::replace(&mut self.revision, revision), self.grown);
+        if revision != before || self.last.is_none() {
+            self.grown = sent;
         }
-        let away = away.map(|since| since.max(last.sent));
+        let Some(last) = self.last.replace(sent) else {
+            self.from = sent;
+            return;
+        };
+        let grew = revision > before;
+        let still = last.since(grown);
+        let no_writes = revision < before || still > STANDS_STILL;
+        let away = away.map(|since| since.max(last));
         // So little is no reason not to count.
         let is_blip =
             |since: &UnixTime| list.received.since(*since) <= renew_interval.mul_f64(BLIP_INTERVALS);
         // But not twice in a row: an API server that fails so often also fails renewals.
-        let before = std::mem::replace(&mut self.blipped, away.is_some());
-        let away = away.filter(|since| before || !is_blip(since));
-        let still = last.sent.since(grown.sent);
-        let stood_still = still > STANDS_STILL;
+        let blipped = std::mem::replace(&mut self.blipped, away.is_some());
+        let away = match no_writes {
+            true => Some(self.from),
+            false => away.filter(|since| blipped || !is_blip(since)),
+        };
+        if !grew && away.is_none() {
+            return;
+        }
+        self.until = away.unwrap_or(sent);
         // The last write may have come right after the list before the span in which the revision grew.
         let is_doubtful = still > 2 * SOON && still + self.unconfirmed > LONGEST_PAUSE_OF_WRITES;
-        let no_writes = list.revision < last.revision || stood_still;
-        let away = if no_writes { Some(from.sent) } else { away };
-        let grew = list.revision > from.revision;
-        if !grew && away.is_none() {
-            return AnsweredSpan::default();
+        if grew && !is_doubtful {
+            self.counted = self.until.since(self.from).min(longest);
         }
-        let until = away.unwrap_or(list.sent);
-        let counted = if grew && !is_doubtful {
-            until.since(from.sent).min(longest)
-        } else {
-            Duration::ZERO
-        };
         if no_writes {
             self.unconfirmed = Duration::ZERO;
         } else if grew {
-            let before = std::mem::replace(&mut self.unconfirmed, counted);
-            self.total += if is_doubtful { Duration::ZERO } else { before };
+            let confirmed = std::mem::replace(&mut self.unconfirmed, self.counted);
+            self.total += if is_doubtful { Duration::ZERO } else { confirmed };
         }
-        self.from = Some(list);
-        let span = AnsweredSpan {
-            counted,
-            until,
-            outage: away.is_some(),
-            silent,
-        };
-        self.outages = self.outages.saturating_add(span.outage.into());
-        self.silences = self.silences.saturating_add(span.silent.into());
-        span
+        self.from = sent;
+        (self.ended_by_outage, self.ended_by_silence) = (away.is_some(), silent);
+        self.outages = self.outages.saturating_add(away.is_some().into());
+        self.silences = self.silences.saturating_add(silent.into());
     }
 
     /// A mark now, for silence that begins now.
@@ -162,14 +148,15 @@ impl AnsweredTime {
         }
     }
 
-    /// The mark for a lease that was renewed at `made`, within `span`. Whether the renewal came before an outage or
-    /// after it cannot be known: it counts as before.
+    /// The mark for a lease that was renewed at `made`, as the last list shows. Whether the renewal came before an
+    /// outage or after it cannot be known: it counts as before.
     #[must_use]
-    pub fn renewed(&self, span: AnsweredSpan, made: UnixTime) -> AnsweredMark {
+    pub fn renewed(&self, made: UnixTime) -> AnsweredMark {
+        let now = self.now();
         AnsweredMark {
-            total: (self.total + self.unconfirmed).saturating_sub(span.until.since(made).min(span.counted)),
-            outages: self.outages - u32::from(span.outage),
-            silences: self.silences - u32::from(span.silent),
+            total: now.total.saturating_sub(self.until.since(made).min(self.counted)),
+            outages: self.outages - u32::from(self.ended_by_outage),
+            silences: self.silences - u32::from(self.ended_by_silence),
             first_observed: false,
         }
     }
@@ -203,13 +190,11 @@ impl AnsweredTime {
     fn reached_at(&self, mark: AnsweredMark, needed: Duration) -> UnixTime {
         let counted = self.total.saturating_sub(mark.total);
         let expected = (self.total + self.unconfirmed).saturating_sub(mark.total);
-        let last = self.last.map_or(UnixTime::default(), |last| last.sent);
-        let from = self.from.map_or(last, |from| from.sent);
-        let at = from.shifted(micros(needed) - micros(expected));
+        let at = self.from.shifted(micros(needed) - micros(expected));
         match counted >= needed {
             true => at,
             // The revision has stood still for that long: the next list may show more.
-            false => at.max(last.after(SOON)),
+            false => at.max(self.last.unwrap_or_default().after(SOON)),
         }
     }
 }
@@ -231,19 +216,21 @@ mod tests {
         UnixTime((seconds * 1e6) as i64)
     }
 
-    fn list(sent: f64, latency: f64, revision: u64) -> ListTimes {
-        ListTimes {
+    fn record(answered: &mut AnsweredTime, sent: f64, revision: u64) {
+        let list = LeaseList {
             sent: at(sent),
-            received: at(sent + latency),
+            received: at(sent + 0.02),
             revision,
-        }
+            ..LeaseList::default()
+        };
+        answered.record(&list, R, LONGEST);
     }
 
     /// The answered time after lists at those seconds with those revisions.
     fn total(lists: &[(f64, u64)]) -> f64 {
         let mut answered = AnsweredTime::default();
         for (sent, revision) in lists {
-            answered.record(list(*sent, 0.02, *revision), R, LONGEST);
+            record(&mut answered, *sent, *revision);
         }
         answered.total.as_secs_f64()
     }
@@ -305,16 +292,16 @@ mod tests {
     #[test]
     fn an_outage_counts_until_it_began() {
         let mut answered = AnsweredTime::default();
-        answered.record(list(0.0, 0.02, 1), R, LONGEST);
+        record(&mut answered, 0.0, 1);
         let mark = answered.now();
         answered.note_outage(at(7.0), false);
         answered.note_outage(at(8.0), false);
-        answered.record(list(10.0, 0.02, 2), R, LONGEST);
+        record(&mut answered, 10.0, 2);
         assert_eq!(answered.now().total.as_secs_f64(), 7.0);
         assert!(answered.outage_since(mark));
         assert_eq!(answered.proven_at(mark, R), at(25.5));
         answered.note_outage(at(10.0), true);
-        answered.record(list(11.0, 0.02, 3), R, LONGEST);
+        record(&mut answered, 11.0, 3);
         assert_eq!(
             answered.proven_at(mark, R),
             at(36.5),
@@ -325,15 +312,15 @@ mod tests {
     #[test]
     fn silence_is_proven_in_the_future_until_it_is() {
         let mut answered = AnsweredTime::default();
-        answered.record(list(0.0, 0.02, 1), R, LONGEST);
+        record(&mut answered, 0.0, 1);
         let (mark, first) = (answered.now(), answered.first_observed());
         for second in [10, 20, 22, 23, 24] {
-            answered.record(list(f64::from(second), 0.02, second as u64), R, LONGEST);
+            record(&mut answered, f64::from(second), second as u64);
         }
         assert_eq!(answered.proven_at(mark, R), at(22.5));
         assert_eq!(answered.proven_at(first, R), at(32.5));
         for second in [30, 33] {
-            answered.record(list(f64::from(second), 0.02, 24), R, LONGEST);
+            record(&mut answered, f64::from(second), 24);
         }
         assert!(answered.proven_at(first, R) > at(33.0), "nobody has written");
     }

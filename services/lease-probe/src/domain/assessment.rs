@@ -9,7 +9,7 @@ use watchdog_api::unix_time::UnixTime;
 use super::answered::AnsweredMark;
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
-use super::renewals::{LeaseAge, ListedLease, Renewals};
+use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause};
 
 /// Zones that are counted apart at most. All further zones share one count; no region of a cloud has that many.
 const MOST_ZONES: usize = 20;
@@ -24,17 +24,6 @@ pub struct ExpiryRule {
     pub expiry_age: Duration,
     /// Share of expired candidates at which the nodes count as cut off; more than 0, at most 1.
     pub threshold: f64,
-}
-
-/// The leases of a shoot as one probe listed them.
-#[derive(Debug, Clone, Default)]
-pub struct ListedLeases {
-    /// Those that could be decoded.
-    pub leases: Vec<ListedLease>,
-    /// How many could not.
-    pub malformed: u32,
-    /// `metadata.resourceVersion` of the list.
-    pub revision: u64,
 }
 
 /// Candidates of one zone.
@@ -65,7 +54,8 @@ pub struct Evidence {
     pub candidates: u32,
     /// Candidates that are expired.
     pub expired: u32,
-    /// Candidates that are old enough to be expired, but whose kubelets may have had no API server to renew them at;
+    /// Candidates that the list does not have, or that are old enough to be expired, but whose kubelets may have had no
+    /// API server to renew them at;
     /// and, while a loss may stand, those that this replica never saw being renewed and that a connected kubelet would
     /// have renewed by now.
     pub unconfirmed: u32,
@@ -73,8 +63,6 @@ pub struct Evidence {
     pub temporarily_excluded: u32,
     /// Leases as old whose node or Machine is missing while the other one is there.
     pub absent: u32,
-    /// Candidates that the list does not have. They are unconfirmed.
-    pub missing: u32,
     /// Nodes that count and have no lease that was ever seen, when the nodes were listed.
     pub without_lease: u32,
     /// Leases that were renewed lately, also of nodes that do not count.
@@ -151,6 +139,10 @@ pub struct Assessment {
     /// True if the next verdict depends on seconds: a loss may be under way, or kubelets have not renewed since an
     /// outage.
     pub urgent: bool,
+    /// The pace at which live kubelets of the shoot renew.
+    pub renew_interval: Duration,
+    /// Two lists are never further apart: see [`longest_pause`].
+    pub longest_pause: Duration,
 }
 
 /// How many of `candidates` must be expired for the threshold to be reached: the smallest number whose share, as the
@@ -180,52 +172,41 @@ pub struct ExternalOutage {
     pub counts: bool,
 }
 
-/// The state, besides the leases, that the outcome depends on.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AssessmentContext {
-    /// The numbers for the shoot.
-    pub rule: ExpiryRule,
-    /// True if this replica reported a loss, or another replica may have, and no recovery was reported since.
-    pub loss_may_stand: bool,
-    /// Set while the external endpoint does not answer.
-    pub external: Option<ExternalOutage>,
-}
-
-/// Judges the leases at `now`. Without the nodes every lease that can be judged counts as a candidate.
+/// Judges a list of the leases as of when it was asked for. Without the nodes every lease that can be judged counts as
+/// a candidate. `loss_may_stand` is true if this replica reported a loss, or another replica may have, and no recovery
+/// was reported since. `external` is set while the external endpoint does not answer.
 #[must_use]
 pub fn assess(
-    listed: &ListedLeases,
+    list: &LeaseList,
     renewals: &Renewals,
-    excluded: impl Fn(&str) -> Option<Exclusion>,
     nodes: Option<&NodeIndex>,
-    context: AssessmentContext,
-    now: UnixTime,
+    rule: ExpiryRule,
+    loss_may_stand: bool,
+    external: Option<ExternalOutage>,
 ) -> Assessment {
-    let AssessmentContext { rule, external, .. } = context;
-    let (evidence, ages) = count_leases(listed, renewals, excluded, nodes, context, now);
+    let now = list.sent;
+    let (evidence, ages) = count_leases(list, renewals, nodes, rule, loss_may_stand);
     let required = required(evidence.candidates, rule.threshold);
     // One candidate is too little evidence for a loss: nothing to be on time for.
     let several = evidence.candidates > 1;
-    let mut expiries: Vec<UnixTime> = ages.iter().map(|age| age.expired_from).collect();
-    let nth = (required as usize).saturating_sub(1);
-    let crossing = (several && nth < expiries.len()).then(|| *expiries.select_nth_unstable(nth).1);
+    // When the threshold is reached, if each candidate counts from these times on.
+    let reached = |time: fn(&LeaseAge) -> UnixTime| {
+        let mut times: Vec<UnixTime> = ages.iter().map(time).collect();
+        let nth = (required as usize).saturating_sub(1);
+        (several && nth < times.len()).then(|| *times.select_nth_unstable(nth).1)
+    };
+    let crossing = reached(|age| age.expired_from);
     let by_external = external
-        .filter(|outage| several && outage.counts && nth < ages.len())
-        .filter(|outage| ages.iter().all(|age| age.renewed < outage.since))
-        .map(|outage| {
-            let mut proofs: Vec<UnixTime> = ages.iter().map(|age| age.silence_proven_at).collect();
+        .filter(|outage| outage.counts && ages.iter().all(|age| age.renewed < outage.since))
+        .and_then(|outage| {
             let since_outage = renewals
                 .answered()
                 .renewed_at(outage.mark, renewals.renew_interval());
-            since_outage.max(*proofs.select_nth_unstable(nth).1)
+            Some(since_outage.max(reached(|age| age.silence_proven_at)?))
         });
     let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
     let urgent = several && ages.iter().filter(uncertain).count() >= required as usize;
-    let crossing = match (crossing, by_external) {
-        (Some(crossing), Some(external)) => Some(crossing.min(external)),
-        (crossing, _) => crossing,
-    };
-    let by_leases = outcome(&evidence, required, context.loss_may_stand, nodes);
+    let by_leases = outcome(&evidence, required, loss_may_stand, nodes);
     let lost_outside = !by_leases.is_loss() && by_external.is_some_and(|at| at <= now);
     Assessment {
         outcome: if lost_outside {
@@ -241,52 +222,52 @@ pub fn assess(
             .min(),
         evidence,
         judged: now,
-        crossing,
+        crossing: crossing.map(|at| by_external.map_or(at, |external| at.min(external))),
         look_ahead: None,
-        list_revision: listed.revision,
+        list_revision: list.revision,
         urgent,
+        renew_interval: renewals.renew_interval(),
+        longest_pause: longest_pause(rule.expiry_age),
     }
 }
 
-/// Counts the leases at `now`; also returns the ages of the candidates.
+/// Counts the leases; also returns the ages of the candidates that the list has.
 fn count_leases(
-    listed: &ListedLeases,
+    list: &LeaseList,
     renewals: &Renewals,
-    excluded: impl Fn(&str) -> Option<Exclusion>,
     nodes: Option<&NodeIndex>,
-    context: AssessmentContext,
-    now: UnixTime,
+    rule: ExpiryRule,
+    loss_may_stand: bool,
 ) -> (Evidence, Vec<LeaseAge>) {
-    let AssessmentContext {
-        rule, loss_may_stand, ..
-    } = context;
+    let now = list.sent;
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut evidence = Evidence {
         nodes: nodes.map_or(0, |nodes| count(nodes.count())),
-        leases: count(listed.leases.len()).saturating_add(listed.malformed),
+        leases: count(list.leases.len()).saturating_add(list.malformed),
         expiry_age: rule.expiry_age,
         threshold: rule.threshold,
         largest_skew: renewals.largest_skew(),
         ..Default::default()
     };
-    if listed.malformed > 0 {
+    if list.malformed > 0 {
         evidence
             .excluded
-            .insert(Exclusion::MalformedLease, listed.malformed);
+            .insert(Exclusion::MalformedLease, list.malformed);
     }
-    let mut ages = Vec::with_capacity(listed.leases.len());
-    let present = { listed.leases.iter() }.map(|lease| (&lease.name, lease.renew_time.is_none(), false));
+    let mut ages = Vec::with_capacity(list.leases.len());
+    let present = { list.leases.iter() }.map(|lease| (&lease.name, lease.renew_time.is_none(), false));
     let missing = renewals.missing().map(|name| (name, false, true));
     for (name, has_no_time, is_missing) in present.chain(missing) {
         let age = renewals.age(name, rule.expiry_age).filter(|_| !has_no_time);
-        let exclusion = excluded(name);
+        let exclusion = nodes.and_then(|nodes| nodes.exclusion(name));
         // Of a renewal that this replica did not observe another one may have reported a loss since a connected kubelet
         // would have renewed again.
         let doubtful_from = age.map(|age| match age.unseen && loss_may_stand {
             true => age.shown_old_from.min(age.silent_from),
             false => age.shown_old_from,
         });
-        evidence.renewing += u32::from(doubtful_from.is_some_and(|from| now < from) && !is_missing);
+        let is_doubtful = is_missing || doubtful_from.is_some_and(|from| from <= now);
+        evidence.renewing += u32::from(age.is_some() && !is_doubtful);
         let (None, Some(age)) = (exclusion, age) else {
             let reason = exclusion.unwrap_or(Exclusion::NoRenewTime);
             if !is_missing {
@@ -298,17 +279,15 @@ fn count_leases(
             continue;
         };
         evidence.candidates += 1;
-        evidence.missing += u32::from(is_missing);
         // Whether a lease that is missing was renewed is not known.
         let expired = !is_missing && age.expired_from <= now;
         evidence.expired += u32::from(expired);
+        evidence.unconfirmed += u32::from(!expired && is_doubtful);
         if expired {
             let silent = now.since(age.renewed);
             let newest = evidence.newest_expired_renewal.get_or_insert(silent);
             *newest = silent.min(*newest);
         }
-        let is_doubtful = is_missing || doubtful_from.is_some_and(|from| from <= now);
-        evidence.unconfirmed += u32::from(!expired && is_doubtful);
         if let Some(nodes) = nodes {
             evidence.count_in_zone(nodes.zone(name), expired);
         }

@@ -67,14 +67,15 @@ impl Exclusion {
 /// Exclusions and zones of a shoot's leases, by node name.
 #[derive(Debug, Clone, Default)]
 pub struct NodeIndex {
+    // Also the nodes that only a Machine names.
     nodes: HashMap<Arc<str>, IndexedNode>,
-    // Of Machines that name a node which is not there.
-    machines: HashMap<Arc<str>, MachinePhase>,
+    count: usize,
     nothing_left: bool,
 }
 
 #[derive(Debug, Clone)]
 struct IndexedNode {
+    exists: bool,
     exclusion: Option<Exclusion>,
     zone: Option<Arc<str>>,
 }
@@ -87,11 +88,11 @@ impl NodeIndex {
             .filter_map(|node| Some((node.provider_id.as_deref()?, &node.name)))
             .collect();
         // Of several machines for one node, one that stands for it is enough.
-        let mut phases: HashMap<Arc<str>, MachinePhase> = HashMap::with_capacity(machines.len());
+        let mut phases: HashMap<&Arc<str>, MachinePhase> = HashMap::with_capacity(machines.len());
         for machine in machines {
             let by_id = || by_provider_id.get(machine.provider_id.as_deref()?).copied();
             if let Some(node) = machine.node.as_ref().or_else(by_id) {
-                let phase = phases.entry(node.clone()).or_insert(machine.phase);
+                let phase = phases.entry(node).or_insert(machine.phase);
                 if machine.phase == MachinePhase::Other {
                     *phase = MachinePhase::Other;
                 }
@@ -102,16 +103,25 @@ impl NodeIndex {
             .iter()
             .all(|machine| machine.phase != MachinePhase::Other)
             && !nodes.iter().any(lacks_machine);
-        let nodes = nodes.iter().map(|node| {
-            let entry = IndexedNode {
-                exclusion: exclusion(node, phases.remove(&node.name), settings),
+        let of_machines = phases.iter().map(|(name, phase)| {
+            let missing = IndexedNode {
+                exists: false,
+                exclusion: by_machine(Some(*phase)).or(Some(Exclusion::NodeMissing)),
+                zone: None,
+            };
+            (Arc::clone(name), missing)
+        });
+        let existing = nodes.iter().map(|node| {
+            let existing = IndexedNode {
+                exists: true,
+                exclusion: exclusion(node, phases.get(&node.name).copied(), settings),
                 zone: node.zone.clone(),
             };
-            (node.name.clone(), entry)
+            (node.name.clone(), existing)
         });
         Self {
-            nodes: nodes.collect(),
-            machines: phases,
+            nodes: of_machines.chain(existing).collect(),
+            count: nodes.len(),
             nothing_left,
         }
     }
@@ -131,26 +141,21 @@ impl NodeIndex {
 
     /// Number of nodes.
     #[must_use]
-    pub fn count(&self) -> usize {
-        self.nodes.len()
+    pub const fn count(&self) -> usize {
+        self.count
     }
 
     /// Returns true if there is a node of this name.
     #[must_use]
     pub fn knows(&self, lease: &str) -> bool {
-        self.nodes.contains_key(lease)
+        self.nodes.get(lease).is_some_and(|node| node.exists)
     }
 
     /// Why the lease of this name does not count; none when it does.
     #[must_use]
     pub fn exclusion(&self, lease: &str) -> Option<Exclusion> {
-        match (self.nodes.get(lease), self.machines.get(lease)) {
-            (Some(node), _) => node.exclusion,
-            (None, None) => Some(Exclusion::NoNode),
-            (None, Some(MachinePhase::Failed)) => Some(Exclusion::MachineFailed),
-            (None, Some(MachinePhase::Terminating)) => Some(Exclusion::MachineTerminating),
-            (None, Some(MachinePhase::Other)) => Some(Exclusion::NodeMissing),
-        }
+        let known = self.nodes.get(lease);
+        known.map_or(Some(Exclusion::NoNode), |node| node.exclusion)
     }
 
     /// Zone of the node; empty when unknown.
@@ -177,6 +182,10 @@ fn exclusion(node: &NodeItem, machine: Option<MachinePhase>, settings: &ShootSet
     if node.in_place_update() {
         return Some(Exclusion::InPlaceUpdate);
     }
+    by_machine(machine)
+}
+
+const fn by_machine(machine: Option<MachinePhase>) -> Option<Exclusion> {
     match machine {
         None => Some(Exclusion::NoMachine),
         Some(MachinePhase::Failed) => Some(Exclusion::MachineFailed),
@@ -216,6 +225,25 @@ pub(super) mod tests {
             node: Some(node.into()),
             provider_id: None,
             phase,
+        }
+    }
+
+    /// Nodes that are excluded for these reasons.
+    pub(in crate::domain) fn index_of<const N: usize>(
+        exclusions: [(&str, Option<Exclusion>); N],
+    ) -> NodeIndex {
+        let indexed = |(name, exclusion): (&str, Option<Exclusion>)| {
+            let node = IndexedNode {
+                exists: true,
+                exclusion,
+                zone: None,
+            };
+            (Arc::from(name), node)
+        };
+        NodeIndex {
+            nodes: exclusions.into_iter().map(indexed).collect(),
+            count: N,
+            nothing_left: false,
         }
     }
 

@@ -13,5 +13,6 @@ pub mod probe_state;
 pub mod renewals;
 pub(crate) mod schedule;
 mod skew;
+mod tick;
 pub mod verdict;
 pub mod witnesses;

@@ -4,15 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use watchdog_api::lease::LeaseItem;
 use watchdog_api::unix_time::{UnixTime, micros};
 
-use super::answered::{AnsweredMark, AnsweredTime, ListTimes, STANDS_STILL, proof};
-use super::skew::{Arrival, Arrivals};
+use super::answered::{AnsweredMark, AnsweredTime, STANDS_STILL, proof};
+use super::skew::NodeClock;
 
-/// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
-const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
-
-/// Where nothing else is known.
+/// Where nothing else is known: kubelet renews every quarter of `nodeLeaseDurationSeconds`, 40 s by default.
 pub const DEFAULT_RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A kubelet that is silent for this many renew intervals is not connected, whenever the leases were listed.
@@ -22,17 +20,19 @@ const SILENT_INTERVALS: f64 = 1.5;
 /// thousands of nodes.
 const MOST_MISSING: usize = 10_000;
 
-/// A lease as listed.
-#[derive(Debug, Clone)]
-pub struct ListedLease {
-    /// Name of the lease, which is that of the node.
-    pub name: Arc<str>,
-    /// Orders the last writes of leases.
+/// A complete list of the leases of a shoot.
+#[derive(Debug, Clone, Default)]
+pub struct LeaseList {
+    /// Those that could be decoded.
+    pub leases: Vec<LeaseItem>,
+    /// How many could not.
+    pub malformed: u32,
+    /// `metadata.resourceVersion` of the list: it grows with every write of anybody to the API server.
     pub revision: u64,
-    /// By the node's clock; none when the lease has none.
-    pub renew_time: Option<UnixTime>,
-    /// As in the Lease.
-    pub duration_seconds: Option<i32>,
+    /// When it was asked for. The leases are judged as of then: one that expired since may have been renewed.
+    pub sent: UnixTime,
+    /// When the answer was there.
+    pub received: UnixTime,
 }
 
 /// The renewals of one node, as observed so far.
@@ -48,10 +48,11 @@ struct Renewal {
     // The answered time since then is the silence of the kubelet.
     mark: AnsweredMark,
     renew_interval: Duration,
-    arrivals: Arrivals,
+    clock: NodeClock,
     // True if the lease had it when it was first observed: this replica did not observe its arrival.
     unseen: bool,
-    // When the last list was asked for that has the lease.
+    // When the first and the last list were asked for that have the lease.
+    first_listed: UnixTime,
     listed: UnixTime,
 }
 
@@ -82,10 +83,8 @@ pub struct LeaseAge {
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
-    // How many known leases the last list does not have.
-    missing: usize,
     // When the last list was asked for.
-    previous: UnixTime,
+    last: UnixTime,
     answered: AnsweredTime,
     renew_interval: Option<Duration>,
 }
@@ -93,78 +92,81 @@ pub struct Renewals {
 impl Renewals {
     /// Takes in a complete list. Of the time since the list before, at most `longest` counts as answered. A lease that
     /// is missing is remembered: absence neither erases a renewal nor the silence after it.
-    pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease], longest: Duration) {
-        let interval = |lease: &ListedLease| renew_interval(lease.duration_seconds);
-        self.renew_interval = median(leases.iter().map(interval)).or(self.renew_interval);
-        let span = self.answered.record(times, self.renew_interval(), longest);
-        let previous = std::mem::replace(&mut self.previous, times.sent);
-        let mut listed = 0;
-        // By revision.
-        let mut renewed: Vec<(u64, SentTime, &ListedLease)> = Vec::new();
-        for lease in leases {
-            let Some(renew_time) = lease.renew_time else {
-                if let Some(known) = self.nodes.get_mut(&lease.name) {
-                    listed += usize::from(known.listed != times.sent || previous == times.sent);
-                    known.listed = times.sent;
-                }
-                continue;
-            };
-            let interval = interval(lease);
+    pub fn observe(&mut self, list: &LeaseList, longest: Duration) {
+        self.renew_interval = median(list.leases.iter().map(renew_interval)).or(self.renew_interval);
+        let interval = self.renew_interval();
+        self.answered.record(list, interval, longest);
+        let previous = std::mem::replace(&mut self.last, list.sent);
+        // With its revision, and when it was sent by the estimate of its node's clock, and at the earliest.
+        let mut renewed: Vec<(u64, UnixTime, UnixTime, &Arc<str>)> = Vec::new();
+        for lease in &list.leases {
+            let renew_time = lease.renew_time.map(UnixTime::from);
             // In place: nearly every list has the leases of the list before it.
-            let Some(known) = self.nodes.get_mut(&lease.name) else {
-                let renewal = Renewal::first_seen(lease, renew_time, times, self.answered.first_observed());
-                self.nodes.insert(lease.name.clone(), renewal);
-                listed += 1;
-                continue;
+            let (known, renew_time) = match (self.nodes.get_mut(&lease.name), renew_time) {
+                (Some(known), Some(renew_time)) => (known, renew_time),
+                (Some(known), None) => {
+                    known.listed = list.sent;
+                    continue;
+                }
+                (None, Some(renew_time)) => {
+                    let renewal =
+                        Renewal::first_seen(lease, renew_time, list, self.answered.first_observed());
+                    self.nodes.insert(lease.name.clone(), renewal);
+                    continue;
+                }
+                (None, None) => continue,
             };
-            let last_listed = std::mem::replace(&mut known.listed, times.sent);
-            listed += usize::from(last_listed != times.sent || previous == times.sent);
-            known.renew_interval = interval;
+            let last_listed = std::mem::replace(&mut known.listed, list.sent);
+            known.renew_interval = renew_interval(lease);
             let shown = std::mem::replace(&mut known.shown, renew_time);
             let is_written = lease.revision > known.revision && renew_time != known.renew_time;
+            // A stale list, or data that were restored.
+            let went_back = renew_time < known.renew_time && renew_time != shown;
+            let was_missing = last_listed < previous;
             if renew_time > known.renew_time || is_written {
                 known.revision = lease.revision;
-                renewed.push((lease.revision, known.note(renew_time, last_listed, times), lease));
-            } else if renew_time < known.renew_time && renew_time != shown {
-                // A stale list, or data that were restored: silence begins anew.
-                known.mark = self.answered.now();
-            }
-            if last_listed < previous {
-                // It was missing: silence begins anew.
+                let sent = known.note(renew_time, last_listed, list);
+                // A clock that is ahead may make the estimate too late: it must not date the leases of other nodes.
+                let is_ahead = known.clock.skew(known.renew_interval) > 0;
+                let earliest = if is_ahead { last_listed } else { sent };
+                renewed.push((lease.revision, sent, earliest, &lease.name));
+            } else if went_back || was_missing {
+                // Silence begins anew.
                 known.mark = self.answered.now();
             }
         }
         // What has a lower revision was written before: a renewal arrived no earlier than all of those were sent.
         renewed.sort_unstable_by_key(|(revision, ..)| *revision);
         let mut newest = UnixTime(i64::MIN);
-        for (_, sent, lease) in renewed {
-            newest = newest.max(sent.earliest);
-            if let Some(known) = self.nodes.get_mut(&lease.name) {
-                known.arrived = newest.max(sent.estimate).min(times.received);
-                known.mark = self.answered.renewed(span, known.arrived);
+        for (_, sent, earliest, name) in renewed {
+            newest = newest.max(earliest);
+            if let Some(known) = self.nodes.get_mut(name) {
+                known.arrived = newest.max(sent);
+                known.mark = self.answered.renewed(known.arrived);
             }
         }
-        self.missing = self.nodes.len() - listed;
-        if self.missing > MOST_MISSING {
+        if self.nodes.len() > list.leases.len() + MOST_MISSING {
             self.forget_missing(|_| true);
         }
     }
 
     /// The leases that are known and that the last list does not have.
     pub fn missing(&self) -> impl Iterator<Item = &Arc<str>> {
-        let last = self.previous;
-        let known = (self.missing > 0).then_some(&self.nodes).into_iter().flatten();
-        known
-            .filter(move |(_, known)| known.listed != last)
-            .map(|(name, _)| name)
+        let missing = self.nodes.iter().filter(|(_, known)| known.listed != self.last);
+        missing.map(|(name, _)| name)
     }
 
     /// Forgets the leases that are missing and `gone` for good.
     pub fn forget_missing(&mut self, gone: impl Fn(&str) -> bool) {
-        let last = self.previous;
+        let last = self.last;
         self.nodes
             .retain(|name, known| known.listed == last || !gone(name));
-        self.missing = self.nodes.values().filter(|known| known.listed != last).count();
+    }
+
+    /// Returns true if the lease was first listed after `time`.
+    #[must_use]
+    pub fn is_newer_than(&self, name: &str, time: UnixTime) -> bool {
+        self.nodes.get(name).is_some_and(|node| node.first_listed > time)
     }
 
     /// How old a lease is; none when it is unknown or never had a renewTime.
@@ -175,7 +177,7 @@ impl Renewals {
         let silence_proven_at = self.answered.proven_at(node.mark, node.renew_interval);
         let silent_from = node.arrived.after(node.renew_interval.mul_f64(SILENT_INTERVALS));
         // Not later by when it was seen: health rests on when a kubelet was alive.
-        let skew = node.arrivals.skew(node.renew_interval);
+        let skew = node.clock.skew(node.renew_interval);
         let shown = node.shown.shifted(skew.saturating_neg());
         Some(LeaseAge {
             renewed: node.arrived,
@@ -204,14 +206,49 @@ impl Renewals {
     #[must_use]
     pub fn largest_skew(&self) -> i64 {
         let nodes = self.nodes.values();
-        let skews = nodes.map(|node| node.arrivals.skew(node.renew_interval));
+        let skews = nodes.map(|node| node.clock.skew(node.renew_interval));
         skews.max_by_key(|skew| skew.saturating_abs()).unwrap_or(0)
     }
 
     /// The median renew interval of the shoot's kubelets.
     #[must_use]
     pub fn renew_interval(&self) -> Duration {
-        self.renew_interval.unwrap_or_else(|| renew_interval(None))
+        self.renew_interval.unwrap_or(DEFAULT_RENEW_INTERVAL)
+    }
+}
+
+impl Renewal {
+    fn first_seen(lease: &LeaseItem, renew_time: UnixTime, list: &LeaseList, mark: AnsweredMark) -> Self {
+        let mut clock = NodeClock::default();
+        // The age of a renewal whose arrival was not observed is no evidence. But a time in the future proves that the
+        // clock is ahead.
+        if renew_time > list.received {
+            clock.note(renew_time, list.sent, list.received);
+        }
+        Self {
+            renew_time,
+            revision: lease.revision,
+            shown: renew_time,
+            arrived: renew_time.min(list.received),
+            mark,
+            renew_interval: renew_interval(lease),
+            clock,
+            unseen: true,
+            first_listed: list.sent,
+            listed: list.sent,
+        }
+    }
+
+    /// Takes in a new renewal and returns when it was sent, by the prober's clock. It was made after the answer to the
+    /// last list that had the lease and before the answer to this one. That is certain whatever clock the node has, so
+    /// an estimate that contradicts it is wrong.
+    fn note(&mut self, renew_time: UnixTime, last_listed: UnixTime, list: &LeaseList) -> UnixTime {
+        self.renew_time = renew_time;
+        self.unseen = false;
+        self.clock.note(renew_time, list.sent, list.received);
+        let skew = self.clock.skew(self.renew_interval);
+        let sent = renew_time.shifted(skew.saturating_neg());
+        sent.max(last_listed).min(list.received)
     }
 }
 
@@ -227,75 +264,11 @@ fn median(durations: impl Iterator<Item = Duration> + Clone) -> Option<Duration>
 }
 
 /// kubelet renews every quarter of the lease duration.
-fn renew_interval(duration_seconds: Option<i32>) -> Duration {
-    let seconds = duration_seconds
-        .filter(|s| *s > 0)
-        .unwrap_or(DEFAULT_LEASE_DURATION_SECONDS);
-    Duration::from_secs(u64::from(seconds.unsigned_abs())) / 4
-}
-
-/// When a renewal was sent, by the prober's clock.
-#[derive(Debug, Clone, Copy)]
-struct SentTime {
-    estimate: UnixTime,
-    // A clock that is ahead may make the estimate too late. For the leases of other nodes only this counts.
-    earliest: UnixTime,
-}
-
-impl Renewal {
-    fn first_seen(lease: &ListedLease, renew_time: UnixTime, times: ListTimes, mark: AnsweredMark) -> Self {
-        let mut arrivals = Arrivals::default();
-        // The age of a renewal whose arrival was not observed is no evidence. But a time in the future proves that the
-        // clock is ahead.
-        if renew_time > times.received {
-            arrivals.note(arrival(times, renew_time));
-        }
-        Self {
-            renew_time,
-            revision: lease.revision,
-            shown: renew_time,
-            arrived: renew_time.min(times.received),
-            mark,
-            renew_interval: renew_interval(lease.duration_seconds),
-            arrivals,
-            unseen: true,
-            listed: times.sent,
-        }
+fn renew_interval(lease: &LeaseItem) -> Duration {
+    match lease.lease_duration_seconds {
+        Some(seconds @ 1..) => Duration::from_secs(u64::from(seconds.unsigned_abs())) / 4,
+        _ => DEFAULT_RENEW_INTERVAL,
     }
-
-    /// Takes in a new renewal and returns when it was sent, by the prober's clock. It was made after the answer to the
-    /// last list that had the lease and before the answer to this one. That is certain whatever clock the node has, so
-    /// an estimate that contradicts it is wrong.
-    fn note(&mut self, renew_time: UnixTime, last_listed: UnixTime, times: ListTimes) -> SentTime {
-        self.renew_time = renew_time;
-        self.unseen = false;
-        self.arrivals.note(arrival(times, renew_time));
-        let skew = self.arrivals.skew(self.renew_interval);
-        let sent = renew_time.shifted(skew.saturating_neg());
-        let estimate = sent.max(last_listed).min(times.received);
-        SentTime {
-            estimate,
-            earliest: if skew > 0 { last_listed } else { estimate },
-        }
-    }
-}
-
-/// How old a renewal was when it was first listed.
-fn arrival(times: ListTimes, renew_time: UnixTime) -> Arrival {
-    let age = |at: UnixTime| at.0.saturating_sub(renew_time.0);
-    Arrival {
-        asked: age(times.sent),
-        answered: age(times.received),
-    }
-}
-
-/// Skews below this are not reported: time service keeps hosts closer than that.
-const NOTABLE_SKEW: i64 = 2_000_000;
-
-/// Returns true if a skew is worth reporting.
-#[must_use]
-pub const fn is_notable(skew: i64) -> bool {
-    skew.saturating_abs() >= NOTABLE_SKEW
 }
 
 /// A connected kubelet may be silent for a renew interval and this time: when NAT or a load balancer silently drops its
@@ -317,8 +290,7 @@ const SCALE_DOWN_INTERVALS: f64 = 0.3;
 pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
     let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);
     let connected_but_silent = renew_interval.saturating_add(TWO_TIMEOUTS);
-    let is_slow = renew_interval > self::renew_interval(None);
-    let room = if is_slow {
+    let room = if renew_interval > DEFAULT_RENEW_INTERVAL {
         Duration::MAX
     } else {
         grace.saturating_sub(DETECTION_RESERVE)

@@ -2,44 +2,27 @@
 
 use std::time::Duration;
 
-use watchdog_api::duration::doubled;
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
 
+use super::assessment::Assessment;
 use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
+use super::tick::{SHORTEST_TICK, tick};
 
 /// Two probes of one shoot are never closer than this, except for those due at a crossing ([`CROSSING_SPACING`]) and
-/// [`URGENT_RETRY`].
+/// [`URGENT_RETRY`]. While seconds decide, they follow each other at this pace.
 pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);
-
-/// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
-/// those of other shoots: a process that wakes once for many probes spends half of what it would if it woke for each
-/// (measured, see docs/explanation/performance.md). This is the longest tick.
-const LONGEST_TICK: Duration = Duration::from_secs(1);
-
-/// A tick is at most this share of the interval, so that no shoot is probed much more often than configured.
-const SHARE: u32 = 8;
-
-/// The shortest tick: a delay of this length is hardly noticed, and a process is busy all the time long before.
-const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
-
-/// About this many probes may meet at one tick. Two cores need some 15 ms for them (at 100 to 200 us each, see
-/// docs/explanation/performance.md), and a crossing may have to wait for that.
-const MEET: u128 = 150;
 
 /// Probes at a crossing are never closer than this. A loss takes two of them: one that finds out at which instant
 /// exactly, and one at that instant. More follow each other only where most leases are about to expire and are renewed
 /// one by one at the last moment; that must not become a storm.
 const CROSSING_SPACING: Duration = Duration::from_millis(100);
 
-/// While seconds decide, probes of one shoot follow each other at this pace.
-const URGENT: Duration = Duration::from_secs(1);
-
 /// While a loss stands, probes follow each other at this pace, so that a recovery is seen at once.
 const LOST: Duration = Duration::from_secs(2);
 
-/// In all, at most this many probes a second are spent on [`URGENT`] or [`LOST`] shoots: a quarter to half of a core
-/// (at 100 to 200 us each, see docs/explanation/performance.md).
+/// In all, at most this many probes a second are spent on shoots that are lost or for which seconds decide: a quarter
+/// to half of a core (at 100 to 200 us each, see docs/explanation/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
 
 /// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A
@@ -54,13 +37,9 @@ const LONGEST_ABSENCE: Duration = Duration::from_secs(8);
 /// more must not be able to blind the watchdog to a shoot for a day, and one request in five minutes is no burden.
 pub(crate) const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 
-/// A list of the machines on the seed that takes longer has most likely lost its connection, and the next one answers
-/// at once.
-const MACHINES_DEADLINE: Duration = Duration::from_secs(10);
-
 /// The shortest pause after a 429 of the seed to a list of the machines. It asks for 1 s itself, and a loss may be only
 /// 6 s away.
-const MACHINES_PAUSE: Duration = Duration::from_secs(2);
+const MACHINES_PAUSE: Duration = Duration::from_secs(4);
 
 /// The configured pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -75,95 +54,67 @@ pub(crate) struct ProbePace {
     pub(crate) shoots: usize,
     /// Those of them that it probes closely: a loss stands, or seconds decide.
     pub(crate) close: usize,
+    /// Drawn anew for each probe, in [0, 1).
+    pub(crate) random: f64,
 }
 
 impl ProbePace {
-    /// At the multiples of this, probes of different shoots meet. Halved until not too many meet and it is small beside
-    /// the interval, so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer
-    /// shoots meet the others all the same.
-    fn tick(self) -> Duration {
-        let shoots = u128::try_from(self.shoots).unwrap_or(u128::MAX);
-        let most = MEET * self.interval.as_micros();
-        let mut tick = LONGEST_TICK;
-        while tick > SHORTEST_TICK
-            && (shoots.saturating_mul(tick.as_micros()) > most || tick * SHARE > self.interval)
-        {
-            tick /= 2;
-        }
-        tick
-    }
-
     /// A pace that all shoots that are probed closely can keep together.
     fn bounded(self, pace: Duration) -> Duration {
         let close = u32::try_from(self.close).unwrap_or(u32::MAX);
         pace.max(Duration::from_secs(1).saturating_mul(close) / CLOSE_PROBES_PER_SECOND)
     }
+
+    fn jittered(self, interval: Duration) -> Duration {
+        // At most tenfold: the factor is validated, and a day is more than anybody configures.
+        let grown = interval.as_secs_f64() * self.jitter.mul_add(self.random, 1.0);
+        Duration::try_from_secs_f64(grown).unwrap_or(interval)
+    }
 }
 
-/// The parts of an assessment that decide when to list the leases again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ScheduleInputs<'a> {
-    /// The reported outcome.
-    pub(crate) outcome: &'a Outcome,
-    /// True while more probes in a row must find the same before it is reported.
-    pub(crate) counting: bool,
-    /// True if seconds decide; see [`Assessment::urgent`](super::assessment::Assessment::urgent).
-    pub(crate) urgent: bool,
-    /// When the probe began.
-    pub(crate) started: UnixTime,
-    /// The moment at which the leases were judged.
-    pub(crate) judged: UnixTime,
-    /// When the threshold was crossed or would be if no lease were renewed; while `look_ahead` is set, not before that.
-    pub(crate) crossing: Option<UnixTime>,
-    /// The pace of the shoot's kubelets.
-    pub(crate) renew_interval: Duration,
-    /// When the nodes must be listed ahead of a crossing.
-    pub(crate) look_ahead: Option<UnixTime>,
-    /// Two lists are never further apart: see [`longest_pause`](super::renewals::longest_pause).
-    pub(crate) longest_pause: Duration,
-}
-
-/// When to probe again after a list of the leases. `random` is in [0, 1).
+/// When to probe again after a probe that began at `started` and found this. `reported` is the outcome that was
+/// reported for it; `counting` is true while more probes in a row must find the same before it is.
 ///
 /// Besides the interval, a probe is due at the instant at which the threshold would be crossed if no lease were
 /// renewed: a loss is seen when it becomes one, not up to an interval later. While a loss stands or seconds decide,
 /// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared tick, which
 /// halves CPU (ADR 0012).
 pub(crate) fn after_assessment(
-    now: UnixTime,
+    (started, now): (UnixTime, UnixTime),
     pace: ProbePace,
-    seen: ScheduleInputs<'_>,
-    random: f64,
+    found: &Assessment,
+    reported: &Outcome,
+    counting: bool,
 ) -> UnixTime {
-    let mut due = now.after(jittered(pace.interval, pace.jitter, random));
+    let mut due = now.after(pace.jittered(pace.interval));
     // From list to list, however long one takes.
-    let mut within = |interval: Duration| due = due.min(seen.judged.after(interval));
-    within(seen.longest_pause);
-    if *seen.outcome != Outcome::Healthy {
-        within(seen.renew_interval);
+    let mut within = |interval: Duration| due = due.min(found.judged.after(interval));
+    within(found.longest_pause);
+    if *reported != Outcome::Healthy {
+        within(found.renew_interval);
     }
-    if seen.outcome.is_loss() {
+    if reported.is_loss() {
         within(pace.bounded(LOST));
-    } else if seen.urgent {
-        within(pace.bounded(URGENT));
-    }
-    if seen.counting {
-        due = due.min(now.after(MIN_SPACING));
+    } else if found.urgent {
+        within(pace.bounded(MIN_SPACING));
     }
     let soon = now.after(MIN_SPACING);
-    let at_once = |at: UnixTime| at.max(seen.started.after(CROSSING_SPACING)).max(now);
-    let with_others = |at: UnixTime| at.at_multiple_of(pace.tick()).max(soon);
+    if counting {
+        due = due.min(soon);
+    }
+    let at_once = |at: UnixTime| at.max(started.after(CROSSING_SPACING)).max(now);
+    let with_others = |at: UnixTime| at.at_multiple_of(tick(pace.interval, pace.shoots)).max(soon);
     due = with_others(due);
-    if let Some(at) = seen.look_ahead {
+    if let Some(at) = found.look_ahead {
         // Together with other shoots while it is far, because most kubelets renew before it comes. When it has come,
         // apart from them: a list of nodes costs as much as dozens of probes.
         due = due.min(with_others(at).min(at_once(at)));
     }
     // One that came before the leases were judged was judged. One that came since was not: probe now.
-    if let Some(crossing) = seen.crossing.filter(|crossing| *crossing > seen.judged) {
+    if let Some(crossing) = found.crossing.filter(|crossing| *crossing > found.judged) {
         let wanted = at_once(crossing);
         // While the nodes need not be known, it is only the first lease that would expire: no instant to be met.
-        due = due.min(if seen.look_ahead.is_some() {
+        due = due.min(if found.look_ahead.is_some() {
             wanted.min(with_others(wanted))
         } else {
             wanted
@@ -173,33 +124,31 @@ pub(crate) fn after_assessment(
 }
 
 /// When to probe again after the `in_a_row`-th failed probe, which began at `started`. `close` is set while a loss
-/// stands or seconds decide. `random` is in [0, 1).
+/// stands or seconds decide.
 pub(crate) fn after_failure(
     (started, now): (UnixTime, UnixTime),
     pace: ProbePace,
     failure: &ProbeFailure,
     in_a_row: u32,
     close: bool,
-    random: f64,
 ) -> UnixTime {
     if let ProbeFailure::Throttled(wait) = failure {
-        return now.after(throttle_pause(*wait, pace, random));
+        return now.after(throttle_pause(*wait, pace));
     }
-    // An answer that is too large costs more than any other, and is not smaller a second later.
-    let is_large = matches!(failure, ProbeFailure::AnswerTooLarge(_));
-    if close && failure.evidence() == FailureEvidence::Away && !is_large {
-        return started
-            .after(pace.bounded(URGENT_RETRY))
-            .max(now.after(SHORTEST_TICK));
-    }
-    // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage
-    // hides is as long as the outage and the pause after it.
+    // A missing permission or Secret is not back sooner for asking every second, and an answer that is too large costs
+    // more than any other. An API server is, and what an outage hides is as long as the outage and the pause after it.
+    // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
     let is_away = matches!(
         failure.evidence(),
         FailureEvidence::Away | FailureEvidence::Silent
     );
-    // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
+    let is_large = matches!(failure, ProbeFailure::AnswerTooLarge(_));
     let is_pause = matches!(failure, ProbeFailure::MachinesThrottled(_));
+    if close && is_away && !is_large {
+        return started
+            .after(pace.bounded(URGENT_RETRY))
+            .max(now.after(SHORTEST_TICK));
+    }
     let (growth, most) = if (is_away && !is_large) || failure.is_own() || is_pause {
         (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))
     } else {
@@ -212,45 +161,22 @@ pub(crate) fn after_failure(
     // The first retry is exact, from start to start: a gap that is short enough takes nothing from what is proven.
     let pause = match in_a_row {
         1 => MIN_SPACING,
-        _ => jittered(grown.min(most), pace.jitter, random),
+        _ => pace.jittered(grown.min(most)),
     };
     started.after(pause).max(now.after(SHORTEST_TICK))
 }
 
 /// How long an API server is left alone that answered 429 and asked for `wait`.
-fn throttle_pause(wait: Option<Duration>, pace: ProbePace, random: f64) -> Duration {
-    let wait = wait
-        .unwrap_or_default()
-        .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE);
-    jittered(wait, pace.jitter, random)
-}
-
-/// How long the machines are not listed after the `in_a_row`-th 429 of the seed, which asked for `wait`. Each more
-/// doubles the shortest pause, up to that for a shoot's API server.
-pub(crate) fn machines_pause(
-    wait: Option<Duration>,
-    in_a_row: u32,
-    pace: ProbePace,
-    random: f64,
-) -> Duration {
-    let shortest = doubled(
-        MACHINES_PAUSE,
-        in_a_row.saturating_sub(1),
-        BACK_OFF_FOR_THROTTLED_REQUESTS,
-    );
-    jittered(
-        wait.unwrap_or_default().clamp(shortest, LONGEST_THROTTLE),
-        pace.jitter,
-        random,
+pub(crate) fn throttle_pause(wait: Option<Duration>, pace: ProbePace) -> Duration {
+    pace.jittered(
+        wait.unwrap_or_default()
+            .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE),
     )
 }
 
-/// How long a list of the machines may take after `failed` ones in a row, at most `longest`. Each gives the next more
-/// time: a seed that is slow must be waited for in the end, or no loss is ever reported.
-pub(crate) fn machines_deadline(failed: u32, longest: Duration) -> Duration {
-    MACHINES_DEADLINE
-        .saturating_mul(failed.saturating_add(1))
-        .min(longest)
+/// How long the machines are not listed after a 429 of the seed, which asked for `wait`.
+pub(crate) fn machines_pause(wait: Option<Duration>, pace: ProbePace) -> Duration {
+    pace.jittered(wait.unwrap_or_default().clamp(MACHINES_PAUSE, LONGEST_THROTTLE))
 }
 
 /// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
@@ -266,16 +192,11 @@ pub(crate) fn valid_until(next_due: UnixTime, probe_timeout: Duration) -> UnixTi
     next_due.after(probe_timeout).after(WAY)
 }
 
-fn jittered(interval: Duration, factor: f64, random: f64) -> Duration {
-    // At most tenfold: the factor is validated, and a day is more than anybody configures.
-    let grown = interval.as_secs_f64() * factor.mul_add(random, 1.0);
-    Duration::try_from_secs_f64(grown).unwrap_or(interval)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::assessment::Evidence;
     use super::*;
 
     const PACE: ProbePace = ProbePace {
@@ -284,6 +205,7 @@ mod tests {
         failure_back_off: Duration::from_secs(30),
         shoots: 10_000,
         close: 10_000,
+        random: 0.0,
     };
     const RENEW: Duration = Duration::from_secs(10);
 
@@ -291,23 +213,30 @@ mod tests {
         UnixTime(seconds * 1_000_000)
     }
 
-    fn seen(outcome: &Outcome, counting: bool, crossing: Option<UnixTime>) -> ScheduleInputs<'_> {
-        ScheduleInputs {
-            outcome,
-            counting,
-            urgent: false,
-            started: at(0),
+    fn found(crossing: Option<UnixTime>) -> Assessment {
+        Assessment {
+            outcome: Outcome::Healthy,
+            by_leases: Outcome::Healthy,
+            evidence: Evidence::default(),
             judged: at(0),
             crossing,
+            next_expiry: None,
+            look_ahead: None,
+            list_revision: 0,
+            urgent: false,
             renew_interval: RENEW,
             longest_pause: Duration::from_secs(600),
-            look_ahead: None,
         }
     }
 
+    /// When to probe again at `now`, if the last probe began at second 0.
+    fn due(now: UnixTime, found: &Assessment) -> UnixTime {
+        after_assessment((at(0), now), PACE, found, &Outcome::Healthy, false)
+    }
+
     fn next(outcome: &Outcome, counting: bool, crossing: Option<i64>) -> UnixTime {
-        let seen = seen(outcome, counting, crossing.map(at));
-        after_assessment(at(0), PACE, seen, 0.0)
+        let found = found(crossing.map(at));
+        after_assessment((at(0), at(0)), PACE, &found, outcome, counting)
     }
 
     #[test]
@@ -330,19 +259,20 @@ mod tests {
         );
         assert_eq!(next(&Outcome::Pending, false, None), at(10), "the kubelets' pace");
         assert_eq!(next(&Outcome::Healthy, true, None), at(1), "probes in a row");
-        let jittered = after_assessment(at(0), PACE, seen(&Outcome::Healthy, false, None), 0.5);
+        let pace = ProbePace { random: 0.5, ..PACE };
+        let jittered = after_assessment((at(0), at(0)), pace, &found(None), &Outcome::Healthy, false);
         assert_eq!(jittered, at(33), "jitter only adds");
     }
 
     #[test]
     fn the_nodes_are_listed_ahead_of_a_crossing() {
         let ahead = |now, list_nodes_at, by| {
-            let seen = ScheduleInputs {
+            let found = Assessment {
                 look_ahead: Some(list_nodes_at),
                 longest_pause: Duration::from_secs(by),
-                ..seen(&Outcome::Healthy, false, Some(at(25)))
+                ..found(Some(at(25)))
             };
-            after_assessment(now, PACE, seen, 0.0)
+            due(now, &found)
         };
         let list_nodes_at = UnixTime(16_123_456);
         assert_eq!(ahead(at(0), list_nodes_at, 20), at(16), "with other shoots");
@@ -358,39 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn the_more_shoots_the_shorter_the_tick() {
-        let tick = |seconds, shoots| {
-            let interval = Duration::from_secs(seconds);
-            ProbePace {
-                interval,
-                shoots,
-                ..PACE
-            }
-            .tick()
-        };
-        let ticks =
-            [0, 1, 100, 1_500, 1_501, 10_000, 100_000, usize::MAX].map(|shoots| tick(10, shoots).as_micros());
-        assert_eq!(
-            ticks,
-            [
-                1_000_000, 1_000_000, 1_000_000, 1_000_000, 500_000, 125_000, 62_500, 62_500
-            ]
-        );
-        assert_eq!(tick(30, 10_000), Duration::from_millis(250), "a slower pace");
-        let short = [1, 2, 7, 8].map(|seconds| tick(seconds, 1).as_micros());
-        assert_eq!(
-            short,
-            [125_000, 250_000, 500_000, 1_000_000],
-            "beside a short interval"
-        );
-    }
-
-    #[test]
     fn probes_of_different_shoots_meet() {
-        let due = |now: i64, crossing| {
-            let seen = seen(&Outcome::Healthy, false, crossing);
-            after_assessment(UnixTime(now), PACE, seen, 0.0)
-        };
+        let due = |now: i64, crossing| due(UnixTime(now), &found(crossing));
         assert_eq!(due(120_000, None), at(30), "120 ms before the interval is over");
         assert_eq!(due(249_999, None), at(30));
         assert_eq!(due(250_000, None), UnixTime(30_250_000));
@@ -400,12 +299,12 @@ mod tests {
             "a crossing is looked at when it comes"
         );
         let first_expiry = UnixTime(20_123_456);
-        let healthy = ScheduleInputs {
+        let healthy = Assessment {
             look_ahead: Some(at(23)),
             longest_pause: Duration::from_secs(24),
-            ..seen(&Outcome::Healthy, false, Some(first_expiry))
+            ..found(Some(first_expiry))
         };
-        let due = |now| after_assessment(now, PACE, healthy, 0.0);
+        let due = |now| super::tests::due(now, &healthy);
         assert_eq!(
             due(at(1)),
             at(20),
@@ -418,10 +317,9 @@ mod tests {
     #[test]
     fn a_crossing_waits_for_nobody_but_a_storm_is_bounded() {
         let crossing = Some(UnixTime(150_000));
-        let inputs = seen(&Outcome::Healthy, false, crossing);
         let due = |started: i64, now: i64| {
-            let started = UnixTime(started);
-            after_assessment(UnixTime(now), PACE, ScheduleInputs { started, ..inputs }, 0.0)
+            let times = (UnixTime(started), UnixTime(now));
+            after_assessment(times, PACE, &found(crossing), &Outcome::Healthy, false)
         };
         assert_eq!(due(0, 20_000), UnixTime(150_000));
         assert_eq!(
@@ -440,7 +338,7 @@ mod tests {
     fn after_a_failure() {
         let connect = ProbeFailure::Connect(String::new());
         let pauses: Vec<_> = (1..=4)
-            .map(|in_a_row| after_failure((at(0), at(0)), PACE, &connect, in_a_row, false, 0.0))
+            .map(|in_a_row| after_failure((at(0), at(0)), PACE, &connect, in_a_row, false))
             .collect();
         assert_eq!(
             pauses,
@@ -448,7 +346,7 @@ mod tests {
         );
         let refused = ProbeFailure::Kubeconfig(String::new());
         let pauses: Vec<_> = (1..=4)
-            .map(|in_a_row| after_failure((at(0), at(0)), PACE, &refused, in_a_row, false, 0.0))
+            .map(|in_a_row| after_failure((at(0), at(0)), PACE, &refused, in_a_row, false))
             .collect();
         assert_eq!(pauses, [1, 2, 4, 8].map(at), "not back sooner for asking often");
         for (asked, pause, why) in [
@@ -463,54 +361,30 @@ mod tests {
             (Some(u64::MAX), 300, "whatever is asked for"),
         ] {
             let failure = ProbeFailure::Throttled(asked.map(Duration::from_secs));
-            let due = after_failure((at(0), at(0)), PACE, &failure, 1, false, 0.0);
+            let due = after_failure((at(0), at(0)), PACE, &failure, 1, false);
             assert_eq!(due, at(pause), "{why}");
         }
         assert_eq!(valid_until(at(300), Duration::from_secs(30)), at(335));
         let failed = ProbeFailure::ListFailed("500".into());
         let alone = ProbePace { close: 1, ..PACE };
-        assert_eq!(
-            after_failure((at(0), at(0)), alone, &failed, 9, true, 0.0),
-            at(0).after(URGENT_RETRY),
-            "while seconds decide"
-        );
-        assert_eq!(
-            after_failure((at(0), at(0)), PACE, &failed, 9, true, 0.0),
-            at(4),
-            "of 10,000 shoots at once"
-        );
+        let close = |pace| after_failure((at(0), at(0)), pace, &failed, 9, true);
+        assert_eq!(close(alone), at(0).after(URGENT_RETRY), "while seconds decide");
+        assert_eq!(close(PACE), at(4), "of 10,000 shoots at once");
     }
 
     /// The seed throttles, not the shoot: the leases are listed on.
     #[test]
     fn a_429_of_the_seed_pauses_no_list_of_leases() {
         let failure = ProbeFailure::MachinesThrottled(Some(Duration::from_secs(60)));
-        let due = |in_a_row| after_failure((at(0), at(0)), PACE, &failure, in_a_row, false, 0.0);
+        let due = |in_a_row| after_failure((at(0), at(0)), PACE, &failure, in_a_row, false);
         assert_eq!((due(1), due(30)), (at(1), at(8)));
     }
 
     #[test]
-    fn a_429_of_the_seed_pauses_the_machines_for_longer_each_time() {
-        let pauses = |wait: Option<u64>| {
-            let wait = wait.map(Duration::from_secs);
-            [1, 2, 3, 4, u32::MAX].map(|in_a_row| machines_pause(wait, in_a_row, PACE, 0.0).as_secs())
-        };
-        assert_eq!(pauses(Some(1)), [2, 4, 8, 10, 10]);
-        assert_eq!(pauses(None), [2, 4, 8, 10, 10]);
-        assert_eq!(pauses(Some(9)), [9, 9, 9, 10, 10], "as long as it asks for");
-        assert_eq!(pauses(Some(86_400)), [300; 5]);
-    }
-
-    /// A connection that is dead is given up after 10 s. A seed that takes longer than that for an answer gets more
-    /// time with each try, or no loss could ever be reported.
-    #[test]
-    fn a_list_of_machines_that_fails_may_take_longer_the_next_time() {
-        let deadlines = |longest| {
-            [0, 1, 2, u32::MAX]
-                .map(|failed| machines_deadline(failed, Duration::from_secs(longest)).as_secs())
-        };
-        assert_eq!(deadlines(30), [10, 20, 30, 30]);
-        assert_eq!(deadlines(5), [5; 4], "a short probeTimeout");
+    fn a_429_of_the_seed_pauses_the_machines() {
+        let pause = |wait: Option<u64>| machines_pause(wait.map(Duration::from_secs), PACE).as_secs();
+        let pauses = [None, Some(1), Some(9), Some(86_400)].map(pause);
+        assert_eq!(pauses, [4, 4, 9, 300], "as long as it asks for, within bounds");
     }
 
     #[test]
@@ -540,12 +414,12 @@ mod tests {
                 let list_nodes_at = crossing.map(|crossing| crossing.before(RENEW / 2));
                 let look_ahead = list_nodes_at
                     .filter(|at| !known && *at > now);
-                let seen = seen(&Outcome::Healthy, counting, crossing);
-                let seen = ScheduleInputs { started: now, judged: now, look_ahead, ..seen };
-                let due = after_assessment(now, PACE, seen, random);
+                let found = Assessment { judged: now, look_ahead, ..found(crossing) };
+                let pace = ProbePace { random, ..PACE };
+                let due = after_assessment((now, now), pace, &found, &Outcome::Healthy, counting);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));
                 if !counting && crossing.is_none() {
-                    prop_assert!(due > now.after(Duration::from_secs(30)).before(PACE.tick()));
+                    prop_assert!(due > now.after(Duration::from_secs(30)).before(tick(PACE.interval, PACE.shoots)));
                 }
                 match crossing.filter(|crossing| *crossing > now) {
                     Some(crossing) => prop_assert!(due <= crossing.max(now.after(MIN_SPACING))),

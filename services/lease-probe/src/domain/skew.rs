@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use watchdog_api::unix_time::micros;
+use watchdog_api::unix_time::{UnixTime, micros};
 
 /// Renewals that the estimate looks back on. Four renewals span at least 40 s: a single late one cannot look like a
 /// clock that is off, and a clock that was set is believed soon.
@@ -18,48 +18,40 @@ const WINDOW: usize = 4;
 /// only the bounds of the lists protect a live node.
 const ENOUGH_TO_CALL_BEHIND: u8 = 3;
 
-/// The age of a renewal when it was first listed, in microseconds: negative when it came from the future.
-///
-/// The list shows the leases as they were at some moment between request and answer. So a clock is ahead only if the
-/// renewal is from the future even when the answer has come, and behind only if it was too old when the question was
-/// asked; else a slow API server would pass for a slow clock.
+/// The clock of one node, as its last few renewals show it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Arrival {
-    /// When the list was asked for.
-    pub(crate) asked: i64,
-    /// When it had come.
-    pub(crate) answered: i64,
+pub(crate) struct NodeClock {
+    // The ages of the renewals in microseconds, negative when they came from the future, as of the request for the list
+    // that was the first to show them, and as of its answer. The list shows the leases as they were at some moment
+    // between the two. So a clock is ahead only if a renewal is from the future even when the answer has come, and
+    // behind only if it was too old when the question was asked; else a slow API server would pass for a slow clock.
+    newest_first: [(i64, i64); WINDOW],
+    renewals: u8,
 }
 
-/// The last few renewals of one node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Arrivals {
-    newest_first: [Arrival; WINDOW],
-    seen: u8,
-}
-
-impl Arrivals {
-    /// Notes how old a renewal was on arrival.
-    pub(crate) fn note(&mut self, arrival: Arrival) {
+impl NodeClock {
+    /// Notes a renewal that was first shown by the list that was asked for at `sent`, with an answer at `received`.
+    pub(crate) fn note(&mut self, renew_time: UnixTime, sent: UnixTime, received: UnixTime) {
+        let age = |at: UnixTime| at.0.saturating_sub(renew_time.0);
         self.newest_first.rotate_right(1);
         if let Some(newest) = self.newest_first.first_mut() {
-            *newest = arrival;
+            *newest = (age(sent), age(received));
         }
-        self.seen = self.seen.saturating_add(1).min(WINDOW as u8);
+        self.renewals = self.renewals.saturating_add(1).min(WINDOW as u8);
     }
 
-    /// The proven skew of the node's clock in microseconds, negative when it runs behind. Zero while its renewals look
-    /// as renewals should.
+    /// The proven skew of the clock in microseconds, negative when it runs behind. Zero while the renewals look as
+    /// renewals should.
     pub(crate) fn skew(&self, renew_interval: Duration) -> i64 {
-        let seen = || self.newest_first.iter().take(usize::from(self.seen));
+        let ages = || self.newest_first.iter().take(usize::from(self.renewals));
         let (Some(asked), Some(answered)) = (
-            seen().map(|arrival| arrival.asked).min(),
-            seen().map(|arrival| arrival.answered).min(),
+            ages().map(|(asked, _)| *asked).min(),
+            ages().map(|(_, answered)| *answered).min(),
         ) else {
             return 0;
         };
         let interval = micros(renew_interval);
-        if asked > interval && self.seen >= ENOUGH_TO_CALL_BEHIND {
+        if asked > interval && self.renewals >= ENOUGH_TO_CALL_BEHIND {
             interval.saturating_sub(asked)
         } else if answered < 0 {
             answered.saturating_neg()
@@ -78,16 +70,21 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(10);
     const SECOND: i64 = 1_000_000;
 
-    fn arrivals(ages: impl IntoIterator<Item = i64>) -> Arrivals {
-        let mut arrivals = Arrivals::default();
+    /// A renewal of these ages in seconds when its list was asked for and answered.
+    fn note(clock: &mut NodeClock, asked: i64, answered: i64) {
+        clock.note(
+            UnixTime::default(),
+            UnixTime(asked * SECOND),
+            UnixTime(answered * SECOND),
+        );
+    }
+
+    fn arrivals(ages: impl IntoIterator<Item = i64>) -> NodeClock {
+        let mut clock = NodeClock::default();
         for age in ages {
-            let age = age * SECOND;
-            arrivals.note(Arrival {
-                asked: age,
-                answered: age,
-            });
+            note(&mut clock, age, age);
         }
-        arrivals
+        clock
     }
 
     #[test]
@@ -124,13 +121,10 @@ mod tests {
 
     #[test]
     fn a_slow_answer_is_no_skew() {
-        let mut arrivals = Arrivals::default();
+        let mut clock = NodeClock::default();
         for (asked, answered) in [(-4, 2), (9, 15), (9, 15), (10, 16)] {
-            arrivals.note(Arrival {
-                asked: asked * SECOND,
-                answered: answered * SECOND,
-            });
-            assert_eq!(arrivals.skew(INTERVAL), 0);
+            note(&mut clock, asked, answered);
+            assert_eq!(clock.skew(INTERVAL), 0);
         }
     }
 

@@ -7,8 +7,10 @@ use watchdog_api::eligibility::SkipReason;
 use watchdog_api::unix_time::UnixTime;
 
 use super::assessment::{Assessment, Evidence};
-use super::outcome::{Outcome, ProbeFailure};
-use super::renewals::is_notable;
+use super::outcome::{Outcome, ProbeFailure, ShootPermission};
+
+/// Clock skews below this are not reported: time service keeps hosts closer than that.
+const NOTABLE_SKEW: i64 = 2_000_000;
 
 /// The state of a shoot.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +19,8 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Why a probe failed, as a label; empty when it did not.
     pub failure: &'static str,
+    /// The permissions that the shoot refused to the probe.
+    pub refused: Vec<ShootPermission>,
     /// One sentence for people.
     pub message: String,
     /// The evidence for the outcome.
@@ -33,76 +37,11 @@ pub struct Verdict {
     pub list_revision: u64,
 }
 
-/// How many probes in a row must find the same before it is reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Thresholds {
-    /// `failureThreshold`: losses in a row.
-    pub failure: u32,
-    /// `successThreshold`: healthy probes in a row, a renew interval apart, so that each rests on other renewals than
-    /// the one before.
-    pub success: u32,
-}
-
-/// Counts probes in a row with the same finding.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Streak {
-    finding: Option<Outcome>,
-    length: u32,
-    counted_at: UnixTime,
-}
-
-/// A finding after the thresholds were applied.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ThresholdResult {
-    /// The outcome to report.
-    pub outcome: Outcome,
-    /// How many probes in a row have found it and how many must; none once that is reached.
-    pub counting: Option<(u32, u32)>,
-}
-
-impl Streak {
-    /// Notes a finding. A loss or recovery is reported only after as many probes in a row as the thresholds ask for;
-    /// until then the last of the two stays reported, or `Pending` if there is none. Everything else is reported at
-    /// once, and breaks the row.
-    pub fn note(
-        &mut self,
-        found: &Outcome,
-        last_reported: &Outcome,
-        thresholds: Thresholds,
-        now: UnixTime,
-        renew_interval: Duration,
-    ) -> ThresholdResult {
-        let repeated = self.finding.as_ref() == Some(found);
-        if !repeated {
-            self.finding = Some(found.clone());
-            self.length = 0;
-        }
-        let too_soon = *found == Outcome::Healthy && now.since(self.counted_at) < renew_interval;
-        if !(repeated && too_soon) {
-            self.length = self.length.saturating_add(1);
-            self.counted_at = now;
-        }
-        let needed = match found {
-            Outcome::Healthy => thresholds.success,
-            loss if loss.is_loss() => thresholds.failure,
-            _ => 1,
-        };
-        if found == last_reported || self.length >= needed {
-            return ThresholdResult {
-                outcome: found.clone(),
-                counting: None,
-            };
-        }
-        let settled = *last_reported == Outcome::Healthy || last_reported.is_loss();
-        let outcome = if settled {
-            last_reported.clone()
-        } else {
-            Outcome::Pending
-        };
-        ThresholdResult {
-            outcome,
-            counting: Some((self.length, needed)),
-        }
+impl Verdict {
+    /// Returns true if the outcome is another one than that of the verdict before.
+    #[must_use]
+    pub fn is_turn(&self) -> bool {
+        self.outcome_since == self.observed_at
     }
 }
 
@@ -185,6 +124,12 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     text
 }
 
+/// Returns true if a clock skew in microseconds is worth reporting.
+#[must_use]
+pub const fn is_notable(skew: i64) -> bool {
+    skew.saturating_abs() >= NOTABLE_SKEW
+}
+
 /// The sentence for a grace period that is shorter than a proof takes.
 #[must_use]
 pub fn too_short(grace: Duration) -> String {
@@ -208,6 +153,10 @@ pub struct VerdictBuilder {
     observer: Arc<str>,
     last_reported: Outcome,
     since: UnixTime,
+    // The finding of the last probe, how many in a row have found it, and when the last of them was counted.
+    finding: Option<Outcome>,
+    in_a_row: u32,
+    counted_at: UnixTime,
 }
 
 impl VerdictBuilder {
@@ -218,13 +167,40 @@ impl VerdictBuilder {
             observer,
             last_reported: Outcome::Pending,
             since: now,
+            finding: None,
+            in_a_row: 0,
+            counted_at: UnixTime(0),
         }
     }
 
-    /// The outcome that was reported last.
-    #[must_use]
-    pub const fn last_reported(&self) -> &Outcome {
-        &self.last_reported
+    /// Notes a finding and returns the outcome to report. While fewer probes in a row than `needed` have found it, that
+    /// is the last loss or recovery that was reported, or `Pending` if the last outcome was neither; then both numbers
+    /// come with it. Healthy probes count a renew interval apart, so that each rests on other renewals than the one
+    /// before.
+    pub fn note(
+        &mut self,
+        found: &Outcome,
+        needed: u32,
+        now: UnixTime,
+        renew_interval: Duration,
+    ) -> (Outcome, Option<(u32, u32)>) {
+        let repeated = self.finding.as_ref() == Some(found);
+        if !repeated {
+            self.finding = Some(found.clone());
+            self.in_a_row = 0;
+        }
+        let too_soon = *found == Outcome::Healthy && now.since(self.counted_at) < renew_interval;
+        if !(repeated && too_soon) {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+            self.counted_at = now;
+        }
+        let last = &self.last_reported;
+        if found == last || self.in_a_row >= needed {
+            return (found.clone(), None);
+        }
+        let settled = *last == Outcome::Healthy || last.is_loss();
+        let outcome = if settled { last.clone() } else { Outcome::Pending };
+        (outcome, Some((self.in_a_row, needed)))
     }
 
     /// A verdict that rests on leases.
@@ -255,8 +231,13 @@ impl VerdictBuilder {
         observed_at: UnixTime,
         valid_until: UnixTime,
     ) -> Verdict {
+        let refused = match failure {
+            ProbeFailure::Forbidden(permissions) => permissions.clone(),
+            _ => Vec::new(),
+        };
         Verdict {
             failure: failure.as_str(),
+            refused,
             ..self.build(failure.outcome(), failure.to_string(), observed_at, valid_until)
         }
     }
@@ -286,6 +267,7 @@ impl VerdictBuilder {
         Verdict {
             outcome,
             failure: "",
+            refused: Vec::new(),
             message,
             evidence: None,
             observed_at,
@@ -305,30 +287,31 @@ mod tests {
 
     const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
+    /// The numbers of probes in a row that must find a loss and a recovery.
+    type Thresholds = (u32, u32);
+
     /// The reported outcomes of probes that find `found`, `apart` seconds apart.
-    fn reported(found: &[Outcome], apart: u64, thresholds: Thresholds) -> Vec<Outcome> {
-        let mut streak = Streak::default();
-        let (mut reported, mut now) = (P, UnixTime(1_000_000_000_000));
+    fn reported(found: &[Outcome], apart: u64, (of_loss, of_recovery): Thresholds) -> Vec<Outcome> {
+        let mut now = UnixTime(1_000_000_000_000);
+        let mut verdicts = VerdictBuilder::new("probe".into(), now);
         let mut all = Vec::new();
         for found in found {
             now = now.after(Duration::from_secs(apart));
-            reported = streak
-                .note(found, &reported, thresholds, now, RENEW_INTERVAL)
-                .outcome;
-            all.push(reported.clone());
+            let needed = match found {
+                L => of_loss,
+                H => of_recovery,
+                _ => 1,
+            };
+            let (reported, _) = verdicts.note(found, needed, now, RENEW_INTERVAL);
+            verdicts.last_reported = reported.clone();
+            all.push(reported);
         }
         all
     }
 
-    const ONE: Thresholds = Thresholds {
-        failure: 1,
-        success: 1,
-    };
+    const ONE: Thresholds = (1, 1);
 
-    const MORE: Thresholds = Thresholds {
-        failure: 3,
-        success: 2,
-    };
+    const MORE: Thresholds = (3, 2);
 
     #[test]
     fn thresholds_ask_for_probes_in_a_row() {
@@ -363,6 +346,8 @@ mod tests {
             urgent: false,
             look_ahead: None,
             list_revision: 0,
+            renew_interval: RENEW_INTERVAL,
+            longest_pause: RENEW_INTERVAL,
         };
         sentence(&assessment, None)
     }

@@ -50,40 +50,30 @@ impl LiveMembers {
 
     /// The witnesses of a shoot: the two highest members, and if neither of them answers, also the highest one that
     /// does. So a Lease that a stranger made, or whose holder is frozen, takes no shoot's only witness.
-    #[must_use]
-    pub fn witnesses(&self, shoot: &str) -> Vec<&Arc<str>> {
+    fn of(&self, shoot: &str) -> Vec<&LiveMember> {
         let shoot = rapidhash_v3(shoot.as_bytes());
         let mut ranked: Vec<&LiveMember> = self.members.iter().collect();
         // Between equal weights, which no real pair of names has, the greater name decides.
         ranked.sort_by_cached_key(|member| std::cmp::Reverse((weight(member.hash, shoot), &member.name)));
-        let answers = ranked.iter().take(WITNESSES).any(|member| member.answers);
-        let highest = ranked
-            .iter()
-            .skip(WITNESSES)
-            .find(|member| member.answers && !answers);
-        let witnesses = ranked.iter().take(WITNESSES).chain(highest);
-        witnesses.map(|member| &member.name).collect()
+        let others = ranked.split_off(WITNESSES.min(ranked.len()));
+        if !ranked.iter().any(|member| member.answers) {
+            ranked.extend(others.into_iter().find(|member| member.answers));
+        }
+        ranked
     }
 
-    /// The witness that counts a shoot, so that the replicas together count each once: the highest that answers.
+    /// True if this is the witness that counts the shoot, so that the replicas together count each once: the highest
+    /// that answers.
     #[must_use]
     pub fn counts(&self, name: &str, shoot: &str) -> bool {
-        let witnesses = self.witnesses(shoot);
-        let answers = |name: &Arc<str>| {
-            self.members
-                .iter()
-                .any(|member| member.answers && member.name == *name)
-        };
-        let first = witnesses.iter().find(|witness| answers(witness));
-        first.is_some_and(|first| ***first == *name)
+        let first = self.of(shoot).into_iter().find(|member| member.answers);
+        first.is_some_and(|first| *first.name == *name)
     }
 
     /// True if this member is a witness of the shoot.
     #[must_use]
     pub fn is_witness(&self, name: &str, shoot: &str) -> bool {
-        self.witnesses(shoot)
-            .into_iter()
-            .any(|witness| **witness == *name)
+        self.of(shoot).into_iter().any(|witness| *witness.name == *name)
     }
 }
 
@@ -99,6 +89,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    impl LiveMembers {
+        fn witnesses(&self, shoot: &str) -> Vec<&Arc<str>> {
+            { self.of(shoot).into_iter() }
+                .map(|member| &member.name)
+                .collect()
+        }
+    }
 
     fn members<'a>(names: impl IntoIterator<Item = &'a str>) -> LiveMembers {
         LiveMembers::new(names.into_iter().map(|name| (name.into(), true)))

@@ -3,24 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::watch;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_runtime::metrics::{Collector, Exposition, ShootLabel};
 
-use crate::controller::prober::ProbeContext;
-use crate::controller::prober_manager::{ProberManager, VerdictStore};
+use crate::controller::prober_manager::ProberManager;
 use crate::domain::outcome::Outcome;
-use crate::domain::renewals::is_notable;
-use crate::domain::witnesses::LiveMembers;
+use crate::domain::verdict::is_notable;
 use crate::metrics::{self, SkipReasonName};
 
 /// Reads the verdicts of this replica.
-pub(crate) struct VerdictCollector {
-    pub(crate) manager: Arc<ProberManager>,
-    pub(crate) verdicts: VerdictStore,
-    pub(crate) shared: Arc<ProbeContext>,
-    pub(crate) members: watch::Receiver<LiveMembers>,
-}
+pub(crate) struct VerdictCollector(pub(crate) Arc<ProberManager>);
 
 impl Collector for VerdictCollector {
     fn collect(&self, out: &mut Exposition) {
@@ -31,17 +23,18 @@ impl Collector for VerdictCollector {
 
 impl VerdictCollector {
     fn collect_verdicts(&self, out: &mut Exposition) {
-        let now = self.shared.now();
-        let all = self.verdicts.snapshot();
-        let members = self.members.borrow().clone();
+        let Self(manager) = self;
+        let now = manager.shared.now();
+        let all = manager.verdicts.snapshot();
+        let members = manager.members.borrow().clone();
         let mut outcomes: BTreeMap<&str, (&Outcome, f64)> = BTreeMap::new();
         let mut skipped: BTreeMap<SkipReasonName, f64> = BTreeMap::new();
         let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
         let (mut unhealthy, mut changed, mut eligible, mut too_short) = (vec![], vec![], vec![], vec![]);
-        let (mut malformed, mut expired) = (vec![], vec![]);
+        let (mut malformed, mut expired, mut refused) = (vec![], vec![], vec![]);
         for (shoot, verdict) in &all {
             let outcome = &verdict.outcome;
-            let counted = f64::from(u8::from(members.counts(&self.shared.identity, shoot)));
+            let counted = f64::from(u8::from(members.counts(&manager.shared.identity, shoot)));
             outcomes.entry(outcome.as_str()).or_insert((outcome, 0.0)).1 += counted;
             if let Outcome::Skipped(reason) = outcome {
                 *skipped.entry(SkipReasonName(reason.as_str())).or_default() += counted;
@@ -60,6 +53,7 @@ impl VerdictCollector {
             if now > verdict.valid_until {
                 expired.push((shoot, 1.0));
             }
+            refused.extend({ verdict.refused.iter() }.map(|permission| ((shoot, *permission), 1.0)));
             let Some(evidence) = &verdict.evidence else {
                 continue;
             };
@@ -94,22 +88,18 @@ impl VerdictCollector {
         out.family(&metrics::ELIGIBLE_FRACTION, eligible);
         out.family(&metrics::CLOCK_SKEW, skews);
         out.family(&metrics::ZONES_EXPIRED, zones);
+        out.family(&metrics::SHOOT_PERMISSION_MISSING, refused);
     }
 
     fn collect_probers(&self, out: &mut Exposition) {
-        out.family(&metrics::ACTIVE_PROBES, [((), self.manager.active() as f64)]);
-        out.family(&metrics::ANSWER_BYTES, [((), self.manager.answer_bytes() as f64)]);
-        let failures = self.manager.failures();
+        let Self(manager) = self;
+        out.family(&metrics::ACTIVE_PROBES, [((), manager.active() as f64)]);
+        out.family(&metrics::ANSWER_BYTES, [((), manager.answer_bytes() as f64)]);
+        let failures = manager.failures();
         let series = failures.iter().flat_map(|(shoot, counts)| {
             let counts = counts.iter();
             counts.map(|(labels, n)| ((ShootLabel(shoot), *labels), *n as f64))
         });
         out.family(&metrics::PROBE_FAILURES, series);
-        let denied = self.manager.denied();
-        let series = denied.iter().flat_map(|(shoot, missing)| {
-            let missing = missing.iter();
-            missing.map(|permission| ((ShootLabel(shoot), *permission), 1.0))
-        });
-        out.family(&metrics::SHOOT_PERMISSION_MISSING, series);
     }
 }

@@ -1,24 +1,22 @@
 //! A shoot whose kubelets renew at given moments, and whose API server takes its time to answer.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use lease_probe::cluster::connection::Suspicion;
 use lease_probe::cluster::kubeconfig::Access;
-use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
+use lease_probe::cluster::shoot_client::{ExternalEndpoint, ShootClient};
+use lease_probe::cluster::transport::{Budget, Suspicion};
 use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
-use lease_probe::domain::assessment::ListedLeases;
 use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
-use lease_probe::domain::renewals::ListedLease;
+use lease_probe::domain::renewals::LeaseList;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::lease::LeaseItem;
 use watchdog_api::machine::{MachineItem, MachinePhase};
 use watchdog_api::node::NodeItem;
 use watchdog_api::prober::{self, ProberConfig};
@@ -133,8 +131,8 @@ fn context(clock: Clock) -> Arc<ProbeContext> {
         clock,
         identity: "lease-probe-0".into(),
         random: Box::new(rand::random),
-        probing: AtomicUsize::new(0),
-        close: AtomicUsize::new(0),
+        probing: Arc::default(),
+        close: Arc::default(),
     })
 }
 
@@ -242,8 +240,8 @@ impl ProbeReporter for ScriptedShoot {
 }
 
 impl ShootClient for ScriptedShoot {
-    async fn leases(&mut self, _: &Access, _: Budget) -> Result<(ListedLeases, Instant), ProbeFailure> {
-        let (started, sent) = (self.now(), Instant::now());
+    async fn leases(&mut self, _: &Access, _: Budget) -> Result<LeaseList, ProbeFailure> {
+        let (started, sent) = (self.now(), UnixTime(self.clock.now_micros()));
         self.observed.lock().probes.push((started, Millis::MAX));
         if started < self.shoot.throttles_until {
             return Err(ProbeFailure::Throttled(Some(Duration::from_secs(1))));
@@ -255,21 +253,23 @@ impl ShootClient for ScriptedShoot {
         let revision = |at: Millis| (at + 1_000_000_000).unsigned_abs();
         let lease = |node| {
             let last = self.shoot.last(node, now);
-            ListedLease {
+            LeaseItem {
                 name: name(node),
                 revision: last.map_or(0, revision),
-                renew_time: last.map(|millis| UnixTime(self.began + millis * 1_000)),
-                duration_seconds: Some(40),
+                renew_time: last
+                    .map(|millis| jiff::Timestamp::from_microsecond(self.began + millis * 1_000).unwrap()),
+                lease_duration_seconds: Some(40),
             }
         };
         let leases = (0..self.shoot.renewals.len()).map(lease).collect();
         tokio::time::sleep(half).await;
-        let leases = ListedLeases {
+        Ok(LeaseList {
             leases,
             malformed: 0,
             revision: revision(now),
-        };
-        Ok((leases, sent))
+            sent,
+            received: UnixTime(self.clock.now_micros()),
+        })
     }
 
     async fn count_nodes(&mut self, _: Budget) -> Option<usize> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
-use lease_probe::cluster::transport::{ApiRequest, Connector, End, Link};
+use lease_probe::cluster::transport::{ApiRequest, Connector, Link, Suspicion};
 use lease_probe::domain::outcome::ProbeFailure;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -178,14 +178,14 @@ impl Link for SimLink {
         }
     }
 
-    fn end(&self) -> Option<(Instant, End)> {
-        let (at, end) = self.ends_at()?;
+    fn end(&self) -> Option<Suspicion> {
+        let (at, is_silent) = self.ends_at()?;
         // Timers are exact to a millisecond only: a link has ended when its timer fires.
-        let alive_until = match end {
-            End::Closed => self.last_sign_before(at),
-            End::Silent => at - PING_INTERVAL - PING_TIME_OUT,
+        let alive_until = match is_silent {
+            false => self.last_sign_before(at),
+            true => at - PING_INTERVAL - PING_TIME_OUT,
         };
-        (at <= self.peer.clock.now()).then(|| (self.instant_of(alive_until), end))
+        (at <= self.peer.clock.now()).then(|| Suspicion::ended_at(self.instant_of(alive_until), is_silent))
     }
 
     async fn ended(&self) {
@@ -245,17 +245,17 @@ impl SimLink {
         Instant::now().checked_sub(ago).unwrap_or_else(Instant::now)
     }
 
-    /// When and how the connection ends if nothing more is sent.
-    fn ends_at(&self) -> Option<(Micros, End)> {
+    /// When the connection ends if nothing more is sent, and if it falls silent.
+    fn ends_at(&self) -> Option<(Micros, bool)> {
         let path = self.peer.path();
         let closed = path
             .closed(self.opened, FOREVER)
             .into_iter()
             .chain(self.closed)
             .min();
-        let closed = closed.map(|at| (at, End::Closed));
+        let closed = closed.map(|at| (at, false));
         let silent = match path.server.speaks_http2 {
-            true => self.falls_silent(&path).map(|at| (at, End::Silent)),
+            true => self.falls_silent(&path).map(|at| (at, true)),
             false => None,
         };
         [closed, silent].into_iter().flatten().min_by_key(|(at, _)| *at)

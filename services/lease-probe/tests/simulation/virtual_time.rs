@@ -1,7 +1,6 @@
 //! Runs the real probers on a history, under a clock of its own that is paused.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lease_probe::cluster::answer_budget::SharedLimits;
@@ -195,8 +194,8 @@ impl ProberProcess<'_> {
             clock: clock.0,
             identity: format!("lease-probe-{number}").into(),
             random: self.random(number),
-            probing: AtomicUsize::new(0),
-            close: AtomicUsize::new(0),
+            probing: Arc::default(),
+            close: Arc::default(),
         });
         let limits = Arc::new(SharedLimits::new(PERMITS, ANSWER_MEMORY));
         let stop = CancellationToken::new();
@@ -216,13 +215,12 @@ impl ProberProcess<'_> {
             senders.push(sender);
             let report = Recorder {
                 clock,
-                shared: shared.clone(),
-                shoots: self.shoots.len(),
                 probed: probed.clone(),
             };
             let client = HttpShootClient::new(
                 shoot.name.clone(),
                 shared.seed.clone(),
+                clock.0,
                 connector(false),
                 limits.clone(),
             );
@@ -250,15 +248,11 @@ fn kubeconfig() -> Access {
 
 struct Recorder {
     clock: VirtualClock,
-    shared: Arc<ProbeContext>,
-    shoots: usize,
     probed: Arc<Mutex<ProbedShoot>>,
 }
 
 impl ProbeReporter for Recorder {
     fn verdict(&self, verdict: Verdict) {
-        // As the prober manager does.
-        self.shared.probing.store(self.shoots, Ordering::Relaxed);
         let mut probed = self.probed.lock();
         let direction = match verdict.outcome {
             Outcome::Healthy => Direction::Up,

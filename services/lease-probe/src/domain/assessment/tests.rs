@@ -1,20 +1,16 @@
 use proptest::prelude::*;
 use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::lease::LeaseItem;
 use watchdog_api::machine::MachinePhase;
 use watchdog_api::node::NodeItem;
 
-use super::super::candidates::tests::{condition, machine, node};
-use super::super::fixtures::list_at;
+use super::super::candidates::tests::{condition, index_of, machine, node};
+use super::super::fixtures::{lease_of, list_at};
 use super::*;
 
 const RULE: ExpiryRule = ExpiryRule {
     expiry_age: Duration::from_secs(30),
     threshold: 0.6,
-};
-const CONTEXT: AssessmentContext = AssessmentContext {
-    rule: RULE,
-    loss_may_stand: false,
-    external: None,
 };
 const S: i64 = 1_000_000;
 const LONGEST: Duration = Duration::from_secs(15);
@@ -24,55 +20,48 @@ fn at(seconds: i64) -> UnixTime {
 }
 
 /// Leases with the given ages in seconds at second 1000, all of them seen renewing before.
-fn leases(ages: &[i64]) -> (ListedLeases, Renewals) {
+fn leases(ages: &[i64]) -> (LeaseList, Renewals) {
     leases_that_last(ages, |_| 40)
 }
 
 /// The same with lease durations in seconds.
-fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (ListedLeases, Renewals) {
-    let lease = |(i, age): (usize, &i64)| ListedLease {
-        name: format!("n{i}").into(),
-        revision: at(1000 - age).0.unsigned_abs(),
-        renew_time: Some(at(1000 - age)),
-        duration_seconds: Some(duration(i)),
+fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (LeaseList, Renewals) {
+    let as_of = |second: i64| {
+        let lease = |(i, age): (usize, &i64)| {
+            let renewed = 1000 - age;
+            LeaseItem {
+                lease_duration_seconds: Some(duration(i)),
+                ..lease(
+                    &format!("n{i}"),
+                    Some(if renewed <= second { renewed } else { 0 }),
+                )
+            }
+        };
+        let leases: Vec<_> = ages.iter().enumerate().map(lease).collect();
+        list_at(at(second), &leases)
     };
-    let now: Vec<_> = ages.iter().enumerate().map(lease).collect();
-    let mut renewals = Renewals::default();
     // Each renewal was seen at the instant at which it was made.
     let mut order: Vec<i64> = ages
         .iter()
         .map(|age| 1000 - age)
-        .chain((950..1000).step_by(5))
+        .chain((950..=1000).step_by(5))
         .collect();
     order.sort_unstable();
-    let earlier = |l: &ListedLease, t: i64| ListedLease {
-        revision: l
-            .renew_time
-            .filter(|r| *r <= at(t))
-            .unwrap_or(at(0))
-            .0
-            .unsigned_abs(),
-        renew_time: l.renew_time.filter(|r| *r <= at(t)).or(Some(at(0))),
-        ..l.clone()
-    };
-    for t in std::iter::once(0).chain(order) {
-        let seen: Vec<_> = now.iter().map(|l| earlier(l, t)).collect();
-        renewals.observe(list_at(at(t)), &seen, LONGEST);
+    let mut renewals = Renewals::default();
+    for second in std::iter::once(0).chain(order) {
+        renewals.observe(&as_of(second), LONGEST);
     }
-    renewals.observe(list_at(at(1000)), &now, LONGEST);
-    (
-        ListedLeases {
-            leases: now,
-            malformed: 0,
-            revision: 0,
-        },
-        renewals,
-    )
+    (as_of(1000), renewals)
+}
+
+/// Judges by the leases alone, with no loss that stands.
+fn assess_leases(list: &LeaseList, renewals: &Renewals) -> Assessment {
+    assess(list, renewals, None, RULE, false, None)
 }
 
 fn judge(ages: &[i64]) -> Assessment {
-    let (listed, renewals) = leases(ages);
-    assess(&listed, &renewals, |_| None, None, CONTEXT, at(1000))
+    let (list, renewals) = leases(ages);
+    assess_leases(&list, &renewals)
 }
 
 #[test]
@@ -96,17 +85,14 @@ fn the_threshold_at_its_boundary() {
 /// Otherwise, a shoot with two kinds of pools would be probed every second for as long as it exists.
 #[test]
 fn seconds_decide_when_kubelets_are_silent_at_their_own_pace() {
-    let context = AssessmentContext {
-        rule: ExpiryRule {
-            threshold: 0.3,
-            ..RULE
-        },
-        ..CONTEXT
+    let rule = ExpiryRule {
+        threshold: 0.3,
+        ..RULE
     };
     let urgent = |slow_kubelets: usize| {
         let duration = |i| if i < slow_kubelets { 80 } else { 40 };
-        let (listed, renewals) = leases_that_last(&[20, 20, 5, 5, 5], duration);
-        assess(&listed, &renewals, |_| None, None, context, at(1000)).urgent
+        let (list, renewals) = leases_that_last(&[20, 20, 5, 5, 5], duration);
+        assess(&list, &renewals, None, rule, false, None).urgent
     };
     assert_eq!([urgent(0), urgent(1), urgent(2)], [true, false, false]);
 }
@@ -126,40 +112,24 @@ fn the_crossing_is_the_expiry_of_the_lease_that_tips_the_balance() {
 
 #[test]
 fn what_is_not_confirmed_holds_the_verdict() {
-    let lease = |i| ListedLease {
-        name: format!("n{i}").into(),
-        revision: 0,
-        renew_time: Some(at(0)),
-        duration_seconds: None,
-    };
-    let listed = ListedLeases {
-        leases: (0..3).map(lease).collect(),
-        malformed: 0,
-        revision: 0,
-    };
+    let names = ["n0", "n1", "n2"];
+    let mut list = list_at(at(1000), &names.map(|name| lease(name, Some(0))));
     let mut renewals = Renewals::default();
-    renewals.observe(list_at(at(1000)), &listed.leases, LONGEST);
-    let early = assess(&listed, &renewals, |_| None, None, CONTEXT, at(1000));
+    renewals.observe(&list, LONGEST);
+    let early = assess_leases(&list, &renewals);
     assert_eq!((early.outcome, early.evidence.unconfirmed), (Outcome::Pending, 3));
-    let due = early.crossing.unwrap();
-    assert_eq!(
-        assess(&listed, &renewals, |_| None, None, CONTEXT, due).outcome,
-        Outcome::LeasesExpired
-    );
+    list.sent = early.crossing.unwrap();
+    assert_eq!(assess_leases(&list, &renewals).outcome, Outcome::LeasesExpired);
 }
 
 /// Another replica, which saw the leases being renewed, may have found a loss already.
 #[test]
 fn a_first_look_at_silent_leases_proves_no_health() {
     let first_look = |ages: &[i64]| {
-        let (listed, _) = leases(ages);
+        let (list, _) = leases(ages);
         let mut renewals = Renewals::default();
-        renewals.observe(list_at(at(1000)), &listed.leases, LONGEST);
-        let context = AssessmentContext {
-            loss_may_stand: true,
-            ..CONTEXT
-        };
-        assess(&listed, &renewals, |_| None, None, context, at(1000))
+        renewals.observe(&list, LONGEST);
+        assess(&list, &renewals, None, RULE, true, None)
     };
     for (ages, expected) in [
         ([4, 9, 14, 14, 14], Outcome::Healthy),
@@ -181,14 +151,11 @@ fn a_first_look_at_silent_leases_proves_no_health() {
 /// Conditions that appear on silent nodes do not end a loss, and they do not make one either.
 #[test]
 fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
-    let (listed, renewals) = leases(&[31, 31, 31, 5]);
+    let (list, renewals) = leases(&[31, 31, 31, 5]);
     let judge = |exclusion: Exclusion, names: &[&str], loss_may_stand| {
-        let excluded = |name: &str| names.contains(&name).then_some(exclusion);
-        let context = AssessmentContext {
-            loss_may_stand,
-            ..CONTEXT
-        };
-        assess(&listed, &renewals, excluded, None, context, at(1000)).outcome
+        let excluded = |name: &'static str| (name, names.contains(&name).then_some(exclusion));
+        let index = index_of(["n0", "n1", "n2", "n3"].map(excluded));
+        assess(&list, &renewals, Some(&index), RULE, loss_may_stand, None).outcome
     };
     let silent = ["n0", "n1", "n2"];
     assert_eq!(
@@ -220,7 +187,7 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
     // Ages at the end, and for how long the endpoint has not answered then.
     let outcome = |ages: &[i64], lasts: i64, counts| {
         let before: Vec<i64> = ages.iter().map(|age| (age - lasts).max(1)).collect();
-        let (mut listed, mut renewals) = leases(&before);
+        let (mut list, mut renewals) = leases(&before);
         let outage = ExternalOutage {
             since: at(1000),
             mark: renewals.answered().now(),
@@ -228,23 +195,18 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
             counts,
         };
         for second in 1001..=1000 + lasts {
-            for (lease, age) in listed.leases.iter_mut().zip(ages) {
+            for (known, age) in list.leases.iter_mut().zip(ages) {
                 let renewed = 1000 + lasts - age;
                 if renewed <= second {
-                    lease.renew_time = Some(at(renewed));
-                    lease.revision = at(renewed).0.unsigned_abs();
+                    *known = lease(&known.name, Some(renewed));
                 }
             }
-            renewals.observe(list_at(at(second)), &listed.leases, LONGEST);
+            list = list_at(at(second), &list.leases);
+            renewals.observe(&list, LONGEST);
         }
         // A write since then confirms the last second.
-        let confirms = list_at(at(1000 + lasts).shifted(1));
-        renewals.observe(confirms, &listed.leases, LONGEST);
-        let context = AssessmentContext {
-            external: Some(outage),
-            ..CONTEXT
-        };
-        assess(&listed, &renewals, |_| None, None, context, at(1000 + lasts)).outcome
+        renewals.observe(&list_at(list.sent.shifted(1), &list.leases), LONGEST);
+        assess(&list, &renewals, None, RULE, false, Some(outage)).outcome
     };
     assert_eq!(outcome(&[14, 23, 24], 13, true), Outcome::ExternalUnreachable);
     assert_eq!(
@@ -286,9 +248,9 @@ proptest! {
 
     #[test]
     fn the_verdict_turns_exactly_at_the_crossing(ages in prop::collection::vec(0_i64..29, 2..30)) {
-        let (listed, renewals) = leases(&ages);
+        let (list, renewals) = leases(&ages);
         let crossing = judge(&ages).crossing.unwrap();
-        let outcome = |now| assess(&listed, &renewals, |_| None, None, CONTEXT, now).outcome;
+        let outcome = |sent| assess_leases(&LeaseList { sent, ..list.clone() }, &renewals).outcome;
         prop_assert_eq!(outcome(crossing), Outcome::LeasesExpired);
         prop_assert_eq!(outcome(crossing.shifted(-1)), Outcome::Healthy);
     }
@@ -297,23 +259,16 @@ proptest! {
 /// A hostile shoot may give each node a zone of its own.
 #[test]
 fn a_verdict_has_few_zones() {
-    let (listed, renewals) = leases(&[5; 50]);
-    let in_own_zone = |lease: &ListedLease| NodeItem {
+    let (list, renewals) = leases(&[5; 50]);
+    let in_own_zone = |lease: &LeaseItem| NodeItem {
         zone: Some(format!("zone-of-{}", lease.name).into()),
         ..node(&lease.name)
     };
-    let machine = |lease: &ListedLease| machine(&lease.name, MachinePhase::Other);
-    let nodes: Vec<_> = listed.leases.iter().map(in_own_zone).collect();
-    let machines: Vec<_> = listed.leases.iter().map(machine).collect();
+    let machine = |lease: &LeaseItem| machine(&lease.name, MachinePhase::Other);
+    let nodes: Vec<_> = list.leases.iter().map(in_own_zone).collect();
+    let machines: Vec<_> = list.leases.iter().map(machine).collect();
     let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
-    let found = assess(
-        &listed,
-        &renewals,
-        |lease| index.exclusion(lease),
-        Some(&index),
-        CONTEXT,
-        at(1000),
-    );
+    let found = assess(&list, &renewals, Some(&index), RULE, false, None);
     let zones = &found.evidence.zones;
     assert_eq!(zones.len(), MOST_ZONES + 1);
     assert_eq!(zones[OTHER_ZONES].candidates, 30);
@@ -379,21 +334,18 @@ impl NodeTraits {
 }
 
 /// The leases, renewed at second 0 and some at second 35, as they are listed up to second 40.
-fn listed_up_to_40(lists: impl Fn(i64) -> Vec<ListedLease>) -> (Vec<ListedLease>, Renewals) {
+fn listed_up_to_40(leases: impl Fn(i64) -> Vec<LeaseItem>) -> (LeaseList, Renewals) {
     let mut renewals = Renewals::default();
+    let mut list = LeaseList::default();
     for second in [0, 10, 20, 30, 39, 40] {
-        renewals.observe(list_at(at(second)), &lists(second), LONGEST);
+        list = list_at(at(second), &leases(second));
+        renewals.observe(&list, LONGEST);
     }
-    (lists(40), renewals)
+    (list, renewals)
 }
 
-fn lease(name: &str, renewed: Option<i64>) -> ListedLease {
-    ListedLease {
-        name: name.into(),
-        revision: renewed.unwrap_or(0).unsigned_abs(),
-        renew_time: renewed.map(at),
-        duration_seconds: Some(40),
-    }
+fn lease(name: &str, renewed: Option<i64>) -> LeaseItem {
+    lease_of(name, renewed.map(at))
 }
 
 proptest! {
@@ -414,14 +366,14 @@ proptest! {
             machines.push(machine(&name, MachinePhase::Other));
         }
         let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
-        let (leases, renewals) = listed_up_to_40(|second| {
+        let (mut list, renewals) = listed_up_to_40(|second| {
             fleet.iter().enumerate().map(|(i, t)| {
                 let renewed = if t.fresh && second == 40 { 35 } else { 0 };
                 lease(&name(i), t.renew_time.then_some(renewed))
             }).collect()
         });
-        let listed = ListedLeases { leases, malformed, revision: 0 };
-        let found = assess(&listed, &renewals, |name| index.exclusion(name), Some(&index), CONTEXT, at(40));
+        list.malformed = malformed;
+        let found = assess(&list, &renewals, Some(&index), RULE, false, None);
         let evidence = &found.evidence;
 
         let counting: Vec<_> = fleet.iter().filter(|t| t.counts()).collect();
@@ -472,21 +424,8 @@ fn a_hundred_thousand_nodes_and_machines_are_matched() {
         .map(|node| machine(&node.name, MachinePhase::Other))
         .collect();
     let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
-    let (leases, renewals) =
-        listed_up_to_40(|_| nodes.iter().map(|node| lease(&node.name, Some(0))).collect());
-    let listed = ListedLeases {
-        leases,
-        malformed: 0,
-        revision: 0,
-    };
-    let found = assess(
-        &listed,
-        &renewals,
-        |name| index.exclusion(name),
-        Some(&index),
-        CONTEXT,
-        at(40),
-    );
+    let (list, renewals) = listed_up_to_40(|_| nodes.iter().map(|node| lease(&node.name, Some(0))).collect());
+    let found = assess(&list, &renewals, Some(&index), RULE, false, None);
     assert_eq!(found.outcome, Outcome::LeasesExpired);
     assert_eq!(found.evidence.expired as usize, NODES);
 }

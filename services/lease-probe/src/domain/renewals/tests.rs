@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::fixtures::list_at;
+use super::super::fixtures::{lease_of, list_at};
 use super::*;
 
 const EXPIRY: Duration = Duration::from_secs(30);
@@ -10,17 +10,12 @@ fn at(seconds: i64) -> UnixTime {
     UnixTime(1_700_000_000 * S + seconds * S)
 }
 
-fn lease(renewed: i64) -> ListedLease {
-    ListedLease {
-        name: "n".into(),
-        revision: at(renewed).0.unsigned_abs(),
-        renew_time: Some(at(renewed)),
-        duration_seconds: Some(40),
-    }
+fn lease(renewed: i64) -> LeaseItem {
+    lease_of("n", Some(at(renewed)))
 }
 
-fn list(seconds: i64) -> ListTimes {
-    list_at(at(seconds))
+fn observe(renewals: &mut Renewals, seconds: i64, leases: &[LeaseItem]) {
+    renewals.observe(&list_at(at(seconds), leases), EXPIRY / 2);
 }
 
 /// From when on the lease is expired.
@@ -31,36 +26,36 @@ fn expired_from(renewals: &Renewals) -> UnixTime {
 #[test]
 fn the_formula_is_exact_without_skew() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-5)], EXPIRY / 2);
-    renewals.observe(list(10), &[lease(5)], EXPIRY / 2);
-    renewals.observe(list(20), &[lease(5)], EXPIRY / 2);
+    observe(&mut renewals, 0, &[lease(-5)]);
+    observe(&mut renewals, 10, &[lease(5)]);
+    observe(&mut renewals, 20, &[lease(5)]);
     assert_eq!(expired_from(&renewals), at(35));
 }
 
 #[test]
 fn a_lease_that_looks_expired_when_first_observed_is_watched_first() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-100)], EXPIRY / 2);
+    observe(&mut renewals, 0, &[lease(-100)]);
     let age = renewals.age("n", EXPIRY).unwrap();
     assert_eq!(age.old_from, at(-70));
     assert_eq!(age.expired_from, at(32).after(Duration::from_millis(500)));
     // It was alive all the time: only its clock is 100 s behind.
-    renewals.observe(list(10), &[lease(-91)], EXPIRY / 2);
+    observe(&mut renewals, 10, &[lease(-91)]);
     assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
 }
 
 #[test]
 fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-5)], EXPIRY / 2);
-    renewals.observe(list(10), &[lease(5)], EXPIRY / 2);
+    observe(&mut renewals, 0, &[lease(-5)]);
+    observe(&mut renewals, 10, &[lease(5)]);
     // Nobody could renew for a minute; the first list afterwards comes before the first renewal.
     renewals.answered_mut().note_outage(at(10), false);
-    renewals.observe(list(70), &[lease(5)], EXPIRY / 2);
+    observe(&mut renewals, 70, &[lease(5)]);
     let known = at(87).after(Duration::from_millis(500));
     assert_eq!(expired_from(&renewals), known);
     assert!(renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
-    renewals.observe(list(75), &[lease(72)], EXPIRY / 2);
+    observe(&mut renewals, 75, &[lease(72)]);
     assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(102));
     assert!(!renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
 }
@@ -69,33 +64,33 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
 #[test]
 fn a_renewal_from_before_an_outage_is_no_evidence_after_it() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-5)], EXPIRY / 2);
-    renewals.observe(list(4), &[lease(-5)], EXPIRY / 2);
+    observe(&mut renewals, 0, &[lease(-5)]);
+    observe(&mut renewals, 4, &[lease(-5)]);
     renewals.answered_mut().note_outage(at(6), false);
-    renewals.observe(list(50), &[lease(5)], EXPIRY / 2);
+    observe(&mut renewals, 50, &[lease(5)]);
     assert_eq!(expired_from(&renewals), at(71).after(Duration::from_millis(500)));
 }
 
 #[test]
 fn what_is_proven_stays_proven_over_a_failed_request() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(-8), &[lease(-9)], EXPIRY / 2);
+    observe(&mut renewals, -8, &[lease(-9)]);
     for second in [0, 10, 20, 24] {
-        renewals.observe(list(second), &[lease(0)], EXPIRY / 2);
+        observe(&mut renewals, second, &[lease(0)]);
     }
     renewals.answered_mut().note_outage(at(24), false);
-    renewals.observe(list(29), &[lease(0)], EXPIRY / 2);
+    observe(&mut renewals, 29, &[lease(0)]);
     assert_eq!(expired_from(&renewals), at(30), "24 s were proven");
 }
 
 #[test]
 fn a_stale_list_renews_nothing() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-1)], EXPIRY / 2);
-    renewals.observe(list(10), &[lease(9)], EXPIRY / 2);
+    observe(&mut renewals, 0, &[lease(-1)]);
+    observe(&mut renewals, 10, &[lease(9)]);
     for second in 11..40 {
         let shown = if second % 2 == 0 { 9 } else { -1 };
-        renewals.observe(list(second), &[lease(shown)], EXPIRY / 2);
+        observe(&mut renewals, second, &[lease(shown)]);
     }
     let known = renewals.age("n", EXPIRY).unwrap();
     assert!(known.renewed <= at(10), "{known:?}");
@@ -104,7 +99,7 @@ fn a_stale_list_renews_nothing() {
 #[test]
 fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(60)], EXPIRY / 2);
+    observe(&mut renewals, 0, &[lease(60)]);
     assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
 }
 
@@ -113,7 +108,7 @@ fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
 fn a_lease_that_is_first_observed_needs_the_longest_silence() {
     for renewed in [-50, -25, 0, 50] {
         let mut renewals = Renewals::default();
-        renewals.observe(list(0), &[lease(renewed)], EXPIRY / 2);
+        observe(&mut renewals, 0, &[lease(renewed)]);
         let proven = renewals.age("n", EXPIRY).unwrap().silence_proven_at;
         assert_eq!(proven, at(32).shifted(S / 2));
     }
@@ -122,21 +117,21 @@ fn a_lease_that_is_first_observed_needs_the_longest_silence() {
 #[test]
 fn a_lease_that_never_had_a_renew_time_is_not_judged() {
     let mut renewals = Renewals::default();
-    let without = ListedLease {
+    let without = LeaseItem {
         renew_time: None,
         ..lease(0)
     };
-    renewals.observe(list(0), &[without], EXPIRY / 2);
+    observe(&mut renewals, 0, &[without]);
     assert_eq!(renewals.age("n", EXPIRY), None);
 }
 
 #[test]
 fn a_lease_that_vanishes_is_remembered_until_it_is_gone_for_good() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(-8), &[lease(-9)], EXPIRY / 2);
-    renewals.observe(list(1), &[lease(0)], EXPIRY / 2);
+    observe(&mut renewals, -8, &[lease(-9)]);
+    observe(&mut renewals, 1, &[lease(0)]);
     for second in [10, 20, 24, 30] {
-        renewals.observe(list(second), &[], EXPIRY / 2);
+        observe(&mut renewals, second, &[]);
     }
     assert_eq!(renewals.missing().count(), 1);
     assert_eq!(expired_from(&renewals), at(30));
@@ -152,16 +147,16 @@ fn a_renewal_arrived_after_those_that_were_written_before() {
     let renewed = |order: [i64; 3]| {
         let mut renewals = Renewals::default();
         let leases = |of: [(i64, i64); 3]| {
-            let lease = |(i, (renewed, revision)): (usize, (i64, i64))| ListedLease {
+            let lease = |(i, (renewed, revision)): (usize, (i64, i64))| LeaseItem {
                 name: format!("n{i}").into(),
                 revision: at(revision).0.unsigned_abs(),
                 ..lease(renewed)
             };
             of.into_iter().enumerate().map(lease).collect::<Vec<_>>()
         };
-        renewals.observe(list(0), &leases([(-9, -9), (-8, -8), (-7, -7)]), EXPIRY / 2);
+        observe(&mut renewals, 0, &leases([(-9, -9), (-8, -8), (-7, -7)]));
         let [a, b, c] = order;
-        renewals.observe(list(15), &leases([(1, a), (2, b), (9, c)]), EXPIRY / 2);
+        observe(&mut renewals, 15, &leases([(1, a), (2, b), (9, c)]));
         ["n0", "n1", "n2"].map(|name| (renewals.age(name, EXPIRY).unwrap().renewed.0 - at(0).0) / S)
     };
     assert_eq!(renewed([10, 11, 12]), [1, 2, 9]);
@@ -172,12 +167,12 @@ fn a_renewal_arrived_after_those_that_were_written_before() {
 #[test]
 fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(-8), &[lease(-9)], EXPIRY / 2);
+    observe(&mut renewals, -8, &[lease(-9)]);
     for second in [0, 10, 20, 24, 30] {
-        renewals.observe(list(second), &[lease(0)], EXPIRY / 2);
+        observe(&mut renewals, second, &[lease(0)]);
     }
     assert_eq!(expired_from(&renewals), at(30));
-    renewals.observe(list(40), &[lease(-9)], EXPIRY / 2);
+    observe(&mut renewals, 40, &[lease(-9)]);
     let age = renewals.age("n", EXPIRY).unwrap();
     assert_eq!(
         (age.renewed, age.silence_proven_at),
@@ -189,31 +184,11 @@ fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() 
 #[test]
 fn a_renewal_that_is_seen_late_is_dated_twice() {
     let mut renewals = Renewals::default();
-    renewals.observe(list(0), &[lease(-1)], EXPIRY / 2);
-    renewals.observe(list(40), &[lease(-1)], EXPIRY / 2);
-    renewals.observe(list(41), &[lease(9)], EXPIRY / 2);
+    observe(&mut renewals, 0, &[lease(-1)]);
+    observe(&mut renewals, 40, &[lease(-1)]);
+    observe(&mut renewals, 41, &[lease(9)]);
     let age = renewals.age("n", EXPIRY).unwrap();
     assert_eq!((age.old_from, age.shown_old_from), (at(70), at(39)));
-}
-
-/// One clock that is ahead must not make the leases of all other nodes younger.
-#[test]
-fn a_clock_that_is_ahead_dates_no_other_lease() {
-    let mut renewals = Renewals::default();
-    let leases = |ahead: i64, revision: i64, other: i64| {
-        let named = |name: &str, lease: ListedLease| ListedLease {
-            name: name.into(),
-            ..lease
-        };
-        let fast = ListedLease {
-            revision: at(revision).0.unsigned_abs(),
-            ..lease(ahead)
-        };
-        [named("fast", fast), named("other", lease(other))]
-    };
-    renewals.observe(list(0), &leases(59, -9, -8), EXPIRY / 2);
-    renewals.observe(list(15), &leases(70, 1, 2), EXPIRY / 2);
-    assert_eq!(renewals.age("other", EXPIRY).unwrap().renewed, at(2));
 }
 
 #[test]
@@ -233,15 +208,11 @@ fn the_largest_skew_is_the_furthest_from_zero() {
     for (far, near) in [(-110, 60), (110, -60)] {
         let mut renewals = Renewals::default();
         for second in (0..50).step_by(10) {
-            let node = |(name, skew): (&str, i64)| ListedLease {
+            let node = |(name, skew): (&str, i64)| LeaseItem {
                 name: name.into(),
                 ..lease(second + skew)
             };
-            renewals.observe(
-                list(second),
-                &[("far", far), ("near", near)].map(node),
-                EXPIRY / 2,
-            );
+            observe(&mut renewals, second, &[("far", far), ("near", near)].map(node));
         }
         let known = renewals.largest_skew() / S;
         // A clock that is behind is called so by a renew interval less.
@@ -268,11 +239,11 @@ fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i
     for interval in intervals {
         let second = (now.0 - at(0).0).div_euclid(S);
         let last = (second.min(dies_at) - phase).div_euclid(10) * 10 + phase;
-        let listed = ListedLease {
+        let listed = LeaseItem {
             revision: at(last).0.unsigned_abs(),
             ..lease(last + skew(last))
         };
-        renewals.observe(list_at(now), &[listed], EXPIRY / 2);
+        renewals.observe(&list_at(now, &[listed]), EXPIRY / 2);
         let age = renewals.age("n", EXPIRY).unwrap();
         let seconds = |micros: i64| micros as f64 / S as f64;
         probes.push(Probed {
@@ -340,11 +311,11 @@ proptest! {
             let second = probe * interval;
             let last = (second - phase).div_euclid(10) * 10 + phase;
             let skew = if probe < 30 { from } else { to };
-            let listed = ListedLease {
+            let listed = LeaseItem {
                 revision: at(last).0.unsigned_abs(),
                 ..lease(last + skew)
             };
-            renewals.observe(list(second), &[listed], EXPIRY / 2);
+            observe(&mut renewals, second, &[listed]);
             if seen.1.replace(last) != Some(last) {
                 seen.0 += 1;
             }
