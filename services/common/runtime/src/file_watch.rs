@@ -1,117 +1,86 @@
 //! Reports changes of files: the configuration file and the TLS files.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use notify::{RecursiveMode, Watcher};
-use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
 
-/// A change is reported once the files have been quiet for this time: editors and kubelets replace files in several
+/// The files are looked at this often. Events of the operating system would not replace that, because some volumes
+/// (NFS, some container runtimes) deliver none.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A change is reported once the files have been the same for this time: editors and kubelets replace files in several
 /// steps.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// In a folder that is never quiet, the files are checked after this time.
+/// Files that change all the time are reported after this time.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
-
-/// The files are checked this often even when the operating system reports nothing: some volumes (NFS, some
-/// container runtimes) deliver no events.
-const LOOK_ANYWAY: Duration = Duration::from_secs(30);
 
 /// Follows a set of files.
 #[derive(Debug)]
 pub struct FileWatch {
     paths: Vec<PathBuf>,
-    seen: Vec<FileVersion>,
-    events: mpsc::Receiver<()>,
-    // Stops watching when dropped.
-    _watcher: Option<notify::RecommendedWatcher>,
+    reported: Vec<FileVersion>,
 }
 
 type FileVersion = Option<(SystemTime, u64)>;
 
 impl FileWatch {
-    /// Starts to follow `paths`. Their folders are watched, not the files: Kubernetes replaces a mounted Secret or
-    /// `ConfigMap` by swapping a symbolic link in the folder. Where the operating system cannot watch, looking every
-    /// 30 s remains.
+    /// Starts to follow `paths`, through symbolic links: Kubernetes replaces a mounted Secret or `ConfigMap` by
+    /// swapping one.
     #[must_use]
     pub fn new(paths: Vec<PathBuf>) -> Self {
-        // One place is enough: an event only says that something may have changed.
-        let (sender, events) = mpsc::channel(1);
-        let watcher = notify::recommended_watcher(move |_event| {
-            let _ = sender.try_send(());
-        });
-        let watcher = watcher.and_then(|mut watcher| {
-            for folder in folders(&paths) {
-                watcher.watch(&folder, RecursiveMode::NonRecursive)?;
-            }
-            Ok(watcher)
-        });
-        let watcher = watcher
-            .inspect_err(
-                |error| tracing::warn!(%error, "cannot watch files; polling them every 30 s instead"),
-            )
-            .ok();
-        let seen = paths.iter().map(|path| file_version(path)).collect();
-        Self {
-            paths,
-            seen,
-            events,
-            _watcher: watcher,
-        }
+        let reported = versions(&paths);
+        Self { paths, reported }
     }
 
     /// Waits until one of the files has changed. Safe to cancel.
     pub async fn changed(&mut self) {
+        let mut now = versions(&self.paths);
+        while now == self.reported {
+            sleep(LOOK_INTERVAL).await;
+            now = versions(&self.paths);
+        }
+        let limit = Instant::now() + SETTLE_LIMIT;
         loop {
-            tokio::select! {
-                Some(()) = self.events.recv() => {
-                    let settle = async {
-                        while tokio::time::timeout(SETTLE, self.events.recv()).await.is_ok_and(|e| e.is_some()) {}
-                    };
-                    let _ = tokio::time::timeout(SETTLE_LIMIT, settle).await;
-                }
-                () = tokio::time::sleep(LOOK_ANYWAY) => {}
-            }
-            let now: Vec<FileVersion> = self.paths.iter().map(|path| file_version(path)).collect();
-            if now != self.seen {
-                self.seen = now;
-                return;
+            sleep(SETTLE).await;
+            let before = std::mem::replace(&mut now, versions(&self.paths));
+            if now == before || Instant::now() >= limit {
+                break;
             }
         }
+        self.reported = now;
     }
 }
 
-fn folders(paths: &[PathBuf]) -> std::collections::BTreeSet<PathBuf> {
-    let parent = |path: &PathBuf| match path.parent() {
-        Some(folder) if folder != Path::new("") => folder.to_owned(),
-        _ => PathBuf::from("."),
+fn versions(paths: &[PathBuf]) -> Vec<FileVersion> {
+    let version = |path: &PathBuf| {
+        let meta = std::fs::metadata(path).ok()?;
+        Some((meta.modified().ok()?, meta.len()))
     };
-    paths.iter().map(parent).collect()
-}
-
-fn file_version(path: &Path) -> FileVersion {
-    let meta = std::fs::metadata(path).ok()?;
-    Some((meta.modified().ok()?, meta.len()))
+    paths.iter().map(version).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Bound of a wait: generous, because the machine may be busy.
+    const BOUND: Duration = Duration::from_secs(120);
+
     #[tokio::test]
-    async fn a_folder_that_is_never_quiet_hides_nothing() {
+    async fn a_file_that_is_never_quiet_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let (file, noise) = (dir.path().join("tls.crt"), dir.path().join("log"));
+        let file = dir.path().join("tls.crt");
         std::fs::write(&file, "first").unwrap();
         let mut watch = FileWatch::new(vec![file.clone()]);
         let noisy = tokio::spawn(async move {
-            for line in 0_u64.. {
-                std::fs::write(&noise, line.to_string()).unwrap();
-                tokio::time::sleep(SETTLE / 10).await;
+            for line in 0_usize.. {
+                std::fs::write(&file, "x".repeat(line)).unwrap();
+                sleep(SETTLE / 10).await;
             }
         });
-        std::fs::write(&file, "second, longer").unwrap();
-        let changed = tokio::time::timeout(LOOK_ANYWAY, watch.changed()).await;
+        let changed = tokio::time::timeout(BOUND, watch.changed()).await;
         assert!(changed.is_ok());
         noisy.abort();
     }
@@ -130,8 +99,6 @@ mod tests {
         write("first");
         let mut watch = FileWatch::new(vec![dir.path().join("..data/tls.crt"), dir.path().join("..data")]);
         write("second-one");
-        tokio::time::timeout(Duration::from_secs(10), watch.changed())
-            .await
-            .unwrap();
+        tokio::time::timeout(BOUND, watch.changed()).await.unwrap();
     }
 }
