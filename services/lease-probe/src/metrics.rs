@@ -1,15 +1,12 @@
 //! The metrics of lease-probe.
 
-mod collector;
-
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, ShootLabel};
 
-pub(crate) use self::collector::VerdictCollector;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{Outcome, ShootPermission};
 
-label!("outcome": Outcome);
+label!("outcome": &Outcome);
 label!("endpoint": Endpoint);
 label!("permission": ShootPermission);
 label!(pub(crate) enum ConnectResult: "result" { Opened = "opened", Failed = "failed" });
@@ -42,7 +39,7 @@ pub(crate) const DETECTION_LAG: Histogram = Histogram::new(
     "Time from the moment at which the share of expired leases crossed the threshold until the verdict was published.",
 );
 
-pub(crate) const SHOOT_REQUESTS: Counter<CodeLabel> = Counter::new(
+pub(crate) const SHOOT_REQUESTS: Counter<CodeLabel<'_>> = Counter::new(
     "watchdog_shoot_requests_total",
     "Requests to the API servers of shoots that were answered, by HTTP status code.",
 );
@@ -76,12 +73,12 @@ pub(crate) const SHOOTS: Gauge<&Outcome> = Gauge::new(
     "Shoots of which this replica is the first witness, by outcome of their verdict.",
 );
 
-pub(crate) const SKIPPED: Gauge<SkipReasonName> = Gauge::new(
+pub(crate) const SKIPPED: Gauge<SkipReasonName<'_>> = Gauge::new(
     "watchdog_shoots_skipped",
     "Shoots of which this replica is the first witness and that are not probed, by reason.",
 );
 
-pub(crate) const PROBE_FAILURES: Counter<(ShootLabel<'_>, (Endpoint, FailureReason))> = Counter::new(
+pub(crate) const PROBE_FAILURES: Counter<(ShootLabel<'_>, (Endpoint, FailureReason<'_>))> = Counter::new(
     "watchdog_shoot_probe_failures_total",
     "Probes of a shoot without a result, by shoot, endpoint (internal or external) and reason.",
 );

@@ -1,7 +1,5 @@
 //! The metrics of the scaling-coordinator.
 
-pub(crate) mod collector;
-
 use watchdog_api::policy::Mode;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};

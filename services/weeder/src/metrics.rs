@@ -1,14 +1,11 @@
 //! The metrics of the weeder.
 
-mod collector;
-
 use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels};
 
-pub(crate) use self::collector::StateCollector;
 use crate::domain::deletion_result::DeletionResult;
 use crate::domain::pods::CrashLoop;
 use crate::domain::rule::KeepReason;
@@ -96,7 +93,7 @@ pub(crate) const REQUESTS: Gauge = Gauge::new(
     "Deletions of pods in flight; never more than 32.",
 );
 
-pub(crate) const MALFORMED: Counter<ObjectKind> = Counter::new(
+pub(crate) const MALFORMED: Counter<ObjectKind<'_>> = Counter::new(
     "watchdog_weeder_malformed_objects_total",
     "Objects that could not be read, each time they were observed, by kind. They count as having no endpoint and no \
      crash loop.",

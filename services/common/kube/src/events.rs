@@ -175,7 +175,7 @@ pub fn recorder(
         }
         dropped += waiting.close();
         if dropped > 0 {
-            EVENTS.add(EventResult::Dropped, dropped);
+            EVENTS.handle(EventResult::Dropped).increment(dropped);
             tracing::warn!(
                 dropped,
                 "Kubernetes Events were not published before the process stopped"

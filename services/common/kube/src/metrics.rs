@@ -4,7 +4,7 @@ use watchdog_runtime::failure::Reason;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Labels};
 
-label!(pub(crate) struct WatchName(Cow): "watch");
+label!(pub(crate) struct WatchName: "watch");
 label!(pub(crate) enum EventResult: "result" { Published = "published", Failed = "failed", Dropped = "dropped" });
 label!(pub(crate) struct ServiceName: "service");
 
@@ -32,12 +32,12 @@ impl Labels for RenewalResult {
     }
 }
 
-pub(crate) const WATCH_ERRORS: Counter<WatchName> = Counter::new(
+pub(crate) const WATCH_ERRORS: Counter<WatchName<'_>> = Counter::new(
     "watchdog_watch_errors_total",
     "Lists and watches on the seed that failed and were tried again, by watch.",
 );
 
-pub(crate) const WATCHED_OBJECTS: Gauge<WatchName> = Gauge::new(
+pub(crate) const WATCHED_OBJECTS: Gauge<WatchName<'_>> = Gauge::new(
     "watchdog_watched_objects",
     "Objects that a watch on the seed holds, by watch.",
 );
@@ -53,29 +53,29 @@ pub(crate) const EVENTS: Counter<EventResult> = Counter::new(
      stopped.",
 );
 
-pub(crate) const MEMBERS: Gauge<ServiceName> = Gauge::new(
+pub(crate) const MEMBERS: Gauge<ServiceName<'_>> = Gauge::new(
     "watchdog_membership_members",
     "Replicas of the service that this one considers live, itself included once it has joined, by service.",
 );
 
-pub(crate) const LEASE_VALID: Gauge<ServiceName> = Gauge::new(
+pub(crate) const LEASE_VALID: Gauge<ServiceName<'_>> = Gauge::new(
     "watchdog_membership_lease_valid",
     "1 while this replica's membership Lease is valid, or while it reads or writes the Lease of the leader in time, by \
      service.",
 );
 
-pub(crate) const LEADER: Gauge<ServiceName> = Gauge::new(
+pub(crate) const LEADER: Gauge<ServiceName<'_>> = Gauge::new(
     "watchdog_leader",
     "1 while this replica leads its service and may act, by service.",
 );
 
-pub(crate) const RENEWALS: Counter<(ServiceName, RenewalResult)> = Counter::new(
+pub(crate) const RENEWALS: Counter<(ServiceName<'_>, RenewalResult)> = Counter::new(
     "watchdog_membership_renewals_total",
     "Attempts to write this replica's own membership Lease or that of the leader, by service and result: ok, or why it \
      failed as watchdog_retry_loop_failing has it.",
 );
 
-pub(crate) const CHANGES: Counter<ServiceName> = Counter::new(
+pub(crate) const CHANGES: Counter<ServiceName<'_>> = Counter::new(
     "watchdog_membership_changes_total",
     "How often the share of this replica may have changed: members came or went, or it began or ceased to lead, by \
      service.",

@@ -122,7 +122,7 @@ where
         mut on_change: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<WatchEnd> {
         let name = &self.name;
-        let watched_objects = WATCHED_OBJECTS.handle(WatchName(name.clone()));
+        let watched_objects = WATCHED_OBJECTS.handle(WatchName(name));
         watched_objects.set(0.0);
         let mut blocker = Some(blocker);
         let (mut listed, mut live) = (BTreeSet::new(), BTreeSet::new());
@@ -220,7 +220,7 @@ where
     /// Lists and watches from the start. What fails is logged and tried again.
     fn open<'r>(&self, readiness: &'r Readiness) -> BoxStream<'r, watcher::Result<Event<K>>> {
         let name = self.name.clone();
-        let errors = WATCH_ERRORS.handle(WatchName(name.clone()));
+        let errors = WATCH_ERRORS.handle(WatchName(&name));
         watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS))
             .backoff(WatchBackoff::new())
             .inspect_err(move |error| {

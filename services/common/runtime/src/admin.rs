@@ -1,6 +1,5 @@
 //! The admin endpoint: /metrics, /healthz, /readyz, /log-level.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,9 +16,7 @@ use tokio::net::TcpListener;
 
 use crate::admin_server::{self, AdminTls};
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits};
-use crate::metrics::{
-    BLOCKED, BlockerName, Collector, Exposition, LoopName, READY, RETRY_LOOP_FAILING, TASKS,
-};
+use crate::metrics::{Collector, Exposition};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
 
@@ -112,7 +109,7 @@ async fn scrape(
         );
         (StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
-    let mut rest = Bytes::from(render(admin));
+    let mut rest = Bytes::from(render(&admin));
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     let headers = [(CONTENT_TYPE, content_type), (CONTENT_LENGTH, rest.len().into())];
     let parts = std::iter::from_fn(move || {
@@ -124,31 +121,19 @@ async fn scrape(
     Ok((headers, Body::from_stream(tokio_stream::iter(parts))))
 }
 
-fn render(admin: Admin) -> String {
-    let mut text = admin.metrics.map(|m| m.render()).unwrap_or_default();
-    let mut out = Exposition::default();
-    let blockers = admin.readiness.blockers();
-    out.family(&READY, [((), f64::from(u8::from(blockers.is_empty())))]);
-    let blockers = blockers.into_keys().map(|name| (BlockerName(name), 1.0));
-    out.family(&BLOCKED, blockers);
-    let failures = admin.readiness.failures();
-    // Several replicas may fail for one reason.
-    let failures: BTreeSet<_> = failures
-        .into_iter()
-        .map(|(name, _, f)| (name, f.reason))
-        .collect();
-    let failures = failures
-        .into_iter()
-        .map(|(name, reason)| ((LoopName(name), reason), 1.0));
-    out.family(&RETRY_LOOP_FAILING, failures);
-    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
-    out.family(&TASKS, [((), f64::from(tasks))]);
+fn render(admin: &Admin) -> String {
+    let mut out = Exposition {
+        text: admin
+            .metrics
+            .as_ref()
+            .map(PrometheusHandle::render)
+            .unwrap_or_default(),
+    };
+    admin.readiness.collect(&mut out);
     for collector in &admin.collectors {
         collector.collect(&mut out);
     }
-    text.push_str(&out.into_text());
-    text
+    out.text
 }
 
 /// Only from the host or the Pod itself, which is where `kubectl port-forward` comes from: a caller that may read the

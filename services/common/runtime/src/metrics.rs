@@ -2,7 +2,7 @@
 //!
 //! A metric is a constant, and nothing else names it. Other crates declare theirs in `metrics.rs`; a module of this
 //! crate declares the metrics that it records. A metric takes labels of its own type only, so a label cannot be
-//! misspelt, forgotten or given a value outside its set.
+//! misspelt or forgotten. A [`Collector`] is beside the state that it reads.
 
 use std::fmt::Write as _;
 use std::marker::PhantomData;
@@ -10,9 +10,6 @@ use std::time::Duration;
 
 use metrics::Label;
 use metrics_exporter_prometheus::formatting::{sanitize_label_value, write_help_line, write_type_line};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-
-use crate::failure::Reason;
 
 /// A metric: its name, with the prefix `watchdog_` and its unit, its help text, its kind and its labels.
 #[derive(Debug)]
@@ -58,8 +55,8 @@ pub trait Handle: Sized {
     fn of(name: &'static str, labels: Vec<Label>) -> Self;
 }
 
-/// Makes a type a label: one that has `as_str` (with the values that are shown from the start, if they are few), a name
-/// that stands in the source, a name that may come from the configuration, or a closed set.
+/// Makes a type a label: one that has `as_str` (with the values that are shown from the start, if they are few), a
+/// name, or a closed set.
 #[macro_export]
 macro_rules! label {
     ($name:literal: $type:ty $(= $known:expr)?) => {
@@ -75,22 +72,11 @@ macro_rules! label {
     ($(#[$doc:meta])* $vis:vis struct $type:ident: $name:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        $vis struct $type(pub &'static str);
+        $vis struct $type<'a>(pub &'a str);
 
-        impl $crate::metrics::Labels for $type {
+        impl $crate::metrics::Labels for $type<'_> {
             fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
                 add($name, self.0);
-            }
-        }
-    };
-    ($(#[$doc:meta])* $vis:vis struct $type:ident(Cow): $name:literal) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-        $vis struct $type(pub ::std::borrow::Cow<'static, str>);
-
-        impl $crate::metrics::Labels for $type {
-            fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
-                add($name, &self.0);
             }
         }
     };
@@ -119,20 +105,9 @@ macro_rules! label {
     };
 }
 
-/// The name of a shoot, for [`Collector`]s only.
-#[derive(Debug, Clone, Copy)]
-pub struct ShootLabel<'a>(pub &'a str);
-
-impl Labels for ShootLabel<'_> {
-    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
-        add("shoot", self.0);
-    }
-}
-
-impl<L: Labels> Labels for &L {
-    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
-        (**self).each(add);
-    }
+label! {
+    /// The name of a shoot, for [`Collector`]s only.
+    pub struct ShootLabel: "shoot"
 }
 
 impl Labels for () {
@@ -223,14 +198,9 @@ impl<K: Handle, L: Labels> Metric<K, L> {
 }
 
 impl<L: Labels> Counter<L> {
-    /// Adds to a counter.
-    pub fn add(&self, labels: L, n: u64) {
-        self.handle(labels).increment(n);
-    }
-
     /// Adds one to a counter.
     pub fn inc(&self, labels: L) {
-        self.add(labels, 1);
+        self.handle(labels).increment(1);
     }
 }
 
@@ -266,51 +236,6 @@ impl<L: Labels> Histogram<L> {
     }
 }
 
-label!("reason": Reason);
-label!("code": http::StatusCode);
-label!(pub(crate) struct BlockerName(Cow): "blocker");
-label!(pub(crate) struct LoopName(Cow): "loop");
-
-pub(crate) const READY: Gauge = Gauge::new(
-    "watchdog_ready",
-    "1 while the service is ready, as /readyz reports.",
-);
-
-pub(crate) const BLOCKED: Gauge<BlockerName> = Gauge::new(
-    "watchdog_readiness_blocked",
-    "1 for everything that keeps the service from being ready, by blocker; /readyz says what to do about it.",
-);
-
-pub(crate) const RETRY_LOOP_FAILING: Gauge<(LoopName, Reason)> = Gauge::new(
-    "watchdog_retry_loop_failing",
-    "1 for every loop whose last try failed and that tries again, by loop (membership, leader-election, discovery, \
-     lease-probe, events, permissions, pods, the watches, and timer, file-descriptors and log, where the process \
-     itself lacks something) and reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, \
-     rejected, certificate, server_name, connection_refused, timeout, connection, local_limit, stalled or other; \
-     /readyz has the error.",
-);
-
-/// A leak in an asynchronous program is first a leak of tasks.
-pub(crate) const TASKS: Gauge = Gauge::new(
-    "watchdog_runtime_tasks",
-    "Tasks of the asynchronous runtime that have not ended.",
-);
-
-/// Buckets of all histograms, in seconds: from a local write to the longest grace period that matters.
-const BUCKETS: [f64; 16] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
-];
-
-/// Installs the exporter of the process. Its [`PrometheusHandle::run_upkeep`] must be called now and then.
-///
-/// # Errors
-/// When an exporter is installed already.
-pub fn install() -> anyhow::Result<PrometheusHandle> {
-    let builder =
-        PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?;
-    Ok(builder.install_recorder()?)
-}
-
 /// Values that exist already somewhere and are read only when somebody asks: the series of thousands of shoots cost
 /// nothing between two scrapes, and those of a shoot that is gone are gone too.
 pub trait Collector: Send + Sync {
@@ -321,7 +246,8 @@ pub trait Collector: Send + Sync {
 /// Text in Prometheus' exposition format.
 #[derive(Debug, Default)]
 pub struct Exposition {
-    text: String,
+    /// All that was written.
+    pub text: String,
 }
 
 impl Exposition {
@@ -348,12 +274,6 @@ impl Exposition {
             let _ = writeln!(self.text, " {value}");
         }
     }
-
-    /// All that was written.
-    #[must_use]
-    pub fn into_text(self) -> String {
-        self.text
-    }
 }
 
 #[cfg(test)]
@@ -363,12 +283,12 @@ mod tests {
     #[test]
     fn labels_are_escaped() {
         label!(struct Zone: "zone");
-        const BY_ZONE: Gauge<(ShootLabel<'_>, Zone)> = Gauge::new("watchdog_test", "A test.");
+        const BY_ZONE: Gauge<(ShootLabel<'_>, Zone<'_>)> = Gauge::new("watchdog_test", "A test.");
         const ALL: Gauge = Gauge::new("watchdog_test", "A test.");
         let mut out = Exposition::default();
         out.family(&BY_ZONE, [((ShootLabel("a\"b\\c\nd"), Zone("z")), 0.5)]);
         out.family(&ALL, [((), 1.0)]);
-        let text = out.into_text();
+        let text = out.text;
         assert!(
             text.contains("watchdog_test{shoot=\"a\\\"b\\\\c\\nd\",zone=\"z\"} 0.5\n"),
             "{text}"

@@ -12,7 +12,7 @@ use crate::args::CommonArgs;
 use crate::readiness::Readiness;
 use crate::tasks::Tasks;
 use crate::telemetry::{self, LogLevel};
-use crate::{config_file, metrics, open_files, refusal_log, rpc_metrics, self_check, tls};
+use crate::{config_file, open_files, refusal_log, rpc_metrics, self_check, tls};
 
 /// A drain takes at most this time. Below the 30 s that a Pod has by default.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
@@ -101,7 +101,7 @@ where
         Ok(log) => log,
         Err(error) => return usage_error(&format!("--log-level: {error:#}")),
     };
-    let metrics = match metrics::install() {
+    let metrics = match telemetry::install_exporter() {
         Ok(metrics) => Some(metrics),
         Err(error) => return usage_error(&format!("{error:#}")),
     };

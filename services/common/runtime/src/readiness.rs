@@ -2,7 +2,7 @@
 //! a loop failed, which by itself blocks nothing.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,32 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Reason};
+use crate::label;
+use crate::metrics::{Collector, Exposition, Gauge};
+
+label!("reason": Reason);
+label!(struct BlockerName: "blocker");
+label!(struct LoopName: "loop");
+
+const READY: Gauge = Gauge::new(
+    "watchdog_ready",
+    "1 while the service is ready, as /readyz reports.",
+);
+
+const BLOCKED: Gauge<BlockerName<'_>> = Gauge::new(
+    "watchdog_readiness_blocked",
+    "1 for everything that keeps the service from being ready, by blocker; /readyz says what to do about it.",
+);
+
+const RETRY_LOOP_FAILING: Gauge<(LoopName<'_>, Reason)> = Gauge::new(
+    "watchdog_retry_loop_failing",
+    "1 for every loop whose last try failed and that tries again, by loop (membership, leader-election, discovery, \
+     lease-probe, events, permissions, pods, the watches, and timer, file-descriptors and log, where the process \
+     itself lacks something) and reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, \
+     rejected, certificate, server_name, connection_refused, timeout, connection, local_limit, stalled or other; \
+     /readyz has the error.",
+);
 
 /// A failure is shown for at most this long after the last try. Every loop tries again sooner, and a watch that works
 /// again may have nothing to say.
@@ -20,24 +45,17 @@ const SHOWN_FOR: Duration = Duration::from_secs(180);
 /// The name of a blocker or of a loop. Most stand in the source; those of configured resources do not.
 type Name = Cow<'static, str>;
 
-/// The blockers that keep the service from being ready: name -> why, in a sentence that says what to do.
-type Reasons = BTreeMap<Name, String>;
+/// Why each blocker blocks, by its name and a number that grows with every blocker.
+type Blockers = BTreeMap<(Name, u64), String>;
 
-/// The blockers of each name in the order of their making, by number.
-type Blockers = BTreeMap<Name, BTreeMap<u64, String>>;
-
-/// A loop that tries again, and what it tries, where there are several of its name.
-type Loop = (Name, Arc<str>);
-
-type Failures = BTreeMap<Loop, (Instant, Failure)>;
+/// The last failures of loops that try again, by the name and the instance of the loop.
+type Failures = BTreeMap<(Name, Arc<str>), (Instant, Failure)>;
 
 /// The readiness of the process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Readiness {
     blockers: Arc<Mutex<Blockers>>,
     failures: Arc<Mutex<Failures>>,
-    // How many blockers were made.
-    made: Arc<AtomicU64>,
     instance: Arc<str>,
     ready: watch::Sender<bool>,
 }
@@ -47,8 +65,7 @@ impl Default for Readiness {
         Self {
             blockers: Arc::default(),
             failures: Arc::default(),
-            made: Arc::default(),
-            instance: "".into(),
+            instance: Arc::default(),
             ready: watch::Sender::new(true),
         }
     }
@@ -58,33 +75,31 @@ impl Readiness {
     /// Blocks until what it returns is dropped. Several blockers of one name each say why.
     #[must_use = "it blocks only while it is held"]
     pub fn block(&self, name: impl Into<Name>, why: impl Into<String>) -> Blocker {
+        static BLOCKERS_MADE: AtomicU64 = AtomicU64::new(0);
         let blocker = Blocker {
             readiness: self.clone(),
-            name: name.into(),
-            number: self.made.fetch_add(1, Ordering::Relaxed),
+            key: (name.into(), BLOCKERS_MADE.fetch_add(1, Ordering::Relaxed)),
         };
         blocker.because(why);
         blocker
     }
 
-    /// The current blockers. Where a process has several services, a name may stand for a part of each of them: then
-    /// all their reasons are there, in the order of their making.
+    /// The current blockers, by name, and why they block, in a sentence that says what to do. Where a process has
+    /// several services, a name may stand for a part of each of them: then all their reasons are there, in the order of
+    /// their making.
     #[must_use]
-    pub fn blockers(&self) -> Reasons {
-        let blockers = self.blockers.lock();
-        let reasons = |of: &BTreeMap<u64, String>| {
-            let mut reasons: Vec<&str> = Vec::new();
-            for reason in of.values() {
-                if !reasons.contains(&reason.as_str()) {
-                    reasons.push(reason);
-                }
+    pub fn blockers(&self) -> BTreeMap<Name, String> {
+        let mut reasons: BTreeMap<Name, Vec<String>> = BTreeMap::new();
+        for ((name, _), why) in self.blockers.lock().iter() {
+            let of_name = reasons.entry(name.clone()).or_default();
+            if !of_name.contains(why) {
+                of_name.push(why.clone());
             }
-            reasons.join("; ")
-        };
-        blockers
-            .iter()
-            .map(|(name, of)| (name.clone(), reasons(of)))
-            .collect()
+        }
+        let joined = reasons
+            .into_iter()
+            .map(|(name, reasons)| (name, reasons.join("; ")));
+        joined.collect()
     }
 
     /// For one of several loops of the same name: has blockers of its own, and shows its failures under `instance`.
@@ -122,10 +137,7 @@ impl Readiness {
 
     /// The last try of a loop succeeded, or the loop has ended.
     pub fn recovered(&self, name: impl Into<Name>) {
-        let mut failures = self.failures.lock();
-        if !failures.is_empty() {
-            failures.remove(&(name.into(), self.instance.clone()));
-        }
+        self.failures.lock().remove(&(name.into(), self.instance.clone()));
     }
 
     /// Loops whose last try failed, and why.
@@ -144,14 +156,13 @@ impl Readiness {
     pub fn lines(&self) -> Vec<String> {
         let blockers = self.blockers().into_iter();
         let blockers = blockers.map(|(name, why)| format!("{name}: {why}"));
-        let failures = self.failures().into_iter().map(|(name, instance, failure)| {
-            let instance = if instance.is_empty() {
-                String::new()
-            } else {
-                format!(" of {instance}")
-            };
-            format!("{name}: the last try{instance} failed: {failure}")
-        });
+        let failures = self
+            .failures()
+            .into_iter()
+            .map(|(name, instance, failure)| match &*instance {
+                "" => format!("{name}: the last try failed: {failure}"),
+                instance => format!("{name}: the last try of {instance} failed: {failure}"),
+            });
         blockers.chain(failures).collect()
     }
 
@@ -171,40 +182,46 @@ impl Readiness {
     }
 }
 
+impl Collector for Readiness {
+    fn collect(&self, out: &mut Exposition) {
+        let blockers = self.blockers();
+        out.family(&READY, [((), f64::from(u8::from(blockers.is_empty())))]);
+        out.family(&BLOCKED, blockers.keys().map(|name| (BlockerName(name), 1.0)));
+        let failures = self.failures();
+        // Several replicas may fail for one reason.
+        let failing: BTreeSet<_> = failures
+            .iter()
+            .map(|(name, _, failure)| (LoopName(name), failure.reason))
+            .collect();
+        out.family(
+            &RETRY_LOOP_FAILING,
+            failing.into_iter().map(|labels| (labels, 1.0)),
+        );
+    }
+}
+
 /// Keeps the service from being ready until it is dropped.
 #[derive(Debug)]
 pub struct Blocker {
     readiness: Readiness,
-    name: Name,
-    number: u64,
+    key: (Name, u64),
 }
 
 impl Blocker {
     /// Says anew why it blocks.
     pub fn because(&self, why: impl Into<String>) {
-        let why = match self.readiness.instance.as_ref() {
+        let why = match &*self.readiness.instance {
             "" => why.into(),
             instance => format!("{instance}: {}", why.into()),
         };
-        self.readiness.update(|blockers| {
-            blockers
-                .entry(self.name.clone())
-                .or_default()
-                .insert(self.number, why);
-        });
+        self.readiness
+            .update(|blockers| drop(blockers.insert(self.key.clone(), why)));
     }
 }
 
 impl Drop for Blocker {
     fn drop(&mut self) {
-        self.readiness.update(|blockers| {
-            if let Some(of) = blockers.get_mut(&self.name) {
-                of.remove(&self.number);
-                if of.is_empty() {
-                    blockers.remove(&self.name);
-                }
-            }
-        });
+        self.readiness.update(|blockers| drop(blockers.remove(&self.key)));
     }
 }
 

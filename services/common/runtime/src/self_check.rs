@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 use tracing_appender::non_blocking::ErrorCounter;
 
 use crate::failure::{Failure, Reason, is_local_limit};
-use crate::metrics::{Counter, Histogram};
+use crate::metrics::{Counter, Gauge, Histogram};
 use crate::readiness::Readiness;
 
 pub(crate) const STALL_SECONDS: Histogram = Histogram::new(
@@ -24,6 +25,12 @@ pub(crate) const STALL_SECONDS: Histogram = Histogram::new(
 pub(crate) const LOG_LINES_LOST: Counter = Counter::new(
     "watchdog_log_lines_lost_total",
     "Log lines that could not be written to standard error, or were dropped because it was not read.",
+);
+
+/// A leak in an asynchronous program is first a leak of tasks.
+const TASKS: Gauge = Gauge::new(
+    "watchdog_runtime_tasks",
+    "Tasks of the asynchronous runtime that have not ended.",
 );
 
 /// The names on /readyz and of the label `loop` of `watchdog_retry_loop_failing`.
@@ -73,17 +80,12 @@ pub(crate) async fn run(readiness: Readiness) -> anyhow::Result<()> {
     loop {
         let due = Instant::now() + CHECK_INTERVAL;
         sleep_until(due).await;
-        let now = Instant::now();
-        check_timer(&mut stalls, now, now.saturating_duration_since(due), &readiness);
-        check_file_descriptors(
-            &mut out_of_files,
-            now,
-            File::open(NULL_DEVICE).map(drop),
-            &readiness,
-        );
+        check_timer(&mut stalls, due.elapsed(), &readiness);
+        check_file_descriptors(&mut out_of_files, File::open(NULL_DEVICE), &readiness);
         check_log(&mut lost, LOST_LOG_LINES.load(Ordering::Relaxed), &readiness);
         let lines = DROPPED_LOG_LINES.get().map(ErrorCounter::dropped_lines);
         check_log_reader(&mut dropped, lines.unwrap_or_default(), &readiness);
+        TASKS.set((), Handle::current().metrics().num_alive_tasks() as f64);
     }
 }
 
@@ -94,7 +96,7 @@ struct Stalls {
     last: Option<Instant>,
 }
 
-fn check_timer(stalls: &mut Stalls, now: Instant, late: Duration, readiness: &Readiness) {
+fn check_timer(stalls: &mut Stalls, late: Duration, readiness: &Readiness) {
     if late >= SHORTEST_STALL {
         STALL_SECONDS.record((), late);
         // One line for each doubling.
@@ -106,27 +108,26 @@ fn check_timer(stalls: &mut Stalls, now: Instant, late: Duration, readiness: &Re
             );
         }
         stalls.longest = stalls.longest.max(late);
-        stalls.last = Some(now);
+        stalls.last = Some(Instant::now());
         let text = format!(
             "it was up to {:.1} s late: the process was frozen, or got too little CPU. Check the CPU limit of the \
              container and the load of the node",
             stalls.longest.as_secs_f64()
         );
         readiness.failing(TIMER, Failure::new(Reason::Stalled, &text));
-    } else if stalls.last.is_some_and(|last| now >= last + RECOVERED_AFTER) {
+    } else if stalls.last.is_some_and(is_over) {
         *stalls = Stalls::default();
         readiness.recovered(TIMER);
         tracing::info!("timers are on time again");
     }
 }
 
+fn is_over(last: Instant) -> bool {
+    last.elapsed() >= RECOVERED_AFTER
+}
+
 /// `out` is when none was left for the last time.
-fn check_file_descriptors(
-    out: &mut Option<Instant>,
-    now: Instant,
-    opened: io::Result<()>,
-    readiness: &Readiness,
-) {
+fn check_file_descriptors<F>(out: &mut Option<Instant>, opened: io::Result<F>, readiness: &Readiness) {
     match (opened, *out) {
         (Err(error), last) if is_local_limit(&error) => {
             let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -138,9 +139,9 @@ fn check_file_descriptors(
                 tracing::error!(%error, limit, "no file descriptor is left; no connection can be opened");
             }
             readiness.failing(FILE_DESCRIPTORS, Failure::new(Reason::LocalLimit, &text));
-            *out = Some(now);
+            *out = Some(Instant::now());
         }
-        (_, Some(last)) if now >= last + RECOVERED_AFTER => {
+        (_, Some(last)) if is_over(last) => {
             *out = None;
             readiness.recovered(FILE_DESCRIPTORS);
             tracing::info!("file descriptors are available again");
@@ -164,7 +165,7 @@ fn check_log(before: &mut u64, lost: u64, readiness: &Readiness) {
 fn check_log_reader(before: &mut usize, dropped: usize, readiness: &Readiness) {
     let more = dropped.saturating_sub(std::mem::replace(before, dropped));
     if more > 0 {
-        LOG_LINES_LOST.add((), u64::try_from(more).unwrap_or(u64::MAX));
+        LOG_LINES_LOST.handle(()).increment(more as u64);
         let text = format!(
             "{dropped} lines were dropped so far because standard error is not read fast enough: check the container \
              runtime's log"
@@ -177,28 +178,18 @@ fn check_log_reader(before: &mut usize, dropped: usize, readiness: &Readiness) {
 mod tests {
     use super::*;
 
-    fn out_of_files() -> io::Error {
+    fn out_of_files() -> io::Result<()> {
         const EMFILE: i32 = 24;
-        io::Error::from_raw_os_error(EMFILE)
+        Err(io::Error::from_raw_os_error(EMFILE))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stall_is_shown_until_timers_are_on_time() {
         let (mut stalls, readiness) = (Stalls::default(), Readiness::default());
-        check_timer(
-            &mut stalls,
-            Instant::now(),
-            Duration::from_millis(900),
-            &readiness,
-        );
+        check_timer(&mut stalls, Duration::from_millis(900), &readiness);
         assert_eq!(readiness.lines(), [""; 0]);
         for late in [20.04, 1.2] {
-            check_timer(
-                &mut stalls,
-                Instant::now(),
-                Duration::from_secs_f64(late),
-                &readiness,
-            );
+            check_timer(&mut stalls, Duration::from_secs_f64(late), &readiness);
             let [line] = &readiness.lines()[..] else { panic!() };
             assert!(
                 line.starts_with("timer: the last try failed: it was up to 20.0 s late: "),
@@ -207,26 +198,26 @@ mod tests {
         }
         assert!(*readiness.subscribe().borrow(), "it blocks nothing");
         tokio::time::advance(RECOVERED_AFTER).await;
-        check_timer(&mut stalls, Instant::now(), Duration::ZERO, &readiness);
+        check_timer(&mut stalls, Duration::ZERO, &readiness);
         assert_eq!(readiness.lines(), [""; 0]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn missing_file_descriptors_are_shown_until_there_are_some() {
         let (mut out, readiness) = (None, Readiness::default());
-        check_file_descriptors(&mut out, Instant::now(), Err(out_of_files()), &readiness);
+        check_file_descriptors(&mut out, out_of_files(), &readiness);
         let [(name, _, failure)] = &readiness.failures()[..] else {
             panic!()
         };
         assert_eq!((&**name, failure.reason), (FILE_DESCRIPTORS, Reason::LocalLimit));
         assert!(failure.to_string().contains("Raise the limit"), "{failure}");
-        check_file_descriptors(&mut out, Instant::now(), Ok(()), &readiness);
+        check_file_descriptors(&mut out, Ok(()), &readiness);
         assert_eq!(readiness.lines().len(), 1, "there is one for a moment");
         tokio::time::advance(RECOVERED_AFTER).await;
-        check_file_descriptors(&mut out, Instant::now(), Ok(()), &readiness);
+        check_file_descriptors(&mut out, Ok(()), &readiness);
         assert_eq!(readiness.lines(), [""; 0]);
-        let absent = Err(io::ErrorKind::NotFound.into());
-        check_file_descriptors(&mut out, Instant::now(), absent, &readiness);
+        let absent: io::Result<()> = Err(io::ErrorKind::NotFound.into());
+        check_file_descriptors(&mut out, absent, &readiness);
         assert_eq!(
             readiness.lines(),
             [""; 0],

@@ -1,4 +1,4 @@
-//! Logs: JSON or text on standard error, with a level that can be changed at run time.
+//! Logs: JSON or text on standard error, with a level that can be changed at run time. And the exporter of the metrics.
 
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing::{Level, Metadata, Subscriber};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::filter_fn;
@@ -82,6 +83,21 @@ pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<(LogLevel, LogGua
     count_dropped_log_lines(dropped);
     std::panic::set_hook(Box::new(log_panic));
     Ok((log_level, LogGuard(Some(guard))))
+}
+
+/// Buckets of all histograms, in seconds: from a local write to the longest grace period that matters.
+const BUCKETS: [f64; 16] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+
+/// Installs the exporter of the process. Its [`PrometheusHandle::run_upkeep`] must be called now and then.
+///
+/// # Errors
+/// When an exporter is installed already.
+pub fn install_exporter() -> anyhow::Result<PrometheusHandle> {
+    let builder =
+        PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?;
+    Ok(builder.install_recorder()?)
 }
 
 /// The standard hook writes to standard error from the thread that panics, which would wait for a reader there.

@@ -7,36 +7,36 @@ label!(pub(crate) struct Rpc: "rpc");
 label!(pub(crate) struct StreamName: "stream");
 label!(pub(crate) enum DropReason: "reason" { Behind = "behind", Limit = "limit" });
 
-pub(crate) const SUBSCRIBERS: Gauge<Rpc> =
+pub(crate) const SUBSCRIBERS: Gauge<Rpc<'_>> =
     Gauge::new("watchdog_stream_subscribers", "Open Watch streams, by RPC.");
 
-pub(crate) const DROPPED: Counter<(Rpc, DropReason)> = Counter::new(
+pub(crate) const DROPPED: Counter<(Rpc<'_>, DropReason)> = Counter::new(
     "watchdog_stream_dropped_total",
     "Watch streams closed by the server, by RPC and reason: behind (removals were forgotten) or limit (too many \
      streams).",
 );
 
-pub(crate) const LAG: Histogram<Rpc> = Histogram::new(
+pub(crate) const LAG: Histogram<Rpc<'_>> = Histogram::new(
     "watchdog_stream_lag_seconds",
     "Time from the publication of a change until it was handed to the transport of a stream, by RPC.",
 );
 
-pub(crate) const CONNECTED: Gauge<StreamName> = Gauge::new(
+pub(crate) const CONNECTED: Gauge<StreamName<'_>> = Gauge::new(
     "watchdog_stream_client_connected",
     "Streams to other replicas and services that are synchronized now, by stream.",
 );
 
-pub(crate) const RECONNECTS: Counter<StreamName> = Counter::new(
+pub(crate) const RECONNECTS: Counter<StreamName<'_>> = Counter::new(
     "watchdog_stream_client_reconnects_total",
     "Streams to other replicas and services that were lost or could not be opened, by stream.",
 );
 
-pub(crate) const SKIPPED: Counter<StreamName> = Counter::new(
+pub(crate) const SKIPPED: Counter<StreamName<'_>> = Counter::new(
     "watchdog_stream_client_skipped_total",
     "Messages of streams that could not be read and were skipped, by stream. The stream continues.",
 );
 
-pub(crate) const TRIMMED: Counter<Rpc> = Counter::new(
+pub(crate) const TRIMMED: Counter<Rpc<'_>> = Counter::new(
     "watchdog_stream_trimmed_total",
     "Items of Watch streams that were sent without their texts, because they were too large, by RPC.",
 );

@@ -1,5 +1,6 @@
 //! Runs the rules: one prober for each shoot that this replica probes.
 
+pub(crate) mod collector;
 mod internal_probe;
 mod probe_context;
 mod probe_inputs;

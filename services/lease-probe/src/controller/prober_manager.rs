@@ -40,7 +40,7 @@ const CONNECT_AT_ONCE: usize = 64;
 pub type VerdictStore = StreamStore<String, Verdict>;
 
 /// Failed probes of one shoot, by endpoint and reason.
-pub(crate) type FailureCounts = BTreeMap<(Endpoint, FailureReason), u64>;
+pub(crate) type FailureCounts = BTreeMap<(Endpoint, FailureReason<'static>), u64>;
 
 /// Combines the events of the watches and runs a prober for every eligible shoot.
 pub struct ProberManager {

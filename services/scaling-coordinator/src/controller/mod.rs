@@ -8,6 +8,7 @@
 //! A look only computes, so the task of the controller does it by itself. Only what needs requests gets a task of its
 //! own, which waits for its turn ([`limiter`]).
 
+pub(crate) mod collector;
 mod events;
 mod history;
 pub(crate) mod inputs;

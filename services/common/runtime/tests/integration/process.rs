@@ -21,7 +21,7 @@ use crate::args::{Args, parse};
 
 watchdog_runtime::label!(struct FileKind: "kind");
 
-const FILES: Gauge<FileKind> = Gauge::new("watchdog_test_files", "Files.");
+const FILES: Gauge<FileKind<'_>> = Gauge::new("watchdog_test_files", "Files.");
 
 struct Files;
 

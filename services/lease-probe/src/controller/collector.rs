@@ -6,7 +6,7 @@ use std::sync::Arc;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_runtime::metrics::{Collector, Exposition, ShootLabel};
 
-use crate::controller::prober_manager::ProberManager;
+use super::prober_manager::ProberManager;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::is_notable;
 use crate::metrics::{self, SkipReasonName};
@@ -28,7 +28,7 @@ impl VerdictCollector {
         let all = manager.verdicts.snapshot();
         let members = manager.members.borrow().clone();
         let mut outcomes: BTreeMap<&str, (&Outcome, f64)> = BTreeMap::new();
-        let mut skipped: BTreeMap<SkipReasonName, f64> = BTreeMap::new();
+        let mut skipped: BTreeMap<SkipReasonName<'_>, f64> = BTreeMap::new();
         let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
         let (mut unhealthy, mut changed, mut eligible, mut too_short) = (vec![], vec![], vec![], vec![]);
         let (mut malformed, mut expired, mut refused) = (vec![], vec![], vec![]);

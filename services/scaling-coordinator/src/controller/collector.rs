@@ -7,7 +7,7 @@ use watchdog_api::policy::Mode;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::metrics::{Collector, Exposition, Gauge, ShootLabel};
 
-use crate::controller::reconciler::Reconciler;
+use super::reconciler::Reconciler;
 use crate::domain::status::FlowState;
 use crate::metrics::{self, ModeLabels, ReplicaState, ScalingLabels, WriteResult};
 

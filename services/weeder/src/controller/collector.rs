@@ -5,7 +5,7 @@ use std::sync::Arc;
 use watchdog_kube::leadership::Leadership;
 use watchdog_runtime::metrics::{Collector, Exposition};
 
-use crate::controller::state::SharedState;
+use super::state::SharedState;
 use crate::domain::weeder::Phase;
 use crate::metrics::{self, ReadinessLabel};
 
@@ -77,7 +77,7 @@ mod tests {
             let mut out = Exposition::default();
             let state = state.clone();
             StateCollector { leadership, state }.collect(&mut out);
-            out.into_text()
+            out.text
         };
         let leader = text(Leadership::always("weeder-0"));
         for line in [
