@@ -18,21 +18,20 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt as _, Join, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::body::Body;
 use tower::{Service, ServiceExt as _};
 
 use crate::allowed_clients::AllowedClients;
-use crate::backoff::Backoff;
 use crate::caller_quota::{Caller, CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
 use crate::connection_tasks::ConnectionTasks;
+use crate::listeners::Acceptor;
 use crate::refusal_log::{CloseReason, RefusalLog};
 use crate::tls::Tls;
 
@@ -104,16 +103,12 @@ pub struct Peer {
     pub refused: Option<Arc<str>>,
 }
 
-/// Closes the connection of a request, as a request extension.
+/// Closes the connection of a request whose caller does not read its answer, as a request extension.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct CloseConnection(CancellationToken);
+pub(crate) struct CloseConnection(pub(crate) CancellationToken);
 
-impl CloseConnection {
-    /// For a caller that does not read its answer.
-    pub(crate) fn close(&self) {
-        self.0.cancel();
-    }
-}
+/// Why a connection is refused, or closed because of the caller.
+type CloseCause = (CloseReason, String);
 
 type Plain = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
@@ -126,18 +121,18 @@ struct Connection {
     peer: Peer,
     /// The certificates of the caller, and what must go on trusting them.
     trust: Option<(Tls, Vec<CertificateDer<'static>>)>,
-    max_streams: u32,
-    max_age: Duration,
     _permit: Option<QuotaPermit>,
 }
 
-/// The quotas of a listener, and who may call.
-struct Admission {
+/// The parts that all connections of a listener share.
+struct GrpcListener<S> {
     tls: Option<Tls>,
     allowed: AllowedClients,
     connections: CallerQuota,
-    refusals: Arc<RefusalLog>,
+    refusals: RefusalLog,
+    service: S,
     max_age: Duration,
+    stop: CancellationToken,
 }
 
 /// Serves connections until `stop` is cancelled, and then those that are open until they end.
@@ -149,88 +144,83 @@ pub(crate) async fn serve<S>(
     max_age: Duration,
     stop: CancellationToken,
 ) where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    let refusals = Arc::new(RefusalLog::default());
+    let incoming = Acceptor {
+        listener,
+        refusal: "cannot accept a gRPC connection",
+        uses_reserve: false,
+    };
     let limits = if tls.is_some() {
         CONNECTIONS
     } else {
         PLAINTEXT_CONNECTIONS
     };
-    let admission = Arc::new(Admission {
+    let shared = Arc::new(GrpcListener {
         tls,
         allowed,
         connections: CallerQuota::new(limits),
-        refusals: refusals.clone(),
+        refusals: RefusalLog::default(),
+        service,
         max_age,
+        stop,
     });
     let mut strangers = ConnectionTasks::new(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS);
-    let (admit, mut admitted) = mpsc::channel::<Connection>(16);
-    let mut open = JoinSet::new();
-    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
-    let mut flush = tokio::time::interval(FLUSH_INTERVAL);
+    // The open connections end with this function.
+    let (open, cut) = (TaskTracker::new(), CancellationToken::new());
+    let _cut_at_the_end = cut.clone().drop_guard();
+    let mut flush = interval(FLUSH_INTERVAL);
     loop {
         let accepted = tokio::select! {
-            () = stop.cancelled() => break,
-            Some(connection) = admitted.recv() => {
-                open.spawn(connection.serve(service.clone(), stop.clone(), refusals.clone()));
-                continue;
-            }
-            Some(_) = open.join_next() => continue,
+            () = shared.stop.cancelled() => break,
             _ = flush.tick() => {
-                refusals.flush();
+                shared.refusals.flush();
                 continue;
             }
-            accepted = listener.accept() => accepted,
+            accepted = incoming.next() => accepted,
         };
-        let (tcp, address) = match accepted {
-            Ok((tcp, address)) => {
-                backoff.reset();
-                // A socket of both families shows callers from IPv4 as ::ffff:192.0.2.1.
-                (tcp, SocketAddr::new(address.ip().to_canonical(), address.port()))
-            }
-            // Out of file descriptors, or the peer was gone already: the listener itself is fine.
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a gRPC connection");
-                sleep(backoff.next_delay()).await;
-                continue;
-            }
-        };
-        let (admission, admit) = (admission.clone(), admit.clone());
-        let (service, stop, log) = (service.clone(), stop.clone(), refusals.clone());
+        let address = accepted.address;
+        let (listener, open, cut) = (shared.clone(), open.clone(), cut.clone());
         let stranger = async move {
-            let Some(connection) = admission.admit(tcp, address).await else {
-                return;
-            };
-            if connection.peer.refused.is_none() {
-                let _ = admit.send(connection).await;
-                return;
+            match listener.admit(accepted.tcp, address).await {
+                Err((reason, why)) => listener.refusals.refuse(address, reason, &why),
+                // It keeps the place of a stranger.
+                Ok(connection) if connection.peer.refused.is_some() => {
+                    let _ = timeout(REFUSED_TIMEOUT, listener.serve(connection)).await;
+                }
+                Ok(connection) => {
+                    open.spawn(async move { cut.run_until_cancelled(listener.serve(connection)).await });
+                }
             }
-            // It keeps the place of a stranger.
-            let _ = timeout(REFUSED_TIMEOUT, connection.serve(service, stop, log)).await;
         };
         if let Some(evicted) = strangers.spawn(address.ip(), stranger) {
             let why = "its address had the most unauthenticated connections";
-            refusals.refuse(SocketAddr::new(evicted, 0), CloseReason::Evicted, why);
+            let evicted = SocketAddr::new(evicted, 0);
+            shared.refusals.refuse(evicted, CloseReason::Evicted, why);
         }
     }
-    drop((listener, strangers, admitted));
-    while open.join_next().await.is_some() {}
+    drop((incoming, strangers));
+    open.close();
+    open.wait().await;
 }
 
-impl Admission {
+impl<S> GrpcListener<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + 'static,
+    S::Future: Send,
+{
     /// Authenticates a caller and gives it a connection, or refuses it.
-    async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Option<Connection> {
+    async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Result<Connection, CloseCause> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let by_address = Caller::at(address.ip());
-        let (io, certificates, checked) = match &self.tls {
+        let (io, trust, checked) = match &self.tls {
             None => (Either::Left(tcp), None, Ok(by_address.clone())),
             Some(tls) => {
-                let stream = self.handshake(tls, tcp, address, deadline).await?;
+                let stream = handshake(tls, tcp, deadline).await?;
                 let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
                 let checked = self.allowed.check(shown.first());
                 let shown = shown.iter().map(|shown| shown.clone().into_owned()).collect();
@@ -238,10 +228,10 @@ impl Admission {
                 (Either::Right(Box::new(stream)), trust, checked)
             }
         };
-        let io = self.speak(io, address, deadline).await?;
+        let io = speak(io, deadline).await?;
         let (caller, refused, permit) = match checked {
             Ok(caller) => {
-                let permit = self.acquire(&caller, address)?;
+                let permit = self.acquire(&caller)?;
                 (caller, None, Some(permit))
             }
             Err(error) => {
@@ -250,93 +240,45 @@ impl Admission {
                 (by_address, Some(why.into()), None)
             }
         };
-        let (of_other, of_own) = MAX_STREAMS;
-        let few_streams = self.tls.is_some() && !caller.is_own_service;
-        Some(Connection {
+        Ok(Connection {
             io,
             peer: Peer {
                 address,
                 caller,
                 refused,
             },
-            trust: certificates,
-            max_streams: if few_streams { of_other } else { of_own },
-            max_age: self.max_age,
+            trust,
             _permit: permit,
         })
     }
 
-    async fn handshake(
-        &self,
-        tls: &Tls,
-        tcp: TcpStream,
-        address: SocketAddr,
-        deadline: Instant,
-    ) -> Option<TlsStream<TcpStream>> {
-        let accept = TlsAcceptor::from(tls.server()).accept(tcp);
-        let (reason, error) = match timeout_at(deadline, accept).await {
-            Ok(Ok(stream)) => return Some(stream),
-            Ok(Err(error)) => (CloseReason::Handshake, error.to_string()),
-            Err(_) => (
-                CloseReason::Timeout,
-                "the TLS handshake took longer than 3 s".to_owned(),
-            ),
-        };
-        self.refusals.refuse(address, reason, &error);
-        None
-    }
-
-    /// Waits until the caller begins to speak HTTP/2.
-    async fn speak(&self, mut io: Plain, address: SocketAddr, deadline: Instant) -> Option<Replayed> {
-        let mut begin = [0; PREFACE.len()];
-        let error = match timeout_at(deadline, io.read_exact(&mut begin)).await {
-            Ok(Ok(_)) if begin == *PREFACE => {
-                let (read, write) = tokio::io::split(io);
-                return Some(tokio::io::join(PREFACE.as_slice().chain(read), write));
-            }
-            Ok(Ok(_)) => "it does not speak HTTP/2".to_owned(),
-            Ok(Err(error)) => format!("it ended before it spoke HTTP/2: {error}"),
-            Err(_) => "it did not speak HTTP/2 within 3 s".to_owned(),
-        };
-        self.refusals.refuse(address, CloseReason::Silent, &error);
-        None
-    }
-
-    /// A permit, or none and a refusal.
-    fn acquire(&self, caller: &Caller, address: SocketAddr) -> Option<QuotaPermit> {
-        let refused = |exceeded| {
+    fn acquire(&self, caller: &Caller) -> Result<QuotaPermit, CloseCause> {
+        self.connections.acquire(caller).map_err(|exceeded| {
+            let name = &caller.name;
             let why = match exceeded {
-                QuotaExceeded::Caller(most) => format!("{} has {most} connections already", caller.name),
+                QuotaExceeded::Caller(most) => format!("{name} has {most} connections already"),
                 QuotaExceeded::Total(total) => {
-                    format!(
-                        "all {total} connections are in use or reserved; none is free for {}",
-                        caller.name
-                    )
+                    format!("all {total} connections are in use or reserved; none is free for {name}")
                 }
             };
-            self.refusals.refuse(address, CloseReason::Limit, &why);
-        };
-        self.connections.acquire(caller).map_err(refused).ok()
+            (CloseReason::Limit, why)
+        })
     }
-}
 
-impl Connection {
-    /// Serves until the connection ends or must end.
-    async fn serve<S>(self, service: S, stop: CancellationToken, refusals: Arc<RefusalLog>)
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + 'static,
-        S::Future: Send,
-    {
-        let Self {
+    /// Serves a connection until it ends or must end.
+    async fn serve(&self, connection: Connection) {
+        let Connection {
             io,
             peer,
             trust,
-            max_streams,
-            max_age,
             _permit,
-        } = self;
+        } = connection;
+        let (of_other, of_own) = MAX_STREAMS;
+        let has_few_streams = trust.is_some() && !peer.caller.is_own_service;
+        let max_streams = if has_few_streams { of_other } else { of_own };
         let (address, close) = (peer.address, CloseConnection::default());
-        let closed = close.0.clone();
+        let unread = close.0.clone();
+        let service = self.service.clone();
         let answer = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer.clone());
@@ -344,45 +286,62 @@ impl Connection {
             let answer = service.clone().oneshot(request);
             async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|status| status.into_http())) }
         });
+        let age = self.max_age - self.max_age.mul_f64(rand::random_range(0.0..0.1));
         let mut served = pin!(http2(max_streams).serve_connection(TokioIo::new(io), answer));
-        let mut distrusted = pin!(async {
+        let until_end = async {
+            tokio::select! {
+                ended = served.as_mut() => return ended,
+                () = self.stop.cancelled() => {}
+                () = sleep(age) => {}
+            }
+            served.as_mut().graceful_shutdown();
+            served.await
+        };
+        let distrusted = async {
             match trust {
                 Some((tls, chain)) => tls.distrusted(&chain).await,
                 None => pending().await,
             }
-        });
-        let age = max_age - max_age.mul_f64(rand::random_range(0.0..0.1));
-        let (mut aged, mut too_old) = (pin!(sleep(age)), pin!(sleep(age + AGE_GRACE)));
-        let mut leaving = false;
-        loop {
-            tokio::select! {
-                ended = served.as_mut() => {
-                    if let Err(error) = ended {
-                        tracing::debug!(peer = %address, %error, "a gRPC connection ended");
-                    }
-                    return;
-                }
-                () = stop.cancelled(), if !leaving => {
-                    leaving = true;
-                    served.as_mut().graceful_shutdown();
-                }
-                () = aged.as_mut(), if !leaving => {
-                    leaving = true;
-                    served.as_mut().graceful_shutdown();
-                }
-                () = too_old.as_mut() => return,
-                () = distrusted.as_mut() => {
-                    let why = "its certificate or certificate authority has expired or is no longer trusted";
-                    refusals.refuse(address, CloseReason::Distrusted, why);
-                    return;
-                }
-                () = closed.cancelled() => {
-                    refusals.refuse(address, CloseReason::Unread, "it did not read an answer within 10 s");
-                    return;
-                }
+        };
+        tokio::select! {
+            ended = until_end => if let Err(error) = ended {
+                tracing::debug!(peer = %address, %error, "a gRPC connection ended");
+            },
+            () = sleep(age + AGE_GRACE) => {}
+            () = distrusted => {
+                let why = "its certificate or certificate authority has expired or is no longer trusted";
+                self.refusals.refuse(address, CloseReason::Distrusted, why);
+            }
+            () = unread.cancelled() => {
+                self.refusals.refuse(address, CloseReason::Unread, "it did not read an answer within 10 s");
             }
         }
     }
+}
+
+async fn handshake(tls: &Tls, tcp: TcpStream, deadline: Instant) -> Result<TlsStream<TcpStream>, CloseCause> {
+    match timeout_at(deadline, TlsAcceptor::from(tls.server()).accept(tcp)).await {
+        Ok(stream) => stream.map_err(|error| (CloseReason::Handshake, error.to_string())),
+        Err(_) => {
+            let why = "the TLS handshake took longer than 3 s";
+            Err((CloseReason::Timeout, why.to_owned()))
+        }
+    }
+}
+
+/// Waits until the caller begins to speak HTTP/2.
+async fn speak(mut io: Plain, deadline: Instant) -> Result<Replayed, CloseCause> {
+    let mut begin = [0; PREFACE.len()];
+    let why = match timeout_at(deadline, io.read_exact(&mut begin)).await {
+        Ok(Ok(_)) if begin == *PREFACE => {
+            let (read, write) = tokio::io::split(io);
+            return Ok(tokio::io::join(PREFACE.as_slice().chain(read), write));
+        }
+        Ok(Ok(_)) => "it does not speak HTTP/2".to_owned(),
+        Ok(Err(error)) => format!("it ended before it spoke HTTP/2: {error}"),
+        Err(_) => "it did not speak HTTP/2 within 3 s".to_owned(),
+    };
+    Err((CloseReason::Silent, why))
 }
 
 fn http2(max_streams: u32) -> http2::Builder<TokioExecutor> {

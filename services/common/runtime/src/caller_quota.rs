@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The identity of a caller. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,22 +51,18 @@ pub enum QuotaExceeded {
 #[derive(Debug, Clone)]
 pub struct CallerQuota {
     limits: QuotaLimits,
-    used: Arc<Mutex<UsedPermits>>,
-}
-
-#[derive(Debug, Default)]
-struct UsedPermits {
-    total: usize,
-    by_others: usize,
-    by_caller: HashMap<Arc<str>, usize>,
+    all: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+    /// Those of the callers that have permits.
+    callers: Arc<Mutex<HashMap<Arc<str>, Weak<Semaphore>>>>,
 }
 
 /// Given back when it is dropped.
 #[derive(Debug)]
 pub struct QuotaPermit {
-    caller: Caller,
-    size: usize,
-    used: Arc<Mutex<UsedPermits>>,
+    _of_caller: OwnedSemaphorePermit,
+    _of_others: Option<OwnedSemaphorePermit>,
+    _of_all: OwnedSemaphorePermit,
 }
 
 impl CallerQuota {
@@ -74,7 +71,9 @@ impl CallerQuota {
     pub fn new(limits: QuotaLimits) -> Self {
         Self {
             limits,
-            used: Arc::default(),
+            all: Arc::new(Semaphore::new(limits.total)),
+            others: Arc::new(Semaphore::new(limits.total - limits.reserved)),
+            callers: Arc::default(),
         }
     }
 
@@ -91,51 +90,34 @@ impl CallerQuota {
     /// # Errors
     /// When the caller would be beyond a bound. It then holds no more than before.
     pub fn acquire_many(&self, caller: &Caller, size: usize) -> Result<QuotaPermit, QuotaExceeded> {
-        let QuotaLimits {
-            total,
-            reserved,
-            per_caller,
-        } = self.limits;
-        let mut used = self.used.lock();
-        let own = used.by_caller.get(&caller.name).copied().unwrap_or_default();
-        let (most, is_full) = if caller.is_own_service {
-            (total / 2, used.total + size > total)
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        let total = |_| QuotaExceeded::Total(self.limits.total);
+        let most = if caller.is_own_service {
+            self.limits.total / 2
         } else {
-            let full = used.by_others + size > total - reserved || used.total + size > total;
-            (per_caller, full)
+            self.limits.per_caller
         };
-        if own + size > most {
-            return Err(QuotaExceeded::Caller(most));
-        }
-        if is_full {
-            return Err(QuotaExceeded::Total(total));
-        }
-        used.total += size;
-        if !caller.is_own_service {
-            used.by_others += size;
-        }
-        *used.by_caller.entry(caller.name.clone()).or_default() += size;
+        let of_caller = self.permits_of(&caller.name, most);
+        let of_caller = of_caller.try_acquire_many_owned(size);
+        let of_caller = of_caller.map_err(|_| QuotaExceeded::Caller(most))?;
+        let of_others = (!caller.is_own_service).then(|| self.others.clone().try_acquire_many_owned(size));
         Ok(QuotaPermit {
-            caller: caller.clone(),
-            size,
-            used: self.used.clone(),
+            _of_caller: of_caller,
+            _of_others: of_others.transpose().map_err(total)?,
+            _of_all: self.all.clone().try_acquire_many_owned(size).map_err(total)?,
         })
     }
-}
 
-impl Drop for QuotaPermit {
-    fn drop(&mut self) {
-        let mut used = self.used.lock();
-        used.total -= self.size;
-        if !self.caller.is_own_service {
-            used.by_others -= self.size;
+    /// The permits of a caller. They are forgotten when it has given all of them back.
+    fn permits_of(&self, name: &Arc<str>, most: usize) -> Arc<Semaphore> {
+        let mut callers = self.callers.lock();
+        if let Some(known) = callers.get(name).and_then(Weak::upgrade) {
+            return known;
         }
-        if let Some(own) = used.by_caller.get_mut(&self.caller.name) {
-            *own -= self.size;
-            if *own == 0 {
-                used.by_caller.remove(&self.caller.name);
-            }
-        }
+        callers.retain(|_, permits| permits.strong_count() > 0);
+        let permits = Arc::new(Semaphore::new(most));
+        callers.insert(name.clone(), Arc::downgrade(&permits));
+        permits
     }
 }
 
@@ -177,7 +159,9 @@ mod tests {
         let own_permits: Vec<_> = (0..5).map(|_| take(&own).unwrap()).collect();
         assert_eq!(take(&own).unwrap_err(), QuotaExceeded::Caller(5), "half of all");
         drop(own_permits);
-        let used = quota.used.lock();
-        assert_eq!((used.total, used.by_others, used.by_caller.len()), (0, 0, 0));
+        let left = [&quota.all, &quota.others].map(|permits| permits.available_permits());
+        assert_eq!(left, [10, 6]);
+        let _held = take(&greedy).unwrap();
+        assert_eq!(quota.callers.lock().len(), 1, "who has nothing is forgotten");
     }
 }

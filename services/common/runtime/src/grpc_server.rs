@@ -3,19 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::middleware;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::Layer as _;
+use tower::util::MapResponseLayer;
 
 use crate::accept;
 use crate::allowed_clients::AllowedClients;
 use crate::readiness::Readiness;
 use crate::replica_metadata;
-use crate::rpc_limits::RpcLimits;
-use crate::rpc_metrics::RpcMetrics;
+use crate::rpc_limits::{self, RpcLimits};
+use crate::rpc_metrics::{self, RpcMetrics};
 use crate::tls::Tls;
 
 /// Largest request in bytes: the largest legal one names 1,000 shoots of at most 63 characters.
@@ -61,16 +63,19 @@ pub async fn serve(
         tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
         tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
     ];
-    let measured = RpcMetrics::server(&all)?;
-    let limited = RpcLimits::new(tls.is_some(), &all)?;
+    let methods = Arc::new(rpc_metrics::methods(&all)?);
+    let limits = RpcLimits::new(tls.is_some(), methods.clone());
     let mut routes = api.routes;
     routes
         .add_service(health)
         .add_service(reflection)
         .add_service(reflection_alpha);
 
-    let served = tower::util::MapResponse::new(limited.layer(routes.routes().prepare()), described);
-    let served = measured.layer(served);
+    let served = routes.routes().prepare().into_axum_router();
+    let served = served
+        .layer(middleware::from_fn_with_state(limits, rpc_limits::limit))
+        .layer(MapResponseLayer::new(described));
+    let served = RpcMetrics::server(methods).layer(served);
     let server = accept::serve(listener, tls, callers, served, accept::MAX_AGE, stop.clone());
     let health = follow_readiness(&reporter, api.service_names, &readiness, &stop);
     let deadline = async {

@@ -32,62 +32,52 @@ const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts refusals, and writes the first one of a reason and then a summary a minute.
 #[derive(Debug, Default)]
-pub(crate) struct RefusalLog(Mutex<BTreeMap<&'static str, Unwritten>>);
+pub(crate) struct RefusalLog(Mutex<BTreeMap<CloseReason, Unwritten>>);
 
 /// The refusals of one reason since its last line.
 #[derive(Debug)]
 struct Unwritten {
-    next_line: Instant,
     count: u64,
-    last: Option<(SocketAddr, String)>,
+    /// The last one.
+    peer: SocketAddr,
+    error: String,
+    /// When the next line may be written.
+    due: Instant,
 }
 
 impl RefusalLog {
     /// Counts a connection that was refused.
     pub(crate) fn refuse(&self, peer: SocketAddr, reason: CloseReason, error: &str) {
         CONNECTIONS_REFUSED.inc(reason);
-        let mut unwritten = self.0.lock();
-        if let Some(unwritten) = unwritten.get_mut(reason.as_str()) {
-            unwritten.count += 1;
-            unwritten.last = Some((peer, error.to_owned()));
-            return;
-        }
-        let next_line = Instant::now() + SUMMARY_INTERVAL;
-        let first = Unwritten {
-            next_line,
+        let mut reasons = self.0.lock();
+        let unwritten = reasons.entry(reason).or_insert_with(|| Unwritten {
             count: 0,
-            last: None,
-        };
-        unwritten.insert(reason.as_str(), first);
-        drop(unwritten);
-        write(reason.as_str(), 1, peer, error);
+            peer,
+            error: String::new(),
+            due: Instant::now(),
+        });
+        unwritten.count += 1;
+        unwritten.peer = peer;
+        error.clone_into(&mut unwritten.error);
+        drop(reasons);
+        self.flush();
     }
 
-    /// Writes the summaries that are due. To be called every few seconds.
+    /// Writes the lines that are due. To be called every few seconds.
     pub(crate) fn flush(&self) {
         let now = Instant::now();
-        let mut due = Vec::new();
-        self.0.lock().retain(|reason, unwritten| {
-            if now < unwritten.next_line {
-                return true;
+        for (reason, unwritten) in self.0.lock().iter_mut() {
+            if unwritten.count == 0 || now < unwritten.due {
+                continue;
             }
-            unwritten.next_line = now + SUMMARY_INTERVAL;
-            let count = std::mem::take(&mut unwritten.count);
-            let last = unwritten.last.take();
-            let is_written = last.is_some();
-            due.extend(last.map(|(peer, error)| (*reason, count, peer, error)));
-            // A minute without any: the next one is written at once.
-            is_written
-        });
-        for (reason, count, peer, error) in due {
-            write(reason, count, peer, &error);
+            let Unwritten {
+                count, peer, error, ..
+            } = unwritten;
+            tracing::warn!(reason = reason.as_str(), count, %peer, %error, "gRPC connections refused");
+            unwritten.count = 0;
+            unwritten.due = now + SUMMARY_INTERVAL;
         }
     }
-}
-
-/// `peer` and `error` are those of the last one.
-fn write(reason: &str, count: u64, peer: SocketAddr, error: &str) {
-    tracing::warn!(reason, count, %peer, %error, "gRPC connections refused");
 }
 
 #[cfg(test)]

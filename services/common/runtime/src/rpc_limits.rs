@@ -1,27 +1,25 @@
 //! Limits on the RPCs of callers: their number, the time to read a request and to write an answer, and the memory of
 //! answers that wait for their reader.
 
-use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::{HeaderMap, Request, Response};
-use http_body::{Frame, SizeHint};
-use http_body_util::BodyExt as _;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use futures::{StreamExt as _, stream};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody};
 use hyper::body::Bytes;
-use prost::Message as _;
-use prost_types::FileDescriptorSet;
-use tokio::time::{Sleep, sleep, timeout};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
-use tonic::body::Body;
-use tower::{Layer, Service};
 
 use crate::accept::{CloseConnection, Peer};
 use crate::caller_quota::{CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
 use crate::rpc_error::{ErrorReason, error};
+use crate::rpc_metrics::Methods;
 
 /// RPCs under way, streams included.
 const RPCS: QuotaLimits = QuotaLimits {
@@ -49,44 +47,65 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// An answer is handed to the transport in parts of this size.
 const PART_BYTES: usize = 16 * 1024;
 
-/// A layer that limits RPCs. Those that come over no connection have no limit.
+/// The quotas of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct RpcLimits {
     rpcs: CallerQuota,
     answers: CallerQuota,
-    /// Paths with one request and one answer.
-    unary: Arc<BTreeSet<String>>,
-    /// Paths whose requests take as long as they like.
-    streamed_requests: Arc<BTreeSet<String>>,
+    methods: Arc<Methods>,
+}
+
+/// The middleware of a server. RPCs that come over no connection have no limit.
+pub(crate) async fn limit(State(limits): State<RpcLimits>, request: Request, next: Next) -> Response {
+    let Some(peer) = request.extensions().get::<Peer>().cloned() else {
+        return next.run(request).await;
+    };
+    let answer = limits.run(&peer, request, next).await;
+    answer.unwrap_or_else(|status| status.into_http())
 }
 
 impl RpcLimits {
-    /// For the methods in these encoded descriptor sets.
-    ///
-    /// # Errors
-    /// When one of them cannot be decoded.
-    pub(crate) fn new(with_tls: bool, descriptors: &[&[u8]]) -> Result<Self, prost::DecodeError> {
-        let (mut unary, mut streamed_requests) = (BTreeSet::new(), BTreeSet::new());
-        for set in descriptors {
-            for file in FileDescriptorSet::decode(*set)?.file {
-                for service in &file.service {
-                    for method in &service.method {
-                        let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
-                        if method.client_streaming() {
-                            streamed_requests.insert(path);
-                        } else if !method.server_streaming() {
-                            unary.insert(path);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(Self {
+    pub(crate) fn new(with_tls: bool, methods: Arc<Methods>) -> Self {
+        Self {
             rpcs: CallerQuota::new(if with_tls { RPCS } else { PLAINTEXT_RPCS }),
             answers: CallerQuota::new(ANSWER_BYTES),
-            unary: Arc::new(unary),
-            streamed_requests: Arc::new(streamed_requests),
-        })
+            methods,
+        }
+    }
+
+    async fn run(&self, peer: &Peer, request: Request, next: Next) -> Result<Response, Status> {
+        let permit = self.admit(peer)?;
+        let method = self.methods.get(request.uri().path());
+        let streams_request = method.is_some_and(|method| method.client_streaming());
+        let is_unary = method.is_some_and(|method| !method.client_streaming() && !method.server_streaming());
+        let close = request.extensions().get::<CloseConnection>().cloned();
+        let request = if streams_request {
+            request
+        } else {
+            request.map(read_in_time)
+        };
+        let (head, body) = next.run(request).await.into_parts();
+        // The status of a call that failed is in the head.
+        if !is_unary || body.is_end_stream() {
+            return Ok(Response::from_parts(head, in_parts(body, permit)));
+        }
+        // Out of its handler, so that its size is known.
+        let collected = body.collect().await.map_err(status_of)?;
+        let trailers = collected.trailers().cloned();
+        let data = collected.to_bytes();
+        let bytes = self.answers.acquire_many(&peer.caller, data.len()).map_err(|_| {
+            let why = "too many answers are unread: read them first, or request smaller pages";
+            error(ErrorReason::TooManyStreams, why)
+        })?;
+        let close_if_unread = AbortOnDropHandle::new(tokio::spawn(async move {
+            sleep(TIMEOUT).await;
+            if let Some(CloseConnection(close)) = close {
+                close.cancel();
+            }
+        }));
+        let answer = Full::new(data).with_trailers(async { trailers.map(Ok) });
+        let answer = in_parts(Body::new(answer), (permit, bytes, close_if_unread));
+        Ok(Response::from_parts(head, answer))
     }
 
     fn admit(&self, peer: &Peer) -> Result<QuotaPermit, Status> {
@@ -105,203 +124,48 @@ impl RpcLimits {
             error(ErrorReason::TooManyStreams, why)
         })
     }
-
-    /// Takes an answer out of its handler, so that its size is known.
-    async fn collect(&self, mut body: Body, peer: &Peer) -> Result<Collected, Status> {
-        let mut collected = Collected {
-            data: Bytes::new(),
-            trailers: None,
-            permits: Vec::new(),
-        };
-        while let Some(frame) = body.frame().await {
-            match frame?.into_data() {
-                Ok(data) => {
-                    let permit = self.answers.acquire_many(&peer.caller, data.len());
-                    collected.permits.push(permit.map_err(|_| {
-                        let why = "too many answers are unread: read them first, or request smaller pages";
-                        error(ErrorReason::TooManyStreams, why)
-                    })?);
-                    // There is one message in an answer, and it comes in one frame.
-                    collected.data = if collected.data.is_empty() {
-                        data
-                    } else {
-                        [collected.data, data].concat().into()
-                    };
-                }
-                Err(frame) => collected.trailers = frame.into_trailers().ok(),
-            }
-        }
-        Ok(collected)
-    }
-}
-
-/// An answer in memory.
-struct Collected {
-    data: Bytes,
-    trailers: Option<HeaderMap>,
-    permits: Vec<QuotaPermit>,
-}
-
-impl<S> Layer<S> for RpcLimits {
-    type Service = Limited<S>;
-
-    fn layer(&self, inner: S) -> Limited<S> {
-        Limited {
-            inner,
-            limits: self.clone(),
-        }
-    }
-}
-
-/// A gRPC service with limits.
-#[derive(Debug, Clone)]
-pub(crate) struct Limited<S> {
-    inner: S,
-    limits: RpcLimits,
-}
-
-impl<S> Service<Request<Body>> for Limited<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>>,
-    S::Future: Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let extensions = request.extensions();
-        let Some(peer) = extensions.get::<Peer>().cloned() else {
-            return Box::pin(self.inner.call(request));
-        };
-        let close = extensions.get::<CloseConnection>().cloned().unwrap_or_default();
-        let permit = match self.limits.admit(&peer) {
-            Ok(permit) => permit,
-            Err(status) => return Box::pin(async move { Ok(status.into_http()) }),
-        };
-        let limits = self.limits.clone();
-        let is_unary = limits.unary.contains(request.uri().path());
-        let request = if limits.streamed_requests.contains(request.uri().path()) {
-            request
-        } else {
-            request.map(|body| {
-                Body::new(ReadInTime {
-                    body,
-                    deadline: Box::pin(sleep(TIMEOUT)),
-                })
-            })
-        };
-        let response = self.inner.call(request);
-        Box::pin(async move {
-            let (parts, body) = response.await?.into_parts();
-            let mut answer = Answer {
-                data: Bytes::new(),
-                trailers: None,
-                rest: None,
-                permits: vec![permit],
-                written: None,
-            };
-            if is_unary {
-                let collected = match limits.collect(body, &peer).await {
-                    Ok(collected) => collected,
-                    Err(status) => return Ok(status.into_http()),
-                };
-                answer.data = collected.data;
-                answer.trailers = collected.trailers;
-                answer.permits.extend(collected.permits);
-                let written = CancellationToken::new();
-                answer.written = Some(written.clone().drop_guard());
-                tokio::spawn(async move {
-                    if timeout(TIMEOUT, written.cancelled()).await.is_err() {
-                        close.close();
-                    }
-                });
-            } else {
-                answer.rest = Some(body);
-            }
-            Ok(Response::from_parts(parts, Body::new(answer)))
-        })
-    }
 }
 
 /// The body of a request, which fails when it has not arrived in time.
-struct ReadInTime {
-    body: Body,
-    deadline: Pin<Box<Sleep>>,
-}
-
-impl http_body::Body for ReadInTime {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        if polled.is_pending() && self.deadline.as_mut().poll(context).is_ready() {
-            let late = Status::deadline_exceeded("the request did not arrive within 10 s");
-            return Poll::Ready(Some(Err(late)));
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// The body of an answer, in parts. What it holds is given back when the transport has taken the last one.
-struct Answer {
-    data: Bytes,
-    trailers: Option<HeaderMap>,
-    /// The frames to come of a stream.
-    rest: Option<Body>,
-    #[allow(dead_code, reason = "given back with the body")]
-    permits: Vec<QuotaPermit>,
-    #[allow(dead_code, reason = "ends the timeout with the body")]
-    written: Option<DropGuard>,
-}
-
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        while self.data.is_empty()
-            && let Some(rest) = &mut self.rest
-        {
-            match ready!(Pin::new(rest).poll_frame(context)?) {
-                Some(frame) => match frame.into_data() {
-                    Ok(data) => self.data = data,
-                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
-                },
-                None => self.rest = None,
+fn read_in_time(body: Body) -> Body {
+    let deadline = Instant::now() + TIMEOUT;
+    let frames = stream::unfold(body, move |mut body| async move {
+        let frame = match timeout_at(deadline, body.frame()).await {
+            Ok(frame) => frame?.map_err(status_of),
+            Err(_) => {
+                let late = "the request did not arrive within 10 s";
+                Err(Status::deadline_exceeded(late))
             }
-        }
-        if !self.data.is_empty() {
-            let size = self.data.len().min(PART_BYTES);
-            let part = self.data.split_to(size);
-            // A copy, because a part would keep the whole answer in memory until it is written.
-            let part = Bytes::copy_from_slice(&part);
-            return Poll::Ready(Some(Ok(Frame::data(part))));
-        }
-        Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
-    }
+        };
+        Some((frame, body))
+    });
+    Body::new(StreamBody::new(frames))
+}
 
-    fn is_end_stream(&self) -> bool {
-        let ended = self.rest.as_ref().is_none_or(http_body::Body::is_end_stream);
-        self.data.is_empty() && self.trailers.is_none() && ended
+/// The body of an answer in parts. What is held for it is given back when the transport has taken the last one.
+fn in_parts(body: Body, held: impl Send + 'static) -> Body {
+    if body.is_end_stream() {
+        return body;
     }
+    let frames = BodyStream::new(body).flat_map(move |frame| {
+        let _held = &held;
+        stream::iter(parts(frame))
+    });
+    Body::new(StreamBody::new(frames))
+}
+
+/// Copies, because a part would keep the whole answer in memory until it is written.
+fn parts<E>(frame: Result<Frame<Bytes>, E>) -> Vec<Result<Frame<Bytes>, E>> {
+    match frame.map(Frame::into_data) {
+        Ok(Ok(data)) => data
+            .chunks(PART_BYTES)
+            .map(|part| Ok(Frame::data(Bytes::copy_from_slice(part))))
+            .collect(),
+        Ok(Err(trailers)) => vec![Ok(trailers)],
+        Err(error) => vec![Err(error)],
+    }
+}
+
+fn status_of(error: axum::Error) -> Status {
+    Status::from_error(error.into_inner())
 }

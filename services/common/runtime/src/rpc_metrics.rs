@@ -1,6 +1,6 @@
 //! Duration and code of every RPC, on the side of the server and of the client.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use prost::Message as _;
-use prost_types::FileDescriptorSet;
+use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -18,37 +18,35 @@ use tower::{BoxError, Layer, Service};
 
 use crate::metrics::{Gauge, GaugeGuard, Histogram, Labels};
 
-pub(crate) const SERVED: Histogram<(Method, Code)> = Histogram::new(
+pub(crate) const SERVED: Histogram<(MethodName, Code)> = Histogram::new(
     "watchdog_grpc_server_handling_seconds",
     "Duration of the RPCs that this program served, by service, method and code; a stream counts when it ends.",
 );
 
-pub(crate) const SERVING: Gauge<Method> = Gauge::new(
+pub(crate) const SERVING: Gauge<MethodName> = Gauge::new(
     "watchdog_grpc_server_in_flight",
     "RPCs that this program is serving, open streams included, by service and method.",
 );
 
-pub(crate) const CALLED: Histogram<(Method, Code)> = Histogram::new(
+pub(crate) const CALLED: Histogram<(MethodName, Code)> = Histogram::new(
     "watchdog_grpc_client_handling_seconds",
     "Duration of the RPCs that this program made, by service, method and code; a stream counts when it ends.",
 );
 
-pub(crate) const CALLING: Gauge<Method> = Gauge::new(
+pub(crate) const CALLING: Gauge<MethodName> = Gauge::new(
     "watchdog_grpc_client_in_flight",
     "RPCs that this program is making, open streams included, by service and method.",
 );
 
-/// A method of a gRPC service.
+/// The service and the method of an RPC, with a slash between them.
 #[derive(Debug, Clone)]
-pub(crate) struct Method {
-    service: String,
-    name: String,
-}
+pub(crate) struct MethodName(String);
 
-impl Labels for Method {
+impl Labels for MethodName {
     fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
-        add("service", &self.service);
-        add("method", &self.name);
+        let (service, method) = self.0.split_once('/').unwrap_or(("unknown", "unknown"));
+        add("service", service);
+        add("method", method);
     }
 }
 
@@ -66,38 +64,46 @@ pub(crate) fn register() {
     CALLING.register();
 }
 
+/// The methods of a server by their paths.
+pub(crate) type Methods = BTreeMap<String, MethodDescriptorProto>;
+
+/// Reads the methods in these encoded descriptor sets.
+///
+/// # Errors
+/// When one of them cannot be decoded.
+pub(crate) fn methods(descriptors: &[&[u8]]) -> Result<Methods, prost::DecodeError> {
+    let mut methods = Methods::new();
+    for set in descriptors {
+        for file in FileDescriptorSet::decode(*set)?.file {
+            for service in &file.service {
+                let path = |method: &MethodDescriptorProto| {
+                    format!("/{}.{}/{}", file.package(), service.name(), method.name())
+                };
+                methods.extend(service.method.iter().map(|method| (path(method), method.clone())));
+            }
+        }
+    }
+    Ok(methods)
+}
+
 /// A layer that measures RPCs.
 #[derive(Debug, Clone)]
 pub struct RpcMetrics {
-    duration: &'static Histogram<(Method, Code)>,
-    in_flight: &'static Gauge<Method>,
-    /// The paths that have series of their own; all others share one, since a caller can ask for any path. None for a
-    /// client, whose paths come from its generated code.
-    known: Option<Arc<BTreeSet<String>>>,
+    duration: &'static Histogram<(MethodName, Code)>,
+    in_flight: &'static Gauge<MethodName>,
+    /// The methods that have series of their own; all other paths share one, since a caller can ask for any path. None
+    /// for a client, whose paths come from its generated code.
+    known: Option<Arc<Methods>>,
 }
 
 impl RpcMetrics {
-    /// For a server of the methods in these encoded descriptor sets.
-    ///
-    /// # Errors
-    /// When one of them cannot be decoded.
-    pub fn server(descriptors: &[&[u8]]) -> Result<Self, prost::DecodeError> {
-        let mut known = BTreeSet::new();
-        for set in descriptors {
-            for file in FileDescriptorSet::decode(*set)?.file {
-                for service in &file.service {
-                    let methods = service.method.iter();
-                    known.extend(
-                        methods.map(|m| format!("/{}.{}/{}", file.package(), service.name(), m.name())),
-                    );
-                }
-            }
-        }
-        Ok(Self {
+    /// Counts the calls that a server of these methods gets.
+    pub(crate) const fn server(methods: Arc<Methods>) -> Self {
+        Self {
             duration: &SERVED,
             in_flight: &SERVING,
-            known: Some(Arc::new(known)),
-        })
+            known: Some(methods),
+        }
     }
 
     /// Counts the calls that a client makes.
@@ -111,15 +117,9 @@ impl RpcMetrics {
     }
 
     fn start(&self, path: &str) -> RunningRpc {
-        let known = self.known.as_ref().is_none_or(|known| known.contains(path));
-        let path = path.strip_prefix('/').filter(|_| known);
-        let (service, method) = path
-            .and_then(|path| path.split_once('/'))
-            .unwrap_or(("unknown", "unknown"));
-        let method = Method {
-            service: service.to_owned(),
-            name: method.to_owned(),
-        };
+        let is_known = self.known.as_ref().is_none_or(|known| known.contains_key(path));
+        let name = path.strip_prefix('/').filter(|_| is_known).unwrap_or_default();
+        let method = MethodName(name.to_owned());
         RunningRpc {
             duration: self.duration,
             _in_flight: self.in_flight.track(method.clone()),
@@ -189,9 +189,9 @@ where
 /// A call under way. It is counted when it is dropped; one without a result was cancelled.
 #[derive(Debug)]
 struct RunningRpc {
-    duration: &'static Histogram<(Method, Code)>,
+    duration: &'static Histogram<(MethodName, Code)>,
     _in_flight: GaugeGuard,
-    method: Method,
+    method: MethodName,
     started: Instant,
     code: OnceLock<Code>,
 }
@@ -267,7 +267,8 @@ mod tests {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let address = listener.local_addr().unwrap();
                 let (_reporter, health) = tonic_health::server::health_reporter();
-                let layer = RpcMetrics::server(&[tonic_health::pb::FILE_DESCRIPTOR_SET]).unwrap();
+                let methods = methods(&[tonic_health::pb::FILE_DESCRIPTOR_SET]).unwrap();
+                let layer = RpcMetrics::server(Arc::new(methods));
                 let stop = CancellationToken::new();
                 let server = Server::builder()
                     .layer(layer)
