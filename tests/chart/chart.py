@@ -128,7 +128,7 @@ MATRIX = {
             "annotations": {"reloader": "off"},
             "service": {"annotations": {"mesh": "off"}},
             "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"}},
-            "extraArgs": ["--advertise-addr=probe.example.org:9645"],
+            "extraArgs": ["--answer-memory=128"],
             "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
             "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
             "nodeSelector": {"pool": "system"},

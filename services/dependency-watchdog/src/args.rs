@@ -133,8 +133,8 @@ impl Services {
     #[must_use]
     pub fn common(&self) -> &CommonArgs {
         match self {
-            Self::Prober(configs) => &configs.0.common,
-            Self::Weeder(config) => &config.common,
+            Self::Prober(configs) => &configs.0.args.common,
+            Self::Weeder(config) => &config.args.common,
         }
     }
 }

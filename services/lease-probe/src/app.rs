@@ -26,6 +26,7 @@ use crate::cluster::http::HttpConnector;
 use crate::cluster::permissions;
 use crate::cluster::watches::Watches;
 use crate::config::Config;
+use crate::controller::collector::VerdictCollector;
 use crate::controller::prober::ProbeContext;
 use crate::controller::prober_manager::ProberManager;
 use crate::domain::endpoint::Endpoint;
@@ -34,7 +35,7 @@ use crate::domain::verdict::Verdict;
 use crate::domain::witnesses::LiveMembers;
 use crate::grpc::convert;
 use crate::grpc::service::LeaseProbeApi;
-use crate::metrics::{self, VerdictCollector};
+use crate::metrics;
 
 /// Name of the service in membership Leases and in its requests.
 pub const SERVICE: &str = "lease-probe";
@@ -47,8 +48,8 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.probe.v1.LeaseProbeService";
 /// # Errors
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
-    let base = ServiceBuilder::bind(config.common.clone(), process).await?;
-    let replica = if config.standalone {
+    let base = ServiceBuilder::bind(config.args.common.clone(), process).await?;
+    let replica = if config.args.standalone {
         Replica::standalone(&base, SERVICE).await?
     } else {
         Replica::join_members(&base, SERVICE).await?
@@ -108,9 +109,9 @@ pub fn start(
         rules.borrow().clone(),
         follow_members(base, &replica.membership, &view),
         HttpConnector {
-            allow_local_addresses: config.allow_local_addresses,
+            allow_local_addresses: config.args.allow_local_addresses,
         },
-        config.answer_memory,
+        usize::from(config.args.answer_memory) << 20,
     );
     let probing = manager.clone().run(rules.clone(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));

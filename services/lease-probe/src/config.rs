@@ -10,36 +10,31 @@ use watchdog_runtime::config_file::ConfigFile;
 #[derive(Debug, Clone, Parser)]
 #[command(version, about)]
 pub struct Args {
+    /// The options that all services share.
     #[command(flatten)]
-    common: CommonArgs,
+    pub common: CommonArgs,
 
     /// Probe all shoots alone, with or without an installed release. Writes nothing, not even a membership Lease, so no
     /// coordinator finds this process or acts on its verdicts.
     #[arg(long)]
-    standalone: bool,
+    pub standalone: bool,
 
     /// Memory in MiB for reading answers of API servers that are larger than 64 KiB, 2 MiB each. Twice this amount is
     /// reserved for the leases of shoots that have more than 100.
     #[arg(long, value_name = "MIB", default_value_t = 96, value_parser = clap::value_parser!(u16).range(32..=4096))]
-    answer_memory: u16,
+    pub answer_memory: u16,
 
     /// Also connect to loopback, link-local and metadata addresses if a shoot's kubeconfig points there. For tests
     /// only, because a kubeconfig could make this program connect to its own host or cloud.
     #[arg(long)]
-    allow_local_addresses: bool,
+    pub allow_local_addresses: bool,
 }
 
 /// Everything that the service is built from.
 #[derive(Debug)]
 pub struct Config {
-    /// The options that all services share.
-    pub common: CommonArgs,
-    /// True to probe all shoots alone, without a membership Lease.
-    pub standalone: bool,
-    /// Bytes for large answers of shoots.
-    pub answer_memory: usize,
-    /// Shoots may have addresses of this machine.
-    pub allow_local_addresses: bool,
+    /// The command line.
+    pub args: Args,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
 }
@@ -53,12 +48,6 @@ impl CommandLine for Args {
 
     fn check(self) -> anyhow::Result<Config> {
         let file = self.common.load_config(prober::parse)?;
-        Ok(Config {
-            common: self.common,
-            standalone: self.standalone,
-            answer_memory: usize::from(self.answer_memory) << 20,
-            allow_local_addresses: self.allow_local_addresses,
-            file,
-        })
+        Ok(Config { args: self, file })
     }
 }

@@ -16,14 +16,12 @@ use watchdog_proto::probe::v1::Verdict;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
-use watchdog_runtime::tls::Tls;
 use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 use watchdog_watch_stream::server::StreamStore;
@@ -37,6 +35,7 @@ use crate::cluster::resources::Resources;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::Controller;
+use crate::controller::collector::Scrape;
 use crate::controller::inputs::{DecisionInputs, ModeSource};
 use crate::controller::limiter::RequestLimiter;
 use crate::controller::reconciler::Reconciler;
@@ -44,7 +43,6 @@ use crate::controller::verdicts::VerdictTable;
 use crate::grpc::convert;
 use crate::grpc::service::ScalingApi;
 use crate::metrics;
-use crate::metrics::collector::Scrape;
 
 mod observers;
 pub mod release;
@@ -66,18 +64,15 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
 /// # Errors
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
-    let base = ServiceBuilder::bind(config.common.clone(), process).await?;
+    let base = ServiceBuilder::bind(config.args.common.clone(), process).await?;
     let granted_by = PermissionGrantor::Chart;
     let mut replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election, granted_by).await?;
-    let addresses = if config.lease_probe.is_empty() {
+    let addresses = if config.args.lease_probe.is_empty() {
         replica.find_members(&base, LEASE_PROBE)
     } else {
-        named(&config.lease_probe)
+        named(&config.args.lease_probe)
     };
-    let dialer = Dialer {
-        tls: base.tls.as_ref().map(Tls::client),
-        server_name: config.server_name.clone(),
-    };
+    let dialer = base.peer_dialer(LEASE_PROBE);
     let lease_probes = VerdictSource::Replicas(ReplicaEndpoints { addresses, dialer });
     let mut routes = RoutesBuilder::default();
     let collector = start(&base, &replica, config, lease_probes, &mut routes);
@@ -116,13 +111,13 @@ pub fn start(
     let resources = |signals| Resources::new(signals).in_place_of(predecessor);
     let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, resources);
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
-    let mode = ModeSource::BySeed(config.mode);
+    let mode = ModeSource::BySeed(config.args.mode);
     let inputs = indexes.inputs(in_force, replica.leadership().clone(), mode);
     let observers = Observers::new(inputs.verdicts.clone(), base.readiness.clone());
     observe(base, lease_probes, observers);
     let reconciler = Arc::new(Reconciler {
-        observe_events: config.observe_events,
-        ..indexes.reconciler(inputs.clone(), replica.granted_by, config.request_rate)
+        observe_events: config.args.observe_events,
+        ..indexes.reconciler(inputs.clone(), replica.granted_by, config.args.request_rate)
     });
     let controller = Controller::new(reconciler.clone(), indexes.signals);
     base.tasks.critical("controller", controller.run());

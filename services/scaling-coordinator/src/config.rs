@@ -17,51 +17,38 @@ use watchdog_runtime::config_file::ConfigFile;
 #[derive(Debug, Clone, Parser)]
 #[command(version, about)]
 pub struct Args {
+    /// The options that all services share.
     #[command(flatten)]
-    common: CommonArgs,
+    pub common: CommonArgs,
 
     /// Address of a lease-probe replica, instead of finding the replicas by their membership Leases. Repeatable.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
-    lease_probe: Vec<String>,
-
-    /// DNS name that the certificates of lease-probe must contain. Default: the name of the chart's Service in the
-    /// namespace.
-    #[arg(long, value_name = "NAME")]
-    tls_server_name: Option<String>,
+    pub lease_probe: Vec<String>,
 
     /// Maximum number of requests about shoots that this replica sends to the seed per second. A scale-down of three
     /// Deployments in two levels takes at most seven. So the default scales 1,000 shoots down in 3.5 seconds, within
     /// the seven that the default grace period leaves. At most 64 are in flight at once, regardless of how slow the API
     /// server is.
     #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
-    request_rate: u32,
+    pub request_rate: u32,
 
     /// Default mode of the shoots of the seed: protect, or observe. In mode observe, the program decides, times,
     /// reports, and counts everything, but writes nothing. The annotation dependency-watchdog.gardener.cloud/mode of a
     /// Shoot takes precedence.
     #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
-    mode: Mode,
+    pub mode: Mode,
 
     /// Also publish Kubernetes Events about shoots in mode observe.
     #[arg(long)]
-    observe_events: bool,
+    pub observe_events: bool,
 
     /// Restore everything that the watchdog holds down, level by level, print the restored resources, and exit with 0
     /// if nothing is held down anymore. Waits until every other replica of the coordinator has stopped.
     #[arg(long)]
     release_all: bool,
 
-    /// With --release-all: only print the planned actions, and write nothing.
-    #[arg(long, requires = "release_all")]
-    plan: bool,
-
     /// With --release-all: first scale this Deployment to 0. Use it for the coordinator's own Deployment.
-    #[arg(
-        long,
-        requires = "release_all",
-        conflicts_with = "plan",
-        value_name = "NAMESPACE/NAME"
-    )]
+    #[arg(long, requires = "release_all", value_name = "NAMESPACE/NAME")]
     #[arg(value_parser = namespaced_name)]
     stop_deployment: Option<ObjectKey>,
 
@@ -74,18 +61,8 @@ pub struct Args {
 /// Everything that the service is built from.
 #[derive(Debug)]
 pub struct Config {
-    /// The options that all services share.
-    pub common: CommonArgs,
-    /// Addresses of lease-probe; when empty they are found by membership Leases.
-    pub lease_probe: Vec<String>,
-    /// DNS name in the certificates of lease-probe.
-    pub server_name: String,
-    /// Most requests about shoots in a second.
-    pub request_rate: u32,
-    /// Mode of the shoots that do not ask for one.
-    pub mode: Mode,
-    /// Kubernetes Events also about shoots in mode observe.
-    pub observe_events: bool,
+    /// The command line.
+    pub args: Args,
     /// How long the leader election takes for what; its default except in tests.
     pub election: ElectionTiming,
     /// The configuration file.
@@ -114,21 +91,13 @@ impl CommandLine for Args {
 
     fn check(self) -> anyhow::Result<Config> {
         let file = self.common.load_config(prober::parse)?;
-        let server_name = self
-            .tls_server_name
-            .unwrap_or_else(|| self.common.service_name("lease-probe"));
-        let release = self.release_all.then_some(Release {
-            plan: self.plan,
-            stop_deployment: self.stop_deployment,
+        let release = self.release_all.then(|| Release {
+            plan: false,
+            stop_deployment: self.stop_deployment.clone(),
             timeout: self.release_timeout,
         });
         Ok(Config {
-            common: self.common,
-            lease_probe: self.lease_probe,
-            server_name,
-            request_rate: self.request_rate,
-            mode: self.mode,
-            observe_events: self.observe_events,
+            args: self,
             election: ElectionTiming::default(),
             file,
             release,

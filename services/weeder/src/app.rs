@@ -28,12 +28,13 @@ use crate::cluster::pace::Pace;
 use crate::cluster::permissions;
 use crate::cluster::watches::SeedWatches;
 use crate::config::Config;
+use crate::controller::collector::StateCollector;
 use crate::controller::state::SharedState;
 use crate::controller::worker::DeletionWorker;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::grpc::convert;
 use crate::grpc::service::WeederApi;
-use crate::metrics::{self, StateCollector};
+use crate::metrics;
 
 /// Name of the service in Kubernetes Events and in the name of its Deployment.
 pub const SERVICE: &str = "weeder";
@@ -49,7 +50,7 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.weeder.v1.WeederService";
 /// # Errors
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
-    let base = ServiceBuilder::bind(config.common.clone(), process).await?;
+    let base = ServiceBuilder::bind(config.args.common.clone(), process).await?;
     let replica = Replica::elect(
         &base,
         SERVICE,
@@ -79,7 +80,7 @@ pub fn start(
     metrics::register();
     watchdog_watch_stream::metrics::register();
     // The election keeps its own client: renewals must not wait for deletions.
-    let pace = Pace::new(config.request_rate);
+    let pace = Pace::new(config.args.request_rate);
     let seed = pace.client(replica.seed.clone());
     let (events, publish) = events::recorder(
         pace.for_events().client(replica.seed.clone()),
@@ -91,7 +92,7 @@ pub fn start(
         base.draining.clone(),
     );
     base.tasks.critical("events", publish);
-    let may_publish = config.mode == Mode::Protect || config.observe_events;
+    let may_publish = config.args.mode == Mode::Protect || config.args.observe_events;
     let events = events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart);
     let rules = base.follow(config.file);
     let leadership = replica.leadership().clone();
@@ -102,7 +103,7 @@ pub fn start(
         seed: replica.seed.clone(),
         pace,
         events,
-        mode: config.mode,
+        mode: config.args.mode,
     };
     base.tasks
         .critical("deletions", worker.run(base.draining.clone()));

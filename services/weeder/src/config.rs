@@ -12,37 +12,32 @@ use watchdog_runtime::config_file::ConfigFile;
 #[derive(Debug, Clone, Parser)]
 #[command(version, about)]
 pub struct Args {
+    /// The options that all services share.
     #[command(flatten)]
-    common: CommonArgs,
+    pub common: CommonArgs,
 
     /// Mode: protect, or observe. In mode observe, the program decides, times, reports, and counts everything, but
     /// deletes no pod.
     #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
-    mode: Mode,
+    pub mode: Mode,
 
     /// Also publish Kubernetes Events in mode observe.
     #[arg(long)]
-    observe_events: bool,
+    pub observe_events: bool,
 
     /// Maximum number of requests per second to the seed's API server, after a burst of 200. Requests of the leader
     /// election do not count.
     #[arg(long, default_value = "100", value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    request_rate: u16,
+    pub request_rate: u16,
 }
 
 /// Everything that the service is built from.
 #[derive(Debug)]
 pub struct Config {
-    /// The options that all services share.
-    pub common: CommonArgs,
+    /// The command line.
+    pub args: Args,
     /// The configuration file.
     pub file: ConfigFile<WeederConfig>,
-    /// Mode: protect or observe.
-    pub mode: Mode,
-    /// Kubernetes Events also in mode observe.
-    pub observe_events: bool,
-    /// Requests a second at most after a burst, of everything except the leader election.
-    pub request_rate: u16,
 }
 
 impl CommandLine for Args {
@@ -54,12 +49,6 @@ impl CommandLine for Args {
 
     fn check(self) -> anyhow::Result<Config> {
         let file = self.common.load_config(weeder::parse)?;
-        Ok(Config {
-            common: self.common,
-            file,
-            mode: self.mode,
-            observe_events: self.observe_events,
-            request_rate: self.request_rate,
-        })
+        Ok(Config { args: self, file })
     }
 }

@@ -2,6 +2,7 @@
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::args::advertised;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::authority::{CertificateIssuer, ObserverSecret};
@@ -25,7 +26,7 @@ fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client)
     let (Some(secret), Some(tls)) = (&base.common.tls_authority, &base.tls) else {
         return watch::Sender::new(true).subscribe();
     };
-    let name = base.common.peer_server_name(service);
+    let name = base.common.server_name(service);
     let names = vec![name.clone(), format!("{name}.cluster.local")];
     let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
     let mut issuer = CertificateIssuer::new(seed.clone(), namespace, secret, names, tls.clone(), readiness);
@@ -99,7 +100,7 @@ impl Replica<watch::Receiver<Members>> {
         let callable = issue_certificates(base, service, &seed);
         let own = OwnLease {
             identity: base.identity.clone(),
-            address: base.common.advertised(base.grpc_addr).into(),
+            address: advertised(base.grpc_addr).to_string().into(),
         };
         let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
         let (membership, members) =
@@ -171,7 +172,7 @@ impl Replica<Leadership> {
         metrics::register();
         let (program, address) = match granted_by {
             PermissionGrantor::Chart => {
-                let address = base.common.advertised(base.grpc_addr);
+                let address = advertised(base.grpc_addr).to_string();
                 (service.to_owned(), Some(address.into()))
             }
             PermissionGrantor::Gardenlet => (format!("dependency-watchdog-{service}"), None),

@@ -1,6 +1,6 @@
 //! The command line that all services share.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::ensure;
@@ -55,14 +55,10 @@ pub struct CommonArgs {
     pub identity: Option<String>,
 
     /// Address that the gRPC API listens on. [::] means all addresses, including IPv4. Port 0 selects a free port. The
-    /// bound address is logged.
+    /// bound address is logged. Other replicas and services reach this one there, with the IP from POD_IP if it is
+    /// bound to all addresses.
     #[arg(long, default_value = "[::]:9645", value_name = "IP:PORT")]
     pub grpc_addr: SocketAddr,
-
-    /// gRPC address at which other replicas and services reach this one. Default: the bound address, with the IP from
-    /// POD_IP if it is bound to all addresses.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub advertise_addr: Option<String>,
 
     /// Address that serves /metrics, /healthz and /readyz. Port 0 selects a free port. The bound address is logged.
     #[arg(long, default_value = "[::]:9643", value_name = "IP:PORT")]
@@ -102,8 +98,8 @@ pub struct CommonArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "insecure_plaintext", value_parser = dns_name)]
     pub tls_allowed_client: Vec<String>,
 
-    /// DNS name in the certificates of all replicas of this program. Default: the name of the chart's Service in the
-    /// namespace.
+    /// DNS name in the certificates of all replicas of this program. The other programs have names like it. Default:
+    /// the name of the chart's Service in the namespace.
     #[arg(long, value_name = "NAME", conflicts_with = "insecure_plaintext", value_parser = dns_name)]
     pub tls_peer_server_name: Option<String>,
 
@@ -152,21 +148,18 @@ impl CommonArgs {
         })
     }
 
-    /// DNS name in the certificates of all replicas of `service`.
+    /// DNS name in the certificates of all replicas of `service`. If the name of the other replicas of this program is
+    /// given and begins as `prefix-weeder.` does, one like it; if that names no program, the same one.
     #[must_use]
-    pub fn peer_server_name(&self, service: &str) -> String {
-        let given = self.tls_peer_server_name.clone();
-        given.unwrap_or_else(|| self.service_name(service))
+    pub fn server_name(&self, service: &str) -> String {
+        let given = || self.tls_peer_server_name.clone().unwrap_or_default();
+        self.named_like_peers(service).unwrap_or_else(given)
     }
 
-    /// DNS names of the services of the watchdog, which may call this one. If the name of the other replicas is given
-    /// and begins as `prefix-weeder.` does, those like it; else those of the chart in the namespace of the Leases.
+    /// DNS names of the services of the watchdog, which may call this one.
     #[must_use]
     pub fn own_server_names(&self) -> Vec<String> {
-        let all = PROGRAMS.map(|program| self.named_like_peers(program));
-        let all = all.into_iter().collect::<Option<Vec<_>>>();
-        let given = self.tls_peer_server_name.clone();
-        all.unwrap_or_else(|| given.into_iter().collect())
+        PROGRAMS.map(|program| self.server_name(program)).into()
     }
 
     /// DNS name in the certificate of `--tls-observer`; none without that option.
@@ -182,14 +175,13 @@ impl CommonArgs {
         let Some(given) = &self.tls_peer_server_name else {
             return Some(self.service_name(role));
         };
-        let (label, domain) = given.split_once('.').unwrap_or((given, ""));
+        let (label, domain) = given.split_at(given.find('.').unwrap_or(given.len()));
         let prefix = PROGRAMS.iter().find_map(|program| label.strip_suffix(program))?;
-        Some(format!("{prefix}{role}.{domain}"))
+        Some(format!("{prefix}{role}{domain}"))
     }
 
     /// DNS name of a service as the chart names it, if it runs in the namespace of the membership Leases.
-    #[must_use]
-    pub fn service_name(&self, service: &str) -> String {
+    fn service_name(&self, service: &str) -> String {
         format!("watchdog-{service}.{}.svc", self.namespace)
     }
 
@@ -201,20 +193,18 @@ impl CommonArgs {
             identity(&host, rand::random())
         })
     }
+}
 
-    /// The gRPC address to advertise, given the one bound.
-    #[must_use]
-    pub fn advertised(&self, bound: SocketAddr) -> String {
-        if let Some(address) = &self.advertise_addr {
-            return address.clone();
-        }
-        if bound.ip().is_unspecified() {
-            let ip = std::env::var("POD_IP").ok().and_then(|ip| ip.parse().ok());
-            let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
-            return SocketAddr::new(ip.unwrap_or(loopback), bound.port()).to_string();
-        }
-        bound.to_string()
+/// The gRPC address at which other replicas and services reach this one: the one bound, with the IP from `POD_IP` if it
+/// is bound to all addresses.
+#[must_use]
+pub fn advertised(bound: SocketAddr) -> SocketAddr {
+    if !bound.ip().is_unspecified() {
+        return bound;
     }
+    let ip = std::env::var("POD_IP").ok().and_then(|ip| ip.parse().ok());
+    let loopback = IpAddr::from([127, 0, 0, 1]);
+    SocketAddr::new(ip.unwrap_or(loopback), bound.port())
 }
 
 /// The name of a replica on this host, which is its Pod. Of a name that is too long the end is kept: that is where the

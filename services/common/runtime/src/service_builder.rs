@@ -96,12 +96,12 @@ impl ServiceBuilder {
         rules
     }
 
-    /// Calls the other replicas of `service`, which is this one.
+    /// Calls the replicas of `service`.
     #[must_use]
     pub fn peer_dialer(&self, service: &str) -> Dialer {
         Dialer {
             tls: self.tls.as_ref().map(Tls::client),
-            server_name: self.common.peer_server_name(service),
+            server_name: self.common.server_name(service),
         }
     }
 

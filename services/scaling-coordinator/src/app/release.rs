@@ -59,12 +59,12 @@ pub async fn run(config: Config, options: Release, mut output: impl Write + Send
     watchdog_kube::metrics::register();
     let agent = format!("{SERVICE}/{}", env!("CARGO_PKG_VERSION"));
     let release = SeedRelease {
-        seed: watchdog_kube::seed::connect(config.common.kubeconfig.as_deref(), &agent).await?,
+        seed: watchdog_kube::seed::connect(config.args.common.kubeconfig.as_deref(), &agent).await?,
         rules: config.file.subscribe(),
-        identity: config.common.identity_or_random(),
-        lease_namespace: config.common.namespace,
+        identity: config.args.common.identity_or_random(),
+        lease_namespace: config.args.common.namespace,
         election: config.election,
-        request_rate: config.request_rate,
+        request_rate: config.args.request_rate,
         options,
     };
     let ReleaseReport { lines, ended } = release.run().await?;

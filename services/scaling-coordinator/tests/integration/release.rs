@@ -24,6 +24,15 @@ struct Run {
 impl Run {
     /// Starts it with these options, known to the API server by that name.
     fn start(seed: &Seed, user: &str, options: &[&str]) -> Self {
+        Self::start_with(seed, user, options, false)
+    }
+
+    /// Starts one that only plans.
+    fn start_plan(seed: &Seed, user: &str) -> Self {
+        Self::start_with(seed, user, &[], true)
+    }
+
+    fn start_with(seed: &Seed, user: &str, options: &[&str], plan: bool) -> Self {
         let mut line = seed
             .files
             .command_line(&seed.api, user, "release", options)
@@ -31,7 +40,8 @@ impl Run {
         line.push("--release-all".to_owned());
         let mut config = Args::parse_from(line).check().unwrap();
         config.election = crate::FAST_ELECTION;
-        let (options, output) = (config.release.clone().unwrap(), CapturedOutput::default());
+        let (mut options, output) = (config.release.clone().unwrap(), CapturedOutput::default());
+        options.plan = plan;
         let run = scaling_coordinator::app::release::run(config, options, output.clone());
         Self {
             output,
@@ -123,7 +133,7 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
     hold_down(&seed, OTHER, KCM, "1");
     seed.hibernate(OTHER);
     let kcm = format!("apps/v1 Deployment {KCM}");
-    let (result, plan) = Run::start(&seed, "plan", &["--plan"]).end().await;
+    let (result, plan) = Run::start_plan(&seed, "plan").end().await;
     result.unwrap();
     let planned =
         format!("{OTHER}: {kcm}: remove meltdown-protection-active and do not change its replicas: ");
@@ -218,7 +228,7 @@ async fn a_plan_says_what_would_be_done_and_writes_nothing() {
             .all(|name| seed.annotation(OTHER, name, PROTECTED).is_none())
     })
     .await;
-    let (result, stdout) = Run::start(&seed, "release", &["--plan"]).end().await;
+    let (result, stdout) = Run::start_plan(&seed, "release").end().await;
     result.unwrap();
     for part in [
         format!("{SHOOT}: level 0: "),
@@ -241,14 +251,12 @@ fn its_options_belong_together() {
         let args = ["scaling-coordinator", "--insecure-plaintext", "--config-file=x"];
         Args::try_parse_from(args.iter().chain(options)).is_ok()
     };
-    assert!(parse(&["--release-all", "--plan"]) && parse(&["--release-all", "--stop-deployment=garden/x"]));
+    assert!(parse(&["--release-all"]) && parse(&["--release-all", "--stop-deployment=garden/x"]));
     for wrong in [
-        &["--plan"][..],
-        &["--stop-deployment=garden/x"],
+        &["--stop-deployment=garden/x"][..],
         &["--release-all", "--stop-deployment=x"],
         &["--release-all", "--stop-deployment=garden/"],
         &["--release-timeout=1m"],
-        &["--release-all", "--plan", "--stop-deployment=garden/x"],
         &["--release-all", "--release-timeout=soon"],
     ] {
         assert!(!parse(wrong), "{wrong:?}");

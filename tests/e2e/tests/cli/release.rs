@@ -1,7 +1,7 @@
 //! An incident, and in the middle of it the watchdog is taken away: a run of the program restores what is held down.
 
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_test_support::fixtures::{KCM, MCM};
+use watchdog_test_support::fixtures::MCM;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::simulation::Cut;
 use watchdog_test_support::wait::BOUND;
@@ -35,8 +35,6 @@ async fn what_is_held_down_is_released_by_a_run_of_the_program() {
         );
         output
     };
-    let scaled = format!("{SHOOT}: level 0: apps/v1 Deployment {KCM}: scale to ");
-    run(&["--plan"], 0, &scaled).await;
     // The coordinator still runs.
     run(&["--release-timeout", "3s"], 1, "scale their Deployment to 0").await;
     coordinator.process.stop(BOUND).await.unwrap();
