@@ -128,8 +128,7 @@ chart-package: ## Pack the chart into target/charts: an archive for Helm, and an
 	. tests/tools/lib.sh && "$$(python_environment)/bin/python" charts/package $(TARGET)/charts
 
 # What is measured and what measures it.
-MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p dependency-watchdog -p watchdog-test-support \
-  -p watchdog-bench
+MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p dependency-watchdog -p watchdog-bench
 
 bench: ## Measure everything, optimized, in minutes; PRESET=full takes an hour. docs/explanation/performance.md
 	$(if $(filter full,$(PRESET)),tests/tools/setup test >/dev/null)

@@ -5,14 +5,14 @@
 pub mod fleet;
 pub mod rig;
 pub mod scenario;
-pub mod usage;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::ensure;
 use jiff::Timestamp;
 use serde::Serialize;
-use watchdog_sandbox::AuditEntry;
+use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry};
 
 /// The spread of many measured times, in milliseconds with a tenth.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -55,6 +55,11 @@ pub fn round(value: f64) -> f64 {
     round_to(value, 1e3)
 }
 
+/// MiB, from kB.
+pub fn mib(kb: u64) -> f64 {
+    round(kb as f64 / 1024.0)
+}
+
 /// From a time to the arrival of a request, in microseconds.
 ///
 /// # Errors
@@ -63,6 +68,21 @@ pub fn micros_since(time: Timestamp, request: &AuditEntry) -> anyhow::Result<i64
     let micros = request.time.as_microsecond() - time.as_microsecond();
     ensure!(micros >= 0, "{} {} came too early", request.verb, request.path);
     Ok(micros)
+}
+
+/// Requests by verb and resource: `list machines`, `patch leases` and the like.
+pub fn requests_by_kind(requests: &[AuditEntry]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for AuditEntry { verb, path, .. } in requests {
+        let parts: Vec<&str> = path.split('/').collect();
+        let resource = match parts.iter().position(|part| *part == "namespaces") {
+            Some(at) => parts.get(at + 2).or(parts.get(at)),
+            None => parts.last(),
+        };
+        let kind = format!("{verb} {}", resource.copied().unwrap_or_default());
+        *counts.entry(kind).or_default() += 1;
+    }
+    counts
 }
 
 /// The most that came within one second.
@@ -77,6 +97,20 @@ pub fn busiest_second(times: impl IntoIterator<Item = Timestamp>) -> usize {
         .map(within)
         .max()
         .unwrap_or_default()
+}
+
+/// The sandbox's API server as a seed: with room for the requests and changes of ten thousand shoots.
+///
+/// # Errors
+/// When no port is free.
+pub async fn sandbox_seed() -> anyhow::Result<ApiServer> {
+    let options = ApiOptions {
+        namespaces: vec!["garden".to_owned()],
+        watch_log: 1 << 16,
+        audit_log: 1 << 17,
+        ..ApiOptions::default()
+    };
+    Ok(ApiServer::start(options).await?)
 }
 
 /// Prints figures as JSON: their names, with their units, explain them.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use tokio::runtime::Builder;
 use tokio::time::Instant;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ use watchdog_watch_stream::wire::{WatchResponse as _, duration};
 
 pub use watchdog_proto::probe::v1::Outcome;
 
+use crate::separate_runtime::SeparateRuntime;
 use crate::wait::BOUND;
 
 /// One replica, in a runtime of its own, so that its death cuts its connections.
@@ -31,7 +32,7 @@ pub struct FakeProbe {
     address: SocketAddr,
     name: String,
     verdicts: StreamStore<String, FakeVerdict>,
-    runtime: Option<Runtime>,
+    runtime: Option<SeparateRuntime>,
 }
 
 /// A verdict, with its age and validity at the time when it was set.
@@ -110,9 +111,7 @@ impl FakeProbe {
 
     /// The process dies.
     pub fn kill(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        self.runtime = None;
     }
 
     /// The process is there again, on the same address, with nothing to say yet.
@@ -120,9 +119,7 @@ impl FakeProbe {
     /// # Errors
     /// When the address is taken.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
-        self.kill();
-        self.verdicts = StreamStore::new();
-        self.serve().await
+        self.restart_saying([""; 0], Outcome::Unspecified).await
     }
 
     /// The process is there again, and its first snapshot says the same of all these shoots: the coordinator learns of
@@ -142,33 +139,30 @@ impl FakeProbe {
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()?;
-        let listener = runtime.spawn(listen(self.address)).await??;
-        self.address = listener.local_addr()?;
-        let service = VerdictService {
-            verdicts: self.verdicts.clone(),
-            streams: Streams::new(CancellationToken::new()),
+        let mut threads = Builder::new_multi_thread();
+        threads.worker_threads(1);
+        let runtime = SeparateRuntime::start(threads)?;
+        let (address, verdicts) = (self.address, self.verdicts.clone());
+        let serve = async move {
+            let listener = listen(address).await?;
+            let address = listener.local_addr()?;
+            let service = VerdictService {
+                verdicts,
+                streams: Streams::new(CancellationToken::new()),
+            };
+            let server = Server::builder()
+                .add_service(LeaseProbeServiceServer::new(service))
+                .serve_with_incoming(TcpListenerStream::new(listener));
+            tokio::spawn(async move {
+                if let Err(error) = server.await {
+                    eprintln!("the fake lease-probe failed: {error}");
+                }
+            });
+            Ok(address)
         };
-        let server = Server::builder()
-            .add_service(LeaseProbeServiceServer::new(service))
-            .serve_with_incoming(TcpListenerStream::new(listener));
-        runtime.spawn(async move {
-            if let Err(error) = server.await {
-                eprintln!("the fake lease-probe failed: {error}");
-            }
-        });
+        self.address = runtime.run(serve).await?;
         self.runtime = Some(runtime);
         Ok(())
-    }
-}
-
-impl Drop for FakeProbe {
-    fn drop(&mut self) {
-        // A runtime that is dropped waits for its tasks, which an async test must not.
-        self.kill();
     }
 }
 

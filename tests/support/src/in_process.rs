@@ -5,11 +5,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use watchdog_runtime::process::Bound;
@@ -19,6 +18,7 @@ use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
 use watchdog_sandbox::{ApiOptions, ApiServer, Rule, SandboxError};
 
 use crate::http_exchange;
+use crate::separate_runtime::SeparateRuntime;
 use crate::wait::{self, BOUND};
 
 /// The configuration file of a service, and the kubeconfigs of its replicas.
@@ -93,7 +93,7 @@ impl ServiceFiles {
 #[derive(Debug)]
 pub struct InProcess {
     pub bound: Bound,
-    runtime: Mutex<Option<Runtime>>,
+    runtime: SeparateRuntime,
 }
 
 // === impl InProcess ===
@@ -118,23 +118,10 @@ impl InProcess {
     where
         F: Future<Output = anyhow::Result<Bound>> + Send + 'static,
     {
-        let runtime = threads.worker_threads(2).enable_all().build()?;
-        match runtime
-            .spawn(build)
-            .await
-            .context("the service panicked")
-            .flatten()
-        {
-            Ok(bound) => Ok(Self {
-                bound,
-                runtime: Mutex::new(Some(runtime)),
-            }),
-            Err(error) => {
-                // A runtime that is dropped waits for its tasks, which an async test must not.
-                runtime.shutdown_background();
-                Err(error)
-            }
-        }
+        threads.worker_threads(2);
+        let runtime = SeparateRuntime::start(threads)?;
+        let bound = runtime.run(build).await?;
+        Ok(Self { bound, runtime })
     }
 
     /// Waits until the service is ready.
@@ -172,9 +159,7 @@ impl InProcess {
     /// # Errors
     /// When the admin endpoint does not answer.
     pub async fn metric(&self, series: &str) -> anyhow::Result<Option<f64>> {
-        let (_, text) = self.admin_get("/metrics").await?;
-        let mut lines = text.lines();
-        Ok(lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok()))
+        http_exchange::metric(&self.bound.admin_addr.to_string(), series).await
     }
 
     /// Stops it as SIGTERM does, and waits until it has stopped.
@@ -185,15 +170,7 @@ impl InProcess {
 
     /// Stops it as SIGKILL does, whatever it is doing.
     pub fn kill(&self) {
-        if let Some(runtime) = self.runtime.lock().take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl Drop for InProcess {
-    fn drop(&mut self) {
-        self.kill();
+        self.runtime.kill();
     }
 }
 

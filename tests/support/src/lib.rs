@@ -27,6 +27,7 @@ pub mod resource_usage;
 pub mod restartable_service;
 pub mod sandboxed;
 pub mod scratch;
+pub mod separate_runtime;
 pub mod simulation;
 mod spawner;
 pub mod tools;

@@ -1,8 +1,8 @@
 //! The log file of a child process.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 
 use anyhow::Context;
 use serde_json::Value;
@@ -38,55 +38,43 @@ impl LogRecord<'_> {
 /// Reads a log file that a child process is still writing, from its start, each line once.
 #[derive(Debug)]
 pub struct LogReader {
-    path: PathBuf,
-    offset: u64,
-    /// Text that was read and not yet used; ends in the middle of a line at times.
-    unread: Vec<u8>,
+    file: BufReader<File>,
+    /// The begin of a line whose end is not there yet.
+    line: Vec<u8>,
 }
 
 impl LogReader {
-    /// Starts at the beginning of the file, which need not exist yet.
-    #[must_use]
-    pub fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-            offset: 0,
-            unread: Vec::new(),
-        }
+    /// Starts at the beginning of the file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn new(path: &Path) -> anyhow::Result<Self> {
+        let file = File::open(path).with_context(|| format!("read {}", path.display()))?;
+        Ok(Self {
+            file: BufReader::new(file),
+            line: Vec::new(),
+        })
     }
 
     /// The first line since the last call for which `pick` gives a value; the lines before it are used up, those after
     /// it are not.
     ///
     /// # Errors
-    /// When the file exists and cannot be read.
+    /// When the file cannot be read.
     pub fn find<T>(&mut self, mut pick: impl FnMut(LogRecord<'_>) -> Option<T>) -> anyhow::Result<Option<T>> {
-        self.fill()?;
-        let mut used = 0;
-        let mut found = None;
-        for line in self.unread.split_inclusive(|byte| *byte == b'\n') {
-            if found.is_some() || line.last() != Some(&b'\n') {
-                break;
+        loop {
+            self.file.read_until(b'\n', &mut self.line)?;
+            if self.line.last() != Some(&b'\n') {
+                return Ok(None);
             }
-            used += line.len();
-            found = pick(LogRecord {
-                text: String::from_utf8_lossy(line).trim_end(),
+            let found = pick(LogRecord {
+                text: String::from_utf8_lossy(&self.line).trim_end(),
             });
+            self.line.clear();
+            if found.is_some() {
+                return Ok(found);
+            }
         }
-        self.unread.drain(..used);
-        Ok(found)
-    }
-
-    fn fill(&mut self) -> anyhow::Result<()> {
-        let Ok(mut file) = File::open(&self.path) else {
-            return Ok(());
-        };
-        file.seek(SeekFrom::Start(self.offset))?;
-        let read = file
-            .read_to_end(&mut self.unread)
-            .with_context(|| format!("read {}", self.path.display()))?;
-        self.offset += u64::try_from(read)?;
-        Ok(())
     }
 }
 
@@ -116,11 +104,11 @@ mod tests {
     fn every_line_is_seen_once_and_only_when_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut reader = LogReader::new(&path);
-        let next = |reader: &mut LogReader| reader.find(|line| Some(line.text.to_owned())).unwrap();
-        assert_eq!(next(&mut reader), None, "no file yet");
-
         let mut file = File::create(&path).unwrap();
+        let mut reader = LogReader::new(&path).unwrap();
+        let next = |reader: &mut LogReader| reader.find(|line| Some(line.text.to_owned())).unwrap();
+        assert_eq!(next(&mut reader), None);
+
         write!(file, "one\ntwo\nthr").unwrap();
         assert_eq!(next(&mut reader).as_deref(), Some("one"));
         assert_eq!(next(&mut reader).as_deref(), Some("two"));

@@ -1,5 +1,6 @@
 //! Ports for servers that cannot tell which one they bound (etcd, kube-apiserver).
 
+use std::future::Future;
 use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::bail;
@@ -11,8 +12,10 @@ const RANGE: std::ops::Range<u16> = 20_000..32_000;
 /// Enough that even a machine with most of the range in use finds one.
 const ATTEMPTS: usize = 200;
 
-/// A loopback port that nobody listens on now. Somebody may before it is used: callers start their server again on
-/// another port then.
+/// How often a server is started, each time on other ports.
+const STARTS: usize = 3;
+
+/// A loopback port that nobody listens on now. Somebody may before it is used: see [`start_on_free_ports`].
 ///
 /// # Errors
 /// When the range is full.
@@ -24,4 +27,22 @@ pub fn free_port() -> anyhow::Result<u16> {
         }
     }
     bail!("found no free port in {RANGE:?}")
+}
+
+/// Starts a server on ports that `start` takes from [`free_port`], again should somebody have taken one meanwhile.
+///
+/// # Errors
+/// Those of `start`.
+pub async fn start_on_free_ports<T, R>(mut start: impl FnMut() -> R) -> anyhow::Result<T>
+where
+    R: Future<Output = anyhow::Result<T>>,
+{
+    for _ in 1..STARTS {
+        match start().await {
+            // As servers in Go say it in their log.
+            Err(error) if format!("{error:#}").contains("address already in use") => {}
+            started => return started,
+        }
+    }
+    start().await
 }

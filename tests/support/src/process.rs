@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tokio::time::sleep;
 use crate::log::{self, LogReader, LogRecord};
 use crate::scratch::Scratch;
 use crate::spawner;
-use crate::wait::BOUND;
+use crate::wait::{self, BOUND};
 
 /// How often exits and logs are looked at.
 const POLL: Duration = Duration::from_millis(10);
@@ -201,8 +202,10 @@ impl ChildProcess {
     }
 
     /// A reader of its log from the first line on.
-    #[must_use]
-    pub fn log_reader(&self) -> LogReader {
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn log_reader(&self) -> anyhow::Result<LogReader> {
         LogReader::new(&self.log)
     }
 
@@ -331,7 +334,7 @@ impl ChildProcess {
         mut pick: impl FnMut(LogRecord<'_>) -> Option<T>,
     ) -> anyhow::Result<T> {
         let end = Instant::now() + bound;
-        let mut reader = self.log_reader();
+        let mut reader = self.log_reader()?;
         loop {
             // First the exit, then the log: what it wrote before it ended counts.
             let exit = self.exit_status()?;
@@ -346,6 +349,27 @@ impl ChildProcess {
             }
             sleep(POLL).await;
         }
+    }
+
+    /// Waits until `probe` holds, for at most [`BOUND`]. An error of the probe counts as "not yet".
+    ///
+    /// # Errors
+    /// When the process ends or the time passes before; shows the end of its log.
+    pub async fn wait_until<R>(&self, what: &str, mut probe: impl FnMut() -> R) -> anyhow::Result<()>
+    where
+        R: Future<Output = anyhow::Result<bool>>,
+    {
+        let waited = wait::until(what, BOUND, || {
+            let look = probe();
+            async {
+                match self.exit_status()? {
+                    Some(status) => Ok(Some(Err(anyhow!("ended ({status}) before {what}")))),
+                    None => Ok(look.await?.then_some(Ok(()))),
+                }
+            }
+        });
+        let ended = waited.await.flatten();
+        ended.map_err(|error| self.error(&format!("{error:#}")))
     }
 
     /// Waits for a line of its log that contains `text`.

@@ -179,14 +179,6 @@ impl Setup {
         self.service(binaries::WEEDER, identity, kubeconfig).await
     }
 
-    /// The command line of a weeder, for [`Self::custom`].
-    ///
-    /// # Errors
-    /// When the kubeconfig cannot be written.
-    pub fn weeder_command(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
-        self.command(binaries::WEEDER, identity, kubeconfig)
-    }
-
     /// Starts a service by the name of its binary.
     ///
     /// # Errors
@@ -219,24 +211,12 @@ impl Setup {
         self.custom(service.command.clone()).await
     }
 
-    /// Starts a service again with its log on a disk that is full. Nobody can read there where it listens, so that is
-    /// chosen for it.
+    /// Starts a service again with its log redirected ([`Command::onto_full_disk`] and the like). Nobody can read there
+    /// where it listens, so that is chosen for it.
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn again_without_log(&self, service: &Service) -> anyhow::Result<Service> {
-        self.again_unread(service, Command::onto_full_disk).await
-    }
-
-    /// The same, with its log in a pipe that nobody reads.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn again_onto_unread_pipe(&self, service: &Service) -> anyhow::Result<Service> {
-        self.again_unread(service, Command::onto_unread_pipe).await
-    }
-
-    async fn again_unread(
+    pub async fn again_without_log(
         &self,
         service: &Service,
         redirect: impl FnOnce(Command) -> Command,
@@ -312,11 +292,7 @@ impl Service {
     /// # Errors
     /// When the admin endpoint does not answer.
     pub async fn metric(&self, series: &str) -> anyhow::Result<Option<f64>> {
-        let (_, text) = self.admin_get("/metrics").await?;
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
-        Ok(value)
+        http_exchange::metric(&self.admin, series).await
     }
 
     /// True if /readyz says ready.

@@ -16,6 +16,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -52,7 +53,8 @@ pub fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource
 }
 
 /// Replicas of an object changed: those that it wants, or those that are ready.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ReplicasChange {
     /// When.
     pub at: Timestamp,

@@ -10,15 +10,16 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Value, json};
-use watchdog_bench::usage::{Usage, load_average};
-use watchdog_bench::{Spread, busiest_second, micros_since, print, round};
-use watchdog_proto::scaling::v1::{Direction, FlowState, ListScalingRequest, ShootScaling};
+use serde_json::json;
+use watchdog_bench::{Spread, busiest_second, mib, micros_since, print, requests_by_kind, sandbox_seed};
+use watchdog_proto::scaling::v1::{Direction, FlowState, GetSeedSummaryRequest};
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry, Fault, FaultAction};
+use watchdog_sandbox::{ApiServer, AuditEntry, Fault, FaultAction};
 use watchdog_test_support::coordinator::Coordinator;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
+use watchdog_test_support::real::deployment;
+use watchdog_test_support::resource_usage::ProcessUsage;
 use watchdog_test_support::sandboxed;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
@@ -46,25 +47,7 @@ const DELAY_MILLIS: u64 = 5;
 const REST: Duration = Duration::from_secs(30);
 
 /// The dependants and their replicas.
-const DEPENDANTS: [(&str, i64); 3] = [(KCM, 2), (MCM, 1), (CA, 1)];
-
-/// Writes on the dependants of one shoot: one each down; one to restore each and one to clean it up.
-fn writes_in(direction: Direction) -> usize {
-    if direction == Direction::Down {
-        DEPENDANTS.len()
-    } else {
-        2 * DEPENDANTS.len()
-    }
-}
-
-/// The verdict that leads to a direction.
-fn outcome(direction: Direction) -> Outcome {
-    if direction == Direction::Down {
-        Outcome::LeasesExpired
-    } else {
-        Outcome::Healthy
-    }
-}
+const DEPENDANTS: [(&str, i32); 3] = [(KCM, 2), (MCM, 1), (CA, 1)];
 
 /// The name by which the coordinator is known to the API server.
 const USER: &str = "coordinator";
@@ -74,9 +57,6 @@ const BOUND: Duration = Duration::from_secs(300);
 
 /// How long is waited for all shoots while watches fail: longer than kube-controller-manager's grace period.
 const FAILING_BOUND: Duration = Duration::from_secs(120);
-
-/// From the verdict to the first write of a single shoot, p99.
-const TARGET_MILLIS: f64 = 50.0;
 
 /// A seed, its shoots, and the coordinator under test.
 struct CoordinatorBench {
@@ -92,85 +72,107 @@ struct CoordinatorBench {
 #[serde(rename_all = "camelCase")]
 struct CoordinatorFigures {
     shoots: usize,
-    dependants_of_each: usize,
-    request_delay_ms: u64,
-    load_average_before: f64,
-    rest_seconds: f64,
-    /// Requests to the seed while nothing happens.
+    /// Requests to the seed while nothing happens, for [`REST`].
     requests_at_rest: BTreeMap<String, usize>,
-    one_lost: OneShoot,
-    one_found: OneShoot,
-    all_lost: AllShoots,
-    all_found: AllShoots,
+    one_lost: FlowFigures,
+    one_found: FlowFigures,
+    all_lost: FlowFigures,
+    all_found: FlowFigures,
     peak_mib: f64,
-    load_average_after: f64,
 }
 
-/// One shoot is lost, or found, again and again.
+/// The effects of the same verdict on one shoot again and again, or on all at once.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct OneShoot {
-    verdict_to_first_write: Spread,
-    first_write_target_met: bool,
-    verdict_to_last_write: Spread,
+struct FlowFigures {
+    writes: usize,
     /// With the controllers.
     conflicts: usize,
-}
-
-/// All shoots get the same verdict at once.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct AllShoots {
-    writes: usize,
-    conflicts: usize,
-    other_requests: usize,
-    first_write_after_ms: f64,
-    last_write_after_seconds: f64,
-    writes_per_second: f64,
+    /// The writes among them.
+    requests: usize,
     requests_in_busiest_second: usize,
-    first_write_of_each_shoot: Option<Spread>,
-    last_write_of_each_shoot: Option<Spread>,
+    verdict_to_first_write: Option<Spread>,
+    verdict_to_last_write: Option<Spread>,
 }
 
-/// All shoots are lost while watches fail.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct AllDown {
-    shoots: usize,
-    /// Shoots whose kube-controller-manager was scaled to 0.
-    down: usize,
-    /// From the verdict to the write, in milliseconds.
-    kube_controller_manager_down: Option<Spread>,
+/// A verdict, and the coordinator's requests since, the leader election and Kubernetes Events not counted.
+struct Flow {
+    given_at: Timestamp,
+    requests: Vec<AuditEntry>,
+}
+
+impl Flow {
+    /// From the verdict to the writes on dependants that took effect, in microseconds, by shoot and in order.
+    fn writes(&self) -> anyhow::Result<BTreeMap<&str, Vec<(i64, &AuditEntry)>>> {
+        let mut writes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for write in self.requests.iter().filter(|request| is_write(request)) {
+            let shoot = write.path.split('/').nth(5).unwrap_or_default();
+            // The controller reports on a Deployment whose annotations have changed: it may come in between.
+            if write.code == 200 {
+                let at = micros_since(self.given_at, write)?;
+                writes.entry(shoot).or_default().push((at, write));
+            }
+        }
+        Ok(writes)
+    }
+}
+
+/// True for writes on the dependants.
+fn is_write(request: &AuditEntry) -> bool {
+    request.is_write() && request.path.contains("/deployments/")
+}
+
+impl FlowFigures {
+    fn of(flows: &[Flow]) -> anyhow::Result<Self> {
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        for flow in flows {
+            for writes in flow.writes()?.into_values() {
+                first.extend(writes.first().map(|(at, _)| *at));
+                last.extend(writes.last().map(|(at, _)| *at));
+            }
+        }
+        let requests = || flows.iter().flat_map(|flow| &flow.requests);
+        let writes = || requests().filter(|request| is_write(request));
+        Ok(Self {
+            writes: writes().count(),
+            conflicts: writes().filter(|write| write.code != 200).count(),
+            requests: requests().count(),
+            requests_in_busiest_second: busiest_second(requests().map(|request| request.time)),
+            verdict_to_first_write: Spread::of_micros(first),
+            verdict_to_last_write: Spread::of_micros(last),
+        })
+    }
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    let load_average_before = load_average();
     let bench = CoordinatorBench::start(options.shoots).await?;
     if options.failing_watches {
         let failing = tokio::spawn(fail_watches(bench.api.clone()));
         let down = bench.until_down().await;
         failing.abort();
-        return print(&down?);
+        return print(&FlowFigures::of(&[down?])?);
     }
-    let requests_at_rest = bench.rest().await;
-    let (one_lost, one_found) = bench.one_shoot().await?;
-    let all_lost = bench.all_shoots(Direction::Down).await?;
-    let all_found = bench.all_shoots(Direction::Up).await?;
+    let begin = bench.last_id();
+    tokio::time::sleep(REST).await;
+    let requests_at_rest = requests_by_kind(&bench.requests(begin));
+    let (mut one_lost, mut one_found) = (Vec::new(), Vec::new());
+    let one = bench.names.get(..1).context("no shoot")?;
+    for _ in 0..REPETITIONS {
+        one_lost.push(bench.flow(one, Direction::Down).await?);
+        one_found.push(bench.flow(one, Direction::Up).await?);
+    }
+    let all_lost = bench.flow(&bench.names, Direction::Down).await?;
+    let all_found = bench.flow(&bench.names, Direction::Up).await?;
     print(&CoordinatorFigures {
         shoots: options.shoots,
-        dependants_of_each: DEPENDANTS.len(),
-        request_delay_ms: DELAY_MILLIS,
-        load_average_before,
-        rest_seconds: REST.as_secs_f64(),
         requests_at_rest,
-        one_lost,
-        one_found,
-        all_lost,
-        all_found,
-        peak_mib: round(Usage::of_process(bench.coordinator.process.id())?.peak_mib),
-        load_average_after: load_average(),
+        one_lost: FlowFigures::of(&one_lost)?,
+        one_found: FlowFigures::of(&one_found)?,
+        all_lost: FlowFigures::of(&[all_lost])?,
+        all_found: FlowFigures::of(&[all_found])?,
+        peak_mib: mib(ProcessUsage::of_process(bench.coordinator.process.id())?.peak_kb),
     })
 }
 
@@ -199,13 +201,7 @@ async fn fail_watches(api: ApiServer) {
 
 impl CoordinatorBench {
     async fn start(shoots: usize) -> anyhow::Result<Self> {
-        let options = ApiOptions {
-            namespaces: vec!["garden".to_owned()],
-            watch_log: 1 << 16,
-            audit_log: 1 << 17,
-            ..ApiOptions::default()
-        };
-        let api = ApiServer::start(options).await?;
+        let api = sandbox_seed().await?;
         let names: Vec<_> = (0..shoots).map(|i| format!("shoot--bench--{i}")).collect();
         for name in &names {
             api.create(&keys::NAMESPACES, "", json!({"metadata": {"name": name}}))?;
@@ -229,135 +225,64 @@ impl CoordinatorBench {
             names,
             _workloads: workloads,
         };
-        bench.until_all(Direction::Up).await?;
+        bench.until_settled(Direction::Up, 0).await?;
         let delay = FaultAction::Delay { millis: DELAY_MILLIS };
         bench.api.inject(Fault::always(delay).path("/apis/").user(USER));
         Ok(bench)
     }
 
-    /// The requests while nothing happens.
-    async fn rest(&self) -> BTreeMap<String, usize> {
-        let begin = self.last_id();
-        tokio::time::sleep(REST).await;
-        let mut kinds = BTreeMap::new();
-        for entry in self.requests(begin) {
-            *kinds.entry(format!("{} {}", entry.verb, entry.path)).or_default() += 1;
-        }
-        kinds
-    }
-
-    /// One of the shoots is lost and found again.
-    async fn one_shoot(&self) -> anyhow::Result<(OneShoot, OneShoot)> {
-        let one = self.names.get(self.names.len() / 2).context("no shoot")?;
-        let (mut lost, mut found) = (Vec::new(), Vec::new());
-        for _ in 0..REPETITIONS {
-            for (direction, times) in [(Direction::Down, &mut lost), (Direction::Up, &mut found)] {
-                let (begin, given_at) = (self.last_id(), Timestamp::now());
-                self.probe.say([one.as_str()], outcome(direction));
-                self.coordinator.until_settled(one, direction, BOUND).await?;
-                let mut writes = self.writes(begin);
-                // The controller reports on a Deployment whose annotations have changed: it may come in between.
-                let all = writes.len();
-                writes.retain(|write| write.code == 200);
-                let expected = writes_in(direction);
-                ensure!(writes.len() == expected, "{} writes {direction:?}", writes.len());
-                let first = micros_since(given_at, writes.first().context("no write")?)?;
-                let last = micros_since(given_at, writes.last().context("no write")?)?;
-                times.push((first, last, all - expected));
-            }
-        }
-        let figures = |times: Vec<(i64, i64, usize)>| {
-            let first = Spread::of_micros(times.iter().map(|(first, ..)| *first))?;
-            Some(OneShoot {
-                verdict_to_first_write: first,
-                first_write_target_met: first.p99 <= TARGET_MILLIS,
-                verdict_to_last_write: Spread::of_micros(times.iter().map(|(_, last, _)| *last))?,
-                conflicts: times.iter().map(|(.., conflicts)| conflicts).sum(),
-            })
+    /// Gives shoots (one, or all of them) the verdict of a direction, and waits until it is settled.
+    async fn flow(&self, shoots: &[String], direction: Direction) -> anyhow::Result<Flow> {
+        // One write on each dependant down; one to restore each and one to clean it up.
+        let (outcome, writes_on_one) = match direction {
+            Direction::Down => (Outcome::LeasesExpired, DEPENDANTS.len()),
+            _ => (Outcome::Healthy, 2 * DEPENDANTS.len()),
         };
-        let both = figures(lost).zip(figures(found));
-        both.context("nothing was measured")
+        let (begin, given_at) = (self.last_id(), Timestamp::now());
+        self.probe.say(shoots, outcome);
+        self.until_settled(direction, shoots.len()).await?;
+        let flow = self.since(begin, given_at);
+        let writes: usize = flow.writes()?.values().map(Vec::len).sum();
+        ensure!(
+            writes == writes_on_one * shoots.len(),
+            "{writes} writes {direction:?}"
+        );
+        Ok(flow)
     }
 
-    /// All shoots get the same verdict at once.
-    async fn all_shoots(&self, direction: Direction) -> anyhow::Result<AllShoots> {
+    /// All shoots are lost: the writes that scaled their kube-controller-manager down within [`FAILING_BOUND`].
+    async fn until_down(&self) -> anyhow::Result<Flow> {
         let (begin, given_at) = (self.last_id(), Timestamp::now());
-        let names = self.names.iter().map(String::as_str);
-        self.probe.say(names, outcome(direction));
-        self.until_all(direction).await?;
-        let writes = self.writes(begin);
-        let applied = writes.iter().filter(|write| write.code == 200).count();
-        ensure!(
-            applied == writes_in(direction) * self.names.len(),
-            "{applied} writes were applied"
-        );
-        let (mut first, mut last) = (BTreeMap::new(), BTreeMap::new());
-        for write in &writes {
-            let shoot = write.path.split('/').nth(5).unwrap_or_default();
-            let at = micros_since(given_at, write)?;
-            first.entry(shoot).or_insert(at);
-            last.insert(shoot, at);
-        }
+        self.probe.say(&self.names, Outcome::LeasesExpired);
+        let all = self.until_settled(Direction::Down, self.names.len());
+        // Those that are not down by then are what is measured.
+        tokio::time::timeout(FAILING_BOUND, all).await.unwrap_or(Ok(()))?;
+        let mut flow = self.since(begin, given_at);
+        flow.requests.retain(|request| request.path.ends_with(KCM));
+        Ok(flow)
+    }
+
+    fn since(&self, begin: u64, given_at: Timestamp) -> Flow {
         let mut requests = self.requests(begin);
         requests.retain(|entry| !entry.path.contains("/leases") && !entry.path.contains("/events"));
-        let earliest = *first.values().min().context("nothing was written")? as f64 / 1e3;
-        let whole = *last.values().max().context("nothing was written")? as f64 / 1e6;
-        Ok(AllShoots {
-            writes: writes.len(),
-            conflicts: writes.len() - applied,
-            other_requests: requests.len() - writes.len(),
-            first_write_after_ms: round(earliest),
-            last_write_after_seconds: round(whole),
-            writes_per_second: round(writes.len() as f64 / whole),
-            requests_in_busiest_second: busiest_second(requests.iter().map(|entry| entry.time)),
-            first_write_of_each_shoot: Spread::of_micros(first.into_values()),
-            last_write_of_each_shoot: Spread::of_micros(last.into_values()),
-        })
+        requests.sort_by_key(|request| request.time);
+        Flow { given_at, requests }
     }
 
-    /// All shoots are lost: how many are down, and when, after at most [`FAILING_BOUND`].
-    async fn until_down(&self) -> anyhow::Result<AllDown> {
-        let (begin, given_at) = (self.last_id(), Timestamp::now());
-        let names = self.names.iter().map(String::as_str);
-        self.probe.say(names, outcome(Direction::Down));
-        // Those that are not down by then are what is measured.
-        let all = tokio::time::timeout(FAILING_BOUND, self.until_all(Direction::Down)).await;
-        all.unwrap_or(Ok(()))?;
-        let mut down = BTreeMap::new();
-        for write in self.writes(begin) {
-            if write.code == 200 && write.path.ends_with(KCM) {
-                let shoot = write.path.split('/').nth(5).unwrap_or_default().to_owned();
-                down.insert(shoot, micros_since(given_at, &write)?);
-            }
-        }
-        Ok(AllDown {
-            shoots: self.names.len(),
-            down: down.len(),
-            kube_controller_manager_down: Spread::of_micros(down.into_values()),
+    /// Waits until everything is settled: this many shoots down, or all up.
+    async fn until_settled(&self, direction: Direction, down: usize) -> anyhow::Result<()> {
+        let all = self.names.len();
+        let wanted = if direction == Direction::Down { down } else { all };
+        wait::until_true(&format!("settled {direction:?}"), BOUND, || async {
+            let request = GetSeedSummaryRequest::default();
+            let answer = self.coordinator.client.clone().get_seed_summary(request).await?;
+            let summary = answer.into_inner().summary.unwrap_or_default();
+            let in_direction = summary.directions.iter().find(|d| d.direction() == direction);
+            let settled = summary.states.iter().find(|s| s.state() == FlowState::Settled);
+            let are = |found: Option<u32>, wanted: usize| found.map(|n| n as usize) == Some(wanted);
+            Ok(are(in_direction.map(|d| d.shoots), wanted) && are(settled.map(|s| s.shoots), all))
         })
-    }
-
-    async fn until_all(&self, direction: Direction) -> anyhow::Result<()> {
-        let settled = || async {
-            let mut settled = 0;
-            let mut page_token = String::new();
-            loop {
-                let request = ListScalingRequest {
-                    page_size: 1_000,
-                    page_token,
-                    ..Default::default()
-                };
-                let page = self.coordinator.client.clone().list_scaling(request).await?;
-                let page = page.into_inner();
-                let is = |s: &ShootScaling| s.direction() == direction && s.state() == FlowState::Settled;
-                settled += page.scalings.iter().filter(|scaling| is(scaling)).count();
-                page_token = page.next_page_token;
-                if page_token.is_empty() {
-                    return Ok(settled == self.names.len());
-                }
-            }
-        };
-        wait::until_true(&format!("all are settled {direction:?}"), BOUND, settled).await
+        .await
     }
 
     fn last_id(&self) -> u64 {
@@ -369,26 +294,4 @@ impl CoordinatorBench {
         entries.retain(|entry| entry.user == USER);
         entries
     }
-
-    /// Writes on the dependants.
-    fn writes(&self, since: u64) -> Vec<AuditEntry> {
-        let mut entries = self.requests(since);
-        entries.retain(|entry| entry.is_write() && entry.path.contains("/deployments/"));
-        entries.sort_by_key(|entry| entry.time);
-        entries
-    }
-}
-
-fn deployment(name: &str, replicas: i64) -> Value {
-    json!({
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {"containers": [{"name": name, "image": "simulated"}]},
-            },
-        },
-    })
 }

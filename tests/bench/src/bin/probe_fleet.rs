@@ -1,14 +1,6 @@
 //! Measures lease-probe and scaling-coordinator from outside, on a simulated fleet of shoots.
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::PathBuf;
-
-use anyhow::Context;
 use clap::{Parser, Subcommand};
-use serde::Serialize;
-use watchdog_bench::fleet::process;
-use watchdog_bench::print;
 use watchdog_bench::scenario::{healthy, hostile, incident, loss, outage, serve};
 
 /// Measures lease-probe and scaling-coordinator on a simulated fleet of shoots. The programs stand where this one
@@ -17,9 +9,6 @@ use watchdog_bench::scenario::{healthy, hostile, incident, loss, outage, serve};
 struct Args {
     #[command(subcommand)]
     scenario: ScenarioCommand,
-    /// Appends the figures to this file, one line of JSON per measurement
-    #[arg(long, global = true)]
-    json: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -39,51 +28,16 @@ enum ScenarioCommand {
     Hostile,
     /// The fleet and a seed alone, for any prober; says how to point one at them
     Serve(serve::ServeOptions),
-    /// The simulated shoots, which the others start as a process of its own
-    #[command(hide = true)]
-    Fleet(process::FleetProcessOptions),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
-    match args.scenario {
-        ScenarioCommand::Healthy(options) => record(&healthy::run(options).await?, args.json),
-        ScenarioCommand::Loss(options) => {
-            let outcomes = loss::run(options).await?;
-            record(&outcomes, args.json)?;
-            outcomes.check()
-        }
-        ScenarioCommand::Outage(options) => {
-            let outcomes = outage::run(options).await?;
-            record(&outcomes, args.json)?;
-            outcomes.check()
-        }
-        ScenarioCommand::Hostile => {
-            let outcomes = hostile::run().await?;
-            record(&outcomes, args.json)?;
-            outcomes.check()
-        }
-        ScenarioCommand::Incident(options) => record(&incident::run(options).await?, args.json),
+    match Args::parse().scenario {
+        ScenarioCommand::Healthy(options) => healthy::run(options).await,
+        ScenarioCommand::Loss(options) => loss::run(options).await,
+        ScenarioCommand::Outage(options) => outage::run(options).await,
+        ScenarioCommand::Incident(options) => incident::run(options).await,
+        ScenarioCommand::Hostile => hostile::run().await,
         ScenarioCommand::Serve(options) => serve::run(options).await,
-        ScenarioCommand::Fleet(options) => process::run(options).await,
     }
-}
-
-fn record(outcomes: &impl Serialize, file: Option<PathBuf>) -> anyhow::Result<()> {
-    print(outcomes)?;
-    let Some(file) = file else {
-        return Ok(());
-    };
-    let mut value = serde_json::to_value(outcomes)?;
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("date".into(), jiff::Timestamp::now().to_string().into());
-    }
-    let mut out = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&file)
-        .with_context(|| format!("open {}", file.display()))?;
-    writeln!(out, "{value}")?;
-    Ok(())
 }

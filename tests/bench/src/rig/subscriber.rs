@@ -1,37 +1,20 @@
-//! A consumer of verdicts, as scaling-coordinator is one, that notes when each arrived.
+//! Consumers of verdicts, as scaling-coordinator is one, that note when each arrived.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio_stream::StreamExt;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_proto::probe::v1 as pb;
-use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_client::consumer::LeaseProbe;
+use watchdog_client::follow::Update;
+use watchdog_proto::probe::v1::{Outcome, Verdict, WatchVerdictsRequest};
 use watchdog_proto::stream::v1::Scope;
 use watchdog_test_support::wait;
 use watchdog_test_support::watchdog::{Service, Setup};
 
 use crate::fleet::now;
-
-/// The largest message that is read.
-const MAX_MESSAGE: usize = 256 * 1024;
-
-/// Pause before a stream is tried again.
-const RECONNECT: Duration = Duration::from_millis(100);
-
-/// An outcome and when it arrived first, in microseconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReceivedOutcome {
-    pub outcome: pb::Outcome,
-    /// When the first verdict with it arrived, since the one before had another.
-    pub at: i64,
-    /// When lease-probe observed the newest verdict with it.
-    pub observed_at: i64,
-}
 
 /// A verdict arrived whose outcome differs from the one before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,16 +22,20 @@ pub struct OutcomeChange {
     /// The shoot's namespace.
     pub shoot: String,
     /// The new outcome.
-    pub outcome: pb::Outcome,
+    pub outcome: Outcome,
     /// When it arrived, in microseconds since 1970.
     pub at: i64,
+    /// When lease-probe observed the newest verdict with it.
+    pub observed_at: i64,
 }
 
 /// The verdicts that all streams brought.
 #[derive(Debug, Default)]
 struct SubscriberVerdicts {
-    latest: BTreeMap<String, ReceivedOutcome>,
+    latest: BTreeMap<String, OutcomeChange>,
     changes: Vec<OutcomeChange>,
+    updates: u64,
+    lost: u64,
 }
 
 /// Follows the verdicts of some replicas.
@@ -58,37 +45,28 @@ pub struct Subscriber {
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-fn request(scope: Scope) -> pb::WatchVerdictsRequest {
-    pb::WatchVerdictsRequest {
-        shoots: Vec::new(),
-        scope: scope.into(),
-    }
-}
-
 impl Subscriber {
-    /// Follows these replicas, each over a stream of its own.
+    /// Follows these replicas, each over a connection and a stream of its own.
     ///
     /// # Errors
     /// When an address cannot be used.
-    pub fn start(setup: &Setup, services: &[Service]) -> anyhow::Result<Self> {
+    pub fn start<'a>(
+        setup: &Setup,
+        services: impl IntoIterator<Item = &'a Service>,
+        scope: Scope,
+    ) -> anyhow::Result<Self> {
         let received: Arc<Mutex<SubscriberVerdicts>> = Arc::default();
+        let request = WatchVerdictsRequest {
+            shoots: Vec::new(),
+            scope: scope.into(),
+        };
         let mut tasks = Vec::new();
         for service in services {
-            let mut client =
-                LeaseProbeServiceClient::new(setup.channel(service)?).max_decoding_message_size(MAX_MESSAGE);
-            let received = received.clone();
+            let client = LeaseProbe::new(setup.channel(service)?);
+            let (request, received) = (request.clone(), received.clone());
             tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
-                // A replica ends a stream on which more was taken back at once than it remembers, as when another
-                // replica joins: a follower connects again and has everything anew.
-                loop {
-                    if let Ok(answer) = client.watch_verdicts(request(Scope::Replica)).await {
-                        let mut stream = answer.into_inner();
-                        while let Some(Ok(response)) = stream.next().await {
-                            received.lock().note(response);
-                        }
-                    }
-                    tokio::time::sleep(RECONNECT).await;
-                }
+                let note = |update| received.lock().note(update);
+                client.follow(request, &CancellationToken::new(), note).await;
             })));
         }
         Ok(Self {
@@ -97,8 +75,14 @@ impl Subscriber {
         })
     }
 
-    /// The last outcome of every shoot.
-    pub fn latest(&self) -> BTreeMap<String, ReceivedOutcome> {
+    /// Updates so far, and how often a stream was lost.
+    pub fn counts(&self) -> (u64, u64) {
+        let received = self.received.lock();
+        (received.updates, received.lost)
+    }
+
+    /// The last change of every shoot.
+    pub fn latest(&self) -> BTreeMap<String, OutcomeChange> {
         self.received.lock().latest.clone()
     }
 
@@ -111,41 +95,25 @@ impl Subscriber {
     ///
     /// # Errors
     /// When they have not within `bound`; says how many have.
-    pub async fn until(&self, count: usize, outcome: pb::Outcome, bound: Duration) -> anyhow::Result<()> {
-        wait::until_true(&format!("{count} shoots are {outcome:?}"), bound, || async {
-            let found = self
-                .received
-                .lock()
-                .latest
-                .values()
-                .filter(|latest| latest.outcome == outcome)
-                .count();
-            anyhow::ensure!(found >= count, "{found} are");
-            Ok(true)
-        })
-        .await
+    pub async fn until(&self, count: usize, outcome: Outcome, bound: Duration) -> anyhow::Result<()> {
+        self.until_last(count, bound, |last| last.outcome == outcome)
+            .await
     }
 
-    /// Waits until every shoot that `included` accepts has this outcome, observed at or after `since`.
+    /// Waits until the last changes of this many shoots are as they should be.
     ///
     /// # Errors
-    /// When one has not within `bound`; says how many have not.
-    pub async fn until_observed(
+    /// When they are not within `bound`; says how many are.
+    pub async fn until_last(
         &self,
-        included: impl Fn(&str) -> bool,
-        outcome: pb::Outcome,
-        since: i64,
+        count: usize,
         bound: Duration,
+        good: impl Fn(&OutcomeChange) -> bool,
     ) -> anyhow::Result<()> {
-        wait::until_true(&format!("shoots are {outcome:?}"), bound, || async {
+        wait::until_true("enough shoots have the outcome", bound, || async {
             let received = self.received.lock();
-            let missing = received
-                .latest
-                .iter()
-                .filter(|(shoot, _)| included(shoot))
-                .filter(|(_, latest)| latest.outcome != outcome || latest.observed_at < since)
-                .count();
-            anyhow::ensure!(missing == 0, "{missing} are not");
+            let found = received.latest.values().filter(|last| good(last)).count();
+            anyhow::ensure!(found >= count, "{found} of {count} have");
             Ok(true)
         })
         .await
@@ -153,76 +121,38 @@ impl Subscriber {
 }
 
 impl SubscriberVerdicts {
-    fn note(&mut self, response: pb::WatchVerdictsResponse) {
-        let Some(Event::Upsert(verdict)) = response.event else {
-            return;
-        };
+    fn note(&mut self, update: Update<String, Verdict>) {
+        match update {
+            Update::Lost(_) => self.lost += 1,
+            Update::Upsert(shoot, verdict) => self.note_verdict(shoot, &verdict.value),
+            Update::Snapshot(verdicts, _) => {
+                for (shoot, verdict) in verdicts {
+                    self.note_verdict(shoot, &verdict.value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_verdict(&mut self, shoot: String, verdict: &Verdict) {
+        self.updates += 1;
         let outcome = verdict.outcome();
         let observed_at = verdict
             .observe_time
             .map_or(0, |time| time.seconds * 1_000_000 + i64::from(time.nanos) / 1_000);
-        if let Some(known) = self.latest.get_mut(&verdict.shoot)
+        if let Some(known) = self.latest.get_mut(&shoot)
             && known.outcome == outcome
         {
             known.observed_at = observed_at;
             return;
         }
-        let at = now();
-        self.changes.push(OutcomeChange {
-            shoot: verdict.shoot.clone(),
+        let change = OutcomeChange {
+            shoot: shoot.clone(),
             outcome,
-            at,
-        });
-        let latest = ReceivedOutcome {
-            outcome,
-            at,
+            at: now(),
             observed_at,
         };
-        self.latest.insert(verdict.shoot, latest);
-    }
-}
-
-/// Many streams whose messages are only counted.
-#[derive(Debug)]
-pub struct CountingSubscribers {
-    counters: Arc<StreamCounters>,
-    _tasks: Vec<AbortOnDropHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct StreamCounters {
-    messages: AtomicU64,
-    lost: AtomicU64,
-}
-
-impl CountingSubscribers {
-    /// Opens this many streams of the whole seed, each over a connection of its own, to the replicas in turn.
-    ///
-    /// # Errors
-    /// When one cannot be opened.
-    pub async fn start(setup: &Setup, services: &[Service], count: usize) -> anyhow::Result<Self> {
-        let counters: Arc<StreamCounters> = Arc::default();
-        let mut tasks = Vec::with_capacity(count);
-        for service in services.iter().cycle().take(count) {
-            let mut client = LeaseProbeServiceClient::new(setup.channel(service)?);
-            let mut stream = client.watch_verdicts(request(Scope::Seed)).await?.into_inner();
-            let counters = counters.clone();
-            tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
-                while let Some(Ok(_)) = stream.next().await {
-                    counters.messages.fetch_add(1, Ordering::Relaxed);
-                }
-                counters.lost.fetch_add(1, Ordering::Relaxed);
-            })));
-        }
-        Ok(Self {
-            counters,
-            _tasks: tasks,
-        })
-    }
-
-    /// Messages so far, and streams that have ended.
-    pub fn counts(&self) -> [u64; 2] {
-        let StreamCounters { messages, lost } = &*self.counters;
-        [messages, lost].map(|counter| counter.load(Ordering::Relaxed))
+        self.changes.push(change.clone());
+        self.latest.insert(shoot, change);
     }
 }

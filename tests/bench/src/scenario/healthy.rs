@@ -1,27 +1,27 @@
 //! The steady state of a healthy fleet, and the start that leads to it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::stream::v1::Scope;
+use watchdog_test_support::resource_usage::ProcessUsage;
 use watchdog_test_support::watchdog::Service;
 
-use super::{SCHEDULE_LAG, ScrapedHistogram, share};
-use crate::fleet::{self, Report};
-use crate::rig::perf::Perf;
-use crate::rig::subscriber::{CountingSubscribers, Subscriber};
+use super::{SCHEDULE_LAG, ScrapedHistogram, say_measuring, share};
+use crate::fleet::{self, FleetReport};
+use crate::rig::subscriber::Subscriber;
 use crate::rig::{Rig, RigOptions};
-use crate::round;
-use crate::usage::{Usage, load_average};
+use crate::{mib, print, round};
 
 /// A start of 10,000 shoots takes some 10 s; a machine under load longer.
 const START_BOUND: Duration = Duration::from_secs(180);
 
 /// The parameters of the measurement.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, clap::Args, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct HealthyOptions {
     /// Shoots
     #[arg(long, default_value_t = 1_000)]
@@ -41,45 +41,29 @@ pub struct HealthyOptions {
     /// Subscribers to the whole seed, dealt out to the replicas. The same replicas are measured without them before
     #[arg(long, default_value_t = 0)]
     subscribers: usize,
-    /// Sample the replicas while measuring, with perf, into this file; the figures are not those of a run without
-    #[arg(long)]
-    perf: Option<PathBuf>,
 }
 
 /// The result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HealthyFigures {
+struct HealthyFigures {
     scenario: &'static str,
-    shoots: usize,
-    nodes: usize,
-    replicas: usize,
-    subscribers: usize,
-    interval_seconds: f64,
-    load_average_before: f64,
-    start: Start,
+    #[serde(flatten)]
+    options: HealthyOptions,
+    /// From the start of lease-probe.
+    all_verdicts_after_seconds: f64,
+    /// The most until then.
+    connections_opening_at_once: u64,
     #[serde(flatten)]
     window: Window,
     /// The same replicas before the subscribers came.
     without_subscribers: Option<Window>,
 }
 
-/// The start of a full fleet.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Start {
-    idle_resident_mib: f64,
-    all_verdicts_after_seconds: f64,
-    first_probes_within_seconds: f64,
-    connections_opening_at_once: u64,
-    cpu_millis_per_shoot: f64,
-}
-
 /// The difference between two moments.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Window {
-    window_seconds: f64,
     probes: u64,
     cpu_micros_per_probe: f64,
     cores: f64,
@@ -92,65 +76,58 @@ struct Window {
     peak_mib: f64,
     schedule_lag_p50_below_ms: Option<f64>,
     schedule_lag_p99_below_ms: Option<f64>,
-    longest_gap_ms: f64,
-    seed_requests: BTreeMap<String, u64>,
+    seed_requests: BTreeMap<String, usize>,
     fleet_cpu_micros_per_probe: f64,
     fleet_cores: f64,
-    fleet_resident_mib: f64,
     stream_messages_per_second: f64,
     streams_lost: u64,
 }
 
-struct UsageSnapshot {
-    at: Instant,
-    fleet: Report,
-    used: Usage,
-    lag: ScrapedHistogram,
-    crowd: [u64; 2],
+/// The processes that are measured.
+struct MeasuredReplicas<'a> {
+    rig: &'a Rig,
+    services: &'a [Service],
+    crowd: Option<Subscriber>,
 }
 
-impl UsageSnapshot {
-    async fn take(
-        rig: &Rig,
-        services: &[Service],
-        crowd: Option<&CountingSubscribers>,
-    ) -> anyhow::Result<Self> {
-        Ok(Self {
-            lag: ScrapedHistogram::read(services, SCHEDULE_LAG).await?,
-            fleet: rig.admin.report().await?,
-            used: Usage::of_services(services)?,
-            crowd: crowd.map_or([0; 2], CountingSubscribers::counts),
+struct UsageSnapshot {
+    at: Instant,
+    fleet: FleetReport,
+    fleet_cpu: Duration,
+    used: ProcessUsage,
+    lag: ScrapedHistogram,
+    updates: u64,
+    streams_lost: u64,
+}
+
+impl MeasuredReplicas<'_> {
+    async fn snapshot(&self) -> anyhow::Result<UsageSnapshot> {
+        let (updates, streams_lost) = self.crowd.as_ref().map_or((0, 0), Subscriber::counts);
+        Ok(UsageSnapshot {
+            lag: ScrapedHistogram::read(self.services, SCHEDULE_LAG).await?,
+            fleet: self.rig.fleet.report(),
+            fleet_cpu: self.rig.fleet_cpu()?,
+            used: ProcessUsage::of(self.services)?,
+            updates,
+            streams_lost,
             at: Instant::now(),
         })
     }
-}
 
-impl Window {
-    async fn measure(
-        rig: &Rig,
-        services: &[Service],
-        crowd: Option<&CountingSubscribers>,
-        options: &HealthyOptions,
-    ) -> anyhow::Result<Self> {
-        rig.admin.post("/mark").await?;
-        let request = rig.seed.last_request().await?;
-        let before = UsageSnapshot::take(rig, services, crowd).await?;
-        tokio::time::sleep(Duration::from_secs_f64(options.window)).await;
-        let after = UsageSnapshot::take(rig, services, crowd).await?;
-        let seed_requests = rig.seed.requests_since(request).await?;
-        let gaps = rig.admin.shoots().await?;
-        let longest_gap = gaps.iter().map(|shoot| shoot.longest_gap).max().unwrap_or(0);
+    async fn window(&self, seconds: f64) -> anyhow::Result<Window> {
+        let request = self.rig.last_request();
+        let before = self.snapshot().await?;
+        tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+        let after = self.snapshot().await?;
 
         let seconds = (after.at - before.at).as_secs_f64();
         let cpu = (after.used.cpu - before.used.cpu).as_secs_f64();
-        let fleet_cpu = after.fleet.cpu_seconds - before.fleet.cpu_seconds;
-        let delta = |of: fn(&Report) -> u64| of(&after.fleet) - of(&before.fleet);
+        let fleet_cpu = (after.fleet_cpu - before.fleet_cpu).as_secs_f64();
+        let delta = |of: fn(&FleetReport) -> u64| of(&after.fleet) - of(&before.fleet);
         let probes = delta(|r| r.lease_lists);
         let per_probe = |of| share(delta(of) as f64, probes);
         let lag = after.lag.since(&before.lag);
-        let ([messages_before, _], [messages, streams_lost]) = (before.crowd, after.crowd);
-        Ok(Self {
-            window_seconds: round(seconds),
+        Ok(Window {
             probes,
             cpu_micros_per_probe: share(cpu * 1e6, probes),
             cores: round(cpu / seconds),
@@ -159,17 +136,15 @@ impl Window {
             bytes_to_prober_per_probe: per_probe(|r| r.bytes_sent),
             bytes_from_prober_per_probe: per_probe(|r| r.bytes_received),
             new_connections: delta(|r| r.connections_accepted),
-            resident_mib: round(after.used.resident_mib),
-            peak_mib: round(after.used.peak_mib),
+            resident_mib: mib(after.used.resident_kb),
+            peak_mib: mib(after.used.peak_kb),
             schedule_lag_p50_below_ms: lag.at_most_millis(50),
             schedule_lag_p99_below_ms: lag.at_most_millis(99),
-            longest_gap_ms: round(longest_gap as f64 / 1e3),
-            seed_requests,
+            seed_requests: self.rig.requests_since(request),
             fleet_cpu_micros_per_probe: share(fleet_cpu * 1e6, probes),
             fleet_cores: round(fleet_cpu / seconds),
-            fleet_resident_mib: round(after.fleet.memory_mib),
-            stream_messages_per_second: round((messages - messages_before) as f64 / seconds),
-            streams_lost,
+            stream_messages_per_second: round((after.updates - before.updates) as f64 / seconds),
+            streams_lost: after.streams_lost,
         })
     }
 }
@@ -178,35 +153,39 @@ impl Window {
 ///
 /// # Errors
 /// When something does not come up or a shoot does not become healthy.
-pub async fn run(options: HealthyOptions) -> anyhow::Result<HealthyFigures> {
-    let load_average_before = load_average();
+pub async fn run(options: HealthyOptions) -> anyhow::Result<()> {
     let interval = Duration::from_secs_f64(options.interval);
     let rig = Rig::start(RigOptions {
         machines: false,
         ..RigOptions::new(options.shoots, options.nodes, interval)
     })
     .await?;
-    let (services, _subscriber, start) = start(&rig, options.replicas).await?;
+    let begun = fleet::now();
+    let (services, subscriber) = start(&rig, options.replicas).await?;
+    let verdicts = subscriber.latest();
+    let last = verdicts.values().map(|latest| latest.at).max().unwrap_or(begun);
+    let connections_opening_at_once = rig.fleet.report().connections_opening_most;
     // Until the waves of the start have spread out, and replicas have shared the shoots.
     tokio::time::sleep(interval * 2).await;
-    let (mut without_subscribers, mut crowd) = (None, None);
+    let mut measured = MeasuredReplicas {
+        rig: &rig,
+        services: &services,
+        crowd: None,
+    };
+    let mut without_subscribers = None;
     if options.subscribers > 0 {
-        without_subscribers = Some(Window::measure(&rig, &services, None, &options).await?);
-        crowd = Some(CountingSubscribers::start(&rig.setup, &services, options.subscribers).await?);
+        without_subscribers = Some(measured.window(options.window).await?);
+        let dealt_out = services.iter().cycle().take(options.subscribers);
+        measured.crowd = Some(Subscriber::start(&rig.setup, dealt_out, Scope::Seed)?);
         tokio::time::sleep(interval * 2).await;
     }
-    let sampling = Perf::start(&rig.scratch, &services, options.perf.as_deref())?;
-    let window = Window::measure(&rig, &services, crowd.as_ref(), &options).await?;
-    Perf::stop(sampling).await?;
-    Ok(HealthyFigures {
+    say_measuring(&services);
+    let window = measured.window(options.window).await?;
+    print(&HealthyFigures {
         scenario: "healthy",
-        shoots: options.shoots,
-        nodes: options.nodes,
-        replicas: options.replicas,
-        subscribers: options.subscribers,
-        interval_seconds: options.interval,
-        load_average_before,
-        start,
+        options,
+        all_verdicts_after_seconds: round((last - begun) as f64 / 1e6),
+        connections_opening_at_once,
         window,
         without_subscribers,
     })
@@ -216,26 +195,11 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<HealthyFigures> {
 ///
 /// # Errors
 /// When one does not come up or a shoot does not become healthy.
-pub(super) async fn start(rig: &Rig, replicas: usize) -> anyhow::Result<(Vec<Service>, Subscriber, Start)> {
-    let begun = fleet::now();
+pub(super) async fn start(rig: &Rig, replicas: usize) -> anyhow::Result<(Vec<Service>, Subscriber)> {
     let services = rig.lease_probes(replicas).await?;
-    let idle = Usage::of_services(&services)?;
-    let subscriber = Subscriber::start(&rig.setup, &services)?;
+    let subscriber = Subscriber::start(&rig.setup, &services, Scope::Replica)?;
     subscriber
         .until(rig.options.shoots, Outcome::Healthy, START_BOUND)
         .await?;
-    let latest = subscriber.latest();
-    let last = latest.values().map(|latest| latest.at).max().unwrap_or(begun);
-    let used = Usage::of_services(&services)?;
-    let shoots = rig.admin.shoots().await?;
-    let firsts = || shoots.iter().map(|shoot| shoot.first_list);
-    let spread = firsts().max().unwrap_or(0) - firsts().min().unwrap_or(0);
-    let start = Start {
-        idle_resident_mib: round(idle.resident_mib),
-        all_verdicts_after_seconds: round((last - begun) as f64 / 1e6),
-        first_probes_within_seconds: round(spread as f64 / 1e6),
-        connections_opening_at_once: rig.admin.report().await?.connections_opening_most,
-        cpu_millis_per_shoot: share(used.cpu.as_secs_f64() * 1e3, rig.options.shoots as u64),
-    };
-    Ok((services, subscriber, start))
+    Ok((services, subscriber))
 }

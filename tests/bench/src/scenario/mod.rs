@@ -21,6 +21,12 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// How late probes start, as lease-probe reports it.
 const SCHEDULE_LAG: &str = "watchdog_probe_schedule_lag_seconds";
 
+/// Tells who samples the services that the figures of a measurement begin now: `tests/bench/profile`.
+fn say_measuring(services: &[Service]) {
+    let processes: Vec<_> = services.iter().map(|service| service.process.id()).collect();
+    eprintln!("measuring the processes {processes:?}");
+}
+
 /// `part / whole`, 0 where there is no whole.
 fn share(part: f64, whole: u64) -> f64 {
     if whole == 0 {

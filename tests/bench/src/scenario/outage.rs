@@ -8,20 +8,20 @@ use anyhow::{Context, ensure};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::resource_usage::ProcessUsage;
 use watchdog_test_support::wait;
 use watchdog_test_support::watchdog::Service;
 
 use super::INTERVAL;
-use super::healthy::{self, Start};
+use super::healthy;
 use crate::fleet::kubelets::MAX_RENEW_INTERVAL;
 use crate::fleet::{self, Availability, ShootReport};
 use crate::rig::subscriber::{OutcomeChange, Subscriber};
 use crate::rig::{Rig, RigOptions};
-use crate::usage::{Usage, load_average};
-use crate::{Spread, round};
+use crate::{Spread, mib, print, round};
 
 /// After an outage kubelets are back within 7 s: the longest pause between two of their retries.
-const RESUME_WITHIN_MILLIS: i64 = 7_000;
+const RESUME_WITHIN: Duration = Duration::from_secs(7);
 
 /// From the end of an outage until every verdict follows from the leases again, on a machine under load.
 const VERDICT_BOUND: Duration = Duration::from_secs(180);
@@ -39,7 +39,8 @@ const FILES_PER_SHOOT: u64 = 2;
 const OTHER_FILES: u64 = 1_000;
 
 /// Options of the measurement.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, clap::Args, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct OutageOptions {
     /// Shoots
     #[arg(long, default_value_t = 1_000)]
@@ -63,73 +64,44 @@ pub struct OutageOptions {
 /// Figures of the measurement.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OutageFigures {
-    pub scenario: &'static str,
-    pub shoots: usize,
-    pub nodes: usize,
-    pub interval_seconds: f64,
-    pub mode: Availability,
-    pub start: Start,
-    pub outages: Vec<OutageResult>,
-    pub peak_mib: f64,
-    pub fleet_resident_mib: f64,
+struct OutageFigures {
+    scenario: &'static str,
+    #[serde(flatten)]
+    options: OutageOptions,
+    outages: Vec<OutageResult>,
+    peak_mib: f64,
 }
 
 /// Figures of one outage.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OutageResult {
-    /// From the first failure of the API servers to the last.
-    pub seconds: f64,
-    /// Before it began.
-    pub load_average_before: f64,
+struct OutageResult {
     /// Shoots whose outcome changed at all.
-    pub affected: usize,
+    affected: usize,
     /// Shoots with the verdict `LEASES_EXPIRED` whose nodes were not cut off.
-    pub false_losses: usize,
-    /// The first of them.
-    pub first_false_losses: Vec<FalseLoss>,
-    /// From the end of the outage to the false verdicts.
-    pub false_loss_after_end: Option<Spread>,
-    /// Shoots whose nodes were cut off.
-    pub lost: usize,
-    /// Those of them that never got the verdict `LEASES_EXPIRED`.
-    pub undetected_losses: usize,
+    false_losses: usize,
+    /// The first of them, by name.
+    first_false_losses: Vec<String>,
+    /// Shoots whose nodes were cut off that never got the verdict `LEASES_EXPIRED`.
+    undetected_losses: usize,
     /// From the end of the outage to the verdicts on the shoots that were lost.
-    pub loss_after_end: Option<Spread>,
+    loss_after_end: Option<Spread>,
     /// From the last renewal of any of its nodes to the verdict on a shoot that was lost.
-    pub loss_after_last_renewal: Option<Spread>,
+    loss_after_last_renewal: Option<Spread>,
     /// From the end of the outage until a shoot was `HEALTHY` for good; those that were lost and those that were
     /// `HEALTHY` all the time are not counted.
-    pub healthy_after_end: Option<Spread>,
+    healthy_after_end: Option<Spread>,
     /// CPU time of lease-probe from the beginning of the outage until all of these verdicts.
-    pub cpu_seconds: f64,
+    cpu_seconds: f64,
     /// Connections to API servers in that time.
-    pub new_connections: u64,
-}
-
-/// A healthy shoot that was taken for lost.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FalseLoss {
-    /// Its namespace in the seed.
-    pub shoot: String,
-    /// From the end of the outage to the verdict.
-    pub seconds_after_end: f64,
-}
-
-/// Begin and end of an outage, in microseconds since 1970.
-#[derive(Debug, Clone, Copy)]
-struct Period {
-    from: i64,
-    until: i64,
+    new_connections: u64,
 }
 
 /// Measures.
 ///
 /// # Errors
 /// When something does not come up, or a shoot does not become healthy again.
-pub async fn run(options: OutageOptions) -> anyhow::Result<OutageFigures> {
+pub async fn run(options: OutageOptions) -> anyhow::Result<()> {
     let files = options.shoots as u64 * FILES_PER_SHOOT + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     ensure!(
@@ -138,7 +110,7 @@ pub async fn run(options: OutageOptions) -> anyhow::Result<OutageFigures> {
         options.shoots
     );
     let rig = Rig::start(RigOptions::new(options.shoots, NODES, INTERVAL)).await?;
-    let (services, subscriber, start) = healthy::start(&rig, 1).await?;
+    let (services, subscriber) = healthy::start(&rig, 1).await?;
     let mut outages = Vec::new();
     for seconds in &options.durations {
         let result = outage(&rig, &services, &subscriber, &options, *seconds)
@@ -146,17 +118,14 @@ pub async fn run(options: OutageOptions) -> anyhow::Result<OutageFigures> {
             .with_context(|| format!("an outage of {seconds} s"))?;
         outages.push(result);
     }
-    Ok(OutageFigures {
+    let figures = OutageFigures {
         scenario: "outage",
-        shoots: options.shoots,
-        nodes: NODES,
-        interval_seconds: INTERVAL.as_secs_f64(),
-        mode: options.mode,
-        start,
+        options,
         outages,
-        peak_mib: round(Usage::of_services(&services)?.peak_mib),
-        fleet_resident_mib: round(rig.admin.report().await?.memory_mib),
-    })
+        peak_mib: mib(ProcessUsage::of(&services)?.peak_kb),
+    };
+    print(&figures)?;
+    figures.check()
 }
 
 /// One outage, from a healthy fleet to a healthy fleet.
@@ -169,58 +138,50 @@ async fn outage(
 ) -> anyhow::Result<OutageResult> {
     until_renewals_observed(rig).await?;
     drop(subscriber.take_changes());
-    let load_average_before = load_average();
-    let (used, fleet) = (Usage::of_services(services)?, rig.admin.report().await?);
+    let used = ProcessUsage::of(services)?.cpu;
+    let connections = rig.fleet.report().connections_accepted;
 
     // At most the number of shoots.
     let lost = (options.lost.clamp(0.0, 1.0) * options.shoots as f64).round() as usize;
-    let query = match options.mode {
-        Availability::Refuse => "/outage?mode=refuse",
-        _ => "/outage?mode=hang",
-    };
-    let from = rig.admin.post(query).await?;
+    rig.fleet.begin_outage(options.mode);
     // The outage itself.
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-    let until = rig.admin.post(&recovery(lost)).await?;
-    let reports = rig.admin.shoots().await?;
-    let lost_shoots: BTreeSet<&str> = reports
-        .iter()
-        .take(lost)
-        .map(|shoot| shoot.name.as_str())
-        .collect();
-    let all_back = until + RESUME_WITHIN_MILLIS * 1_000;
-    let is_lost = |shoot: &str| lost_shoots.contains(shoot);
+    let until = rig.fleet.recover(lost, RESUME_WITHIN);
+    let reports = rig.fleet.shoot_reports();
+    let lost_shoots = reports.iter().take(lost).map(|shoot| shoot.name.as_str());
+    let lost_shoots: BTreeSet<&str> = lost_shoots.collect();
+    let is_lost = |last: &OutcomeChange| lost_shoots.contains(last.shoot.as_str());
+    let is_healthy = |last: &OutcomeChange, end: i64| {
+        let all_back = end + fleet::micros(RESUME_WITHIN);
+        last.outcome == Outcome::Healthy && last.observed_at >= all_back
+    };
+    let healthy = |last: &OutcomeChange| !is_lost(last) && is_healthy(last, until);
     subscriber
-        .until_observed(|shoot| !is_lost(shoot), Outcome::Healthy, all_back, VERDICT_BOUND)
+        .until_last(options.shoots - lost, VERDICT_BOUND, healthy)
         .await?;
+    let detected = |last: &OutcomeChange| {
+        is_lost(last) && last.outcome == Outcome::LeasesExpired && last.observed_at >= until
+    };
     // A loss without a verdict is a result: `undetected_losses`.
-    let detected = subscriber
-        .until_observed(is_lost, Outcome::LeasesExpired, until, VERDICT_BOUND)
-        .await;
-    if let Err(error) = detected {
+    if let Err(error) = subscriber.until_last(lost, VERDICT_BOUND, detected).await {
         eprintln!("losses without a verdict: {error:#}");
     }
     let changes = subscriber.take_changes();
-    let cpu = Usage::of_services(services)?.cpu - used.cpu;
-    let new_connections = rig.admin.report().await?.connections_accepted - fleet.connections_accepted;
+    let cpu = ProcessUsage::of(services)?.cpu - used;
+    let new_connections = rig.fleet.report().connections_accepted - connections;
 
     if lost > 0 {
-        let healed = rig.admin.post(&recovery(0)).await?;
-        let all_back = healed + RESUME_WITHIN_MILLIS * 1_000;
+        let healed = rig.fleet.recover(0, RESUME_WITHIN);
+        let healthy = |last: &OutcomeChange| is_healthy(last, healed);
         subscriber
-            .until_observed(|_| true, Outcome::Healthy, all_back, VERDICT_BOUND)
+            .until_last(options.shoots, VERDICT_BOUND, healthy)
             .await?;
     }
     Ok(OutageResult {
-        load_average_before,
         cpu_seconds: round(cpu.as_secs_f64()),
         new_connections,
-        ..evaluate(&changes, &reports, lost, Period { from, until })
+        ..evaluate(&changes, &reports, lost, until)
     })
-}
-
-fn recovery(lost: usize) -> String {
-    format!("/recover?lost={lost}&resume_within={RESUME_WITHIN_MILLIS}")
 }
 
 /// Waits until lease-probe has listed every shoot two renew intervals from now or later: it has seen every lease
@@ -230,13 +191,13 @@ async fn until_renewals_observed(rig: &Rig) -> anyhow::Result<()> {
     wait::until_true(
         "lease-probe has listed every shoot",
         VERDICT_BOUND + INTERVAL,
-        || async { Ok(rig.admin.report().await?.oldest_list >= listed_after) },
+        || async { Ok(rig.fleet.oldest_list() >= listed_after) },
     )
     .await
 }
 
 /// Judges the changes of outcomes during and after an outage in which the first `lost` shoots were cut off.
-fn evaluate(changes: &[OutcomeChange], shoots: &[ShootReport], lost: usize, period: Period) -> OutageResult {
+fn evaluate(changes: &[OutcomeChange], shoots: &[ShootReport], lost: usize, end: i64) -> OutageResult {
     let mut first_loss: BTreeMap<&str, i64> = BTreeMap::new();
     let mut last: BTreeMap<&str, &OutcomeChange> = BTreeMap::new();
     for change in changes {
@@ -245,46 +206,28 @@ fn evaluate(changes: &[OutcomeChange], shoots: &[ShootReport], lost: usize, peri
         }
         last.insert(&change.shoot, change);
     }
-    let after_end = |at: i64| at - period.until;
-    let lost_shoots = shoots.get(..lost).unwrap_or(shoots);
-    let healthy_shoots = shoots.get(lost..).unwrap_or_default();
-
-    let mut false_losses: Vec<(i64, &str)> = healthy_shoots
-        .iter()
-        .filter_map(|shoot| Some((*first_loss.get(shoot.name.as_str())?, shoot.name.as_str())))
+    let loss = |shoot: &ShootReport| first_loss.get(shoot.name.as_str()).copied();
+    let lost_shoots = shoots.iter().take(lost);
+    let losses: Vec<(i64, i64)> = lost_shoots
+        .filter_map(|shoot| Some((loss(shoot)?, *shoot.renewed.last()?)))
         .collect();
-    false_losses.sort_unstable();
-    let losses: Vec<(i64, &ShootReport)> = lost_shoots
-        .iter()
-        .filter_map(|shoot| Some((*first_loss.get(shoot.name.as_str())?, shoot)))
+    let healthy_shoots = || shoots.iter().skip(lost);
+    let false_losses: Vec<String> = healthy_shoots()
+        .filter(|shoot| loss(shoot).is_some())
+        .map(|shoot| shoot.name.clone())
         .collect();
-    let recoveries = healthy_shoots.iter().filter_map(|shoot| {
+    let recoveries = healthy_shoots().filter_map(|shoot| {
         let change = last.get(shoot.name.as_str())?;
-        (change.outcome == Outcome::Healthy).then(|| after_end(change.at))
+        (change.outcome == Outcome::Healthy).then(|| change.at - end)
     });
     OutageResult {
-        seconds: round((period.until - period.from) as f64 / 1e6),
-        load_average_before: 0.0,
         affected: last.len(),
         false_losses: false_losses.len(),
-        first_false_losses: false_losses
-            .iter()
-            .take(LISTED)
-            .map(|(at, shoot)| FalseLoss {
-                shoot: (*shoot).to_owned(),
-                seconds_after_end: round(after_end(*at) as f64 / 1e6),
-            })
-            .collect(),
-        false_loss_after_end: Spread::of_micros(false_losses.iter().map(|(at, _)| after_end(*at))),
-        lost: lost_shoots.len(),
-        undetected_losses: lost_shoots.len() - losses.len(),
-        loss_after_end: Spread::of_micros(losses.iter().map(|(at, _)| after_end(*at))),
-        loss_after_last_renewal: Spread::of_micros(
-            losses
-                .iter()
-                .filter_map(|(at, shoot)| Some(at - shoot.renewed.last()?)),
-        ),
+        undetected_losses: lost - losses.len(),
+        loss_after_end: Spread::of_micros(losses.iter().map(|(at, _)| at - end)),
+        loss_after_last_renewal: Spread::of_micros(losses.iter().map(|(at, renewed)| at - renewed)),
         healthy_after_end: Spread::of_micros(recoveries),
+        first_false_losses: false_losses.into_iter().take(LISTED).collect(),
         cpu_seconds: 0.0,
         new_connections: 0,
     }
@@ -295,7 +238,7 @@ impl OutageFigures {
     ///
     /// # Errors
     /// When a healthy shoot was taken for lost, or a lost one was not.
-    pub fn check(&self) -> anyhow::Result<()> {
+    fn check(&self) -> anyhow::Result<()> {
         let sum = |count: fn(&OutageResult) -> usize| self.outages.iter().map(count).sum::<usize>();
         let (wrong, missed) = (sum(|o| o.false_losses), sum(|o| o.undetected_losses));
         ensure!(
@@ -315,9 +258,6 @@ mod tests {
     fn shoot(name: &str) -> ShootReport {
         ShootReport {
             name: name.into(),
-            first_list: 0,
-            last_list: 0,
-            longest_gap: 0,
             renewed: vec![END - 40_000_000, END - 32_000_000],
             resumed: vec![],
         }
@@ -328,6 +268,7 @@ mod tests {
             shoot: shoot.into(),
             outcome,
             at: END + seconds_after_end * 1_000_000,
+            observed_at: 0,
         }
     }
 
@@ -343,18 +284,13 @@ mod tests {
             change("false", Outcome::LeasesExpired, 9),
             change("false", Outcome::Healthy, 10),
         ];
-        let period = Period {
-            from: END - 30_000_000,
-            until: END,
-        };
-        let result = evaluate(&changes, &shoots, 2, period);
-        assert_eq!((result.seconds, result.affected), (30.0, 3));
-        let found = FalseLoss {
-            shoot: "false".into(),
-            seconds_after_end: 3.0,
-        };
-        assert_eq!((result.false_losses, result.first_false_losses), (1, vec![found]));
-        assert_eq!((result.lost, result.undetected_losses), (2, 1));
+        let result = evaluate(&changes, &shoots, 2, END);
+        assert_eq!(result.affected, 3);
+        assert_eq!(
+            (result.false_losses, &result.first_false_losses[..]),
+            (1, &["false".to_owned()][..])
+        );
+        assert_eq!(result.undetected_losses, 1);
         let longest = |times: Option<Spread>| times.map(|times| (times.count, times.max));
         assert_eq!(longest(result.loss_after_end), Some((1, 8_000.0)));
         assert_eq!(longest(result.loss_after_last_renewal), Some((1, 40_000.0)));

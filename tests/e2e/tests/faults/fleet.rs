@@ -108,7 +108,7 @@ impl Fleet {
         for shoot in &self.shoots()[lost..] {
             let writes = self.fixture.writes(shoot);
             anyhow::ensure!(writes.is_empty(), "{}: {writes:?}", shoot.namespace());
-            let reported = self.lease_probe.process.log_reader().find(|line| {
+            let reported = self.lease_probe.process.log_reader()?.find(|line| {
                 let outcome = line.field("outcome")?;
                 let of_shoot = line.field("shoot")? == shoot.namespace();
                 (of_shoot && LOSSES.contains(&outcome.as_str())).then(|| line.text.to_owned())

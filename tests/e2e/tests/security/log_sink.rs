@@ -3,6 +3,7 @@
 use tokio::net::TcpStream;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::http_exchange::exchange;
+use watchdog_test_support::process::Command;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 
@@ -16,7 +17,11 @@ async fn lease_probe_goes_on_and_ends_while_nobody_reads_its_log() {
     let shoot = fixture.shoot("one").unwrap();
     let first = fixture.lease_probe().await.unwrap();
     first.process.stop(BOUND).await.unwrap();
-    let service = fixture.setup.again_onto_unread_pipe(&first).await.unwrap();
+    let service = fixture
+        .setup
+        .again_without_log(&first, Command::onto_unread_pipe)
+        .await
+        .unwrap();
     let admin = TcpStream::connect(&service.admin).await.unwrap();
     let (code, answer) = exchange(admin, "PUT", "/log-level", "trace").await.unwrap();
     assert_eq!(code, 200, "{answer}");

@@ -15,6 +15,7 @@ use watchdog_runtime::tls::{PemFiles, Tls};
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::http_exchange::exchange;
+use watchdog_test_support::resource_usage::ProcessUsage;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service};
@@ -47,17 +48,14 @@ const BODIES: usize = 64;
 /// The largest body that the admin endpoint takes, and the largest that its library takes by default.
 const BODY_BYTES: [usize; 2] = [1_024, 2 << 20];
 
-/// A field of the process's status in bytes.
-fn memory(service: &Service, field: &str) -> u64 {
-    let path = format!("/proc/{}/status", service.process.id());
-    let status = std::fs::read_to_string(path).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-    let kib: u64 = line.trim_matches([':', '\t', ' ', 'k', 'B']).parse().unwrap();
-    kib << 10
+/// Resident memory in bytes: now, and the most so far.
+fn memory(service: &Service) -> (u64, u64) {
+    let usage = ProcessUsage::of([service]).unwrap();
+    (usage.resident_kb << 10, usage.peak_kb << 10)
 }
 
 fn check_peak(what: &str, service: &Service, before: u64) {
-    let peak = memory(service, "VmHWM");
+    let (_, peak) = memory(service);
     println!("{what}: {} MiB before, {} MiB at most", before >> 20, peak >> 20);
     assert!(peak < before + ALLOWED_BYTES, "{what}: {before} {peak}");
 }
@@ -171,7 +169,7 @@ async fn one_caller_takes_less_than_64_mib() {
         ca: files.ca.clone(),
     })
     .unwrap();
-    let before = memory(&service, "VmRSS");
+    let (before, _) = memory(&service);
 
     let attack = join_all((0..CONNECTIONS).map(|_| send_incomplete_requests(&service, &caller)));
     timeout(BOUND, attack).await.expect("the server gives them up");
@@ -236,7 +234,7 @@ async fn bodies_at_the_admin_ports_take_less_than_64_mib() {
         (&drop_in, &drop_in.admin),
         (&drop_in, &health),
     ] {
-        let before = memory(service, "VmRSS");
+        let (before, _) = memory(service);
         send_incomplete_bodies(address).await;
         check_peak(&format!("bodies at {address}"), service, before);
         let probe = TcpStream::connect(address).await.unwrap();

@@ -51,6 +51,7 @@ async fn two_addresses_do_not_lock_a_caller_out_and_make_few_lines() {
     service
         .process
         .log_reader()
+        .unwrap()
         .find(|line| {
             if line.is_message("gRPC connections refused") {
                 *lines.entry(line.field("reason")?).or_default() += 1;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use super::HANDSHAKE_BOUND;
-use crate::certs::LoopbackCertificate;
+use crate::certs::ServerCertificate;
 
 /// Both sides' TLS.
 pub(super) struct ProxyTls {
@@ -26,16 +26,7 @@ impl ProxyTls {
     /// Returns the proxy's own authority too.
     pub(super) fn new(upstream_ca: &str) -> anyhow::Result<(Self, String)> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let own = LoopbackCertificate::new("proxy-ca")?;
-        let mut server = ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![own.certificate.der().clone()],
-                PrivatePkcs8KeyDer::from(own.key.serialize_der()).into(),
-            )?;
-        // As a kube-apiserver offers them.
-        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let own = ServerCertificate::new("proxy-ca", &["localhost", "127.0.0.1"])?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(upstream_ca.as_bytes()) {
             roots.add(certificate.context("read the upstream's authority")?)?;
@@ -44,11 +35,8 @@ impl ProxyTls {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let tls = Self {
-            server: Arc::new(server),
-            client,
-        };
-        Ok((tls, own.ca_pem))
+        let server = own.tls()?;
+        Ok((Self { server, client }, own.ca_pem))
     }
 
     /// The client's side; none when it gives up.

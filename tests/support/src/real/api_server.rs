@@ -5,23 +5,19 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use kube::Client;
 use parking_lot::Mutex;
 
 use super::crds::install_endpoint_slices;
 use super::etcd::Etcd;
 use super::pki::Pki;
-use super::{Assets, bounded, kubeconfig};
+use super::{Assets, is_well, kubeconfig};
 use crate::history::{self, Write};
-use crate::ports::free_port;
+use crate::ports::{free_port, start_on_free_ports};
 use crate::process::{ChildProcess, Command};
 use crate::sandboxed;
 use crate::scratch::Scratch;
-use crate::wait::{self, BOUND};
-
-/// Tries with another port each, should somebody take it between the choice and the start.
-const ATTEMPTS: usize = 3;
 
 /// The user of [`KubeApiserver::client`]: in the group that may do everything.
 const ADMIN: &str = "admin";
@@ -172,8 +168,7 @@ impl KubeApiserver {
         )?;
         let token_file = token_file.display().to_string();
         let admin = tokens.get(ADMIN).context("no administrator")?;
-        let mut attempt = 1;
-        loop {
+        let start = || async {
             let port = free_port()?;
             let url = format!("https://127.0.0.1:{port}");
             let client = sandboxed::client(&kubeconfig(&url, &pki.ca_pem, ADMIN, admin)).await?;
@@ -187,21 +182,14 @@ impl KubeApiserver {
                 command: command(assets, pki, etcd, &options, port, &token_file, scratch),
                 process: Mutex::new(None),
             };
-            match server.start_again().await {
-                Ok(()) => {
-                    if lacks_slices {
-                        Box::pin(install_endpoint_slices(&server.client)).await?;
-                    }
-                    return Ok(server);
-                }
-                Err(error)
-                    if attempt < ATTEMPTS && format!("{error:#}").contains("address already in use") =>
-                {
-                    attempt += 1;
-                }
-                Err(error) => return Err(error),
-            }
+            server.start_again().await?;
+            Ok(server)
+        };
+        let server = start_on_free_ports(start).await?;
+        if lacks_slices {
+            Box::pin(install_endpoint_slices(&server.client)).await?;
         }
+        Ok(server)
     }
 
     /// The name it was started with.
@@ -269,28 +257,12 @@ impl KubeApiserver {
         }
         let process = Arc::new(self.command.spawn(&self.scratch)?);
         *self.process.lock() = Some(Arc::clone(&process));
-        let ready = wait::until("it is ready", BOUND, || async {
-            if let Some(status) = process.exit_status()? {
-                return Ok(Some(Err(status)));
-            }
-            let answer = bounded(
-                "GET /readyz",
-                self.client.request_text(kubeconfig::get("/readyz")?),
-            )
-            .await?;
-            Ok((answer == "ok").then_some(Ok(())))
-        });
-        let why = match ready.await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(status)) => format!("ended ({status})"),
-            Err(error) => format!("{error:#}"),
-        };
-        self.stop().await?;
-        bail!(
-            "kube-apiserver {:?}: {why}; its log ends:\n{}",
-            self.name,
-            process.log_tail()
-        )
+        let ready = process.wait_until("it is ready", || is_well(&self.client, "/readyz"));
+        let ready = ready.await;
+        if ready.is_err() {
+            self.stop().await?;
+        }
+        ready
     }
 }
 

@@ -3,19 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
 use parking_lot::Mutex;
 
 use super::pki::Pki;
-use super::{Assets, KubeApiserver, bounded, kubeconfig};
-use crate::ports::free_port;
+use super::{Assets, KubeApiserver, is_well, kubeconfig};
+use crate::ports::{free_port, start_on_free_ports};
 use crate::process::{ChildProcess, Command};
 use crate::sandboxed;
 use crate::scratch::Scratch;
-use crate::wait::{self, BOUND};
-
-/// Tries with another port each.
-const ATTEMPTS: usize = 3;
 
 /// The first minor version without the insecure port and its flag.
 const WITHOUT_PORT_FLAG: u32 = 24;
@@ -101,41 +96,22 @@ impl ControllerManager {
         if self.is_running() {
             return Ok(());
         }
-        let mut attempt = 1;
-        loop {
-            let port = free_port()?;
-            let process = self
-                .command
-                .clone()
-                .arg(format!("--secure-port={port}"))
-                .spawn(&self.scratch)?;
-            match self.wait_healthy(&process, port).await {
-                Ok(()) => {
-                    *self.process.lock() = Some(process);
-                    return Ok(());
-                }
-                // Somebody may have taken the port between the choice and the start.
-                Err(_) if attempt < ATTEMPTS && process.exit_status()?.is_some() => attempt += 1,
-                Err(error) => bail!("{error:#}; its log ends:\n{}", process.log_tail()),
-            }
-        }
+        let process = start_on_free_ports(|| self.start_on(free_port())).await?;
+        *self.process.lock() = Some(process);
+        Ok(())
     }
 
-    async fn wait_healthy(&self, process: &ChildProcess, port: u16) -> anyhow::Result<()> {
+    async fn start_on(&self, port: anyhow::Result<u16>) -> anyhow::Result<ChildProcess> {
+        let port = port?;
+        let command = self.command.clone().arg(format!("--secure-port={port}"));
+        let process = command.spawn(&self.scratch)?;
         // Its health needs no credentials, so any token does.
         let url = format!("https://127.0.0.1:{port}");
         let client = sandboxed::client(&kubeconfig(&url, &self.ca_pem, "nobody", "none")).await?;
-        let ended = wait::until("kube-controller-manager is healthy", BOUND, || async {
-            if let Some(status) = process.exit_status()? {
-                return Ok(Some(Err(status)));
-            }
-            let answer = bounded("GET /healthz", client.request_text(kubeconfig::get("/healthz")?)).await?;
-            Ok((answer == "ok").then_some(Ok(())))
-        });
-        match ended.await? {
-            Ok(()) => Ok(()),
-            Err(status) => bail!("kube-controller-manager ended ({status})"),
-        }
+        process
+            .wait_until("it is healthy", || is_well(&client, "/healthz"))
+            .await?;
+        Ok(process)
     }
 
     /// Kills it, as scaling its Deployment to zero does in the end. Does nothing when it is stopped.

@@ -11,13 +11,9 @@ use tokio::net::TcpStream;
 
 use super::Assets;
 use crate::http_exchange::exchange;
-use crate::ports::free_port;
+use crate::ports::{free_port, start_on_free_ports};
 use crate::process::{ChildProcess, Command};
 use crate::scratch::Scratch;
-use crate::wait::{self, BOUND};
-
-/// Tries with other ports each, should somebody take one between the choice and the start.
-const ATTEMPTS: usize = 3;
 
 /// The keys of [`Etcd::fill`] begin with this, which stands for three other characters in base64.
 const FILLER: &str = "ZmlsbGVy";
@@ -49,15 +45,12 @@ impl Etcd {
         members: usize,
         flags: &[&str],
     ) -> anyhow::Result<Self> {
-        let mut attempt = 1;
-        loop {
-            let etcd = Self::spawn(assets, scratch, members, flags, attempt)?;
-            match etcd.wait_listening().await {
-                Ok(()) => return Ok(etcd),
-                Err(_) if attempt < ATTEMPTS => attempt += 1,
-                Err(error) => bail!("{error:#}; the log of etcd ends:\n{}", etcd.log_tail()),
-            }
-        }
+        start_on_free_ports(|| async {
+            let etcd = Self::spawn(assets, scratch, members, flags)?;
+            etcd.wait_listening().await?;
+            Ok(etcd)
+        })
+        .await
     }
 
     fn spawn(
@@ -65,11 +58,12 @@ impl Etcd {
         scratch: &Arc<Scratch>,
         members: usize,
         flags: &[&str],
-        attempt: usize,
     ) -> anyhow::Result<Self> {
         let address = || anyhow::Ok(format!("http://127.0.0.1:{}", free_port()?));
+        // One that starts again on other ports must not find the data of its first start.
+        let start = rand::random::<u32>();
         let addresses = (0..members)
-            .map(|index| anyhow::Ok((format!("etcd-{attempt}-{index}"), address()?, address()?)))
+            .map(|index| anyhow::Ok((format!("etcd-{start}-{index}"), address()?, address()?)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let cluster: Vec<_> = addresses
             .iter()
@@ -107,27 +101,23 @@ impl Etcd {
     async fn wait_listening(&self) -> anyhow::Result<()> {
         for member in &self.members {
             let address = member.url.strip_prefix("http://").unwrap_or_default();
-            let ended = wait::until("etcd listens", BOUND, || async {
-                if let Some(status) = member.process.lock().exit_status()? {
-                    return Ok(Some(Err(status)));
-                }
-                Ok(TcpStream::connect(address).await.is_ok().then_some(Ok(())))
-            });
-            if let Err(status) = ended.await? {
-                bail!("etcd ended ({status})");
-            }
+            let process = member.process.lock().clone();
+            process
+                .wait_until("it listens", || async {
+                    Ok(TcpStream::connect(address).await.is_ok())
+                })
+                .await?;
         }
         Ok(())
     }
 
-    fn log_tail(&self) -> String {
-        let tails = self.members.iter().map(|member| member.process.lock().log_tail());
-        tails.collect::<Vec<_>>().join("\n--\n")
+    fn member(&self) -> anyhow::Result<&EtcdMember> {
+        self.members.first().context("etcd without members")
     }
 
     /// Forgets all revisions but the newest.
     pub async fn compact(&self) -> anyhow::Result<()> {
-        let member = self.members.first().context("etcd without members")?;
+        let member = self.member()?;
         let range = json!({"key": "AA==", "range_end": "AA==", "limit": "1", "keys_only": true});
         let answer = call(&member.url, "/v3/kv/range", &range).await?;
         let revision = answer.pointer("/header/revision").and_then(Value::as_str);
@@ -143,7 +133,7 @@ impl Etcd {
 
     /// Writes until etcd refuses the writes of every client for want of space. Reads are answered as before.
     pub async fn fill(&self) -> anyhow::Result<()> {
-        let member = self.members.first().context("etcd without members")?;
+        let member = self.member()?;
         // In base64, like the keys.
         let value = "AAAA".repeat(1 << 18);
         for number in 0..1_000 {
@@ -159,7 +149,7 @@ impl Etcd {
 
     /// Undoes [`fill`](Self::fill), as an operator does.
     pub async fn make_room(&self) -> anyhow::Result<()> {
-        let member = self.members.first().context("etcd without members")?;
+        let member = self.member()?;
         let (url, begin, end) = (&member.url, format!("{FILLER}0000"), format!("{FILLER}9999"));
         call(
             url,

@@ -1,7 +1,5 @@
 //! Kubeconfigs with inline data.
 
-use std::str::FromStr;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
@@ -22,10 +20,4 @@ pub fn kubeconfig(url: &str, ca_pem: &str, user: &str, token: &str) -> String {
         "users": [{"name": user, "user": {"token": token}}],
     })
     .to_string()
-}
-
-/// Only for what `kube` cannot express: a path on a server.
-pub(super) fn get(path: &str) -> anyhow::Result<http::Request<Vec<u8>>> {
-    let uri = http::Uri::from_str(path)?;
-    Ok(http::Request::get(uri).body(Vec::new())?)
 }

@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use kube::Api;
 use kube::api::PostParams;
+use kube::{Api, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -44,7 +44,8 @@ pub use kubeconfig::kubeconfig;
 pub(crate) use node_recorder::readiness;
 pub use node_recorder::{NodeRecorder, NodeTransition, node_readiness};
 pub use seed_objects::{
-    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_shoot, scale_of,
+    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_shoot, deployment,
+    scale_of,
 };
 
 use crate::scratch::Scratch;
@@ -149,14 +150,28 @@ pub(crate) async fn bounded<T>(
     }
 }
 
+/// True if a server says at this path that it is well.
+async fn is_well(server: &Client, path: &str) -> anyhow::Result<bool> {
+    let request = http::Request::get(path).body(Vec::new())?;
+    let answer = bounded(path, server.request_text(request)).await?;
+    Ok(answer == "ok")
+}
+
+async fn create<K>(api: &Api<K>, object: &K) -> anyhow::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned + Serialize + kube::Resource,
+{
+    let what = format!("create in {}", api.resource_url());
+    bounded(&what, api.create(&PostParams::default(), object)).await?;
+    Ok(())
+}
+
 /// Makes an object unless there is one of its name.
 pub(crate) async fn create_unless_there<K>(api: &Api<K>, object: &K) -> anyhow::Result<()>
 where
     K: Clone + Debug + DeserializeOwned + Serialize + kube::Resource,
 {
-    let create = PostParams::default();
-    let created = api.create(&create, object);
-    match bounded(&format!("create in {}", api.resource_url()), created).await {
+    match create(api, object).await {
         Err(error) if !exists_already(&error) => Err(error),
         _ => Ok(()),
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rcgen::KeyPair;
 
-use crate::certs::LoopbackCertificate;
+use crate::certs::ServerCertificate;
 use crate::scratch::Scratch;
 
 /// Files for the servers and the authority's certificate for their clients.
@@ -19,7 +19,7 @@ pub(super) struct Pki {
 
 impl Pki {
     pub(super) fn new(scratch: &Scratch) -> anyhow::Result<Self> {
-        let serving = LoopbackCertificate::new("watchdog test authority")?;
+        let serving = ServerCertificate::new("watchdog test authority", &["localhost", "127.0.0.1"])?;
         let tokens = KeyPair::generate()?;
         Ok(Self {
             ca_pem: serving.ca_pem,

@@ -1,14 +1,15 @@
 //! Objects that Gardener puts into a seed for a shoot.
 
 use anyhow::Context;
-use k8s_openapi::ByteString;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DynamicObject, ObjectMeta, PostParams};
+use kube::api::DynamicObject;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{bounded, cluster_resource, create_unless_there};
+use super::{bounded, cluster_resource, create, create_unless_there};
 use crate::fixtures;
 
 /// Makes a namespace unless it is there.
@@ -16,15 +17,8 @@ use crate::fixtures;
 /// # Errors
 /// When the API server refuses or does not answer.
 pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespace = Namespace {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            ..ObjectMeta::default()
-        },
-        ..Namespace::default()
-    };
-    create_unless_there(&namespaces, &namespace).await
+    let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+    create_unless_there(&Api::all(client.clone()), &namespace).await
 }
 
 /// Makes the Cluster object of a shoot. `shoot` is the Shoot as in `spec.shoot`; the shoot's namespace in the seed is
@@ -34,15 +28,9 @@ pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()>
 /// When the API server refuses or does not answer.
 pub async fn create_cluster(seed: &Client, namespace: &str, shoot: Value) -> anyhow::Result<()> {
     let resource = cluster_resource();
-    let clusters: Api<DynamicObject> = Api::all_with(seed.clone(), &resource);
     let spec = json!({"spec": {"cloudProfile": {}, "seed": {}, "shoot": shoot}});
     let cluster = DynamicObject::new(namespace, &resource).data(spec);
-    bounded(
-        "create a Cluster",
-        clusters.create(&PostParams::default(), &cluster),
-    )
-    .await?;
-    Ok(())
+    create(&Api::all_with(seed.clone(), &resource), &cluster).await
 }
 
 /// Makes a Secret with a kubeconfig under the key that Gardener uses.
@@ -55,17 +43,25 @@ pub async fn create_kubeconfig_secret(
     name: &str,
     kubeconfig: &str,
 ) -> anyhow::Result<()> {
-    let secrets: Api<Secret> = Api::namespaced(seed.clone(), namespace);
-    let secret = Secret {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            ..ObjectMeta::default()
+    let secret = json!({"metadata": {"name": name}, "data": {"kubeconfig": STANDARD.encode(kubeconfig)}});
+    let secret: Secret = serde_json::from_value(secret)?;
+    create(&Api::namespaced(seed.clone(), namespace), &secret).await
+}
+
+/// A Deployment whose pods are simulated.
+#[must_use]
+pub fn deployment(name: &str, replicas: i32) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{"name": name, "image": "simulated"}]},
+            },
         },
-        data: Some([("kubeconfig".to_owned(), ByteString(kubeconfig.into()))].into()),
-        ..Secret::default()
-    };
-    bounded("create a Secret", secrets.create(&PostParams::default(), &secret)).await?;
-    Ok(())
+    })
 }
 
 /// Makes a Deployment; a [`crate::workload_controller::WorkloadController`] plays its pods.
@@ -78,25 +74,8 @@ pub async fn create_deployment(
     name: &str,
     replicas: i32,
 ) -> anyhow::Result<()> {
-    let deployments: Api<Deployment> = Api::namespaced(seed.clone(), namespace);
-    let deployment = json!({
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {"containers": [{"name": name, "image": "simulated"}]},
-            },
-        },
-    });
-    let deployment: Deployment = serde_json::from_value(deployment)?;
-    bounded(
-        "create a Deployment",
-        deployments.create(&PostParams::default(), &deployment),
-    )
-    .await?;
-    Ok(())
+    let deployment: Deployment = serde_json::from_value(deployment(name, replicas))?;
+    create(&Api::namespaced(seed.clone(), namespace), &deployment).await
 }
 
 /// Makes the namespace of a shoot with these Deployments, and its Cluster.
