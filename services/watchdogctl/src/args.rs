@@ -47,7 +47,7 @@ Exit codes:
   2  usage: an option or a file is wrong
   3  unreachable: no connection, no answer in time, or TLS failed";
 
-/// Shows what the dependency watchdog of a seed sees, does and waits for. Only `release --yes` changes anything.
+/// Shows what the dependency watchdog of a seed observes, does and waits for. Only `release --yes` changes anything.
 #[derive(Debug, Parser)]
 #[command(name = "watchdogctl", version, after_long_help = AFTER_HELP, max_term_width = 120)]
 pub(crate) struct Cli {
@@ -199,7 +199,7 @@ impl ConnectArgs {
 pub(crate) enum CtlCommand {
     /// One screen: the shoots that are held down, and those that are not healthy, the most urgent first.
     Status(StatusArgs),
-    /// Why a shoot is where it is: verdict, evidence, dependants, what would happen now, history.
+    /// Why a shoot is where it is: verdict, evidence, dependants, what would happen now, incidents.
     Shoot {
         #[command(flatten)]
         shoot: ShootArg,
@@ -320,8 +320,8 @@ pub(crate) struct ScalingArgs {
 /// Options of `release`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReleaseArgs {
-    /// Scale the coordinator to 0 and restore. Nothing protects the shoots of the seed from then on. What another
-    /// watchdog holds down is restored, too.
+    /// Scale the coordinator to 0 and restore. From then on, no shoot of the seed is protected. What another watchdog
+    /// holds down is restored, too.
     #[arg(long)]
     pub(crate) yes: bool,
 

@@ -53,7 +53,7 @@ impl Output {
         self.size.map(|(_, rows)| rows)
     }
 
-    /// Writes a text. A reader that is gone ends nothing but the output.
+    /// Writes a text. If the reader is gone, the text is dropped.
     pub(crate) fn print(&self, text: &str) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = writer.write_all(text.as_bytes()).and_then(|()| writer.flush());

@@ -17,7 +17,7 @@ pub trait StreamItem: Keyed<Key: Display + FromStr> + prost::Message + Clone {
     /// Name of the stream in logs, metrics and on /readyz.
     const STREAM: &'static str;
 
-    /// The item `later` after it was as it is.
+    /// The item as it is after `later`.
     fn age(&mut self, _later: Duration) {}
 }
 

@@ -39,7 +39,7 @@ pub struct OwnItems<K, V, M: StreamItem> {
     pub key: fn(&K) -> M::Key,
     /// An item as it is sent now.
     pub encode: Encode<K, V, M>,
-    /// Returns true if all items of this replica are there, by what says so of a key.
+    /// Returns true if all items of this replica are present; `has` checks one key.
     pub is_filled: IsFilled<M::Key>,
 }
 

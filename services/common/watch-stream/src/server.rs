@@ -81,7 +81,7 @@ pub struct ListingPage<K, V> {
     pub more: bool,
     /// How many match over all pages.
     pub total: usize,
-    /// Where the listing stands.
+    /// The position of the listing.
     pub position: Position,
 }
 

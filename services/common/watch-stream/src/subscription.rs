@@ -33,8 +33,8 @@ struct PendingChange<K, V> {
     set_at: Option<Instant>,
 }
 
-/// One reader of a store. It holds no state but where it is, and at most one batch: however slowly it reads, it costs
-/// neither the writer nor other readers anything, and finds the newest values when it goes on.
+/// One reader of a store. It holds only its position and at most one batch. A slow reader costs neither the writer nor
+/// other readers anything, and finds the newest values when it goes on.
 pub struct Subscription<K, V> {
     store: StreamStore<K, V>,
     state: watch::Receiver<State<K, V>>,

@@ -12,14 +12,13 @@ use watchdog_api::unix_time::{UnixTime, micros};
 
 use super::renewals::LeaseList;
 
-/// An API server writes its own Lease every 10 s. Lists that show for longer than this that nobody has written show
-/// that nobody can.
+/// An API server writes its own Lease every 10 s. If lists show no write for longer than this, nobody can write.
 pub(super) const STANDS_STILL: Duration = Duration::from_millis(10_500);
 
 /// If writes may have paused for longer than this, none of that time counts: kubelets that could not renew look lost.
 const LONGEST_PAUSE_OF_WRITES: Duration = Duration::from_millis(21_500);
 
-/// When it is known more, where no more than a write is missing.
+/// The pause before the next look, if only one more write is missing.
 const SOON: Duration = Duration::from_secs(1);
 
 /// An outage that can have lasted no longer than this costs a kubelet at most as long again: its pauses double.
@@ -97,7 +96,7 @@ impl AnsweredTime {
         let still = last.since(grown);
         let no_writes = revision < before || still > STANDS_STILL;
         let away = away.map(|since| since.max(last));
-        // So little is no reason not to count.
+        // A blip this short still counts as answered.
         let is_blip =
             |since: &UnixTime| list.received.since(*since) <= renew_interval.mul_f64(BLIP_INTERVALS);
         // But not twice in a row: an API server that fails so often also fails renewals.
@@ -138,8 +137,8 @@ impl AnsweredTime {
         }
     }
 
-    /// The mark for a lease that is seen for the first time. Nobody knows for how long it has been silent, what has
-    /// become of connections before, or how far its node's clock is off.
+    /// The mark for a lease that is observed for the first time: how long it has been silent, what became of earlier
+    /// connections, and how far its node's clock is off are unknown.
     #[must_use]
     pub fn first_observed(&self) -> AnsweredMark {
         AnsweredMark {

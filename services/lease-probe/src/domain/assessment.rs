@@ -132,7 +132,7 @@ pub struct Assessment {
     /// When the first candidate expires that has not yet, unless it is renewed.
     pub next_expiry: Option<UnixTime>,
     /// When the nodes and machines must be listed ahead of a crossing, unless a lease is renewed, so that only the
-    /// leases are left to look at when it comes; none when they need not be, or are known.
+    /// leases must be listed when it comes; `None` if the nodes need not be listed, or are known.
     pub look_ahead: Option<UnixTime>,
     /// Revision of the list.
     pub list_revision: u64,
@@ -145,8 +145,8 @@ pub struct Assessment {
     pub longest_pause: Duration,
 }
 
-/// How many of `candidates` must be expired for the threshold to be reached: the smallest number whose share, as the
-/// division rounds it, is not below.
+/// The number of candidates that must expire to reach the threshold: the smallest whose share, as the division rounds
+/// it, is not below the threshold.
 #[must_use]
 pub fn required(candidates: u32, threshold: f64) -> u32 {
     let reaches = |k: u32| f64::from(k) / f64::from(candidates) >= threshold;
@@ -310,8 +310,7 @@ fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool, nodes: Opti
         renewing,
         ..
     } = *evidence;
-    // While a loss may stand, neither conditions that appear on silent nodes end it nor nodes that no lease is shown
-    // of.
+    // A loss is ended neither by conditions that appear on silent nodes nor by nodes without a lease.
     let unknown = evidence.absent
         + if loss_may_stand {
             evidence.temporarily_excluded + evidence.without_lease

@@ -16,7 +16,7 @@ pub enum Exclusion {
     UnhealthyCondition,
     /// The node is being updated in place, or that failed: its kubelet may be silent.
     InPlaceUpdate,
-    /// No Machine stands for the node.
+    /// The node has no Machine.
     NoMachine,
     /// Its Machine is Failed.
     MachineFailed,
@@ -87,7 +87,7 @@ impl NodeIndex {
         let by_provider_id: HashMap<&str, &Arc<str>> = { nodes.iter() }
             .filter_map(|node| Some((node.provider_id.as_deref()?, &node.name)))
             .collect();
-        // Of several machines for one node, one that stands for it is enough.
+        // Of several Machines of one node, one that counts is enough.
         let mut phases: HashMap<&Arc<str>, MachinePhase> = HashMap::with_capacity(machines.len());
         for machine in machines {
             let by_id = || by_provider_id.get(machine.provider_id.as_deref()?).copied();

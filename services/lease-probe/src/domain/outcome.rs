@@ -128,7 +128,7 @@ pub enum ProbeFailure {
              the memory of the node."
     )]
     LocalLimit(String),
-    /// Of more than this many bytes, even in small pages.
+    /// The answer has more than this number of bytes, even in small pages.
     #[error("An answer of the API server is larger than {} KiB. Look for large annotations of Leases and \
              nodes.", .0 / 1024)]
     AnswerTooLarge(usize),
@@ -136,7 +136,7 @@ pub enum ProbeFailure {
     #[error("The API server's answer was abandoned because other shoots were waiting: this replica has {} MiB for \
              large answers.", .0 / (1024 * 1024))]
     NoAnswerMemory(usize),
-    /// More than this many, which is what the shoot may have now.
+    /// The shoot has more leases than this number, which is its share now.
     #[error(
         "The shoot has more than {0} leases or nodes, the most that this replica can keep in memory for it now. Look \
              for leases without nodes, or raise --answer-memory."
@@ -197,7 +197,7 @@ impl ProbeFailure {
             Self::ListBrokeOff(_) => ("list_broke_off", Inconclusive, FailureEvidence::Away),
             Self::AnswerTooLarge(_) => ("answer_too_large", Inconclusive, FailureEvidence::Away),
             Self::Throttled(_) => ("throttled", Outcome::Throttled, FailureEvidence::Throttles),
-            // Of lease-probe's own affairs, or those of the seed.
+            // Causes in lease-probe or in the seed.
             Self::Kubeconfig(_) => ("kubeconfig", Inconclusive, FailureEvidence::None),
             Self::AddressRefused { .. } => ("address_refused", Inconclusive, FailureEvidence::None),
             Self::NameLookup(_) => ("name_lookup", Inconclusive, FailureEvidence::None),
@@ -268,7 +268,7 @@ fn requested_wait(wait: Option<Duration>) -> String {
     })
 }
 
-/// The longest text of somebody else in a sentence.
+/// The most characters of a foreign text in a sentence.
 const LONGEST_QUOTE: usize = 300;
 
 /// Text that comes from outside, printable and cut to what fits into a sentence.

@@ -17,8 +17,8 @@ use super::schedule::MIN_SPACING;
 /// does not show, and an external endpoint that is away makes silence count that is hardly older.
 const FRESH: f64 = 1.25;
 
-/// And this many are good enough for a verdict that does not turn into a loss: neither an expired lease that does not
-/// matter nor a loss that stands costs a list of all nodes, and of the machines on the seed, with every probe.
+/// Nodes and Machines of this age are good enough for a verdict that is not a new loss. Otherwise an expired lease that
+/// does not matter, or a standing loss, would cost a list of all nodes and Machines with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
 /// Nodes and machines are listed at most this many renew intervals ahead of a crossing, so that they are still

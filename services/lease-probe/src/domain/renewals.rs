@@ -61,7 +61,7 @@ struct Renewal {
 pub struct LeaseAge {
     /// When it was renewed, by the prober's clock.
     pub renewed: UnixTime,
-    /// From then on a connected kubelet would have renewed it.
+    /// The time by which a connected kubelet would have renewed it.
     pub silent_from: UnixTime,
     /// From then on it is older than the expiry age.
     pub old_from: UnixTime,
@@ -135,7 +135,7 @@ impl Renewals {
                 known.mark = self.answered.now();
             }
         }
-        // What has a lower revision was written before: a renewal arrived no earlier than all of those were sent.
+        // Leases with a lower revision were written before, so a renewal arrived no earlier than they were sent.
         renewed.sort_unstable_by_key(|(revision, ..)| *revision);
         let mut newest = UnixTime(i64::MIN);
         for (_, sent, earliest, name) in renewed {
@@ -252,7 +252,7 @@ impl Renewal {
     }
 }
 
-/// The upper median; none of no durations.
+/// The upper median; `None` if there are no durations.
 fn median(durations: impl Iterator<Item = Duration> + Clone) -> Option<Duration> {
     let first = durations.clone().next()?;
     if durations.clone().all(|duration| duration == first) {

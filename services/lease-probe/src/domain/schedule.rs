@@ -113,7 +113,7 @@ pub(crate) fn after_assessment(
     // One that came before the leases were judged was judged. One that came since was not: probe now.
     if let Some(crossing) = found.crossing.filter(|crossing| *crossing > found.judged) {
         let wanted = at_once(crossing);
-        // While the nodes need not be known, it is only the first lease that would expire: no instant to be met.
+        // Without the nodes this is only when the first lease would expire, so the exact instant does not matter.
         due = due.min(if found.look_ahead.is_some() {
             wanted.min(with_others(wanted))
         } else {
@@ -166,7 +166,7 @@ pub(crate) fn after_failure(
     started.after(pause).max(now.after(SHORTEST_TICK))
 }
 
-/// How long an API server is left alone that answered 429 and asked for `wait`.
+/// The pause after an API server answered 429 and asked for `wait`.
 pub(crate) fn throttle_pause(wait: Option<Duration>, pace: ProbePace) -> Duration {
     pace.jittered(
         wait.unwrap_or_default()
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(close(PACE), at(4), "of 10,000 shoots at once");
     }
 
-    /// The seed throttles, not the shoot: the leases are listed on.
+    /// The seed throttles, not the shoot: leases are still listed.
     #[test]
     fn a_429_of_the_seed_pauses_no_list_of_leases() {
         let failure = ProbeFailure::MachinesThrottled(Some(Duration::from_secs(60)));

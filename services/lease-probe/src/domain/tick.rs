@@ -17,9 +17,8 @@ pub(crate) const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 /// docs/explanation/performance.md), and a crossing may have to wait for that.
 const MEET: u128 = 150;
 
-/// At the multiples of this, probes of different shoots meet. Halved until not too many meet and it is small beside the
-/// interval, so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer shoots meet
-/// the others all the same.
+/// Probes of different shoots meet at the multiples of this. It is halved until not too many meet and it is small
+/// beside the interval. So every tick is a multiple of all shorter ones, and probes with different ticks still meet.
 pub(crate) fn tick(interval: Duration, shoots: usize) -> Duration {
     let shoots = u128::try_from(shoots).unwrap_or(u128::MAX);
     let most = MEET * interval.as_micros();

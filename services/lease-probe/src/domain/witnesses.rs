@@ -49,7 +49,7 @@ impl LiveMembers {
     }
 
     /// The witnesses of a shoot: the two highest members, and if neither of them answers, also the highest one that
-    /// does. So a Lease that a stranger made, or whose holder is frozen, takes no shoot's only witness.
+    /// does. So a foreign Lease, or a frozen holder, leaves no shoot without a witness.
     fn of(&self, shoot: &str) -> Vec<&LiveMember> {
         let shoot = rapidhash_v3(shoot.as_bytes());
         let mut ranked: Vec<&LiveMember> = self.members.iter().collect();

@@ -19,7 +19,7 @@ use super::status::ResourceState;
 pub(super) const MAX_TRIES: u32 = 3;
 
 /// Pause after the first failed try; the second is twice as long. Short, because kube-controller-manager acts
-/// 8 s after the verdict, with its default grace period of 40 s.
+/// 7 s after the verdict, with its default grace period of 40 s.
 const TRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Pause after a failed level; it doubles from one failure to the next, up to [`LONGEST_PAUSE`]. It spares an API
@@ -137,7 +137,7 @@ pub struct WriteAttempt {
 /// The times that one shoot's reconciliations pass on to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct FlowHints {
-    /// The last direction that was not to hold: all that follows belongs to it. Holding forgets nothing, because probes
+    /// The last direction other than hold, to which the fields below belong. Holding forgets nothing, because probes
     /// that fail now and then must not start an initial delay anew.
     pub(super) direction: Option<Direction>,
     /// When something was first to be written in a level.
@@ -174,8 +174,8 @@ struct Wait {
 // === impl FlowHints ===
 
 impl FlowHints {
-    /// Notes that a request on a resource begins that may take `timeout` with all that it leads to. Returns how long
-    /// the request may take.
+    /// Notes the start of a request on a resource. The request and the wait for its effect may take `timeout`. Returns
+    /// how long the request may take.
     pub fn begin(&mut self, now: Instant, reference: &ResourceRef, timeout: Duration) -> Duration {
         let attempts = self.attempts.entry(reference.clone()).or_default();
         let since = *attempts.since.get_or_insert(now);
@@ -335,7 +335,7 @@ impl Attempts {
                 self.fail(now, why.to_owned(), None);
             }
             RequestOutcome::Conflict => {
-                // Only what is in doubt waits: the resource was read since.
+                // After the first conflict there is no pause, because the resource was read since.
                 if self.conflicts > 0 {
                     self.not_before = Some(now + CONFLICT_PAUSE * self.conflicts);
                 }

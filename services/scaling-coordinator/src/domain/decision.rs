@@ -1,7 +1,7 @@
 //! From the verdicts on a shoot to one direction.
 //!
-//! The invariants S1 and S2 stand here: a direction comes only from a verdict that is valid now, from an observer
-//! whose stream lives, and that no other valid verdict contradicts. Everything else holds.
+//! This module keeps S1 and S2: a direction comes only from a verdict that is valid now, from an observer whose stream
+//! is open, and that no other valid verdict contradicts. Everything else holds.
 //!
 //! Two witnesses look at the same shoot at different times, so a contradiction alone says nothing. What counts is whose
 //! list of leases is the newer one, by the revision of the shoot's data that the list showed.
@@ -138,7 +138,7 @@ pub enum HoldReason {
     Cluster,
     /// Another replica leads, or this one must not act.
     NotLeading,
-    /// Nobody who is connected reports it.
+    /// No connected replica reports it.
     Unreported,
     /// The last verdict is no longer valid.
     Expired,
@@ -375,7 +375,7 @@ fn report(verdict: &ReceivedVerdict) -> String {
 
 fn sentence(verdict: &ReceivedVerdict) -> String {
     let (observer, outcome) = (&verdict.observer, verdict.outcome.as_str());
-    // Every renewal of a healthy verdict may count other leases; that is no news about the scaling.
+    // The counts of a healthy verdict change with every renewal and say nothing new about the scaling.
     if verdict.outcome == ReportedOutcome::Healthy || verdict.message.is_empty() {
         format!("{observer} reports {outcome}.")
     } else {

@@ -41,7 +41,7 @@ pub(crate) struct Incident {
     pub(crate) last_error: String,
     /// The evidence with the highest share of expired candidates.
     pub(crate) peak: Option<Arc<EvidenceCounts>>,
-    /// One up that a later one down makes void does not count.
+    /// A scale-up that a later scale-down reverses does not count.
     pub(crate) scalings: BTreeMap<(ResourceRef, Direction), Scaling>,
 }
 

@@ -18,7 +18,7 @@ pub(crate) mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 
-/// The direction in which the dependants of a shoot should be scaled. Holding is the absence of a direction.
+/// The direction in which to scale the dependants of a shoot. `None` means hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// Scaled down: the nodes are cut off.

@@ -277,7 +277,7 @@ impl Level {
                 continue;
             }
             if !rests || irrelevant || dependent.read {
-                // Its own operation is over.
+                // This resource is done; the others of its level are not.
                 hints
                     .attempts
                     .retain(|of, attempts| of != reference || attempts.broken_reported);
@@ -324,7 +324,7 @@ impl Level {
             attempts.end_wait(planned.step == ResourceStep::Write(ResourceWrite::CleanUp));
         }
         if planned.step == ResourceStep::NotObserved {
-            // That nothing is known of a resource is no failure of it.
+            // A resource that is not known yet has not failed.
             attempts.since = None;
             return (ResourceState::Waiting, planned.why.clone());
         }

@@ -35,7 +35,7 @@ pub(crate) struct ShootScaling {
 }
 
 impl ShootScaling {
-    /// Resources that a watchdog really holds down.
+    /// Resources that carry meltdown-protection-active, as opposed to kept-back writes.
     pub(crate) fn held_down(&self) -> usize {
         self.status
             .resources

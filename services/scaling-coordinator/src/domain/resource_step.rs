@@ -104,7 +104,7 @@ pub(crate) enum ResourceStep {
     Nothing,
     Ignored,
     AbsentOptional,
-    /// It is absent and not optional, which on the way down is as good as zero. A Warning says so.
+    /// It is absent and not optional. On the way down that counts as zero, with a Warning.
     Missing,
     /// Only that its ready replicas reach the target.
     Wait,

@@ -160,7 +160,7 @@ fn not_asked(program: Program) -> CheckFinding {
     CheckFinding::notice(program.as_str(), ASKED, text)
 }
 
-/// The finding about shoots that are held down. It is no fault of the watchdog, and no news to leave out.
+/// The finding about shoots that are held down. That is no fault of the watchdog, and must still be shown.
 fn held_down(shoots: &[String]) -> Option<CheckFinding> {
     let shown = shoots.get(..MOST_NAMED).unwrap_or(shoots);
     let more = match shoots.len() - shown.len() {

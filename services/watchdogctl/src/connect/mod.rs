@@ -192,7 +192,7 @@ impl ProgramDialer {
             tls: self.certificate.clone()?.map(|certificate| certificate.tls),
             server_name: self.server_name(program),
         };
-        // Shown nowhere: `connect` knows where to.
+        // Only a placeholder: `connect` knows the address.
         let authority = format!("{program}:{GRPC_PORT}");
         dialer.channel_over(&authority, connect).map_err(|error| {
             CommandError::usage(chain(&error), "correct --tls-server-name, --name or --namespace")

@@ -33,7 +33,7 @@ pub(crate) struct ChartRelease {
     pub(crate) deployments: BTreeMap<Program, ReleaseDeployment>,
     /// The programs that were installed, as the chart says; all if it does not.
     pub(crate) installed: Option<String>,
-    /// The Secret with a certificate for people, if the chart names one.
+    /// The Secret with the observer certificate, if the chart names one.
     pub(crate) observer_secret: Option<String>,
     /// True if the programs serve without TLS.
     pub(crate) is_plaintext: bool,

@@ -223,7 +223,7 @@ impl SeedModel {
     /// A program cannot be called, or its stream is lost.
     pub(crate) fn on_lost(&mut self, program: Program, error: CommandError, now: &ClockReading) {
         let followed = self.programs.entry(program).or_default();
-        // It was lost when it was lost first, and is for the last reason.
+        // It keeps the time of the first loss and the reason of the last.
         let since = followed.lost.take().map_or(*now, |lost| lost.since);
         followed.lost = Some(Loss { since, error });
     }

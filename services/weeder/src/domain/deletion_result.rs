@@ -25,7 +25,7 @@ pub(crate) enum DeletionResult {
     Forbidden(String),
     /// 429, with the pause that the server asks for.
     Throttled(Option<Duration>),
-    /// No answer, a broken one, or another refusal. Whether the deletion took place is not known.
+    /// No answer, a broken one, or another refusal. The pod may have been deleted.
     Failed(String),
 }
 

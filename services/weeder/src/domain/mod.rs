@@ -1,5 +1,5 @@
-//! The rules, pure: when is a service ready, when did it recover, and which pods are deleted for that? Time is an
-//! argument everywhere; nothing here does I/O or reads a clock.
+//! The rules: when a service is ready, when it recovered, and which pods are then deleted. Time is an argument
+//! everywhere; nothing here does I/O or reads a clock.
 
 pub(crate) mod deletion_result;
 #[cfg(test)]

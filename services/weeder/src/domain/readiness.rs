@@ -22,7 +22,7 @@ pub struct SliceWrite {
     /// When, by the API server's clock, in whole seconds; before Kubernetes 1.25, which updates it when only values
     /// change, it may be the time of an earlier write.
     pub second: UnixTime,
-    /// Its revision; 0 when revisions tell nothing.
+    /// Its revision; 0 if it cannot be compared.
     pub version: u64,
 }
 
@@ -116,7 +116,7 @@ impl ObservedService {
                 .clone()
                 .map(|slice| slice.endpoints)
                 .reduce(Endpoints::plus)?,
-            // Without the date of one of them nobody can say since when the service is ready.
+            // If one of them has no date, it is unknown since when the service is ready.
             write: ready().map(|slice| slice.write).min().flatten(),
             last_change: ready().map(Slice::last_change).min().flatten(),
         })

@@ -21,7 +21,7 @@ pub(crate) struct Recovery {
     pub(crate) at: UnixTime,
     /// True when the service was found ready in a list.
     pub(crate) found_ready: bool,
-    /// The write that made the service ready, no later than that; none when the API server does not tell, and then
+    /// The write that made the service ready, or an earlier one; `None` if the API server shows none, and then
     /// nothing is deleted.
     pub(crate) write: Option<SliceWrite>,
     pub(crate) deletes_from: UnixTime,
@@ -44,7 +44,7 @@ impl Recovery {
         }
         let (at, write) = match (received, after.last_change) {
             (ReceivedBy::List, Some((at, write))) => (at.min(now), Some(write)),
-            // A list does not say when. If it was seen not ready, it has recovered since then.
+            // A list has no time of the change. If the service was observed not ready, it has recovered since.
             (ReceivedBy::List, None) if was_ready.is_none() => return None,
             _ => (now, after.write),
         };

@@ -57,7 +57,7 @@ fn is_dependant(pod: &Pod, service: &str, config: &WeederConfig) -> bool {
 }
 
 /// By the API servers' own times and revisions, never by a clock of this process: the pod was created in an earlier
-/// second, or this state of it was written before the slice became ready. What nobody can tell is left alone.
+/// second, or this state of it was written before the slice became ready. If neither shows it, the pod is left alone.
 fn was_there_before(pod: &Pod, recovery: &Recovery) -> bool {
     recovery.write.is_some_and(|write| {
         pod.created.is_some_and(|created| created < write.second) || pod.version() < write.version

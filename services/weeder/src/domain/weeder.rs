@@ -18,7 +18,7 @@ pub(crate) const KEPT_ENTRIES: usize = 32;
 /// A successor that crashes within this time shows that the deletion did not help.
 const SUCCESSOR_TIME: Duration = Duration::from_secs(60);
 
-/// How long a weeder is shown after its end. No shorter than the minute in which recoveries of a service are counted
+/// Weeders stay listed for this time after their end: at least the minute in which recoveries of a service are counted
 /// and successors judged.
 const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
@@ -41,7 +41,7 @@ pub(crate) enum Phase {
     /// The service has not been ready for long enough.
     Queued,
     Active,
-    /// Its time is over.
+    /// `watchDuration` has elapsed.
     Ended,
     /// The service is no longer ready.
     Cancelled,

@@ -43,8 +43,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Between two looks at what is new: what changes in between comes in one message.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Connections that have not shown the secret of the address. Others of this machine open them, too: the oldest gives
-/// way, so that they neither keep a page out nor take all file descriptors.
+/// Connections that have not shown the secret of the address. Other users of this machine may open them, too, so the
+/// oldest is closed: they neither keep a page out nor take all file descriptors.
 const MAX_STRANGERS: usize = 32;
 
 /// A connection shows the secret within this time, with its first request.
@@ -177,7 +177,7 @@ async fn connection(tcp: TcpStream, routes: Router, shown: SecretShown) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .serve_connection(TokioIo::new(tcp), service);
-    // A page that goes away is no news.
+    // A page that closes is no error.
     let _ = served.await;
 }
 
@@ -222,7 +222,7 @@ fn is_own(address: SocketAddr, headers: &HeaderMap) -> bool {
 /// Why there is no stream.
 type StreamRefusal = (StatusCode, String);
 
-/// A stream to a page. It has no queue: it looks what is new when the page has taken the last message.
+/// A stream to a page. It has no queue: it builds the next message when the page has taken the last one.
 struct PageStream {
     seeds: Arc<[FollowedSeed]>,
     seed: Arc<SeedState>,
