@@ -39,9 +39,10 @@ pub const NAMESPACE: &str = "garden";
 pub const LISTENING: &str = "listening for gRPC and admin requests";
 
 /// Shared by the services of one test: a folder, certificates and configuration files.
+#[derive(Clone)]
 pub struct Setup {
     scratch: Arc<Scratch>,
-    authority: Authority,
+    authority: Arc<Authority>,
     client: ClientTls,
     client_files: TlsFiles,
     prober: PathBuf,
@@ -83,6 +84,14 @@ pub fn command(
         .args(local))
 }
 
+fn client_tls(files: &TlsFiles) -> anyhow::Result<ClientTls> {
+    ClientTls::from_files(&PemFiles {
+        cert: files.cert.clone(),
+        key: files.key.clone(),
+        ca: files.ca.clone(),
+    })
+}
+
 /// The options by which a server authenticates, and its callers.
 pub fn tls_options(files: &TlsFiles) -> impl Iterator<Item = PathBuf> {
     let options = [
@@ -116,20 +125,28 @@ impl Setup {
     /// # Errors
     /// When a file cannot be written.
     pub fn new(scratch: &Arc<Scratch>, prober: &str, weeder: &str) -> anyhow::Result<Self> {
-        let authority = Authority::new(scratch, "watchdog")?;
+        let authority = Arc::new(Authority::new(scratch, "watchdog")?);
         let client_files = authority.issue("client", &[CLIENT_NAME])?;
-        let files = PemFiles {
-            cert: client_files.cert.clone(),
-            key: client_files.key.clone(),
-            ca: client_files.ca.clone(),
-        };
         Ok(Self {
-            client: ClientTls::from_files(&files)?,
+            client: client_tls(&client_files)?,
             client_files,
             authority,
             prober: scratch.write("prober.yaml", prober)?,
             weeder: scratch.write("weeder.yaml", weeder)?,
             scratch: scratch.clone(),
+        })
+    }
+
+    /// The same, but calls as a service of the watchdog, which may open more connections than other callers.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn calling_as_own_service(&self) -> anyhow::Result<Self> {
+        let client_files = self.authority.issue("own-service", &SERVER_NAMES)?;
+        Ok(Self {
+            client: client_tls(&client_files)?,
+            client_files,
+            ..self.clone()
         })
     }
 

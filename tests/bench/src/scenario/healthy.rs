@@ -176,7 +176,8 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<()> {
     if options.subscribers > 0 {
         without_subscribers = Some(measured.window(options.window).await?);
         let dealt_out = services.iter().cycle().take(options.subscribers);
-        measured.crowd = Some(Subscriber::start(&rig.setup, dealt_out, Scope::Seed)?);
+        let own_service = rig.setup.calling_as_own_service()?;
+        measured.crowd = Some(Subscriber::start(&own_service, dealt_out, Scope::Seed)?);
         tokio::time::sleep(interval * 2).await;
     }
     say_measuring(&services);
