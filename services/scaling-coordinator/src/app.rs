@@ -125,13 +125,16 @@ pub fn start(
     let leadership = replica.leadership().clone();
     let api = ScalingApi {
         scaling: scaling_view(base, &leadership, reconciler.clone()),
-        overview: inputs,
+        overview: inputs.clone(),
         streams: Streams::new(base.draining.clone()),
         identity: base.identity.clone(),
     };
     let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
-    Arc::new(Scrape(reconciler))
+    Arc::new(Scrape {
+        inputs,
+        states: reconciler.states.clone(),
+    })
 }
 
 /// Replicas whose addresses the command line has; the address is the name, too.

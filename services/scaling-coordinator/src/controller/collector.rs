@@ -6,17 +6,23 @@ use std::sync::Arc;
 use watchdog_api::policy::Mode;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::metrics::{Collector, Exposition, Gauge, ShootLabel};
+use watchdog_watch_stream::server::StreamStore;
 
-use super::reconciler::Reconciler;
+use super::inputs::DecisionInputs;
+use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
 use crate::metrics::{self, ModeLabels, ReplicaState, ScalingLabels, WriteResult};
 
-/// Reads the state of the shoots while this replica leads.
-pub(crate) struct Scrape(pub(crate) Arc<Reconciler>);
+/// Reads the state of the shoots while this replica leads. It lives as long as the servers of the process, so it must
+/// not hold the reconciler: the task that publishes the last Kubernetes Events waits for that to go.
+pub(crate) struct Scrape {
+    pub(crate) inputs: Arc<DecisionInputs>,
+    pub(crate) states: StreamStore<String, ShootScaling>,
+}
 
 impl Collector for Scrape {
     fn collect(&self, out: &mut Exposition) {
-        let Reconciler { inputs, states, .. } = &*self.0;
+        let Self { inputs, states } = self;
         let now = UnixTime(inputs.clock.now_micros());
         let all = states.snapshot();
         let mut shoots: BTreeMap<ScalingLabels, f64> = BTreeMap::new();
