@@ -85,11 +85,12 @@ pub fn command(
 }
 
 fn client_tls(files: &TlsFiles) -> anyhow::Result<ClientTls> {
-    ClientTls::from_files(&PemFiles {
+    let files = PemFiles {
         cert: files.cert.clone(),
         key: files.key.clone(),
         ca: files.ca.clone(),
-    })
+    };
+    Ok(ClientTls::from_files(&files)?)
 }
 
 /// The options by which a server authenticates, and its callers.
