@@ -395,7 +395,7 @@ def test_a_malformed_mode_of_a_seed_is_named():
 @pytest.mark.parametrize(("key", "service"), [("scalingCoordinator", "scaling-coordinator"), ("weeder", "weeder")])
 def test_the_request_rate_is_that_of_the_program_unless_it_is_set(key, service):
     source = _source(f"services/{service}/src/config.rs")
-    default = re.search(r'(?:default_value_t = |default_value = ")([\d_]+).*\n    request_rate', source)
+    default = re.search(r'(?:default_value_t = |default_value = ")([\d_]+).*\n    pub request_rate', source)
     name = f"watchdog-{service}"
     for rate, rendered in (
         ({}, default.group(1).replace("_", "")),

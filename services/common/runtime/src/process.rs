@@ -141,6 +141,7 @@ fn register_metrics() {
     rpc_metrics::register();
     self_check::STALL_SECONDS.register();
     self_check::LOG_LINES_LOST.register();
+    self_check::TASKS.register();
 }
 
 /// Prints what is wrong with the command line or the configuration, for people, and gives exit code 2.

@@ -28,7 +28,7 @@ pub(crate) const LOG_LINES_LOST: Counter = Counter::new(
 );
 
 /// A leak in an asynchronous program is first a leak of tasks.
-const TASKS: Gauge = Gauge::new(
+pub(crate) const TASKS: Gauge = Gauge::new(
     "watchdog_runtime_tasks",
     "Tasks of the asynchronous runtime that have not ended.",
 );
