@@ -66,7 +66,8 @@ impl<M> Replica<M> {
 /// A client for the seed, under the name of a program.
 async fn connect(base: &ServiceBuilder, program: &str) -> anyhow::Result<kube::Client> {
     let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
-    seed::connect(base.common.kubeconfig.as_deref(), &agent).await
+    // Boxed, because it is large and part of the future of each program's start.
+    Box::pin(seed::connect(base.common.kubeconfig.as_deref(), &agent)).await
 }
 
 /// Runs a task until the drain once other replicas can call this process.
