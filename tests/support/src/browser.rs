@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use futures::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -122,9 +122,22 @@ impl Tab {
             "new Promise((done) => {{ const look = () => {{ let value; try {{ value = ({expression}); }} catch {{}} \
              value ? done(value) : setTimeout(look, {look}); }}; look(); }})"
         );
-        timeout(BOUND, self.evaluate(&promise))
-            .await
-            .with_context(|| format!("waited {BOUND:?} in vain: {expression}"))?
+        let mut failure = None;
+        let looks = async {
+            loop {
+                match self.evaluate(&promise).await {
+                    Ok(value) => return value,
+                    // The tab has left the page meanwhile: look at the next one.
+                    Err(error) => failure = Some(error),
+                }
+                sleep(LOOK).await;
+            }
+        };
+        if let Ok(value) = timeout(BOUND, looks).await {
+            return Ok(value);
+        }
+        let why = failure.map(|error| format!(": {error:#}")).unwrap_or_default();
+        bail!("waited {BOUND:?} in vain: {expression}{why}")
     }
 
     /// The value of a JavaScript expression; that of a promise when it is fulfilled.
