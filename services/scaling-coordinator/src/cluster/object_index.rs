@@ -18,8 +18,8 @@ use watchdog_runtime::work_queue::WorkQueue;
 pub(crate) struct IndexSignals {
     /// The shoots of which something has changed.
     pub(crate) work_queue: Arc<WorkQueue>,
-    /// Cancelled once a read has shown that etcd was restored from a backup: what this process knows may be newer than
-    /// what exists. It ends, and the next one reads everything.
+    /// Cancelled once a read has shown that etcd was restored from a backup, so this process may know states that no
+    /// longer exist. The process ends, and the next one reads everything.
     pub(crate) restored: CancellationToken,
 }
 

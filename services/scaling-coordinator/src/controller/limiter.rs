@@ -88,8 +88,8 @@ impl RequestLimiter {
 }
 
 impl Turn<'_> {
-    /// Counts a request that begins now, and is in flight until what this returns is dropped. The next turn waits for
-    /// what is too much.
+    /// Counts a request that begins now and is in flight until the returned guard is dropped. If that is more than the
+    /// rate allows, the next turn waits for it.
     pub(crate) fn begin_request(&self) -> GaugeGuard {
         self.limiter.bucket.lock().take(1);
         UNDER_WAY.track(())

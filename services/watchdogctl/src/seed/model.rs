@@ -146,21 +146,21 @@ impl ShootRecord {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FollowedProgram {
     pub(crate) has_snapshot: bool,
-    pub(crate) lost: Option<Loss>,
+    pub(crate) lost: Option<LostContact>,
     pub(crate) missing: Vec<String>,
     pub(crate) unreadable: u64,
 }
 
 /// Since when something does not answer, and why.
 #[derive(Debug, Clone)]
-pub(crate) struct Loss {
+pub(crate) struct LostContact {
     pub(crate) since: ClockReading,
     pub(crate) error: CommandError,
 }
 
 impl FollowedProgram {
     fn is_current(&self, now: Instant) -> bool {
-        let is_recent = |lost: &Loss| now < lost.since.instant + STREAM_GRACE;
+        let is_recent = |lost: &LostContact| now < lost.since.instant + STREAM_GRACE;
         self.has_snapshot && self.lost.as_ref().is_none_or(is_recent)
     }
 }
@@ -173,7 +173,7 @@ pub(crate) struct SeedModel {
     /// The programs that are followed.
     pub(crate) programs: BTreeMap<Program, FollowedProgram>,
     /// Why the seed cannot be connected to, before anything else is known.
-    pub(crate) unconnected: Option<Loss>,
+    pub(crate) unconnected: Option<LostContact>,
     /// The faults of the Pods of the release, once they were looked at.
     pub(crate) pods: Option<Result<Vec<CheckFinding>, CommandError>>,
     last_read: Option<ClockReading>,
@@ -199,7 +199,7 @@ impl SeedModel {
 
     pub(crate) fn on_unconnected(&mut self, error: CommandError, now: &ClockReading) {
         let since = self.unconnected.take().map_or(*now, |lost| lost.since);
-        self.unconnected = Some(Loss { since, error });
+        self.unconnected = Some(LostContact { since, error });
     }
 
     pub(crate) fn on_verdicts(&mut self, update: Update<String, Verdict>, now: &ClockReading) {
@@ -225,7 +225,7 @@ impl SeedModel {
         let followed = self.programs.entry(program).or_default();
         // It keeps the time of the first loss and the reason of the last.
         let since = followed.lost.take().map_or(*now, |lost| lost.since);
-        followed.lost = Some(Loss { since, error });
+        followed.lost = Some(LostContact { since, error });
     }
 
     /// True if each program has reported or is known to be lost.

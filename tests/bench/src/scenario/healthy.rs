@@ -144,7 +144,7 @@ impl MeasuredReplicas<'_> {
             fleet_cpu_micros_per_probe: share(fleet_cpu * 1e6, probes),
             fleet_cores: round(fleet_cpu / seconds),
             stream_messages_per_second: round((after.updates - before.updates) as f64 / seconds),
-            streams_lost: after.streams_lost,
+            streams_lost: after.streams_lost - before.streams_lost,
         })
     }
 }

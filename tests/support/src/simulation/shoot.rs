@@ -307,7 +307,7 @@ impl SimulatedShoot {
     }
 
     /// Sets `spec.hibernation.enabled` and, as when that is done, `status.hibernated`. Replica counts are left alone:
-    /// what writes to a hibernated shoot is seen in the audit log.
+    /// the audit log shows who writes to a hibernated shoot.
     ///
     /// # Errors
     /// When the Cluster is gone.

@@ -12,7 +12,7 @@ use crate::program::Program;
 use crate::render::incident::{self, DownTime, IncidentMoment};
 use crate::render::text;
 use crate::seed::cell::{CellState, ShootCell};
-use crate::seed::model::{ClockReading, FollowedProgram, LeaseSample, Loss, SeedModel, ShootRecord};
+use crate::seed::model::{ClockReading, FollowedProgram, LeaseSample, LostContact, SeedModel, ShootRecord};
 
 use super::super::shoot::rule;
 
@@ -100,7 +100,7 @@ impl ProgramView {
         Program::ALL.map(view).to_vec()
     }
 
-    fn new(name: &'static str, followed: Option<&FollowedProgram>, lost: Option<&Loss>) -> Self {
+    fn new(name: &'static str, followed: Option<&FollowedProgram>, lost: Option<&LostContact>) -> Self {
         let state = match (followed, lost) {
             (None, _) => "not-followed",
             (_, Some(_)) => "lost",
