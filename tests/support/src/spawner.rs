@@ -15,6 +15,10 @@ use std::thread;
 /// In util-linux, which Debian always has. `exec`s the program, so the process id is the program's own.
 const SETPRIV: &str = "/usr/bin/setpriv";
 
+/// Runs the program unless this process ended before the parent-death signal was set: then the child has another
+/// parent already, and the kernel will never send that signal.
+const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 static JOBS: LazyLock<Sender<Job>> = LazyLock::new(|| {
@@ -28,7 +32,10 @@ static JOBS: LazyLock<Sender<Job>> = LazyLock::new(|| {
 pub(crate) fn command(program: &Path) -> Command {
     let mut command = if Path::new(SETPRIV).exists() {
         let mut command = Command::new(SETPRIV);
-        command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+        command
+            .args(["--pdeathsig", "KILL", "--", "/bin/sh", "-c", UNLESS_ORPHANED])
+            .arg(std::process::id().to_string())
+            .arg(program);
         command
     } else {
         Command::new(program)
