@@ -1,5 +1,5 @@
-//! The field's scenarios, one file each. The comment at the head of a file says what happens and what must be; it is
-//! the row of the scenario in docs/contributing/acceptance.md.
+//! The field's scenarios, one file each. The comment at the head of a file says what happens and what must be; its
+//! first line is the title of the scenario in docs/contributing/acceptance.md.
 
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Exclusion, Verdict};

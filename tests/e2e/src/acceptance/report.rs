@@ -15,19 +15,18 @@ pub struct Runs {
 const HEAD: &str = "\
 # Acceptance
 
-Scenarios of the field and faults, played on real kube-apiservers with etcd, with the programs as processes.
-`make acceptance` plays everything and writes this page; `make test` plays everything too. After each scenario and each
-fault, the recorded history of the shoot is checked for the [safety invariants](testing.md#the-safety-invariants) S1 to
-S4 and S6.
+Scenarios of the field and faults, with the programs as processes on real kube-apiservers with etcd. A scenario links to
+its file, which begins with what happens and what must be. `make acceptance` plays everything and writes this page;
+`make test` plays everything too. After each one, the recorded history of the shoot is checked for the
+[safety invariants](testing.md#the-safety-invariants) S1 to S4 and S6.
 
-A grace period of 40 s is 16 s here. Durations are those of the run, with preparation, on a machine with two cores that
-plays many scenarios at once.
+A grace period of 40 s is 16 s here. Durations include the preparation, on two cores that play many scenarios at once.
 ";
 
 const ACCOUNTING: &str = "\
-What an outage cost with the watchdog, and what it cost a twin without it: nodes that a real kube-controller-manager
-marked Unknown, machines that were replaced, after half a grace period here instead of ten minutes, and seconds of
-scaled time from the end of the outage until all nodes, machines and dependants were back.
+With the watchdog, and in a twin without it: nodes that a real kube-controller-manager marked Unknown, machines that
+were replaced (after half a grace period instead of ten minutes), and scaled time from the end of the outage until all
+nodes, machines and dependants were back.
 ";
 
 const FAULTS: &str = "\
@@ -47,10 +46,9 @@ pub fn render(runs: &Runs) -> String {
         let number = scenario.number();
         let _ = writeln!(
             page,
-            "| {number} | [{}](../../tests/e2e/scenarios/{}). {} | {} |",
+            "| {number} | [{}](../../tests/e2e/scenarios/{}) | {} |",
             scenario.title(),
             scenario.file,
-            scenario.text(),
             cell(&runs.scenarios, number),
         );
     }

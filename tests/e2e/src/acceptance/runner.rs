@@ -38,22 +38,15 @@ impl Scenario {
         digits.parse().unwrap_or_default()
     }
 
-    /// The first line of its text.
+    /// The first line of the comment at its head.
     #[must_use]
     pub fn title(&self) -> &'static str {
-        self.comment().next().unwrap_or_default()
-    }
-
-    /// The events and the expected result, in one paragraph.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let rest: Vec<_> = self.comment().skip(1).filter(|line| !line.is_empty()).collect();
-        rest.join(" ")
-    }
-
-    fn comment(&self) -> impl Iterator<Item = &'static str> {
-        let lines = self.source.lines().map_while(|line| line.strip_prefix("//!"));
-        lines.map(str::trim)
+        self.source
+            .trim_start_matches("//!")
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim()
     }
 
     fn is_wanted(&self) -> bool {
