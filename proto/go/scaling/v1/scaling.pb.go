@@ -169,7 +169,7 @@ const (
 	Mode_MODE_PROTECT     Mode = 1
 	// The coordinator decides and reports as in mode protect, and restores only what it holds down itself.
 	Mode_MODE_OBSERVE Mode = 2
-	// What is held down stays down.
+	// The shoot is held. What is held down stays down.
 	Mode_MODE_OFF Mode = 3
 )
 

@@ -693,7 +693,7 @@ type Weeder struct {
 	Deleted uint64 `protobuf:"varint,6,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// The latest deletions, oldest first, at most 32.
 	Deletions []*PodDeletion `protobuf:"bytes,7,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	// What the weeder does, or why it ended, in one sentence.
+	// One sentence for people: what it does, or why it ended.
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	// The weeder replica that reports this state.
 	Replica string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
