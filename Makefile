@@ -66,7 +66,7 @@ nightly: acceptance soak safety fuzz ## Long tests: the suite, 10 min of soak, 1
 fuzz: ## Fuzz everything that decodes foreign bytes, guided by coverage; SECONDS=600
 	fuzz/run $(or $(SECONDS),600)
 
-lint: ## Formatting, clippy, protos, language, REUSE, and the licences, sources and use of dependencies
+lint: ## Formatting, clippy, protos, language, REUSE, and the licenses, sources and use of dependencies
 	tests/tools/setup lint >/dev/null
 	tests/tools/lint-language
 	cargo fmt --all --check
@@ -88,7 +88,7 @@ fmt: ## Format Rust and protos
 	cargo fmt --all
 	buf format --write
 
-build: ## Build every program, optimised
+build: ## Build every program, optimized
 	cargo build $(LOCKED) --workspace --bins --release
 
 image: ## Build and test all images for amd64 and arm64 (ARCHS=…), without a container engine; needs root on Debian

@@ -1,5 +1,5 @@
 //! The wire contract of the dependency watchdog: messages, gRPC clients and servers, and the descriptor set that
-//! reflection serves. The protos beside this crate are the source; nothing here has behaviour.
+//! reflection serves. The protos beside this crate are the source; nothing here has behavior.
 
 // Generated code: its documentation is the comments of the protos.
 #![allow(

@@ -12,7 +12,7 @@ use crate::{
 use serde::Deserialize;
 use std::time::Duration;
 
-/// The prober's configuration, checked. Two equal ones mean the same behaviour.
+/// The prober's configuration, checked. Two equal ones mean the same behavior.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProberConfig {
     /// Name of the Secret, in each shoot's namespace, with the kubeconfig for its kube-apiserver.

@@ -2,7 +2,7 @@
 //!
 //! A metric is a constant, and nothing else names it. Other crates declare theirs in `metrics.rs`; a module of this
 //! crate declares the metrics that it records. A metric takes labels of its own type only, so a label cannot be
-//! misspelt or forgotten. A [`Collector`] is beside the state that it reads.
+//! misspelled or forgotten. A [`Collector`] is beside the state that it reads.
 
 use std::fmt::Write as _;
 use std::marker::PhantomData;

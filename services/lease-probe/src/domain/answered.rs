@@ -1,10 +1,10 @@
-//! For how long an API server has answered and taken writes: the time in which a living kubelet could have renewed its
-//! Lease.
+//! The time for which an API server has answered and accepted writes, so that a connected kubelet could have renewed
+//! its Lease.
 //!
 //! kube-controller-manager renews its own Lease every two seconds and works only while it can. So while the revision of
 //! an API server's data stands still, neither kubelets nor kube-controller-manager can write, and silence proves
-//! nothing. A prober looks from time to time. The span between two lists counts if the revision grew in it and nothing
-//! says that the API server was away. docs/explanation/safety.md has the argument and the figures.
+//! nothing. The span between two lists counts if the revision grew in it and nothing says that the API server was away.
+//! docs/explanation/safety.md has the argument and the figures.
 
 use std::time::Duration;
 
@@ -21,15 +21,16 @@ const LONGEST_PAUSE_OF_WRITES: Duration = Duration::from_millis(21_500);
 /// The pause before the next look, if only one more write is missing.
 const SOON: Duration = Duration::from_secs(1);
 
-/// An outage that can have lasted no longer than this costs a kubelet at most as long again: its pauses double.
+/// After an outage of at most this many renew intervals, a kubelet is back within the same time again, because its
+/// pauses double.
 const BLIP_INTERVALS: f64 = 0.25;
 
 /// A kubelet renews within one renew interval; its timer, the request and a retry may take a quarter of that on top.
 const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
 
-/// How long a kubelet takes to come back from an outage, in addition: it pauses for up to 7 s (`maxBackoff`) or waits
-/// for up to 10 s for a request that hangs (the heartbeat client's timeout). An interval where that is shorter. Source:
-/// component-helpers, `apimachinery/lease/controller.go`.
+/// The additional time that a kubelet takes to come back from an outage: it pauses for up to 7 s (`maxBackoff`) or
+/// waits for up to 10 s for a request that hangs (the heartbeat client's timeout). One renew interval, if that is
+/// shorter. Source: component-helpers, `apimachinery/lease/controller.go`.
 const WAY_BACK: Duration = Duration::from_secs(10);
 
 /// The answered time of one API server.

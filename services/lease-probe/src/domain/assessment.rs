@@ -150,7 +150,7 @@ pub struct Assessment {
 #[must_use]
 pub fn required(candidates: u32, threshold: f64) -> u32 {
     let reaches = |k: u32| f64::from(k) / f64::from(candidates) >= threshold;
-    // The product may be rounded to either side of the true value: look at its neighbours.
+    // The product may be rounded to either side of the true value: look at its neighbors.
     let estimate = (f64::from(candidates) * threshold).ceil();
     // In range: the threshold is at most 1.
     let estimate = (estimate as u32).clamp(1, candidates.max(1));

@@ -10,7 +10,7 @@ use watchdog_api::unix_time::{UnixTime, micros};
 use super::answered::{AnsweredMark, AnsweredTime, STANDS_STILL, proof};
 use super::skew::NodeClock;
 
-/// Where nothing else is known: kubelet renews every quarter of `nodeLeaseDurationSeconds`, 40 s by default.
+/// The default renew interval of a kubelet: a quarter of `nodeLeaseDurationSeconds`, which is 40 s by default.
 pub const DEFAULT_RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A kubelet that is silent for this many renew intervals is not connected, whenever the leases were listed.
@@ -27,7 +27,7 @@ pub struct LeaseList {
     pub leases: Vec<LeaseItem>,
     /// How many could not.
     pub malformed: u32,
-    /// `metadata.resourceVersion` of the list: it grows with every write of anybody to the API server.
+    /// `metadata.resourceVersion` of the list: it grows with every write by any client of the API server.
     pub revision: u64,
     /// When it was asked for. The leases are judged as of then: one that expired since may have been renewed.
     pub sent: UnixTime,
@@ -65,8 +65,8 @@ pub struct LeaseAge {
     pub silent_from: UnixTime,
     /// From then on it is older than the expiry age.
     pub old_from: UnixTime,
-    /// From then on the renewal that the last list shows is older than the expiry age: earlier than
-    /// [`Self::old_from`] if that list is older than one before, or shows what came long after it was made.
+    /// From then on the renewal that the last list shows is older than the expiry age. That is earlier than
+    /// [`Self::old_from`] if the list is stale, or if the renewal arrived long after it was made.
     pub shown_old_from: UnixTime,
     /// True if this replica did not observe the renewal.
     pub unseen: bool,
@@ -97,7 +97,8 @@ impl Renewals {
         let interval = self.renew_interval();
         self.answered.record(list, interval, longest);
         let previous = std::mem::replace(&mut self.last, list.sent);
-        // With its revision, and when it was sent by the estimate of its node's clock, and at the earliest.
+        // The revision of a renewal, when it was sent by the estimate of the node's clock, the earliest time at which
+        // it can have been sent, and the lease.
         let mut renewed: Vec<(u64, UnixTime, UnixTime, &Arc<str>)> = Vec::new();
         for lease in &list.leases {
             let renew_time = lease.renew_time.map(UnixTime::from);
@@ -176,7 +177,7 @@ impl Renewals {
         let old_from = node.arrived.after(expiry_age);
         let silence_proven_at = self.answered.proven_at(node.mark, node.renew_interval);
         let silent_from = node.arrived.after(node.renew_interval.mul_f64(SILENT_INTERVALS));
-        // Not later by when it was seen: health rests on when a kubelet was alive.
+        // By when it was made, not by when it was observed: health rests on when the kubelet was alive.
         let skew = node.clock.skew(node.renew_interval);
         let shown = node.shown.shifted(skew.saturating_neg());
         Some(LeaseAge {
@@ -283,9 +284,9 @@ const DETECTION_RESERVE: Duration = Duration::from_secs(7);
 const SCALE_DOWN_INTERVALS: f64 = 0.3;
 
 /// The expiry age for a grace period of kube-controller-manager: three quarters of it, or the longest silence of a
-/// connected kubelet if that is longer. [`DETECTION_RESERVE`] before the end of the grace period is the latest, because
-/// a later verdict is too late; but not for kubelets that renew more slowly than by default. Connected ones may be
-/// silent for longer than the grace period, and a true verdict is better than a timely one.
+/// connected kubelet if that is longer. It ends at the latest [`DETECTION_RESERVE`] before the end of the grace period,
+/// because a later verdict is too late. That limit does not apply to kubelets that renew more slowly than by default:
+/// connected ones may be silent for longer than the grace period, and a true verdict is better than a timely one.
 #[must_use]
 pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
     let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);

@@ -1,10 +1,10 @@
 //! From the verdicts on a shoot to one direction.
 //!
 //! This module keeps S1 and S2: a direction comes only from a verdict that is valid now, from an observer whose stream
-//! is open, and that no other valid verdict contradicts. Everything else holds.
+//! is open, and that no other valid verdict contradicts. Anything else holds the shoot.
 //!
-//! Two witnesses look at the same shoot at different times, so a contradiction alone says nothing. What counts is whose
-//! list of leases is the newer one, by the revision of the shoot's data that the list showed.
+//! Two witnesses look at the same shoot at different times, so a contradiction alone says nothing. What counts is which
+//! list of leases is newer, by its revision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub enum ReportedOutcome {
 }
 
 impl ReportedOutcome {
-    /// Where it wants the dependants; `None` holds.
+    /// The direction that follows from it; `None` holds.
     #[must_use]
     pub const fn direction(self) -> Option<Direction> {
         match self {
@@ -105,16 +105,16 @@ pub struct ReceivedVerdict {
     pub observer: Arc<str>,
     /// When it was observed.
     pub observed: Instant,
-    /// When the observer first came to this outcome, which it has found at each look since.
+    /// When the observer first found this outcome. Every probe since then has found it.
     pub outcome_since: Instant,
-    /// The revision of the shoot's data that the list of leases showed; 0 if that is not known. Of two verdicts the one
-    /// with the higher revision rests on the newer list.
+    /// The revision of the list of leases; 0 if it is not known. Of two verdicts the one with the higher revision rests
+    /// on the newer list.
     pub list_revision: u64,
-    /// The revision of the list with which the observer first came to this outcome; 0 if that is not known.
+    /// The revision of the list with which the observer first found this outcome; 0 if it is not known.
     pub first_revision: u64,
     /// When it was sent.
     pub sent: Instant,
-    /// Until when it may be acted upon.
+    /// The end of its validity.
     pub valid_until: Instant,
     /// One sentence for people.
     pub message: Arc<str>,
@@ -127,7 +127,7 @@ pub struct ReceivedVerdict {
 pub struct StreamCounts {
     /// Replicas of lease-probe that are known.
     pub known: usize,
-    /// Those whose stream is synchronised.
+    /// Those whose stream is synchronized.
     pub synced: usize,
 }
 
@@ -142,13 +142,13 @@ pub enum HoldReason {
     Unreported,
     /// The last verdict is no longer valid.
     Expired,
-    /// The observers want different things.
+    /// The verdicts contradict each other.
     Disagreement,
-    /// An observer repeats what is outdated.
+    /// An observer repeats an outdated verdict.
     Outdated,
-    /// The verdict gives no reason to act.
+    /// The outcome has no direction.
     Verdict,
-    /// The Shoot turns the watchdog off.
+    /// The mode of the shoot is off.
     Mode,
 }
 
@@ -178,7 +178,7 @@ pub struct Decision {
     pub held: Option<HoldReason>,
     /// One sentence for people.
     pub reason: String,
-    /// When to decide again although nothing has happened: some validity ends then.
+    /// When to decide again even if nothing happens, because the validity of a verdict ends.
     pub again_at: Option<Instant>,
     /// The verdict that decided.
     pub decided_by: Option<ReceivedVerdict>,
@@ -252,26 +252,27 @@ impl ReceivedVerdict {
         }
     }
 
-    /// Returns true if the witness of this verdict saw the nodes renew until about when another one found the loss, and
-    /// says PENDING since: it sees the silence too, but knows of a reason, such as an outage, why it may prove nothing.
-    /// A witness that has been saying PENDING for longer, such as one that has just started, knows less, not more.
+    /// Returns true if this witness has reported PENDING since about the time at which another one found the loss. It
+    /// observed renewals until then and observes the silence now, but knows of a reason, such as an outage, why that
+    /// may prove nothing. A witness that has reported PENDING for longer, such as one that has just started, knows
+    /// less, not more.
     fn doubts(&self, loss: &Self) -> bool {
         self.outcome == ReportedOutcome::Pending
             && loss.outcome.direction() == Some(Direction::Down)
             && self.outcome_since + CONFIRMATION_WAIT > loss.outcome_since
     }
 
-    /// Returns true if this verdict rests on a look that could have confirmed what another one says: one that came
-    /// later than the look with which that one's outcome began, and whose list is not known to be older. Silence grows
-    /// with time, so an earlier look refutes nothing, however new its list; an older list may lack the same renewals
-    /// that are over by now, so it refutes nothing, however late the look.
+    /// Returns true if the list of this verdict could have confirmed the other one: it came after the probe that first
+    /// found the other outcome, and it is not known to be older than the list of that probe. Silence grows with time,
+    /// so an earlier list refutes nothing, however high its revision. An older list does not show what was written
+    /// since, so it refutes nothing, however late it came.
     fn looked_since(&self, other: &Self) -> bool {
         self.observed > other.outcome_since
             && (self.list_revision == 0 || self.list_revision >= other.first_revision)
     }
 }
 
-/// Decides from the verdicts of all observers whose streams live, one each.
+/// Decides from the latest verdict of each observer whose stream is open.
 ///
 /// Verdicts that are valid and want a direction vote; those that hold do not. The vote with the newest list decides. A
 /// contrary one whose list is older is waited for, [`CONFIRMATION_WAIT`] at most: its observer looks again and confirms

@@ -1,12 +1,12 @@
 //! Derives the next step of a shoot: which requests to make, what to wait for, and until when.
 //!
 //! [`next_step`] derives this from the observed state of the resources alone, so a crash between any two writes, an
-//! answer that is lost, a conflict and a new leader are the same case: it is called again. [`FlowHints`] only bring the
-//! times of delays and tries along.
+//! answer that is lost, a conflict and a new leader are the same case: it is called again. [`FlowHints`] only carry the
+//! times of delays and tries.
 //!
-//! The level that is worked on is the lowest in which a resource is not where the direction wants it. A write of a
-//! level rests on all levels below: they have *reached* their targets, as a read has shown just now and not a watch
-//! once (S3). So where a resource of a lower level was not [read](Dependent::read), the step is to read it.
+//! The current level is the lowest one with a resource that has not reached its target. A write in it requires that all
+//! lower levels have *reached* theirs, as a read right before the write shows, not an earlier watch (S3). If a resource
+//! of a lower level was not [read](Dependent::read), the step is to read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::status::{FlowState, FlowStatus, Progress, ResourceState};
 /// A request to make on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// On which resource.
+    /// The resource.
     pub reference: ResourceRef,
     /// Its kind.
     pub kind: RequestKind,
@@ -65,7 +65,7 @@ pub struct NextStep {
     pub requests: Vec<Request>,
     /// True if a write comes as soon as the requests have read what it rests on.
     pub prepares_write: bool,
-    /// When to look again although nothing has happened.
+    /// When to derive again even if nothing happens.
     pub wake: Option<Instant>,
     /// The status to publish.
     pub(crate) status: FlowStatus,
@@ -73,7 +73,7 @@ pub struct NextStep {
     pub alerts: Vec<Alert>,
 }
 
-/// A defect of a resource that a person must know of.
+/// A defect of a resource that an operator must know about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
     /// The resource.
@@ -156,8 +156,8 @@ pub fn next_step(
     level.step(&planned, hints)
 }
 
-/// Returns true if something is left to do with the resource, or was done by a watchdog and has not come to its end. A
-/// shoot of which nothing is unfinished is settled, even if a resource happens to be unready.
+/// Returns true if something is left to do with the resource, or if a watchdog has begun what is not complete. A shoot
+/// of which nothing is unfinished is settled, even if a resource happens to be unready.
 fn is_unfinished(dependent: &Dependent<'_>, step: &ResourceStep) -> bool {
     match step {
         ResourceStep::Wait => dependent.observed.seen().is_some_and(|seen| seen.protected),
@@ -165,7 +165,8 @@ fn is_unfinished(dependent: &Dependent<'_>, step: &ResourceStep) -> bool {
     }
 }
 
-/// Returns true if a resource with this step keeps its level open; `runs`: something of the shoot is unfinished.
+/// Returns true if a resource with this step keeps its level open. `runs` is true if something of the shoot is
+/// unfinished.
 const fn keeps_level_open(step: &ResourceStep, runs: bool) -> bool {
     match step {
         ResourceStep::Wait => runs,
@@ -211,7 +212,7 @@ const fn resting(step: &ResourceStep) -> ResourceState {
     }
 }
 
-/// The level that is worked on; none if nothing is left to do.
+/// The current level; none if nothing is left to do.
 struct Level {
     now: Instant,
     direction: Direction,
@@ -256,7 +257,7 @@ impl Level {
         next
     }
 
-    /// Puts reads of the lower levels in the place of writes that scale, where those were not read just now. To remove
+    /// Replaces writes that scale by reads of the lower levels, if those were not read right before. The removal of
     /// meltdown-protection-active rests on the resource alone.
     fn read_what_writes_rest_on(
         &self,

@@ -1,4 +1,4 @@
-//! When did a service recover, and how long does that count?
+//! The recovery of a service, and for how long it counts.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// A service that became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recovery {
-    /// When it was seen or, in a list, when the slices say that it was. For people and for the end; whether a pod was
-    /// there before is decided by `write`.
+    /// When it was observed or, in a list, the time that the slices name. For people, and for the end of the weeder.
+    /// `write` decides which pods were there before.
     pub(crate) at: UnixTime,
     /// True when the service was found ready in a list.
     pub(crate) found_ready: bool,
@@ -29,8 +29,8 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// The recovery of a service that is `after` now, if it has one that counts. `was_ready` is none if the service had
-    /// no slice or was not known. `recent` are the times of its last recoveries, oldest first.
+    /// The recovery of a service whose new state is `after`, if it has one that counts. `was_ready` is none if the
+    /// service had no slice or was not known. `recent` are the times of its last recoveries, oldest first.
     pub(crate) fn of(
         was_ready: Option<bool>,
         after: &ObservedService,
@@ -59,12 +59,12 @@ impl Recovery {
         (now <= ends_at).then_some(recovery)
     }
 
-    /// True when the service comes and goes.
+    /// Returns true if the service flaps.
     pub(crate) fn is_held_back(&self, recent: &[UnixTime]) -> bool {
         self.at < Self::free_from(recent)
     }
 
-    /// When one more recovery does not make more than three within a minute.
+    /// The earliest time at which one more recovery does not exceed [`MAX_RECOVERIES`].
     fn free_from(recent: &[UnixTime]) -> UnixTime {
         let third_last = recent.iter().rev().nth(MAX_RECOVERIES - 1);
         third_last.map_or(UnixTime(i64::MIN), |at| at.after(WINDOW))
