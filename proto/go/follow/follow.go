@@ -61,7 +61,7 @@ func Scaling(ctx context.Context, client scalingv1.ScalingServiceClient, request
 	}, handler)
 }
 
-// ValidUntil returns until when a verdict may be acted upon, by the local monotonic clock.
+// ValidUntil returns the end of the validity of a verdict, by the local monotonic clock.
 func ValidUntil(verdict *probev1.Verdict, sent time.Time) time.Time {
 	validFor := verdict.GetValidFor().AsDuration()
 	for _, limit := range []time.Duration{LongestValidity, LongestValidity - verdict.GetAge().AsDuration()} {
@@ -159,7 +159,7 @@ func follow[M message[V], V item](ctx context.Context, open opener[M], handler H
 		} else if complete != nil {
 			synced = true
 			for shoot := range known {
-				// What a missing replica has reported is as old as it says, and not gone.
+				// The items of a missing replica are stale, not deleted.
 				if !snapshot[shoot] && complete.GetCompleteness().GetComplete() {
 					delete(known, shoot)
 					handler.Remove(shoot)

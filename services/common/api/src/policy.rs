@@ -63,7 +63,7 @@ impl FromStr for Mode {
 pub struct ShootMode {
     /// The mode.
     pub mode: Mode,
-    /// The default of the seed holds again from this time on.
+    /// The default of the seed applies again from this time on.
     pub until: Option<UnixTime>,
 }
 

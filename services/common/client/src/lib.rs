@@ -4,7 +4,7 @@
 //! - [`grpc_client::Dialer`] makes channels: mutual TLS with a server name, or plaintext if no TLS is given.
 //! - [`consumer`] has a client for each service, with deadlines on unary calls and a limit on messages. Its `follow`
 //!   methods keep a stream alive until they are cancelled.
-//! - [`validity::Validity`] says until when a verdict may be acted upon, by the local monotonic clock. No two wall
+//! - [`validity::Validity`] is the end of the validity of a verdict, by the local monotonic clock. No two wall
 //!   clocks have to agree.
 //!
 //! ```no_run

@@ -38,7 +38,7 @@ pub enum Event<K, V> {
         /// Names the replicas whose items it lacks.
         completeness: Completeness,
     },
-    /// The stream lives.
+    /// Keep-alive.
     Heartbeat {
         /// Names the replicas whose items may be absent or out of date now; none before the snapshot.
         completeness: Option<Completeness>,

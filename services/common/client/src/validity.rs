@@ -1,4 +1,4 @@
-//! Until when a verdict may be acted upon, by the local monotonic clock.
+//! The end of the validity of a verdict, by the local monotonic clock.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::wire::forward;
 /// the shoot.
 pub const LONGEST_VALIDITY: Duration = Duration::from_secs(600);
 
-/// When a verdict was observed and until when it may be acted upon. Both count from when the verdict was sent, so no
+/// When a verdict was observed, and when its validity ends. Both count from when the verdict was sent, so no
 /// wall clock is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// When it was observed.
     pub observed: Instant,
-    /// It may be acted upon before this instant only. A verdict that was sent as valid for zero never may.
+    /// The end of the validity. A verdict that was sent as valid for zero is never valid.
     pub valid_until: Instant,
 }
 
@@ -36,7 +36,7 @@ impl Validity {
         }
     }
 
-    /// True if the verdict may be acted upon at `now`.
+    /// True if the verdict is valid at `now`.
     #[must_use]
     pub fn is_valid_at(&self, now: Instant) -> bool {
         now < self.valid_until

@@ -38,7 +38,7 @@ fn is_provisional(report: &VerdictReport) -> bool {
     report.item.outcome() == Outcome::Pending
 }
 
-/// Until when the verdict may be acted upon.
+/// The end of the validity of a verdict.
 fn valid_until(report: &VerdictReport) -> Instant {
     report.as_of + forward(report.item.valid_for.as_ref())
 }

@@ -186,7 +186,7 @@ pub(crate) fn first(now: UnixTime, initial_delay: Duration, shoots: usize, rando
     now.after(spread.mul_f64(random.clamp(0.0, 1.0)))
 }
 
-/// Until when a verdict may be acted upon: until the next probe must have ended, and a little more for its way.
+/// The end of the validity of a verdict: when the next probe must have ended, and the time to send its verdict.
 pub(crate) fn valid_until(next_due: UnixTime, probe_timeout: Duration) -> UnixTime {
     const WAY: Duration = Duration::from_secs(5);
     next_due.after(probe_timeout).after(WAY)

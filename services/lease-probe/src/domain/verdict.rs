@@ -27,7 +27,7 @@ pub struct Verdict {
     pub evidence: Option<Arc<Evidence>>,
     /// When it was observed.
     pub observed_at: UnixTime,
-    /// Until when it may be acted upon.
+    /// The end of its validity.
     pub valid_until: UnixTime,
     /// When the outcome last changed.
     pub outcome_since: UnixTime,

@@ -25,7 +25,7 @@ pub(crate) fn outcome(verdict: &Verdict) -> Cell {
     Cell::styled(outcome_style(verdict.outcome()), name)
 }
 
-/// How long a verdict may still be acted upon.
+/// The remaining validity of a verdict.
 pub(crate) fn valid(verdict: &Verdict) -> Cell {
     let left = forward(verdict.valid_for.as_ref());
     if left.is_zero() {

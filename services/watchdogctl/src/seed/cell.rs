@@ -54,7 +54,7 @@ pub(crate) struct ShootCell {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CellInput<'a> {
     pub(crate) verdict: Option<&'a Verdict>,
-    /// The verdict may be acted upon now.
+    /// The verdict is valid now.
     pub(crate) is_valid: bool,
     pub(crate) scaling: Option<&'a ShootScaling>,
     /// lease-probe has reported lately.
