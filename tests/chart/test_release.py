@@ -5,6 +5,9 @@ import hashlib
 import json
 import shutil
 import subprocess
+import tarfile
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 
 import pytest
 from chart import ROOT
@@ -135,3 +138,26 @@ def test_a_release_is_made_of_a_tag_alone(tmp_path, monkeypatch):
     assert "SIGNING_KEY is set, where packages are installed" in refused()
     (clone / "added").write_text("")
     assert "not committed" in refused()
+
+
+def test_krew_installs_watchdogctl_from_the_archives_of_the_release(tmp_path):
+    loader = SourceFileLoader("publish", str(ROOT / ".github" / "publish"))
+    publish = module_from_spec(spec_from_loader("publish", loader))
+    loader.exec_module(publish)
+    program = tmp_path / "program"
+    program.write_bytes(b"a program")
+    for triple in publish.PLATFORMS:
+        publish.pack(program, triple, tmp_path)
+    manifest = json.loads(publish.krew_manifest(tmp_path, SOURCE))
+    assert (manifest["kind"], manifest["metadata"]["name"]) == ("Plugin", "watchdog")
+    spec, version = manifest["spec"], publish.version()
+    assert spec["version"] == f"v{version}" and len(spec["shortDescription"]) <= 60
+    assert len(spec["platforms"]) == 4
+    for platform in spec["platforms"]:
+        labels = platform["selector"]["matchLabels"]
+        name = f"watchdogctl-{labels['os']}-{labels['arch']}.tar.gz"
+        assert platform["uri"] == f"{SOURCE}/releases/download/v{version}/{name}"
+        assert platform["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+        with tarfile.open(tmp_path / name) as archive:
+            assert archive.getnames() == [platform["bin"], "LICENSE"]
+            assert archive.getmember(platform["bin"]).mode == 0o755
