@@ -121,6 +121,21 @@ def test_every_option_is_explained():
     assert explained - found == set(), "not in the sources"
 
 
+def test_every_command_of_watchdogctl_and_every_state_of_its_page_are_explained():
+    page = (ROOT / "docs" / "reference" / "watchdogctl.md").read_text()
+    source = SOURCES[ROOT / "services/watchdogctl/src/args.rs"]
+    commands = re.search(r"Subcommand\)\]\n[^{]*enum \w+ {(.*?)\n}", source, re.DOTALL)[1]
+    found = {name.lower() for name in re.findall(r"^    (\w+)[ ({,]", commands, re.MULTILINE)}
+    table = page.split("| command | what it shows |")[1].split("\n\n")[0]
+    first = "".join(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE))
+    # How a shell is set up is shown before the table.
+    assert set(re.findall(r"`(\w+)`", first)) | set(re.findall(r"watchdogctl (completion|man)", page)) == found
+    script = (ROOT / "services/watchdogctl/src/commands/ui/page.js").read_text()
+    states = re.findall(r'\["(\S)", "([a-z ]+)"\]', script)
+    assert states == [(glyph, name) for name, glyph in re.findall(r"^\| ([a-z ]+) \| `(\S)` \|", page, re.MULTILINE)]
+    assert states
+
+
 def test_every_field_is_explained():
     for file in "prober.rs", "prober/dependents.rs", "weeder.rs":
         text = SOURCES[ROOT / "services/common/api/src" / file]
