@@ -5,16 +5,16 @@ use std::panic::PanicHookInfo;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing::{Level, Metadata, Subscriber};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, reload};
+use tracing_subscriber::{Registry, reload};
 
 use crate::args::LogFormat;
 use crate::log_line::LineFormat;
@@ -50,7 +50,7 @@ impl Drop for LogGuard {
 
 /// Changes the log filter of the running process; of one that was started without [`init`] it is fixed.
 #[derive(Debug, Clone, Default)]
-pub struct LogLevel(Option<reload::Handle<EnvFilter, Registry>>);
+pub struct LogLevel(Option<reload::Handle<Targets, Registry>>);
 
 impl LogLevel {
     /// Sets the filter, for example "debug" or "info,lease_probe=debug".
@@ -138,7 +138,7 @@ pub fn subscriber<W>(
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let (filter, handle) = reload::Layer::<EnvFilter, Registry>::new(parse(filter)?);
+    let (filter, handle) = reload::Layer::<Targets, Registry>::new(parse(filter)?);
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .fmt_fields(JsonFields::new())
@@ -165,10 +165,23 @@ fn is_bounded(metadata: &Metadata<'_>) -> bool {
     }
 }
 
-fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
-    EnvFilter::builder()
-        .parse(filter)
-        .with_context(|| format!("bad log filter {filter:?}"))
+/// Reads levels, each for all or for a target: "info,lease_probe=debug". Filters of spans and fields, which `EnvFilter`
+/// has, would take three crates of regular expressions.
+fn parse(filter: &str) -> anyhow::Result<Targets> {
+    let directives: Vec<&str> = filter
+        .split(',')
+        .map(str::trim)
+        .filter(|directive| !directive.is_empty())
+        .collect();
+    if directives.is_empty() {
+        return Ok(Targets::new().with_default(LevelFilter::ERROR));
+    }
+    let bad = || format!("bad log filter {filter:?}");
+    // `Targets` takes any text for the name of a target.
+    let is_name = |c: char| c.is_alphanumeric() || "_-:=".contains(c);
+    let are_names = directives.iter().all(|directive| directive.chars().all(is_name));
+    ensure!(are_names, bad());
+    directives.join(",").parse().with_context(bad)
 }
 
 #[cfg(test)]
@@ -207,14 +220,32 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_filter_has_levels_and_those_of_targets() {
+        for (filter, counted) in [
+            ("info,lease_probe=debug", 2),
+            (" debug , lease_probe=warn ", 1),
+            ("lease_probe::domain", 2),
+            ("off", 0),
+            ("", 0),
+        ] {
+            let lines = logged(LogFormat::Text, |level| {
+                level.set(filter).unwrap();
+                tracing::debug!(target: "lease_probe::domain", "of the target");
+                tracing::debug!(target: "weeder", "of another");
+                tracing::trace!(target: "lease_probe::domain", "more of the target");
+                tracing::info!(target: "lease_probe", "of a target above");
+            });
+            assert_eq!(lines.len(), counted, "{filter}: {lines:?}");
+        }
+        for filter in ["lease_probe=loud", "info,[list]=trace", "a=b=c"] {
+            let error = parse(filter).unwrap_err();
+            assert!(error.to_string().starts_with("bad log filter"), "{error:#}");
+        }
+    }
+
+    #[test]
     fn what_kube_cannot_decode_is_logged_by_no_filter() {
-        let filters = [
-            "warn",
-            "trace",
-            "kube_client=trace",
-            "kube_client::client=trace",
-            "info,[list]=trace",
-        ];
+        let filters = ["warn", "trace", "kube_client=trace", "kube_client::client=trace"];
         for format in [LogFormat::Json, LogFormat::Text] {
             let text = logged(format, |level| {
                 for filter in filters {
