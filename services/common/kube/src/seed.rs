@@ -16,7 +16,6 @@ use anyhow::{Context as _, anyhow};
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use jiff::SignedDuration;
-use kube::client::AuthError;
 use kube::config::Config;
 use watchdog_api::kubeconfig::{
     self, ClientCertificate, KubeconfigError, PluginCredentials, Proxy, SeedAccess, Variable,
@@ -136,9 +135,11 @@ async fn in_cluster(user_agent: &str, variable: Variable<'_>) -> anyhow::Result<
         Some(path) => trust::of_file(path)?,
         None => host_authorities().into(),
     };
+    let token = config.auth_info.token_file.take();
+    let source = token.map(|path| renewal::token_file(path.into(), None));
     finish(&mut config, user_agent)?;
     let endpoint = SeedEndpoint { config, trust, proxy };
-    renewal::client(endpoint, None, None).await
+    renewal::client(endpoint, None, source).await
 }
 
 /// Splits a kubeconfig into what stays and the credentials that are renewed.
@@ -224,12 +225,6 @@ fn finish(config: &mut Config, user_agent: &str) -> anyhow::Result<()> {
 pub fn shown(error: &(dyn Error + 'static)) -> String {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<AuthError>() {
-            return match error {
-                AuthError::ReadTokenFile(error, _) => format!("the token file cannot be read: {error}"),
-                _ => "the token has characters that no HTTP header can carry".to_owned(),
-            };
-        }
         if let Some(refusal) = Refusal::within(error) {
             return refusal.to_string();
         }

@@ -162,8 +162,8 @@ impl RenewedClient {
 /// The token in a file, and the one while the file cannot be read.
 pub(super) fn token_file(path: PathBuf, instead: Option<SecretString>) -> CredentialSource {
     let read = move || {
-        let content = std::fs::read(&path).context("tokenFile of the kubeconfig cannot be read")?;
-        token_of_file(&content, "tokenFile").map_err(|error| anyhow!("{} {}", error.field, error.reason))
+        let content = std::fs::read(&path).context("the token file cannot be read")?;
+        token_of_file(&content, "the token file").map_err(|error| anyhow!("{} {}", error.field, error.reason))
     };
     let fetch = move || {
         let token = read().or_else(|error| instead.clone().ok_or(error))?;

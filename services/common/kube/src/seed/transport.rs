@@ -4,28 +4,28 @@ use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use http::header::AUTHORIZATION;
 use http::{HeaderValue, Uri};
-use hyper::rt::{Read, Write};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
-use hyper_util::client::legacy::connect::{Connection, HttpConnector};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::{Body, ConfigExt as _};
-use kube::config::Config;
+use kube::config::{AuthInfo, Config};
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
-use tower::{Service, ServiceBuilder, ServiceExt as _};
+use tokio::net::TcpStream;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 use watchdog_api::kubeconfig::{ClientCertificate, Proxy};
 use watchdog_certificates::{ServerTrust, client_config};
-
-use super::shown;
 
 /// One crypto provider for all clients: it is the larger part of a configuration.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
@@ -47,43 +47,38 @@ impl SeedEndpoint {
         certificate: Option<&ClientCertificate>,
     ) -> anyhow::Result<kube::Client> {
         let mut config = self.config.clone();
-        if let Some(token) = token {
-            config.auth_info.token = Some(token.clone());
+        if let Some(authorization) = authorization(&config.auth_info, token)? {
+            config.headers.push((AUTHORIZATION, authorization));
         }
         let certificate = certificate.map(|pair| (pair.chain.clone(), pair.key.clone_key()));
         let tls = client_config(PROVIDER.clone(), self.trust.clone(), certificate)?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
-        let Some(proxy) = &self.proxy else {
-            return over(tcp, &config, tls);
+        let connector = match &self.proxy {
+            None => Connector::new(tcp.map_response(MaybeHttpsStream::Http).map_err(Into::into)),
+            Some(proxy) => through(proxy, tcp, &tls)?,
         };
-        let failed = {
-            let source = proxy.source;
-            move |error: Box<dyn Error + Send + Sync>| ProxyFailed { source, error }
-        };
-        match proxy.address.scheme_str() {
-            Some("socks5") => {
-                let mut socks = SocksV5::new(proxy.address.clone(), tcp);
-                if let Some((name, password)) = &proxy.user {
-                    socks = socks.with_auth(name.clone(), password.expose_secret().to_owned());
-                }
-                over(socks.map_err(move |error| failed(error.into())), &config, tls)
-            }
-            Some("https") => {
-                let to_proxy = https(tcp, tls.clone(), None)?;
-                over(
-                    tunnel(proxy, to_proxy)?.map_err(move |error| failed(error.into())),
-                    &config,
-                    tls,
-                )
-            }
-            _ => over(
-                tunnel(proxy, tcp)?.map_err(move |error| failed(error.into())),
-                &config,
-                tls,
-            ),
-        }
+        over(connector, &config, tls)
     }
+}
+
+/// One type for all ways to the seed: a program has the code of an HTTP client once for each.
+type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+
+fn through(proxy: &Proxy, tcp: HttpConnector, tls: &ClientConfig) -> anyhow::Result<Connector> {
+    let source = proxy.source;
+    let failed = move |error: BoxError| BoxError::from(ProxyFailed { source, error });
+    if proxy.address.scheme_str() == Some("socks5") {
+        let mut socks = SocksV5::new(proxy.address.clone(), tcp);
+        if let Some((name, password)) = &proxy.user {
+            socks = socks.with_auth(name.clone(), password.expose_secret().to_owned());
+        }
+        let socks = socks.map_response(MaybeHttpsStream::Http);
+        return Ok(Connector::new(socks.map_err(move |error| failed(error.into()))));
+    }
+    let to_proxy = https(tcp, tls.clone(), None)?;
+    let tunnel = tunnel(proxy, to_proxy)?;
+    Ok(Connector::new(tunnel.map_err(move |error| failed(error.into()))))
 }
 
 fn tunnel<C>(proxy: &Proxy, connector: C) -> anyhow::Result<Tunnel<C>> {
@@ -91,10 +86,28 @@ fn tunnel<C>(proxy: &Proxy, connector: C) -> anyhow::Result<Tunnel<C>> {
     let Some((name, password)) = &proxy.user else {
         return Ok(tunnel);
     };
-    let credentials = STANDARD.encode(format!("{name}:{}", password.expose_secret()));
-    let credentials = HeaderValue::from_str(&format!("Basic {credentials}"))
+    let credentials = HeaderValue::try_from(basic(name, password))
         .with_context(|| format!("the credentials of {} cannot be sent", proxy.source))?;
     Ok(tunnel.with_auth(credentials))
+}
+
+fn basic(name: &str, password: &SecretString) -> String {
+    let credentials = STANDARD.encode(format!("{name}:{}", password.expose_secret()));
+    format!("Basic {credentials}")
+}
+
+/// The header with the credentials that are no certificate. kube's own layer for it brings JSONPath and regular
+/// expressions into every program, for plugins that are run elsewhere here.
+fn authorization(user: &AuthInfo, token: Option<&SecretString>) -> anyhow::Result<Option<HeaderValue>> {
+    let text = match (&user.username, &user.password, token.or(user.token.as_ref())) {
+        (Some(name), Some(password), _) => basic(name, password),
+        (_, _, Some(token)) => format!("Bearer {}", token.expose_secret()),
+        _ => return Ok(None),
+    };
+    let value = HeaderValue::try_from(text);
+    let mut value = value.context("the token has characters that no HTTP header can carry")?;
+    value.set_sensitive(true);
+    Ok(Some(value))
 }
 
 fn https<C>(connector: C, tls: ClientConfig, server_name: Option<&str>) -> anyhow::Result<HttpsConnector<C>> {
@@ -108,25 +121,17 @@ fn https<C>(connector: C, tls: ClientConfig, server_name: Option<&str>) -> anyho
 }
 
 /// The layers that kube itself puts above a connection, without retries and without a trace of each request.
-fn over<C>(connector: C, config: &Config, tls: ClientConfig) -> anyhow::Result<kube::Client>
-where
-    C: Service<Uri> + Clone + Send + Sync + 'static,
-    C::Response: Connection + Read + Write + Send + Unpin + 'static,
-    C::Future: Send + 'static,
-    C::Error: Into<Box<dyn Error + Send + Sync>> + Send + Sync + Error + 'static,
-{
+fn over(connector: Connector, config: &Config, tls: ClientConfig) -> anyhow::Result<kube::Client> {
     let mut connector = TimeoutConnector::new(https(connector, tls, config.tls_server_name.as_deref())?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
     let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(connector);
-    let auth = config.auth_layer().map_err(|error| anyhow!(shown(&error)))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(auth)
         .layer(config.extra_headers_layer()?)
-        .map_err(Box::<dyn Error + Send + Sync>::from)
+        .map_err(BoxError::from)
         .service(http);
     Ok(kube::Client::new(service, config.default_namespace.clone()))
 }
@@ -135,7 +140,7 @@ where
 #[derive(Debug)]
 struct ProxyFailed {
     source: &'static str,
-    error: Box<dyn Error + Send + Sync>,
+    error: BoxError,
 }
 
 impl fmt::Display for ProxyFailed {
