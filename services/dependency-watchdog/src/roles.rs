@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::leadership::Leadership;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
+use watchdog_kube::watch;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::listeners::listen;
@@ -75,7 +76,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
 
 type Collectors = Vec<Arc<dyn watchdog_runtime::metrics::Collector>>;
 
-/// lease-probe, and scaling-coordinator with its verdicts.
+/// lease-probe, scaling-coordinator with its verdicts, and one watch of the Clusters for both.
 fn start_prober(
     base: &ServiceBuilder,
     replica: &Replica<Leadership>,
@@ -84,10 +85,17 @@ fn start_prober(
 ) -> Collectors {
     let (lease_probe, coordinator) = configs;
     let probing = replica.clone().map(Sharing::Leader);
-    let (collector, verdicts) = lease_probe::app::start(base, &probing, lease_probe, routes);
-    let verdicts = VerdictSource::InProcess(verdicts);
-    let scaling = scaling_coordinator::app::start(base, replica, coordinator, verdicts, routes);
-    vec![collector, scaling]
+    let (verdicts, view, probe) = lease_probe::app::start(base, &probing, lease_probe, routes);
+    let source = VerdictSource::InProcess(view);
+    let (scaling, coordinator) = scaling_coordinator::app::start(base, replica, coordinator, source, routes);
+    let (seed, readiness, stop) = (
+        replica.seed.clone(),
+        base.readiness.clone(),
+        base.draining.clone(),
+    );
+    let clusters = watch::clusters(seed, readiness, stop, vec![coordinator, probe]);
+    base.tasks.critical("clusters", clusters);
+    vec![verdicts, scaling]
 }
 
 /// Binds the port of the Go program's health endpoints.

@@ -224,6 +224,11 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     assert_eq!(code, 200, "{answer}");
     fixture.assert_nothing_refused();
 
+    let audit = fixture.seed().audit().into_iter();
+    let lists = audit.filter(|entry| entry.user == "leader-0" && entry.verb == "list");
+    let lists = lists.filter(|entry| entry.path.ends_with("/clusters"));
+    assert_eq!(lists.count(), 1, "both halves share one watch of the Clusters");
+
     let before = fixture.leader("prober");
     // The holder of the Lease is the name of the leader and the number of its process.
     let (name, _) = before.rsplit_once('_').unwrap();

@@ -10,6 +10,7 @@ use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::Replica;
+use watchdog_kube::watch::{self as seed_watches, OnClusterChange};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -54,8 +55,12 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     } else {
         Replica::join_members(&base, SERVICE).await?
     };
+    let seed = replica.seed.clone();
     let mut routes = RoutesBuilder::default();
-    let (collector, _) = start(&base, &replica.map(Sharing::Members), config, &mut routes);
+    let (collector, _, on_cluster_change) = start(&base, &replica.map(Sharing::Members), config, &mut routes);
+    let (readiness, stop) = (base.readiness.clone(), base.draining.clone());
+    let clusters = seed_watches::clusters(seed, readiness, stop, vec![on_cluster_change]);
+    base.tasks.critical("clusters", clusters);
     let api = Api {
         routes,
         service_names: &[GRPC_SERVICE],
@@ -73,14 +78,14 @@ pub enum Sharing {
     Leader(Leadership),
 }
 
-/// Starts all parts of this replica except its servers. Adds the gRPC service to the routes and returns the collector
-/// of /metrics, and the verdicts.
+/// Starts all parts of this replica except its servers and the watch of the Clusters. Adds the gRPC service to the
+/// routes and returns the collector of /metrics, the verdicts, and what must receive the changes of the Clusters.
 pub fn start(
     base: &ServiceBuilder,
     replica: &Replica<Sharing>,
     config: Config,
     routes: &mut RoutesBuilder,
-) -> (Arc<dyn Collector>, SeedView<pb::Verdict>) {
+) -> (Arc<dyn Collector>, SeedView<pb::Verdict>, OnClusterChange) {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
@@ -115,7 +120,7 @@ pub fn start(
     );
     let probing = manager.clone().run(rules.clone(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));
-    spawn_watches(base, replica, &manager, rules);
+    let on_cluster_change = spawn_watches(base, replica, &manager, rules);
     let service = LeaseProbeApi {
         verdicts: view.clone(),
         is_unknown: {
@@ -139,7 +144,7 @@ pub fn start(
             routes.add_service(ForwardToLeader::new(service, leadership.clone(), dialer));
         }
     }
-    (Arc::new(VerdictCollector(manager)), view)
+    (Arc::new(VerdictCollector(manager)), view, on_cluster_change)
 }
 
 /// A task that never fails, as a critical one.
@@ -148,20 +153,20 @@ async fn endless(task: impl Future<Output = ()>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Watches the seed, and checks the permissions for that.
+/// Watches the seed except its Clusters, and checks the permissions for all of it. Returns what must receive the
+/// changes of the Clusters.
 fn spawn_watches(
     base: &ServiceBuilder,
     replica: &Replica<Sharing>,
     manager: &Arc<ProberManager>,
     rules: watch::Receiver<Arc<ProberConfig>>,
-) {
+) -> OnClusterChange {
     let watches = Watches {
         seed: replica.seed.clone(),
         handler: manager.clone(),
         readiness: base.readiness.clone(),
         stop: base.draining.clone(),
     };
-    base.tasks.critical("clusters", watches.clone().clusters());
     for (name, endpoint) in [
         ("kubeconfigs", Endpoint::Internal),
         ("external-kubeconfigs", Endpoint::External),
@@ -169,6 +174,7 @@ fn spawn_watches(
         let watch = watches.clone().kubeconfigs(endpoint, rules.clone());
         base.tasks.critical(name, watch);
     }
+    let on_cluster_change = watches.on_cluster_change();
     let Watches {
         seed,
         readiness,
@@ -179,6 +185,7 @@ fn spawn_watches(
     let needed = move || permissions::permissions(&config.borrow(), &of_replica);
     base.tasks
         .critical("permissions", preflight(seed, readiness, needed, rules, stop));
+    on_cluster_change
 }
 
 /// Follows the live members and which of them answer, or who leads: this replica alone, or nobody here.

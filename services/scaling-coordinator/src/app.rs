@@ -12,6 +12,7 @@ use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
+use watchdog_kube::watch::{self as seed_watches, OnClusterChange};
 use watchdog_proto::probe::v1::Verdict;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
@@ -75,7 +76,10 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let dialer = base.peer_dialer(LEASE_PROBE);
     let lease_probes = VerdictSource::Replicas(ReplicaEndpoints { addresses, dialer });
     let mut routes = RoutesBuilder::default();
-    let collector = start(&base, &replica, config, lease_probes, &mut routes);
+    let (collector, on_cluster_change) = start(&base, &replica, config, lease_probes, &mut routes);
+    let (readiness, stop) = (base.readiness.clone(), base.draining.clone());
+    let clusters = seed_watches::clusters(replica.seed, readiness, stop, vec![on_cluster_change]);
+    base.tasks.critical("clusters", clusters);
     let api = Api {
         routes,
         service_names: &[GRPC_SERVICE],
@@ -92,15 +96,16 @@ pub enum VerdictSource {
     InProcess(SeedView<Verdict>),
 }
 
-/// Starts all parts of this replica except its servers. The verdicts come from `lease_probes`. Adds the gRPC service to
-/// the routes and returns the collector of /metrics.
+/// Starts all parts of this replica except its servers and the watch of the Clusters. The verdicts come from
+/// `lease_probes`. Adds the gRPC service to the routes and returns the collector of /metrics, and what must receive the
+/// changes of the Clusters.
 pub fn start(
     base: &ServiceBuilder,
     replica: &Replica<Leadership>,
     config: Config,
     lease_probes: VerdictSource,
     routes: &mut RoutesBuilder,
-) -> Arc<dyn Collector> {
+) -> (Arc<dyn Collector>, OnClusterChange) {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     // With gardenlet's permissions this program stands where the existing watchdog stood.
@@ -112,6 +117,7 @@ pub fn start(
     let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, resources);
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
     let mode = ModeSource::BySeed(config.args.mode);
+    let on_cluster_change = indexes.on_cluster_change();
     let inputs = indexes.inputs(in_force, replica.leadership().clone(), mode);
     let observers = Observers::new(inputs.verdicts.clone(), base.readiness.clone());
     observe(base, lease_probes, observers);
@@ -131,10 +137,8 @@ pub fn start(
     };
     let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
-    Arc::new(Scrape {
-        inputs,
-        states: reconciler.states.clone(),
-    })
+    let states = reconciler.states.clone();
+    (Arc::new(Scrape { inputs, states }), on_cluster_change)
 }
 
 /// Replicas whose addresses the command line has; the address is the name, too.
@@ -143,7 +147,7 @@ fn named(addresses: &[String]) -> watch::Receiver<Members> {
     watch::Sender::new(named.clone().zip(named).collect::<Members>()).subscribe()
 }
 
-/// Watches the seed, and checks the permissions for that. Returns the configuration in force.
+/// Watches the seed except its Clusters, and checks the permissions for all of it. Returns the configuration in force.
 fn spawn_watches(
     base: &ServiceBuilder,
     replica: &Replica<Leadership>,
@@ -225,17 +229,16 @@ impl Indexes {
         }
     }
 
-    /// Starts the watches. Returns the configuration in force: the file, and what was dropped from it and must still be
-    /// restored.
+    /// Must receive the changes of the Clusters.
+    fn on_cluster_change(&self) -> OnClusterChange {
+        let clusters = self.clusters.clone();
+        Box::new(move |change| clusters.take_in(change))
+    }
+
+    /// Starts the watches of the resources. Returns the configuration in force: the file, and what was dropped from it
+    /// and must still be restored.
     fn follow(&self, rules: watch::Receiver<Arc<ProberConfig>>) -> watch::Receiver<Arc<ProberConfig>> {
         let in_force = watch::Sender::new(rules.borrow().clone());
-        let follow = watches::clusters(
-            self.seed.clone(),
-            self.clusters.clone(),
-            self.readiness.clone(),
-            self.tasks.draining(),
-        );
-        self.tasks.critical("clusters", follow);
         let follow = watches::resources(
             self.seed.clone(),
             self.resources.clone(),

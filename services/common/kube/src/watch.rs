@@ -16,6 +16,7 @@ use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::cluster::Cluster;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::readiness::{Blocker, Readiness};
@@ -30,7 +31,10 @@ pub const LIST_PAGE: u32 = 500;
 
 /// Clusters in one page of a list. They are large, mostly because of the cloud profile in them: pages of 50 keep an
 /// answer near a megabyte.
-pub const CLUSTER_PAGE: u32 = 50;
+const CLUSTER_PAGE: u32 = 50;
+
+/// Receives each change of the Clusters.
+pub type OnClusterChange = Box<dyn FnMut(&Change<Cluster>) + Send>;
 
 /// A change that a watch brings to its index.
 #[derive(Debug)]
@@ -47,6 +51,28 @@ pub enum Change<K> {
     Failed,
     /// The seed's etcd was restored from a backup: what is known may be newer than what exists. A list follows.
     Restored,
+}
+
+/// Watches the Clusters of the seed, for all parts of the process that need them. As [`Watch::run`].
+///
+/// # Errors
+/// Never; the type is that of a critical task.
+pub fn clusters(
+    seed: kube::Client,
+    readiness: Readiness,
+    stop: CancellationToken,
+    mut handlers: Vec<OnClusterChange>,
+) -> impl Future<Output = anyhow::Result<()>> {
+    let watch = Watch {
+        name: "clusters".into(),
+        api: Api::all(seed),
+        config: Config::default().page_size(CLUSTER_PAGE),
+    };
+    watch.run(readiness, stop, move |change| {
+        for on_change in &mut handlers {
+            on_change(&change);
+        }
+    })
 }
 
 /// Why a watch ended.

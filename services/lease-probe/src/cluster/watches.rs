@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::secret::KubeconfigSecret;
-use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch};
+use watchdog_kube::watch::{Change, OnClusterChange, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use crate::domain::endpoint::Endpoint;
@@ -54,27 +54,17 @@ pub struct Watches<H> {
 }
 
 impl<H: SeedHandler> Watches<H> {
-    /// Follows the Clusters.
-    ///
-    /// # Errors
-    /// As [`Watch::run`].
-    pub async fn clusters(self) -> anyhow::Result<()> {
-        let watch = Watch {
-            name: "clusters".into(),
-            api: Api::<Cluster>::all(self.seed),
-            config: Config::default().page_size(CLUSTER_PAGE),
-        };
-        let handler = self.handler;
-        watch
-            .run(self.readiness, self.stop, move |change| match change {
-                Change::ListBegins | Change::Failed | Change::Restored => {}
-                Change::Applied(cluster) => handler.cluster_applied(&cluster),
-                Change::Deleted(cluster) => handler.cluster_deleted(cluster.name()),
-                Change::Synced(keys) => {
-                    handler.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
-                }
-            })
-            .await
+    /// Hands the changes of the Clusters to the handler.
+    pub fn on_cluster_change(&self) -> OnClusterChange {
+        let handler = self.handler.clone();
+        Box::new(move |change| match change {
+            Change::ListBegins | Change::Failed | Change::Restored => {}
+            Change::Applied(cluster) => handler.cluster_applied(cluster),
+            Change::Deleted(cluster) => handler.cluster_deleted(cluster.name()),
+            Change::Synced(keys) => {
+                handler.clusters_synced(&keys.iter().map(|key| key.name.clone()).collect());
+            }
+        })
     }
 
     /// Follows the Secrets with the kubeconfigs for one kind of endpoint. Their name comes from the configuration; when

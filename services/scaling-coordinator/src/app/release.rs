@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use watchdog_kube::replica::PermissionGrantor;
+use watchdog_kube::watch as seed_watches;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tasks::Tasks;
 
@@ -107,6 +108,9 @@ impl SeedRelease {
             resources: indexes.resources.clone(),
             config: self.rules.borrow().clone(),
         };
+        let clusters = vec![indexes.on_cluster_change()];
+        let clusters = seed_watches::clusters(seed.clone(), readiness.clone(), tasks.draining(), clusters);
+        tasks.critical("clusters", clusters);
         let in_force = indexes.follow(self.rules.clone());
         timeout_at(deadline, releaser.listed()).await.with_context(|| {
             options.not_in_time("the Clusters and the resources were not listed", &readiness)

@@ -67,7 +67,7 @@ impl Clusters {
     }
 
     /// The watch reports a change.
-    pub(crate) fn take_in(&self, change: Change<Cluster>) {
+    pub(crate) fn take_in(&self, change: &Change<Cluster>) {
         self.index
             .lock()
             .take_in(change, |key| key.name, KnownCluster::of);

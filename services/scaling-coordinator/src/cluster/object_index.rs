@@ -76,24 +76,24 @@ impl<T: PartialEq> ObjectIndex<T> {
     /// A watch reports a change. `make` makes the entry of an object from the object and the entry before.
     pub(crate) fn take_in<K: Resource>(
         &mut self,
-        change: Change<K>,
+        change: &Change<K>,
         shoot_of: fn(ObjectKey) -> String,
         make: impl FnOnce(&K, Option<&T>) -> T,
     ) {
         match change {
             Change::ListBegins => self.before_list = self.known.keys().cloned().collect(),
             Change::Applied(object) => {
-                let (shoot, version) = (shoot_of(ObjectKey::of(&object)), version_of(object.meta()));
-                self.apply(&shoot, version, |old| make(&object, old));
+                let (shoot, version) = (shoot_of(ObjectKey::of(object)), version_of(object.meta()));
+                self.apply(&shoot, version, |old| make(object, old));
             }
             // One of the same name that was created since stays.
             Change::Deleted(last) => {
-                let shoot = shoot_of(ObjectKey::of(&last));
+                let shoot = shoot_of(ObjectKey::of(last));
                 if self.accepts(&shoot, version_of(last.meta())) {
                     self.remove(&shoot);
                 }
             }
-            Change::Synced(keys) => self.synced(&keys.into_iter().map(shoot_of).collect()),
+            Change::Synced(keys) => self.synced(&keys.iter().cloned().map(shoot_of).collect()),
             Change::Restored => self.signals.restored.cancel(),
             // A watch that fails delays nothing but the hints of its kind.
             Change::Failed => {}
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn change(index: &mut ObjectIndex<()>, change: Change<Cluster>) {
-        index.take_in(change, |key| key.name, |_, _| ());
+        index.take_in(&change, |key| key.name, |_, _| ());
     }
 
     fn cluster(version: &str) -> Cluster {

@@ -110,7 +110,7 @@ impl Resources {
     pub(crate) fn take_in(&self, reference: &ResourceRef, change: Change<Workload>) {
         self.change(reference, |watched| {
             watched.objects.take_in(
-                change,
+                &change,
                 |key| key.namespace,
                 |workload, old| self.entry(workload, None, old),
             );

@@ -11,15 +11,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
-use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
-use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch, WatchEnd};
+use watchdog_kube::watch::{Change, Watch, WatchEnd};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
-use super::clusters::Clusters;
 use super::kinds::{self, ServedKind};
 use super::resources::Resources;
 
@@ -37,23 +35,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The longest pause before a seed is asked again that did not answer.
 const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
-
-/// Follows the Clusters.
-pub(crate) async fn clusters(
-    seed: kube::Client,
-    clusters: Arc<Clusters>,
-    readiness: Readiness,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let watch = Watch {
-        name: "clusters".into(),
-        api: Api::<Cluster>::all(seed),
-        config: Config::default().page_size(CLUSTER_PAGE),
-    };
-    watch
-        .run(readiness, stop, move |change| clusters.take_in(change))
-        .await
-}
 
 /// Watches the resources that the configuration file names, one watch each, and applies its changes. Sends the
 /// configuration in force, with the dropped resources that must still be restored, to `in_force`.
