@@ -20,8 +20,8 @@ pub use self::grpc::service::WeederApi;
 
 // The decoders of the objects of the seed, for the fuzz targets.
 
-/// Labels of a pod, true if it is being deleted, and its worst crash loop.
-pub type PodFacts = (BTreeMap<String, String>, bool, Option<CrashLoop>);
+/// Labels of a pod, and its worst crash loop.
+pub type PodFacts = (BTreeMap<String, String>, CrashLoop);
 
 /// Reads an `EndpointSlice`; none if it has no name.
 ///
@@ -39,11 +39,11 @@ pub fn read_endpoints(json: &[u8]) -> serde_json::Result<Option<Slice>> {
     serde_json::from_slice(json).map(EndpointsObject::into_slice)
 }
 
-/// Reads a Pod; none if it has no name or UID.
+/// Reads a Pod; none if it has no name or UID, is in no crash loop, or is being deleted.
 ///
 /// # Errors
 /// When it is no JSON object.
 pub fn read_pod(json: &[u8]) -> serde_json::Result<Option<PodFacts>> {
     let pod = serde_json::from_slice(json).map(PodObject::into_pod)?;
-    Ok(pod.map(|pod| (pod.labels, pod.deleting, pod.crash)))
+    Ok(pod.map(|pod| (pod.labels, pod.crash)))
 }

@@ -126,12 +126,16 @@ impl Labels for DeletedPodLabels {
 }
 
 /// Counts a deleted pod by how its container ended.
-pub(crate) fn count_deleted_pod(service: &str, crash: Option<&CrashLoop>) {
+pub(crate) fn count_deleted_pod(service: &str, crash: &CrashLoop) {
     static KNOWN: Mutex<BTreeSet<[String; 4]>> = Mutex::new(BTreeSet::new());
-    let crash = crash.cloned().unwrap_or_default();
     let exit_code = crash.exit_code.map(|code| code.to_string());
     let exit_code = exit_code.unwrap_or_else(|| "unknown".to_owned());
-    let mut values = [service.to_owned(), crash.container, exit_code, crash.reason];
+    let mut values = [
+        service.to_owned(),
+        crash.container.clone(),
+        exit_code,
+        crash.reason.clone(),
+    ];
     let mut known = KNOWN.lock();
     if known.len() < MAX_DELETED_LABELS {
         known.insert(values.clone());

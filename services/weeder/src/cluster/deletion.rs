@@ -91,7 +91,89 @@ fn lost(error: &(dyn std::error::Error + 'static)) -> DeletionResult {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use watchdog_kube::seed::connect;
+    use watchdog_sandbox::resource::keys::PODS;
+    use watchdog_sandbox::{ApiServer, Fault, FaultAction};
+    use watchdog_test_support::in_process::{self, ServiceFiles};
+
     use super::*;
+
+    /// The pod as a watch shows it; created if it does not exist.
+    fn pod(api: &ApiServer) -> Pod {
+        let find = || api.store().find(&PODS, "shoot", "kcm");
+        if find().is_none() {
+            let crash = json!({
+                "name": "main", "restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            });
+            let object = json!({
+                "metadata": {"name": "kcm"}, "spec": {"containers": []},
+                "status": {"containerStatuses": [crash]},
+            });
+            api.create(&PODS, "shoot", object).unwrap();
+        }
+        let object = find().unwrap().value().clone();
+        let object: PodObject = serde_json::from_value(object).unwrap();
+        object.into_pod().unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_answer_has_its_result() {
+        let api = in_process::api_server(&["shoot"]).await.unwrap();
+        let kubeconfig = ServiceFiles::new("").unwrap();
+        let kubeconfig = kubeconfig.kubeconfig(&api, "weeder").unwrap();
+        let client = connect(Some(&kubeconfig), "weeder").await.unwrap();
+        let send = async |pod: &Pod| delete(&client, pod, Duration::from_secs(10)).await;
+
+        assert_eq!(send(&pod(&api)).await, DeletionResult::Deleted);
+        let seen = pod(&api);
+        let runs = |pod: &mut serde_json::Value| pod["status"]["phase"] = "Running".into();
+        in_process::modify(&api, &PODS, "shoot", "kcm", runs).unwrap();
+        assert_eq!(
+            send(&seen).await,
+            DeletionResult::Changed,
+            "it is in another state"
+        );
+        in_process::delete(&api, &PODS, "shoot", "kcm").unwrap();
+        assert_eq!(send(&seen).await, DeletionResult::Gone);
+        pod(&api);
+        assert_eq!(send(&seen).await, DeletionResult::Changed, "it is another pod");
+
+        for (action, result, message) in [
+            // A success is a success, whatever its body says.
+            (FaultAction::Garbage, "deleted", ""),
+            (FaultAction::Cut, "failed", "connection"),
+            (FaultAction::InternalError, "failed", "(500)"),
+            (
+                FaultAction::TooManyRequests { retry_after: 2 },
+                "throttled",
+                "asks to wait for 2s",
+            ),
+        ] {
+            let seen = pod(&api);
+            api.inject(Fault::always(action).verb("delete").times(1));
+            let answer = send(&seen).await;
+            assert_eq!(answer.as_str(), result, "{answer}");
+            assert!(answer.to_string().contains(message), "{answer}");
+        }
+
+        let seen = pod(&api);
+        api.inject(Fault::always(FaultAction::ApplyAndHang).verb("delete").times(1));
+        let answer = delete(&client, &seen, Duration::from_millis(300)).await;
+        assert_eq!(
+            answer,
+            DeletionResult::Failed("no answer within 300.0ms".to_owned())
+        );
+        let successor = pod(&api);
+        assert_ne!(successor.uid, seen.uid);
+        assert_eq!(send(&seen).await, DeletionResult::Changed, "it is another pod");
+
+        api.deny(in_process::rule(&["delete"], &["pods"]));
+        let answer = send(&successor).await;
+        assert_eq!(answer.as_str(), "forbidden");
+        let permission = "grant this service delete pods in namespace shoot";
+        assert!(answer.to_string().contains(permission), "{answer}");
+    }
 
     #[test]
     fn what_a_server_says_is_cut() {

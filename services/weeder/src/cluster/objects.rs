@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, PodStatu
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
-use watchdog_api::names::{LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
+use watchdog_api::names::{CRASH_LOOP_BACK_OFF, LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
 use watchdog_api::subset::{Keep, Subset};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::{keep, text, trimmed};
@@ -43,22 +43,15 @@ pub(crate) struct EndpointsObject {
 // === impl PodObject ===
 
 impl PodObject {
-    /// None when the object has no name, namespace or UID, or one that no API server would take.
+    /// None for a pod that is in no crash loop or is being deleted, and for an object without name, namespace or UID,
+    /// or with one that no API server would take.
     pub(crate) fn into_pod(self) -> Option<Pod> {
         let meta = self.metadata;
         let key = key_of(&meta)?;
-        let mut containers = Vec::new();
-        match self.status {
-            // kubelet starts nothing again in a pod that has ended, such as one that was evicted.
-            Ok(status) if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => {}
-            Ok(status) => {
-                let init = status.init_container_statuses.into_iter().flatten();
-                let main = status.container_statuses.into_iter().flatten();
-                containers.extend(init.map(|status| crash_loop(true, status)));
-                containers.extend(main.map(|status| crash_loop(false, status)));
-            }
-            Err(reason) => malformed("pod", &key.namespace, &key.name, &reason),
-        }
+        let status = self.status.unwrap_or_else(|reason| {
+            malformed("pod", &key.namespace, &key.name, &reason);
+            PodStatus::default()
+        });
         let mut owners = meta.owner_references.into_iter().flatten();
         let owner = owners.find(|owner| owner.controller == Some(true));
         Some(Pod {
@@ -72,8 +65,7 @@ impl PodObject {
                 uid: owner.uid,
             }),
             created: moment(meta.creation_timestamp.as_ref()),
-            deleting: meta.deletion_timestamp.is_some(),
-            crash: CrashLoop::worst(containers),
+            crash: worst_crash_loop(status).filter(|_| meta.deletion_timestamp.is_none())?,
             key,
         })
     }
@@ -83,15 +75,32 @@ fn moment(time: Option<&Time>) -> Option<UnixTime> {
     time.map(|Time(time)| UnixTime::from(*time))
 }
 
-/// The reason for which a container waits, and how its last run ended.
-fn crash_loop(init: bool, status: ContainerStatus) -> (Option<String>, CrashLoop) {
-    let waiting = status.state.and_then(|state| state.waiting);
+/// The crash loop of the container that was restarted most often.
+fn worst_crash_loop(status: PodStatus) -> Option<CrashLoop> {
+    // kubelet starts nothing again in a pod that has ended, such as one that was evicted.
+    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        return None;
+    }
+    let init = status.init_container_statuses.into_iter().flatten();
+    let main = status.container_statuses.into_iter().flatten();
+    let crashing = init
+        .filter_map(|status| crash_loop(true, status))
+        .chain(main.filter_map(|status| crash_loop(false, status)));
+    crashing.max_by_key(|crash| crash.restarts)
+}
+
+/// The container and how its last run ended, if the container waits in `CrashLoopBackOff`.
+fn crash_loop(init: bool, status: ContainerStatus) -> Option<CrashLoop> {
+    let waiting = status.state?.waiting?;
+    if waiting.reason.as_deref() != Some(CRASH_LOOP_BACK_OFF) {
+        return None;
+    }
     let ended = status.last_state.and_then(|state| state.terminated);
     let exit_code = ended.as_ref().map(|ended| ended.exit_code);
     let ended = ended.unwrap_or_default();
     let message = ended.message.unwrap_or_default();
     let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let crash = CrashLoop {
+    Some(CrashLoop {
         container: text::printable_name(&status.name),
         init,
         restarts: status.restart_count,
@@ -103,8 +112,7 @@ fn crash_loop(init: bool, status: ContainerStatus) -> (Option<String>, CrashLoop
             .take(MAX_EXIT_MESSAGE)
             .collect(),
         ended_at: moment(ended.finished_at.as_ref()),
-    };
-    (waiting.and_then(|waiting| waiting.reason), crash)
+    })
 }
 
 /// Unset counts as ready, as the API defines it. With `publishNotReadyAddresses` every endpoint is `ready`, and only

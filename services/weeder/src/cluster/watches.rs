@@ -100,8 +100,7 @@ impl SeedWatches {
             let config = Config::default().page_size(LIST_PAGE).labels(&query);
             let readiness = self.readiness.part(&query);
             let (selector, on_update) = (selector.clone(), on_update.clone());
-            let crashing = |object: PodObject| object.into_pod().filter(Pod::is_crashing);
-            self.watch("pods", config, readiness, crashing, move |update| {
+            self.watch("pods", config, readiness, PodObject::into_pod, move |update| {
                 on_update(&selector, update)
             })
         });

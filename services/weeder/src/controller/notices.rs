@@ -10,7 +10,7 @@ use crate::domain::pods::Pod;
 pub(super) fn deletion(deletion: &Deletion, observes: bool) -> Notice {
     let Deletion { pod, recovery, .. } = deletion;
     let (name, service, since) = (&pod.key.name, &deletion.service.name, recovery.at);
-    let crash = pod.crash.clone().unwrap_or_default();
+    let crash = &pod.crash;
     let (event, action) = match observes {
         true => ("DeletionKeptBack", "KeptBack"),
         false => ("WeededCrashLoopingPod", "Deleted"),
@@ -30,7 +30,7 @@ pub(super) fn deletion(deletion: &Deletion, observes: bool) -> Notice {
 
 pub(super) fn useless(service: &NamespacedName, pod: &Pod) -> Notice {
     let (name, service) = (&pod.key.name, &service.name);
-    let crash = pod.crash.clone().unwrap_or_default();
+    let crash = &pod.crash;
     let message = match &*crash.message {
         "" => "none",
         message => message,

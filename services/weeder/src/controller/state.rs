@@ -19,13 +19,21 @@ use watchdog_watch_stream::server::StreamStore;
 use super::notices;
 use crate::cluster::watches::WatchUpdate;
 use crate::domain::deletion_result::DeletionResult;
-use crate::domain::namespaced_name::{NamespacedName, in_namespace};
+use crate::domain::namespaced_name::{NamespacedName, in_namespace, in_namespace_mut};
 use crate::domain::pods::Pod;
-use crate::domain::readiness::{ObservedService, ReceivedBy, ServiceState, Slice};
+use crate::domain::readiness::{Endpoints, Slice};
 use crate::domain::recovery::Recovery;
-use crate::domain::rule::{PodDecision, decide};
+use crate::domain::rule::PodDecision;
 use crate::domain::weeder::{Phase, Weeder};
 use crate::metrics::{self, WeederEnd};
+
+/// A service that has a slice, as it is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ServiceState {
+    pub(crate) endpoints: Endpoints,
+    /// When its readiness last changed, or when it was first seen.
+    pub(crate) since: UnixTime,
+}
 
 /// A pod that must be deleted now, and why.
 #[derive(Debug, Clone)]
@@ -64,8 +72,8 @@ struct KnownPod {
     /// When it may be deleted; none if it was taken for a recovery and nothing failed. A hint that saves requests: the
     /// preconditions of a deletion keep it from being done twice.
     not_before: Option<UnixTime>,
-    /// It is recorded that it is left alone.
-    is_left_alone: bool,
+    /// The services for whose recovery it is recorded that it is left alone.
+    left_alone_for: BTreeSet<Arc<str>>,
     /// Failed deletions in a row.
     failures: u32,
 }
@@ -147,7 +155,7 @@ impl WeederState {
         now: UnixTime,
     ) {
         let mut affected = BTreeSet::new();
-        let mut received = ReceivedBy::Watch;
+        let in_list = matches!(update, WatchUpdate::Listed(_));
         let service_of = |slice: &Slice| {
             let service = slice.service.clone()?;
             Some(NamespacedName::new(slice.key.namespace.clone(), service))
@@ -159,7 +167,6 @@ impl WeederState {
                 Vec::new()
             }
             WatchUpdate::Listed(listed) => {
-                received = ReceivedBy::List;
                 let live: BTreeSet<_> = listed.iter().map(|slice| slice.key.clone()).collect();
                 let is_gone = |key: &NamespacedName, slice: &mut Slice| {
                     watched.is_none_or(|service| slice.service.as_deref() == Some(service))
@@ -189,30 +196,33 @@ impl WeederState {
         }
         for service in affected {
             self.queue.add(&service.namespace);
-            self.service_changed(service, received, now);
+            self.service_changed(service, in_list, now);
         }
     }
 
-    fn service_changed(&mut self, key: NamespacedName, received: ReceivedBy, now: UnixTime) {
+    fn service_changed(&mut self, key: NamespacedName, in_list: bool, now: UnixTime) {
         let before = self.services.get(&key);
         let was_ready = before.as_ref().map(|before| before.endpoints.is_ready());
         let slices = in_namespace(&self.slices, &key.namespace).map(|(_, slice)| slice);
-        let service = ObservedService::of(slices.filter(|slice| slice.service.as_ref() == Some(&key.name)));
+        let slices: Vec<_> = { slices }
+            .filter(|slice| slice.service.as_ref() == Some(&key.name))
+            .collect();
+        let endpoints = slices.iter().map(|slice| slice.endpoints);
+        let endpoints = endpoints.reduce(Endpoints::plus);
         let weeder = self.weeders.get(&key).map(|weeder| Weeder::clone(&weeder));
-        if let Some(service) = &service {
-            let endpoints = service.endpoints;
+        if let Some(endpoints) = endpoints {
             let unchanged = before.filter(|_| was_ready == Some(endpoints.is_ready()));
             let since = unchanged.map_or(now, |before| before.since);
             let state = ServiceState { endpoints, since };
             self.services.upsert_unless(key.clone(), state, PartialEq::eq);
             let recent = weeder.as_ref().map_or(&[][..], |weeder| &weeder.recent);
-            if let Some(recovery) = Recovery::of(was_ready, service, received, recent, &self.config, now) {
+            if let Some(recovery) = Recovery::of(was_ready, &slices, in_list, recent, &self.config, now) {
                 return self.start(&key, Weeder::new(recovery, recent.to_vec()), now);
             }
         } else {
             self.services.remove(&key);
         }
-        if !service.is_some_and(|service| service.endpoints.is_ready())
+        if !endpoints.is_some_and(Endpoints::is_ready)
             && let Some(mut weeder) = weeder
             && weeder.cancel(now)
         {
@@ -241,11 +251,9 @@ impl WeederState {
                 let _span = weeder_span(key).entered();
                 let (since, found_ready) = (weeder.recovery.at, weeder.recovery.found_ready);
                 tracing::info!(%since, found_ready, "service recovered; weeder started");
-                let first = NamespacedName::new(key.namespace.clone(), "");
-                let pods = self.pods.range_mut(first..);
-                for (_, known) in pods.take_while(|(pod, _)| pod.namespace == key.namespace) {
+                for (_, known) in in_namespace_mut(&mut self.pods, &key.namespace) {
                     known.not_before.get_or_insert(now);
-                    known.is_left_alone = false;
+                    known.left_alone_for.remove(&key.name);
                 }
             }
             Some(phase) => {
@@ -302,7 +310,7 @@ impl WeederState {
                     pod: pod.clone(),
                     seen_at: now,
                     not_before: Some(now),
-                    is_left_alone: false,
+                    left_alone_for: BTreeSet::new(),
                     failures: 0,
                 });
             self.pods.insert(pod.key.clone(), KnownPod { pod, ..known });
@@ -336,28 +344,17 @@ impl WeederState {
         weeders: &[(NamespacedName, Arc<Weeder>)],
         now: UnixTime,
     ) -> Option<Deletion> {
-        let (service, weeder) = weeders
-            .iter()
-            .find(|(service, weeder)| self.decide(known, service, weeder, now) == PodDecision::Delete)?;
+        let deletes = |(service, weeder): &&(NamespacedName, Arc<Weeder>)| {
+            let decision = weeder.decide(&known.pod, &service.name, &self.config, now);
+            decision == PodDecision::Delete
+        };
+        let (service, weeder) = weeders.iter().find(deletes)?;
         Some(Deletion {
             service: service.clone(),
             recovery: weeder.recovery,
             pod: known.pod.clone(),
             seen_at: known.seen_at,
         })
-    }
-
-    fn decide(
-        &self,
-        known: &KnownPod,
-        service: &NamespacedName,
-        weeder: &Weeder,
-        now: UnixTime,
-    ) -> PodDecision {
-        match weeder.phase {
-            Phase::Active => decide(&known.pod, &service.name, &weeder.recovery, &self.config, now),
-            _ => PodDecision::NotConcerned,
-        }
     }
 
     /// Takes the next pod of a namespace that must be deleted now. The namespace is queued again: its other pods wait
@@ -396,11 +393,10 @@ impl WeederState {
     /// Records which pods of a namespace are left alone, and which deletions did not help. Returns the Events to
     /// publish.
     pub(crate) fn review(&mut self, namespace: &str, now: UnixTime) -> Vec<Notice> {
-        let mut left_alone = BTreeSet::new();
         for (service, weeder) in self.weeders_in(namespace) {
             let (mut weeder, mut has_changed) = (Weeder::clone(&weeder), false);
             let _span = weeder_span(&service).entered();
-            for (key, known) in in_namespace(&self.pods, namespace) {
+            for (key, known) in in_namespace_mut(&mut self.pods, namespace) {
                 let (pod, name) = (&known.pod, &*key.name);
                 if weeder.judge_by(pod) {
                     has_changed = true;
@@ -412,25 +408,18 @@ impl WeederState {
                     self.notices.push(notices::useless(&service, pod));
                 }
                 if known.not_before.is_some()
-                    && !known.is_left_alone
-                    && let PodDecision::Keep(reason) = self.decide(known, &service, &weeder, now)
+                    && let PodDecision::Keep(reason) = weeder.decide(pod, &service.name, &self.config, now)
+                    && known.left_alone_for.insert(service.name.clone())
                 {
-                    left_alone.insert(key.clone());
-                    if weeder.leave_alone(pod, reason, now) {
-                        has_changed = true;
-                        metrics::LEFT_ALONE.inc(reason);
-                        let reason = reason.as_str();
-                        tracing::info!(pod = name, reason, "crash-looping pod left alone");
-                    }
+                    has_changed = true;
+                    weeder.leave_alone(pod, reason, now);
+                    metrics::LEFT_ALONE.inc(reason);
+                    let reason = reason.as_str();
+                    tracing::info!(pod = name, reason, "crash-looping pod left alone");
                 }
             }
             if has_changed {
                 self.weeders.upsert(service, weeder);
-            }
-        }
-        for key in left_alone {
-            if let Some(known) = self.pods.get_mut(&key) {
-                known.is_left_alone = true;
             }
         }
         self.take_notices()

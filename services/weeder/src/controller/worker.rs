@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 use watchdog_api::policy::Mode;
 use watchdog_kube::client::REQUEST_DEADLINE;
 use watchdog_kube::events::EventSink;
@@ -90,7 +89,9 @@ impl DeletionWorker {
             let notices = self.state.lock().review(namespace, self.state.now());
             notices.into_iter().for_each(|notice| self.events.publish(notice));
         } else if self.mode != Mode::Protect {
-            take().iter().for_each(|deletion| self.keep_back(deletion));
+            // The pod counts as deleted from now on, and nothing is sent.
+            let kept_back = |deletion: &Deletion| self.answered(deletion, &DeletionResult::KeptBack);
+            take().iter().for_each(kept_back);
         } else {
             while requests.len() >= MAX_REQUESTS {
                 requests.join_next().await.transpose()?;
@@ -103,9 +104,7 @@ impl DeletionWorker {
             if let Some((permit, within)) = self.permit()
                 && let Some(deletion) = take()
             {
-                let span = weeder_span(&deletion.service);
-                let request = self.clone().delete(deletion, permit, within);
-                requests.spawn(request.instrument(span));
+                requests.spawn(self.clone().delete(deletion, permit, within));
             }
         }
         Ok(())
@@ -119,58 +118,52 @@ impl DeletionWorker {
         (covered >= LEAST_DEADLINE).then_some((permit, covered.min(REQUEST_DEADLINE)))
     }
 
-    /// In mode observe: the pod counts as deleted from now on, and nothing is sent.
-    fn keep_back(&self, deletion: &Deletion) {
-        self.answered(deletion, &DeletionResult::KeptBack);
-        log_deletion(
-            deletion,
-            "crash-looping pod not deleted because the mode is observe; it would have been deleted now",
-        );
-        self.events.publish(notices::deletion(deletion, true));
-    }
-
     async fn delete(self, deletion: Deletion, permit: Permit, within: Duration) {
         let result = deletion::delete(&self.seed, &deletion.pod, within).await;
         drop(permit);
         self.answered(&deletion, &result);
-        let pod = &*deletion.pod.key.name;
-        if result.is_done() {
-            log_deletion(&deletion, "crash-looping pod deleted");
-            metrics::count_deleted_pod(&deletion.service.name, deletion.pod.crash.as_ref());
-            self.events.publish(notices::deletion(&deletion, false));
-        } else if result.is_obsolete() {
-            tracing::info!(pod, why = %result, "pod left alone");
-        } else {
-            tracing::warn!(pod, error = %result, "pod cannot be deleted; trying again");
-        }
         // A successor may have crashed before the answer about its predecessor came.
         self.state.lock().queue.add(&deletion.pod.key.namespace);
     }
 
+    /// Takes up, counts and reports how a deletion was answered or, in mode observe, that it was not sent.
     fn answered(&self, deletion: &Deletion, result: &DeletionResult) {
+        let Deletion { pod, recovery, .. } = deletion;
         let now = self.state.now();
+        self.state.lock().answered(deletion, result, now);
         metrics::DELETIONS.inc(result.clone());
-        if result.is_done() {
-            let discovered = match deletion.seen_at > deletion.recovery.at {
+        let _span = weeder_span(&deletion.service).entered();
+        if result.is_obsolete() {
+            tracing::info!(pod = &*pod.key.name, why = %result, "pod left alone");
+        } else if !result.is_done() {
+            tracing::warn!(pod = &*pod.key.name, error = %result, "pod cannot be deleted; trying again");
+        } else {
+            let discovered = match deletion.seen_at > recovery.at {
                 true => Discovered::Later,
                 false => Discovered::AtStart,
             };
-            let waited = now.since(deletion.seen_at.max(deletion.recovery.at));
-            metrics::DELETION_DELAY.record(discovered, waited);
+            metrics::DELETION_DELAY.record(discovered, now.since(deletion.seen_at.max(recovery.at)));
+            let observes = *result == DeletionResult::KeptBack;
+            let message = match observes {
+                true => {
+                    "crash-looping pod not deleted because the mode is observe; it would have been deleted now"
+                }
+                false => "crash-looping pod deleted",
+            };
+            let crash = &pod.crash;
+            tracing::info!(
+                pod = &*pod.key.name,
+                service_ready_time = %recovery.at,
+                container = crash.container,
+                exit_code = crash.exit_code,
+                exit_reason = crash.reason,
+                restarts = crash.restarts,
+                "{message}"
+            );
+            if !observes {
+                metrics::count_deleted_pod(&deletion.service.name, crash);
+            }
+            self.events.publish(notices::deletion(deletion, observes));
         }
-        self.state.lock().answered(deletion, result, now);
     }
-}
-
-fn log_deletion(Deletion { pod, recovery, .. }: &Deletion, message: &str) {
-    let crash = pod.crash.clone().unwrap_or_default();
-    tracing::info!(
-        pod = &*pod.key.name,
-        service_ready_time = %recovery.at,
-        container = crash.container,
-        exit_code = crash.exit_code,
-        exit_reason = crash.reason,
-        restarts = crash.restarts,
-        "{message}"
-    );
 }

@@ -68,8 +68,7 @@ pub(crate) fn crashing(name: &str, role: &str, created: i64, version: u64) -> Po
         labels: BTreeMap::from([("role".to_owned(), role.to_owned())]),
         owner: Some(owner("ReplicaSet", name)),
         created: Some(at(created)),
-        deleting: false,
-        crash: Some(CrashLoop {
+        crash: CrashLoop {
             container: "main".to_owned(),
             init: false,
             restarts: 5,
@@ -77,14 +76,8 @@ pub(crate) fn crashing(name: &str, role: &str, created: i64, version: u64) -> Po
             reason: "Error".to_owned(),
             message: "no route to etcd".to_owned(),
             ended_at: Some(at(created + 5)),
-        }),
+        },
     }
-}
-
-/// The same pod, running.
-pub(crate) fn running(mut pod: Pod) -> Pod {
-    pod.crash = None;
-    pod
 }
 
 /// The only slice of a service in the namespace `shoot`, written in this second with this revision, and triggered then.

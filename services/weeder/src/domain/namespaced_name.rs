@@ -28,7 +28,15 @@ pub(crate) fn in_namespace<'a, T>(
     namespace: &'a str,
 ) -> impl Iterator<Item = (&'a NamespacedName, &'a T)> + Clone {
     // No name sorts before the empty one.
-    let first = NamespacedName::new(namespace, "");
-    let objects = objects.range(first..);
+    let objects = objects.range(NamespacedName::new(namespace, "")..);
+    objects.take_while(move |(key, _)| *key.namespace == *namespace)
+}
+
+/// As [`in_namespace`], to change them.
+pub(crate) fn in_namespace_mut<'a, T>(
+    objects: &'a mut BTreeMap<NamespacedName, T>,
+    namespace: &'a str,
+) -> impl Iterator<Item = (&'a NamespacedName, &'a mut T)> {
+    let objects = objects.range_mut(NamespacedName::new(namespace, "")..);
     objects.take_while(move |(key, _)| *key.namespace == *namespace)
 }

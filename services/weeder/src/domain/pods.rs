@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use watchdog_api::names::CRASH_LOOP_BACK_OFF;
 use watchdog_api::unix_time::UnixTime;
 
 use super::namespaced_name::NamespacedName;
 
-/// The fields of a pod that the rule needs.
+/// A pod in a crash loop that is not being deleted, as far as the rule needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) key: NamespacedName,
@@ -18,10 +17,8 @@ pub(crate) struct Pod {
     pub(crate) owner: Option<ControllerRef>,
     /// By the API server's clock, in whole seconds.
     pub(crate) created: Option<UnixTime>,
-    /// True when the pod has a deletionTimestamp.
-    pub(crate) deleting: bool,
-    /// See [`CrashLoop::worst`].
-    pub(crate) crash: Option<CrashLoop>,
+    /// Of the containers in a crash loop, the one that was restarted most often, because it would wait longest.
+    pub(crate) crash: CrashLoop,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,27 +49,9 @@ pub struct CrashLoop {
 }
 
 impl Pod {
-    /// True when the pod may be deleted for a crash loop: it has one, and is not being deleted already.
-    pub(crate) const fn is_crashing(&self) -> bool {
-        self.crash.is_some() && !self.deleting
-    }
-
     /// The revision of this state; later than all others when it cannot be read.
     pub(crate) fn version(&self) -> u64 {
         self.resource_version.parse().unwrap_or(u64::MAX)
-    }
-}
-
-impl CrashLoop {
-    /// Of the containers in a crash loop the one that was restarted most often, because it would wait longest.
-    /// `containers` come with the reason for which they wait.
-    pub fn worst(containers: impl IntoIterator<Item = (Option<String>, Self)>) -> Option<Self> {
-        let crashing = containers
-            .into_iter()
-            .filter(|(waiting, _)| waiting.as_deref() == Some(CRASH_LOOP_BACK_OFF));
-        crashing
-            .map(|(_, crash)| crash)
-            .max_by_key(|crash| crash.restarts)
     }
 }
 
@@ -100,33 +79,11 @@ impl std::fmt::Display for CrashLoop {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::domain::fixtures::crashing;
-
-    fn container(name: &str, restarts: i32, waiting: Option<&str>) -> (Option<String>, CrashLoop) {
-        let crash = CrashLoop {
-            container: name.to_owned(),
-            restarts,
-            ..CrashLoop::default()
-        };
-        (waiting.map(str::to_owned), crash)
-    }
-
-    #[test]
-    fn the_container_counts_that_waits_longest() {
-        let running = container("a", 7, None);
-        let pulling = container("b", 9, Some("ImagePullBackOff"));
-        let crashing = container("c", 3, Some("CrashLoopBackOff"));
-        let worse = container("d", 5, Some("CrashLoopBackOff"));
-        assert_eq!(CrashLoop::worst([]), None);
-        assert_eq!(CrashLoop::worst([running.clone(), pulling.clone()]), None);
-        let worst = CrashLoop::worst([running, worse, crashing, pulling]);
-        assert_eq!(worst.unwrap().container, "d");
-    }
 
     #[test]
     fn a_crash_in_words() {
-        let mut crash = crashing("pod", "kcm", 0, 1).crash.unwrap();
+        let mut crash = crashing("pod", "kcm", 0, 1).crash;
         assert_eq!(
             crash.to_string(),
             "container main (exit code 1, Error, 5 restarts)"

@@ -1,4 +1,4 @@
-//! Is a service ready, and since when? Over all of its slices.
+//! Slices, and which endpoints of a service are ready over all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,34 +42,6 @@ pub struct Slice {
     pub triggered: Option<UnixTime>,
 }
 
-/// How a change of a slice was received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReceivedBy {
-    /// In a list: when it happened, only the slice can say.
-    List,
-    /// In a watch, as it happened.
-    Watch,
-}
-
-/// A service, as its slices describe it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ObservedService {
-    /// Its endpoints over all slices.
-    pub endpoints: Endpoints,
-    /// The first of the last writes of its ready slices: the service has been ready since then at least.
-    pub write: Option<SliceWrite>,
-    /// When the first of its ready slices last changed, by its own date, and the write of that change.
-    pub last_change: Option<(UnixTime, SliceWrite)>,
-}
-
-/// The readiness of a service that has a slice, as it is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ServiceState {
-    pub(crate) endpoints: Endpoints,
-    /// When its readiness last changed, or when it was first seen.
-    pub(crate) since: UnixTime,
-}
-
 impl Endpoints {
     /// Counts endpoints by whether they are ready.
     pub fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {
@@ -85,7 +57,7 @@ impl Endpoints {
         self.ready > 0
     }
 
-    const fn plus(self, other: Self) -> Self {
+    pub(crate) const fn plus(self, other: Self) -> Self {
         Self {
             ready: self.ready.saturating_add(other.ready),
             total: self.total.saturating_add(other.total),
@@ -96,7 +68,7 @@ impl Endpoints {
 impl Slice {
     /// When it last changed by its own date, and the write of that change. The date may come from a clock that is
     /// ahead, so the write has the time of the API server if that is earlier.
-    fn last_change(&self) -> Option<(UnixTime, SliceWrite)> {
+    pub(crate) fn last_change(&self) -> Option<(UnixTime, SliceWrite)> {
         let (triggered, mut write) = (self.triggered?, self.write?);
         if triggered < write.second {
             // It was written later, maybe for another reason, so its revision says nothing about that second.
@@ -106,22 +78,3 @@ impl Slice {
         Some((triggered, write))
     }
 }
-
-impl ObservedService {
-    /// None without a slice.
-    pub fn of<'a>(slices: impl Iterator<Item = &'a Slice> + Clone) -> Option<Self> {
-        let ready = || slices.clone().filter(|slice| slice.endpoints.is_ready());
-        Some(Self {
-            endpoints: slices
-                .clone()
-                .map(|slice| slice.endpoints)
-                .reduce(Endpoints::plus)?,
-            // If one of them has no date, it is unknown since when the service is ready.
-            write: ready().map(|slice| slice.write).min().flatten(),
-            last_change: ready().map(Slice::last_change).min().flatten(),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
-use super::readiness::{ObservedService, ReceivedBy, SliceWrite};
+use super::readiness::{Slice, SliceWrite};
 
 /// A service may recover this often within [`WINDOW`] before its dependants wait.
 const MAX_RECOVERIES: usize = 3;
@@ -29,29 +29,33 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// The recovery of a service whose new state is `after`, if it has one that counts. `was_ready` is none if the
-    /// service had no slice or was not known. `recent` are the times of its last recoveries, oldest first.
+    /// The recovery of a service that has these slices now, if it has one that counts. `was_ready` is none if the
+    /// service had no slice or was not known. In a list, only the slices tell when a change happened. `recent` are the
+    /// times of the service's last recoveries, oldest first.
     pub(crate) fn of(
         was_ready: Option<bool>,
-        after: &ObservedService,
-        received: ReceivedBy,
+        slices: &[&Slice],
+        in_list: bool,
         recent: &[UnixTime],
         config: &WeederConfig,
         now: UnixTime,
     ) -> Option<Self> {
-        if !after.endpoints.is_ready() || was_ready == Some(true) {
+        let ready = slices.iter().filter(|slice| slice.endpoints.is_ready());
+        if was_ready == Some(true) || ready.clone().next().is_none() {
             return None;
         }
-        let (at, write) = match (received, after.last_change) {
-            (ReceivedBy::List, Some((at, write))) => (at.min(now), Some(write)),
-            // A list has no time of the change. If the service was observed not ready, it has recovered since.
-            (ReceivedBy::List, None) if was_ready.is_none() => return None,
-            _ => (now, after.write),
+        // If one of them has no date, it is unknown since when the service is ready.
+        let last_change = ready.clone().map(|slice| slice.last_change()).min().flatten();
+        let (at, write) = match last_change {
+            Some((at, write)) if in_list => (at.min(now), Some(write)),
+            // If the service was observed not ready, it has recovered since.
+            None if in_list && was_ready.is_none() => return None,
+            _ => (now, ready.map(|slice| slice.write).min().flatten()),
         };
         let ends_at = at.after(config.watch_duration);
         let recovery = Self {
             at,
-            found_ready: received == ReceivedBy::List && was_ready.is_none(),
+            found_ready: in_list && was_ready.is_none(),
             write,
             deletes_from: at.after(config.ready_for).max(Self::free_from(recent)),
             ends_at,

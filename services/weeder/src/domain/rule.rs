@@ -16,7 +16,7 @@ use super::recovery::Recovery;
 pub(crate) enum PodDecision {
     Delete,
     Keep(KeepReason),
-    /// It is no dependant, does not crash or is being deleted already, or this is not the time for it.
+    /// It is no dependant, or this is not the time for it.
     NotConcerned,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum KeepReason {
     StaticPod,
 }
 
-/// Decides about a pod for the recovery of a service.
+/// Decides about a pod in a crash loop for the recovery of a service.
 pub(crate) fn decide(
     pod: &Pod,
     service: &str,
@@ -39,7 +39,7 @@ pub(crate) fn decide(
     now: UnixTime,
 ) -> PodDecision {
     let is_time = recovery.deletes_from <= now && now <= recovery.ends_at;
-    if !is_time || !pod.is_crashing() || !is_dependant(pod, service, config) {
+    if !is_time || !is_dependant(pod, service, config) {
         PodDecision::NotConcerned
     } else if !was_there_before(pod, recovery) {
         PodDecision::Keep(KeepReason::YoungerThanRecovery)

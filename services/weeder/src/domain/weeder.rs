@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
+use watchdog_api::weeder::WeederConfig;
 
 use super::deletion_result::DeletionResult;
 use super::pods::Pod;
 use super::recovery::Recovery;
-use super::rule::KeepReason;
+use super::rule::{KeepReason, PodDecision, decide};
 
 /// Entries of each list that a weeder keeps; the log and the metrics have all of them.
 pub(crate) const KEPT_ENTRIES: usize = 32;
@@ -109,6 +110,20 @@ impl Weeder {
         was_live
     }
 
+    /// Decides about a pod; see [`decide`].
+    pub(crate) fn decide(
+        &self,
+        pod: &Pod,
+        service: &str,
+        config: &WeederConfig,
+        now: UnixTime,
+    ) -> PodDecision {
+        match self.phase {
+            Phase::Active => decide(pod, service, &self.recovery, config, now),
+            _ => PodDecision::NotConcerned,
+        }
+    }
+
     pub(crate) const fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Queued | Phase::Active)
     }
@@ -167,30 +182,25 @@ impl Weeder {
             DeletionResult::KeptBack => "Not deleted, because the mode is observe",
             _ => "Deleted",
         };
-        let (crash, since) = (pod.crash.clone().unwrap_or_default(), self.recovery.at);
+        let (crash, since) = (&pod.crash, self.recovery.at);
         format!(
             "{what}: {crash} was in CrashLoopBackOff, and its service has been ready again since {since}."
         )
     }
 
-    /// Records that a pod is left alone. False if that is known.
-    pub(crate) fn leave_alone(&mut self, pod: &Arc<Pod>, reason: KeepReason, now: UnixTime) -> bool {
-        let is_new = self.left_alone.iter().all(|left| left.pod.uid != pod.uid);
-        if is_new {
-            let pod = pod.clone();
-            push(&mut self.left_alone, LeftAlone { pod, reason, at: now });
-        }
-        is_new
+    pub(crate) fn leave_alone(&mut self, pod: &Arc<Pod>, reason: KeepReason, now: UnixTime) {
+        let pod = pod.clone();
+        push(&mut self.left_alone, LeftAlone { pod, reason, at: now });
     }
 
     /// A deletion was useless if the pod's controller replaced the deleted pod by this one, and it crashed within a
     /// minute of its creation. True the first time.
     pub(crate) fn judge_by(&mut self, pod: &Pod) -> bool {
-        let (Some(crash), Some(owner), Some(created)) = (&pod.crash, &pod.owner, pod.created) else {
+        let (Some(owner), Some(created)) = (&pod.owner, pod.created) else {
             return false;
         };
         let crashed_soon =
-            { crash.ended_at }.is_some_and(|ended_at| ended_at.since(created) <= SUCCESSOR_TIME);
+            { pod.crash.ended_at }.is_some_and(|ended_at| ended_at.since(created) <= SUCCESSOR_TIME);
         let is_counted = |deletion: &PodDeletion| deletion.useless_by.as_ref() == Some(&pod.uid);
         if !crashed_soon || self.deletions.iter().any(is_counted) {
             return false;
@@ -228,7 +238,7 @@ mod tests {
         let successor = |created: i64, ended: i64| {
             let mut pod = crashing("new", "kcm", created, 2);
             pod.owner.clone_from(&old.owner);
-            pod.crash.as_mut().unwrap().ended_at = Some(at(ended));
+            pod.crash.ended_at = Some(at(ended));
             pod
         };
         let mut other = successor(102, 110);
@@ -254,13 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_bounded_and_a_pod_is_left_alone_once() {
+    fn lists_are_bounded() {
         let mut weeder = Weeder::new(recovery(100, 50), Vec::new());
         for i in 0..100 {
             let pod = Arc::new(crashing(&format!("pod-{i}"), "kcm", 200, 1));
             weeder.record(&pod, DeletionResult::Gone, at(200));
-            assert!(weeder.leave_alone(&pod, KeepReason::YoungerThanRecovery, at(200)));
-            assert!(!weeder.leave_alone(&pod, KeepReason::YoungerThanRecovery, at(201)));
+            weeder.leave_alone(&pod, KeepReason::YoungerThanRecovery, at(200));
         }
         let lengths = (weeder.deletions.len(), weeder.left_alone.len());
         assert_eq!(lengths, (KEPT_ENTRIES, KEPT_ENTRIES));

@@ -9,10 +9,10 @@ use watchdog_proto::weeder::v1 as pb;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration};
 
+use crate::controller::state::ServiceState;
 use crate::domain::deletion_result::DeletionResult;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::ControllerRef;
-use crate::domain::readiness::ServiceState;
 use crate::domain::rule::KeepReason;
 use crate::domain::weeder::{LeftAlone, Phase, PodDeletion, Weeder};
 
@@ -75,7 +75,7 @@ pub(crate) fn readiness(
 
 fn deletion(deletion: &PodDeletion, weeder: &Weeder) -> pb::PodDeletion {
     let pod = &deletion.pod;
-    let crash = pod.crash.clone().unwrap_or_default();
+    let crash = pod.crash.clone();
     let result = match deletion.result {
         DeletionResult::Deleted => pb::DeletionResult::Deleted,
         DeletionResult::KeptBack => pb::DeletionResult::KeptBack,
@@ -103,7 +103,7 @@ fn deletion(deletion: &PodDeletion, weeder: &Weeder) -> pb::PodDeletion {
 
 fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
     let controller = |owner: &ControllerRef| format!("{}/{}", owner.kind, owner.name);
-    let crash = left.pod.crash.clone().unwrap_or_default();
+    let crash = left.pod.crash.clone();
     let reason = match left.reason {
         KeepReason::YoungerThanRecovery => pb::KeepReason::YoungerThanRecovery,
         KeepReason::NoController => pb::KeepReason::NoController,

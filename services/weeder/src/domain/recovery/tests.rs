@@ -2,13 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::fixtures::{at, config, slice};
-use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::readiness::Slice;
 
-/// The recovery that a list or watch brings, where the service was `before`.
-fn seen(before: Option<bool>, received: ReceivedBy, slices: &[Slice], now: i64) -> Option<Recovery> {
-    let service = ObservedService::of(slices.iter()).unwrap();
-    Recovery::of(before, &service, received, &[], &config(), at(now))
+/// The recovery that a list brings, where the service was `before`.
+fn listed(before: Option<bool>, slice: &Slice, now: i64) -> Option<Recovery> {
+    Recovery::of(before, &[slice], true, &[], &config(), at(now))
 }
 
 fn ready(second: i64) -> Slice {
@@ -22,20 +19,23 @@ fn undated(second: i64) -> Slice {
     }
 }
 
+fn unwritten(second: i64) -> Slice {
+    Slice {
+        write: None,
+        ..ready(second)
+    }
+}
+
 #[test]
 fn of_a_service_found_ready_the_slices_say_when_the_service_recovered() {
-    let of = |slice: Slice, now| seen(None, ReceivedBy::List, &[slice], now);
+    let of = |slice: Slice, now| listed(None, &slice, now);
     let recovery = of(ready(100), 400).unwrap();
     assert_eq!((recovery.at, recovery.ends_at), (at(100), at(400)));
     assert!(recovery.found_ready);
     assert_eq!(recovery.write.unwrap().version, 7);
     assert_eq!(of(ready(100), 401), None, "longer than watchDuration ago");
     assert_eq!(of(undated(100), 101), None, "since an unknown time");
-    let unwritten = Slice {
-        write: None,
-        ..ready(100)
-    };
-    assert_eq!(of(unwritten, 101), None);
+    assert_eq!(of(unwritten(100), 101), None);
     assert_eq!(of(slice("etcd", false, 100, 7), 101), None);
 }
 
@@ -46,7 +46,7 @@ fn pods_are_compared_with_a_time_that_is_never_later_than_the_write_of_the_slice
             triggered: Some(UnixTime(triggered)),
             ..ready(written)
         };
-        seen(None, ReceivedBy::List, &[slice], 200).unwrap()
+        listed(None, &slice, 200).unwrap()
     };
     // The clock of the node is ahead, or the API server has kept the time of an earlier write.
     let ahead = of(150_000_000, 100);
@@ -58,28 +58,31 @@ fn pods_are_compared_with_a_time_that_is_never_later_than_the_write_of_the_slice
     let write = later.write.unwrap();
     assert_eq!((write.second, write.version), (at(90), 0));
     // Our own clock is behind.
-    assert_eq!(
-        seen(None, ReceivedBy::List, &[ready(500)], 200).unwrap().at,
-        at(200)
-    );
+    assert_eq!(listed(None, &ready(500), 200).unwrap().at, at(200));
 }
 
+/// Such as those of two address families.
 #[test]
 fn the_first_of_the_ready_slices_counts_and_one_without_a_date_hides_it() {
-    let named = |name: &str, slice: Slice| Slice {
-        key: NamespacedName::new("shoot", name),
-        ..slice
+    let both = |before, in_list, slices: [Slice; 2]| {
+        let [a, b] = &slices;
+        Recovery::of(before, &[a, b], in_list, &[], &config(), at(200))
     };
-    let both = |a: Slice, b: Slice| seen(None, ReceivedBy::List, &[named("v4", a), named("v6", b)], 200);
-    assert_eq!(both(ready(150), ready(120)).unwrap().at, at(120));
-    assert_eq!(both(ready(150), undated(120)), None);
-    let broken = slice("etcd", false, 190, 9);
-    assert_eq!(both(broken, ready(120)).unwrap().at, at(120));
+    let listed = |slices| both(None, true, slices);
+    assert_eq!(listed([ready(150), ready(120)]).unwrap().at, at(120));
+    assert_eq!(listed([ready(150), undated(120)]), None);
+    let broken = || slice("etcd", false, 190, 9);
+    assert_eq!(listed([broken(), ready(120)]).unwrap().at, at(120));
+    assert_eq!(listed([broken(), broken()]), None);
+    let write = |slices| both(Some(false), false, slices).unwrap().write;
+    assert_eq!(write([ready(150), ready(120)]).unwrap().second, at(120));
+    assert_eq!(write([broken(), ready(120)]).unwrap().second, at(120));
+    assert_eq!(write([ready(150), unwritten(120)]), None);
 }
 
 #[test]
 fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
-    let watched = |before, slice: Slice| seen(before, ReceivedBy::Watch, &[slice], 900);
+    let watched = |before, slice: Slice| Recovery::of(before, &[&slice], false, &[], &config(), at(900));
     let recovery = watched(Some(false), undated(100)).unwrap();
     assert_eq!((recovery.at, recovery.ends_at), (at(900), at(1_200)));
     assert_eq!(recovery.write.unwrap().second, at(100));
@@ -89,19 +92,15 @@ fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
         "created ready while we watch"
     );
     assert_eq!(watched(Some(true), ready(100)), None, "it was ready");
-    let unwritten = Slice {
-        write: None,
-        ..ready(100)
-    };
-    assert_eq!(watched(Some(false), unwritten).unwrap().write, None);
+    assert_eq!(watched(Some(false), unwritten(100)).unwrap().write, None);
 }
 
 #[test]
 fn a_list_in_between_is_dated_by_the_slices_if_they_can() {
-    let listed = |slice: Slice| seen(Some(false), ReceivedBy::List, &[slice], 900);
-    assert_eq!(listed(ready(100)), None, "it recovered long ago");
-    assert_eq!(listed(ready(800)).unwrap().at, at(800));
-    assert_eq!(listed(undated(100)).unwrap().at, at(900), "it was seen not ready");
+    let of = |slice: Slice| listed(Some(false), &slice, 900);
+    assert_eq!(of(ready(100)), None, "it recovered long ago");
+    assert_eq!(of(ready(800)).unwrap().at, at(800));
+    assert_eq!(of(undated(100)).unwrap().at, at(900), "it was seen not ready");
 }
 
 proptest! {
@@ -111,8 +110,7 @@ proptest! {
         let (mut recent, mut now, mut active) = (Vec::new(), 1_000, Vec::new());
         for gap in gaps {
             now += gap;
-            let service = ObservedService::of([ready(now)].iter()).unwrap();
-            let recovery = Recovery::of(None, &service, ReceivedBy::Watch, &recent, &config(), at(now)).unwrap();
+            let recovery = Recovery::of(None, &[&ready(now)], false, &recent, &config(), at(now)).unwrap();
             prop_assert_eq!(recovery.is_held_back(&recent), recovery.deletes_from > at(now));
             if recovery.deletes_from <= at(now + gap / 2) {
                 Recovery::note(&mut recent, recovery.deletes_from);

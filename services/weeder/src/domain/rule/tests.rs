@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::fixtures::{at, config, crashing, owner, recovery, running, slice};
-use crate::domain::readiness::{ObservedService, ReceivedBy, Slice, SliceWrite};
+use crate::domain::fixtures::{at, config, crashing, owner, recovery, slice};
+use crate::domain::readiness::{Slice, SliceWrite};
 
 fn of(pod: &Pod, recovery: &Recovery, now: i64) -> PodDecision {
     decide(pod, "kube-apiserver", recovery, &config(), at(now))
@@ -35,14 +35,11 @@ fn what_was_there_before_the_recovery_is_deleted_and_a_successor_never() {
 }
 
 #[test]
-fn only_dependants_that_crash_are_concerned_and_only_for_a_while() {
+fn only_dependants_are_concerned_and_only_for_a_while() {
     let mut recovery = recovery(100, 50);
     let pod = crashing("old", "kcm", 1, 1);
-    let mut deleting = pod.clone();
-    deleting.deleting = true;
-    for other in [running(pod.clone()), deleting, crashing("old", "other", 1, 1)] {
-        assert_eq!(of(&other, &recovery, 100), PodDecision::NotConcerned, "{other:?}");
-    }
+    let other = crashing("old", "other", 1, 1);
+    assert_eq!(of(&other, &recovery, 100), PodDecision::NotConcerned);
     assert_eq!(of(&pod, &recovery, 400), PodDecision::Delete);
     assert_eq!(
         of(&pod, &recovery, 401),
@@ -126,8 +123,14 @@ struct World {
     now: i64,
     version: u64,
     writes: Vec<Slice>,
-    /// Each with the revision of its creation.
-    pods: Vec<(Pod, u64)>,
+    pods: Vec<PodState>,
+}
+
+struct PodState {
+    /// The pod, once it crashes.
+    pod: Pod,
+    created: u64,
+    crashes: bool,
 }
 
 /// A weeder, whose clock is wrong.
@@ -163,8 +166,11 @@ impl World {
         self.version += 1;
         let pod = crashing(&format!("pod-{lineage}"), "kcm", self.second(), self.version);
         let uid = format!("{lineage}-{}", self.version);
-        let pod = running(Pod { uid, ..pod });
-        let created = (pod, self.version);
+        let created = PodState {
+            pod: Pod { uid, ..pod },
+            created: self.version,
+            crashes: false,
+        };
         match self.pods.get_mut(lineage) {
             Some(known) => *known = created,
             None => self.pods.push(created),
@@ -195,9 +201,9 @@ impl World {
             }
             Step::Crash(lineage) => {
                 self.version += 1;
-                let pod = &mut self.pods[lineage].0;
-                pod.crash = crashing("", "", 0, 0).crash;
-                pod.resource_version = self.version.to_string();
+                let state = &mut self.pods[lineage];
+                state.crashes = true;
+                state.pod.resource_version = self.version.to_string();
             }
             Step::List(process) => weeders[process].list(self),
             Step::Receive(process) => weeders[process].receive(self),
@@ -215,20 +221,19 @@ impl Weeder {
     fn list(&mut self, world: &World) {
         (self.is_ready, self.recovery) = (None, None);
         self.seen = world.writes.len();
-        self.changed(world.writes.last().unwrap(), ReceivedBy::List, world);
+        self.changed(world.writes.last().unwrap(), true, world);
     }
 
     fn receive(&mut self, world: &World) {
         for slice in &world.writes[self.seen..] {
-            self.changed(slice, ReceivedBy::Watch, world);
+            self.changed(slice, false, world);
         }
         self.seen = world.writes.len();
     }
 
-    fn changed(&mut self, slice: &Slice, received: ReceivedBy, world: &World) {
-        let service = ObservedService::of([slice].into_iter()).unwrap();
-        let recovery = Recovery::of(self.is_ready, &service, received, &[], &config(), self.now(world));
-        self.is_ready = Some(service.endpoints.is_ready());
+    fn changed(&mut self, slice: &Slice, in_list: bool, world: &World) {
+        let recovery = Recovery::of(self.is_ready, &[slice], in_list, &[], &config(), self.now(world));
+        self.is_ready = Some(slice.endpoints.is_ready());
         if recovery.is_some() || self.is_ready == Some(false) {
             self.recovery = recovery;
         }
@@ -237,19 +242,24 @@ impl Weeder {
     fn act(&mut self, world: &mut World) {
         let Some(recovery) = self.recovery else { return };
         for lineage in 0..world.pods.len() {
-            let (pod, created) = world.pods[lineage].clone();
-            if of(&pod, &recovery, self.now(world).0 / 1_000_000) != PodDecision::Delete {
+            let PodState {
+                pod,
+                created,
+                crashes,
+            } = &world.pods[lineage];
+            let now = self.now(world).0 / 1_000_000;
+            if !crashes || of(pod, &recovery, now) != PodDecision::Delete {
                 continue;
             }
             let seen = &world.writes[..self.seen];
             let last = seen.last().unwrap();
-            assert!(pod.is_crashing() && last.endpoints.is_ready());
+            assert!(last.endpoints.is_ready());
             // So between two deletions of one controller the slice has changed: a successor is younger than all that
             // the weeder had seen.
             let ready = seen.iter().rev().take_while(|slice| slice.endpoints.is_ready());
             let versions = ready.map(|slice| slice.write.unwrap().version);
             assert!(
-                versions.max().unwrap() > created,
+                versions.max().unwrap() > *created,
                 "it is younger than the recovery"
             );
             world.create(lineage);
@@ -296,10 +306,10 @@ proptest! {
             if !is_written || acts_late {
                 continue;
             }
-            let before: Vec<_> = world.pods.iter().map(|(pod, _)| pod.uid.clone()).collect();
+            let before: Vec<_> = world.pods.iter().map(|state| state.pod.uid.clone()).collect();
             world.play(&mut weeders, step);
             for (lineage, uid) in before.iter().enumerate() {
-                if world.pods[lineage].0.uid != *uid {
+                if world.pods[lineage].pod.uid != *uid {
                     *deletions.entry((lineage, world.writes.len())).or_default() += 1;
                 }
             }
