@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 use watchdog_proto::weeder::v1 as pb;
-use watchdog_test_support::wait::BOUND;
 
-use crate::seed::{CONFIG, Seed};
+use crate::seed::Seed;
 
 async fn twelve_weeders(seed: &Seed) {
     for i in 0..6 {

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::time::Instant;
 use watchdog_proto::weeder::v1 as pb;
-use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction, Rule};
 use watchdog_test_support::in_process::{eventually, rule};
 
