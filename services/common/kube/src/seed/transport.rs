@@ -55,7 +55,7 @@ impl SeedEndpoint {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         let connector = match &self.proxy {
-            None => Connector::new(tcp.map_response(MaybeHttpsStream::Http).map_err(Into::into)),
+            None => SeedConnector::new(tcp.map_response(MaybeHttpsStream::Http).map_err(Into::into)),
             Some(proxy) => through(proxy, tcp, &tls)?,
         };
         over(connector, &config, tls)
@@ -63,9 +63,9 @@ impl SeedEndpoint {
 }
 
 /// One type for all ways to the seed: a program has the code of an HTTP client once for each.
-type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+type SeedConnector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
-fn through(proxy: &Proxy, tcp: HttpConnector, tls: &ClientConfig) -> anyhow::Result<Connector> {
+fn through(proxy: &Proxy, tcp: HttpConnector, tls: &ClientConfig) -> anyhow::Result<SeedConnector> {
     let source = proxy.source;
     let failed = move |error: BoxError| BoxError::from(ProxyFailed { source, error });
     if proxy.address.scheme_str() == Some("socks5") {
@@ -74,11 +74,15 @@ fn through(proxy: &Proxy, tcp: HttpConnector, tls: &ClientConfig) -> anyhow::Res
             socks = socks.with_auth(name.clone(), password.expose_secret().to_owned());
         }
         let socks = socks.map_response(MaybeHttpsStream::Http);
-        return Ok(Connector::new(socks.map_err(move |error| failed(error.into()))));
+        return Ok(SeedConnector::new(
+            socks.map_err(move |error| failed(error.into())),
+        ));
     }
     let to_proxy = https(tcp, tls.clone(), None)?;
     let tunnel = tunnel(proxy, to_proxy)?;
-    Ok(Connector::new(tunnel.map_err(move |error| failed(error.into()))))
+    Ok(SeedConnector::new(
+        tunnel.map_err(move |error| failed(error.into())),
+    ))
 }
 
 fn tunnel<C>(proxy: &Proxy, connector: C) -> anyhow::Result<Tunnel<C>> {
@@ -121,7 +125,7 @@ fn https<C>(connector: C, tls: ClientConfig, server_name: Option<&str>) -> anyho
 }
 
 /// The layers that kube itself puts above a connection, without retries and without a trace of each request.
-fn over(connector: Connector, config: &Config, tls: ClientConfig) -> anyhow::Result<kube::Client> {
+fn over(connector: SeedConnector, config: &Config, tls: ClientConfig) -> anyhow::Result<kube::Client> {
     let mut connector = TimeoutConnector::new(https(connector, tls, config.tls_server_name.as_deref())?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
@@ -161,5 +165,47 @@ impl fmt::Display for ProxyFailed {
 impl Error for ProxyFailed {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_before_a_renewed_token_and_that_before_the_one_that_is_written_down() {
+        let secret = |text: &str| Some(SecretString::from(text));
+        let user = |name: Option<&str>, password, token| AuthInfo {
+            username: name.map(str::to_owned),
+            password,
+            token,
+            ..AuthInfo::default()
+        };
+        let renewed = secret("new");
+        for (user, renewed, expected) in [
+            (user(None, None, None), None, None),
+            (user(None, None, secret("old")), None, Some("Bearer old")),
+            (
+                user(None, None, secret("old")),
+                renewed.as_ref(),
+                Some("Bearer new"),
+            ),
+            (user(None, None, None), renewed.as_ref(), Some("Bearer new")),
+            (
+                user(Some("a"), secret("b"), secret("old")),
+                renewed.as_ref(),
+                Some("Basic YTpi"),
+            ),
+            (user(Some("a"), None, secret("old")), None, Some("Bearer old")),
+        ] {
+            let header = authorization(&user, renewed).unwrap();
+            assert_eq!(header.as_ref().map(|header| header.to_str().unwrap()), expected);
+            assert!(header.is_none_or(|header| header.is_sensitive()));
+        }
+        let error = authorization(&user(None, None, secret("hunter2\n")), None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the token has characters that no HTTP header can carry"
+        );
     }
 }
