@@ -94,13 +94,13 @@ def test_sources_that_are_named_exist(document):
 
 def test_every_metric_is_explained():
     found = {name for text in SOURCES.values() for name in metrics(text)}
-    explained = set(re.findall(r"^\| `(watchdog_\w+)` \|", METRICS, re.MULTILINE))
+    explained = set(re.findall(r"^- `(watchdog_\w+)` ", METRICS, re.MULTILINE))
     assert found - explained == set(), "not in docs/reference/metrics.md"
     assert explained - found == set(), "not in the sources"
 
 
 def test_every_metric_has_its_type():
-    types = dict(re.findall(r"^\| `(watchdog_\w+)` \| (\w+) \|", METRICS, re.MULTILINE))
+    types = dict(re.findall(r"^- `(watchdog_\w+)` (\w+):", METRICS, re.MULTILINE))
     for text in SOURCES.values():
         for name, kind in metrics(text).items():
             assert types[name] == kind, name
