@@ -1,13 +1,9 @@
-//! Callers who take more than they may: streams, messages, connections, time. Whatever they do, verdicts keep flowing
+//! Callers who take more than they may: streams, messages, time. Whatever they do, verdicts keep flowing
 //! to a subscriber who behaves.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
 use futures::future::join_all;
-use hyper_util::rt::TokioIo;
-use tokio::net::{TcpSocket, TcpStream};
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -19,17 +15,12 @@ use watchdog_test_support::simulation::SimulatedShootSpec;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
-use crate::subscriber::{Subscriber, list, watch};
+use crate::subscriber::{Subscriber, watch};
 
 /// Of one caller, see `services/common/watch-stream/src/stream.rs`.
 const MAX_STREAMS: usize = 256;
 /// Without TLS, see `services/common/runtime/src/accept.rs`.
 const MAX_STREAMS_PER_CONNECTION: usize = 128;
-/// Of one address, see `services/common/runtime/src/accept.rs`.
-const MAX_STRANGERS: usize = 16;
-
-/// Without TLS a caller is known by its address.
-const ANOTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// A lease-probe that tells something about every second, and a subscriber who behaves.
 struct StreamFixture {
@@ -40,17 +31,6 @@ struct StreamFixture {
 
 fn endpoint(address: &str) -> Endpoint {
     Channel::from_shared(format!("http://{address}")).unwrap()
-}
-
-/// A channel from another address of this host.
-fn connect_from(source: IpAddr, address: &str) -> Channel {
-    let address: SocketAddr = address.parse().unwrap();
-    let connect = tower::service_fn(move |_: Uri| async move {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind((source, 0).into())?;
-        socket.connect(address).await.map(TokioIo::new)
-    });
-    endpoint(&address.to_string()).connect_with_connector_lazy(connect)
 }
 
 // === impl StreamFixture ===
@@ -92,11 +72,6 @@ impl StreamFixture {
         })
         .await
         .unwrap();
-    }
-
-    async fn until_refused(&self, reason: &str) {
-        let series = format!("watchdog_grpc_connections_refused_total{{reason=\"{reason}\"}}");
-        self.until_metric(&series, |refused| refused > 0.0).await;
     }
 
     async fn until_dropped(&self, reason: &str) {
@@ -189,26 +164,4 @@ async fn who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody() {
     drop((first, slow));
     scene.until_metric(SUBSCRIBERS, |open| open == 1.0).await;
     scene.verdicts_flow().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn many_connections_that_never_speak() {
-    let scene = StreamFixture::start("limits-connections").await;
-    let connect = || TcpStream::connect(&scene.service.grpc);
-    let mut silent = Vec::new();
-    for _ in 0..MAX_STRANGERS + 50 {
-        silent.extend(connect().await);
-    }
-    scene.until_refused("evicted").await;
-    scene.verdicts_flow().await;
-    list(connect_from(ANOTHER, &scene.service.grpc)).await.unwrap();
-    // They stay, and their places come back all the same.
-    scene.until_refused("silent").await;
-    wait::until("others get in again", BOUND, || async {
-        Ok(Some(list(endpoint(&scene.service.grpc).connect_lazy()).await?))
-    })
-    .await
-    .unwrap();
-    scene.verdicts_flow().await;
-    drop(silent);
 }

@@ -7,7 +7,6 @@ mod admin_port;
 mod authority;
 mod kubeconfigs;
 mod limits;
-mod log_sink;
 mod memory;
 mod strangers;
 mod subscriber;

@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use watchdog_runtime::grpc_server::MAX_REQUEST_BYTES;
 use watchdog_runtime::tls::{PemFiles, Tls};
+use watchdog_sandbox::hostile::frame;
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::http_exchange::exchange;
@@ -103,13 +104,6 @@ async fn send_incomplete_requests(service: &Service, tls: &Tls) {
 /// Asks for answers and reads nothing of what comes.
 async fn send_unread_requests(service: &Service, tls: &Tls) -> Option<TlsStream<TcpStream>> {
     let mut io = connect(service, tls).await?;
-    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let mut frame = vec![length[1], length[2], length[3], kind, flags];
-        frame.extend(stream.to_be_bytes());
-        frame.extend(payload);
-        frame
-    };
     let mut headers = Vec::new();
     for (name, value) in [
         (":method", "POST"),
