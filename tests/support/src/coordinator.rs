@@ -1,49 +1,68 @@
-//! A coordinator that listens to a [`FakeProbe`], as a process.
+//! A coordinator that listens to a [`FakeProbe`](crate::fake_probe::FakeProbe), as a process.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use tonic::transport::Channel;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 
-pub use crate::fake_probe::{FakeProbe, Outcome};
-
 use crate::binaries;
-use crate::process::ChildProcess;
+use crate::process::Command;
 use crate::scratch::Scratch;
-use crate::wait::{self, BOUND};
-use crate::watchdog::{self, LISTENING};
+use crate::wait;
+use crate::watchdog::{self, Service};
 
-/// A running coordinator that listens to a [`FakeProbe`]. Killed when dropped.
+/// A running coordinator. Killed when dropped.
 #[derive(Debug)]
 pub struct Coordinator {
-    pub process: ChildProcess,
+    pub service: Service,
     /// Its API.
-    pub client: ScalingServiceClient<tonic::transport::Channel>,
+    pub client: ScalingServiceClient<Channel>,
 }
 
 impl Coordinator {
+    /// The command line of a coordinator that listens to one lease-probe at this address.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be written.
+    pub fn command(
+        scratch: &Scratch,
+        identity: &str,
+        kubeconfig: &str,
+        config: &Path,
+        lease_probe: SocketAddr,
+    ) -> anyhow::Result<Command> {
+        let binary = binaries::SCALING_COORDINATOR;
+        let command = watchdog::command(scratch, binary, identity, kubeconfig, config)?;
+        Ok(command
+            .args(["--insecure-plaintext", "--lease-probe"])
+            .arg(lease_probe.to_string()))
+    }
+
     /// Starts one and waits until it listens.
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn start(
-        scratch: &Arc<Scratch>,
-        config: &Path,
-        kubeconfig: &str,
-        probe: &FakeProbe,
-    ) -> anyhow::Result<Self> {
-        let name = "coordinator-0";
-        let process = watchdog::command(scratch, binaries::SCALING_COORDINATOR, name, kubeconfig, config)?
-            .args(["--insecure-plaintext", "--lease-probe"])
-            .arg(probe.address().to_string())
-            .spawn(scratch)?;
-        let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
-        let channel = tonic::transport::Channel::from_shared(format!("http://{grpc}"))?.connect_lazy();
+    pub async fn start(command: Command, scratch: &Arc<Scratch>) -> anyhow::Result<Self> {
+        Self::of(Service::start(command, scratch).await?)
+    }
+
+    /// Starts it again, after its process has ended.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn again(&self) -> anyhow::Result<Self> {
+        Self::of(self.service.again().await?)
+    }
+
+    fn of(service: Service) -> anyhow::Result<Self> {
+        let channel = Channel::from_shared(format!("http://{}", service.grpc))?.connect_lazy();
         Ok(Self {
-            process,
+            service,
             client: ScalingServiceClient::new(channel),
         })
     }
@@ -58,6 +77,20 @@ impl Coordinator {
         };
         let answer = self.client.clone().get_scaling(request).await?.into_inner();
         answer.scaling.context("an answer without a state")
+    }
+
+    /// The states of all shoots, of which there are at most 1,000.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn list(&self) -> anyhow::Result<Vec<scaling::ShootScaling>> {
+        let request = scaling::ListScalingRequest {
+            page_size: 1_000,
+            ..scaling::ListScalingRequest::default()
+        };
+        let answer = self.client.clone().list_scaling(request).await?.into_inner();
+        anyhow::ensure!(answer.next_page_token.is_empty(), "more than one page");
+        Ok(answer.scalings)
     }
 
     /// Waits until a direction is settled.

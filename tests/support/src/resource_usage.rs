@@ -69,10 +69,7 @@ impl ProcessUsage {
     }
 
     /// The usage of a process: a number, or `self`.
-    ///
-    /// # Errors
-    /// When it has ended.
-    pub fn of_process(pid: impl fmt::Display) -> anyhow::Result<Self> {
+    fn of_process(pid: impl fmt::Display) -> anyhow::Result<Self> {
         let read = |name: &str| {
             let path = format!("/proc/{pid}/{name}");
             std::fs::read_to_string(&path).with_context(|| format!("read {path}"))

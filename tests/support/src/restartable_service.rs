@@ -52,8 +52,8 @@ impl RestartableService {
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn start(&self, setup: &Setup) -> anyhow::Result<()> {
-        let service = setup.again(&self.get()).await?;
+    pub async fn start(&self) -> anyhow::Result<()> {
+        let service = self.get().again().await?;
         *self.current.write() = Arc::new(service);
         Ok(())
     }
@@ -62,14 +62,14 @@ impl RestartableService {
     ///
     /// # Errors
     /// When it does not stop or come up.
-    pub async fn restart_with(&self, setup: &Setup, variables: &[(&str, OsString)]) -> anyhow::Result<()> {
+    pub async fn restart_with(&self, variables: &[(&str, OsString)]) -> anyhow::Result<()> {
         let old = self.get();
         old.process.stop(BOUND).await?;
         let mut command = old.command().clone();
         for (name, value) in variables {
             command = command.env(*name, value);
         }
-        let service = setup.custom(command).await?;
+        let service = Service::start(command, old.process.scratch()).await?;
         service.wait_ready().await?;
         *self.current.write() = Arc::new(service);
         Ok(())

@@ -156,16 +156,8 @@ impl SandboxFixture {
     /// When the kubeconfig cannot be written.
     pub fn drop_in_command(&self, name: &str) -> anyhow::Result<Command> {
         let kubeconfig = self.sandbox.seed().kubeconfig(name);
-        let kubeconfig = self.scratch.write(&format!("{name}.kubeconfig"), kubeconfig)?;
-        let config = self.setup.prober_file().display();
-        Ok(Command::new(name, binaries::path(binaries::DEPENDENCY_WATCHDOG)?)
-            .args(["prober", "--allow-local-addresses", "--grpc-addr=127.0.0.1:0"])
-            .args([
-                "--metrics-bind-addr=127.0.0.1:0",
-                "--health-bind-addr=127.0.0.1:0",
-            ])
-            .arg(format!("--config-file={config}"))
-            .arg(format!("--kubeconfig={}", kubeconfig.display())))
+        let config = self.setup.prober_file();
+        watchdog::drop_in_command(&self.scratch, "prober", name, &kubeconfig, config)
     }
 
     /// Starts lease-probe and waits until it is ready.

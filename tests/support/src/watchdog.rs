@@ -84,6 +84,36 @@ pub fn command(
         .args(local))
 }
 
+/// The command line of the drop-in program in a role, as gardenlet writes it.
+///
+/// # Errors
+/// When the kubeconfig cannot be written.
+pub fn drop_in_command(
+    scratch: &Scratch,
+    role: &str,
+    name: &str,
+    kubeconfig: &str,
+    config: &Path,
+) -> anyhow::Result<Command> {
+    let kubeconfig = scratch.write(&format!("{name}.kubeconfig"), kubeconfig)?;
+    Ok(Command::new(name, binaries::path(binaries::DEPENDENCY_WATCHDOG)?)
+        .arg(role)
+        .arg(format!("--config-file={}", config.display()))
+        .args([
+            "--kube-api-qps=20.0",
+            "--kube-api-burst=100",
+            "--zap-log-level=INFO",
+        ])
+        .arg("--enable-leader-election=true")
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        // Ports that are free, and shoots on this machine.
+        .args([
+            "--metrics-bind-addr=127.0.0.1:0",
+            "--health-bind-addr=127.0.0.1:0",
+        ])
+        .args(["--grpc-addr=127.0.0.1:0", "--allow-local-addresses"]))
+}
+
 fn client_tls(files: &TlsFiles) -> anyhow::Result<ClientTls> {
     let files = PemFiles {
         cert: files.cert.clone(),
@@ -210,50 +240,7 @@ impl Setup {
     /// # Errors
     /// When it does not come up.
     pub async fn custom(&self, command: Command) -> anyhow::Result<Service> {
-        let process = command.spawn(&self.scratch)?;
-        let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
-        let admin = process.wait_for_field(LISTENING, "admin_addr", BOUND).await?;
-        Ok(Service {
-            process,
-            grpc,
-            admin,
-            command,
-        })
-    }
-
-    /// Starts a service again, with the same command line, after its process has ended.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn again(&self, service: &Service) -> anyhow::Result<Service> {
-        self.custom(service.command.clone()).await
-    }
-
-    /// Starts a service again with its log redirected ([`Command::onto_full_disk`] and the like). Nobody can read there
-    /// where it listens, so that is chosen for it.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn again_without_log(
-        &self,
-        service: &Service,
-        redirect: impl FnOnce(Command) -> Command,
-    ) -> anyhow::Result<Service> {
-        let [grpc, admin] = [free_port()?, free_port()?].map(|port| format!("127.0.0.1:{port}"));
-        let command = service
-            .command
-            .clone()
-            .option("--grpc-addr", &grpc)
-            .option("--admin-addr", &admin);
-        let command = redirect(command);
-        let service = Service {
-            process: command.spawn(&self.scratch)?,
-            grpc,
-            admin,
-            command,
-        };
-        service.wait_ready().await?;
-        Ok(service)
+        Service::start(command, &self.scratch).await
     }
 
     /// A channel to a service, authenticated as a consumer.
@@ -290,6 +277,52 @@ impl Setup {
 }
 
 impl Service {
+    /// Starts a service and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start(command: Command, scratch: &Arc<Scratch>) -> anyhow::Result<Self> {
+        let process = command.spawn(scratch)?;
+        let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
+        let admin = process.wait_for_field(LISTENING, "admin_addr", BOUND).await?;
+        Ok(Self {
+            process,
+            grpc,
+            admin,
+            command,
+        })
+    }
+
+    /// Starts it again, with the same command line, after its process has ended.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn again(&self) -> anyhow::Result<Self> {
+        Self::start(self.command.clone(), self.process.scratch()).await
+    }
+
+    /// The same on a full disk ([`Command::onto_full_disk`]), and waits until it is ready. Nobody can read there where
+    /// it listens, so that is chosen for it.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn again_on_full_disk(&self) -> anyhow::Result<Self> {
+        let [grpc, admin] = [free_port()?, free_port()?].map(|port| format!("127.0.0.1:{port}"));
+        let command = self.command.clone();
+        let command = command
+            .option("--grpc-addr", &grpc)
+            .option("--admin-addr", &admin)
+            .onto_full_disk();
+        let service = Self {
+            process: command.spawn(self.process.scratch())?,
+            grpc,
+            admin,
+            command,
+        };
+        service.wait_ready().await?;
+        Ok(service)
+    }
+
     /// Its start options.
     #[must_use]
     pub const fn command(&self) -> &Command {

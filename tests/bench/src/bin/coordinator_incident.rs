@@ -172,7 +172,7 @@ async fn main() -> anyhow::Result<()> {
         one_found: FlowFigures::of(&one_found)?,
         all_lost: FlowFigures::of(&[all_lost])?,
         all_found: FlowFigures::of(&[all_found])?,
-        peak_mib: mib(ProcessUsage::of_process(bench.coordinator.process.id())?.peak_kb),
+        peak_mib: mib(ProcessUsage::of([&bench.coordinator.service])?.peak_kb),
     })
 }
 
@@ -217,7 +217,9 @@ impl CoordinatorBench {
         let probe = FakeProbe::start().await?;
         probe.say(names.iter().map(String::as_str), Outcome::Healthy);
         let config = scratch.write("prober.yaml", fixtures::prober("probeInterval: 10s", "0s"))?;
-        let coordinator = Coordinator::start(&scratch, &config, &api.kubeconfig(USER), &probe).await?;
+        let (kubeconfig, address) = (api.kubeconfig(USER), probe.address());
+        let command = Coordinator::command(&scratch, "coordinator-0", &kubeconfig, &config, address)?;
+        let coordinator = Coordinator::start(command, &scratch).await?;
         let bench = Self {
             api,
             probe,

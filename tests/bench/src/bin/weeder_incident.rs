@@ -127,7 +127,7 @@ async fn run(args: Args, kill: bool) -> anyhow::Result<()> {
         peak = ProcessUsage::of([&weeder])?.peak_kb;
         weeder.process.kill_9().await?;
         deletions_before_kill = Some(deleted());
-        weeder = setup.again(&weeder).await?;
+        weeder = weeder.again().await?;
         weeder.wait_ready().await?;
     }
     wait::until_true("all crashing pods are deleted", BOUND, || async {

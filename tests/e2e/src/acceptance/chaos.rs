@@ -109,7 +109,7 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
 
     let over = CancellationToken::new();
     let crashing = tokio::spawn(crash_and_recover(plane.clone(), over.clone()));
-    storm(seed, &shared, &services, &shoots).await?;
+    storm(seed, &services, &shoots).await?;
     over.cancel();
     crashing.await??;
     for shoot in &shoots {
@@ -193,7 +193,6 @@ async fn wait_settled(
 
 async fn storm(
     seed: u64,
-    shared: &Seed,
     services: &[Arc<RestartableService>],
     shoots: &[Arc<ShootUnderTest>],
 ) -> anyhow::Result<()> {
@@ -222,10 +221,10 @@ async fn storm(
                     starting.await??;
                 }
                 service.kill().await?;
-                let (service, setup) = (service.clone(), shared.setup.clone());
+                let service = service.clone();
                 *dead = Some(AbortOnDropHandle::new(tokio::spawn(async move {
                     sleep(pause).await;
-                    service.start(&setup).await
+                    service.start().await
                 })));
             }
         }

@@ -131,7 +131,7 @@ async fn let_clock_be_set(seed: &Seed) -> anyhow::Result<()> {
         ("FAKETIME_NO_CACHE", "1".into()),
         ("DONT_FAKE_MONOTONIC", "1".into()),
     ];
-    seed.lease_probe.restart_with(&seed.setup, &variables).await
+    seed.lease_probe.restart_with(&variables).await
 }
 
 /// Plays all of them, one after the other.

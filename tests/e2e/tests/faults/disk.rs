@@ -1,6 +1,5 @@
 //! The disk is full: the log takes no line, and a write into a file would end the program.
 
-use watchdog_test_support::process::Command;
 use watchdog_test_support::wait::BOUND;
 
 use crate::fleet::{Fleet, Symptom};
@@ -14,13 +13,9 @@ const LOG: Symptom = Symptom {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_but_the_log_needs_a_disk() {
     let mut fleet = Fleet::start("full-disk").await.unwrap();
-    let setup = &fleet.fixture.setup;
     for service in [&mut fleet.lease_probe, &mut fleet.coordinator, &mut fleet.weeder] {
         service.process.stop(BOUND).await.unwrap();
-        *service = setup
-            .again_without_log(service, Command::onto_full_disk)
-            .await
-            .unwrap();
+        *service = service.again_on_full_disk().await.unwrap();
         LOG.until_shown(&[service]).await.unwrap();
         let lost = service.metric("watchdog_log_lines_lost_total").await.unwrap();
         assert!(lost.is_some_and(|lines| lines > 0.0), "{lost:?}");

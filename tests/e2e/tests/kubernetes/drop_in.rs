@@ -14,16 +14,14 @@ use serde_json::json;
 use tokio::time::Instant;
 use watchdog_e2e::acceptance::control_plane::objects::Writer;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_test_support::binaries;
 use watchdog_test_support::fixtures::{self, KCM, MCM};
 use watchdog_test_support::history::timeline::Fact;
 use watchdog_test_support::http_exchange;
-use watchdog_test_support::process::{ChildProcess, Command};
 use watchdog_test_support::real::{
     ApiServerOptions, KubeApiserver, RealControlPlane, create_namespace, grant_as_gardenlet, scale_of,
 };
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{self, LISTENING};
+use watchdog_test_support::watchdog::{self, Service};
 
 use super::fixture::{Fixture, GRACE, SHOOT};
 
@@ -40,8 +38,7 @@ pub(crate) const USERS: [&str; 2] = ["dropin-0", "dropin-1"];
 
 /// A process of the drop-in image, with the command line of gardenlet. Killed when dropped.
 pub(crate) struct DropIn {
-    process: ChildProcess,
-    grpc: String,
+    service: Service,
     health: String,
 }
 
@@ -54,39 +51,12 @@ impl DropIn {
         config: &Path,
     ) -> Self {
         let kubeconfig = seed.kubeconfig_for(user).unwrap();
-        let kubeconfig = plane
-            .scratch()
-            .write(&format!("{user}.kubeconfig"), &kubeconfig)
-            .unwrap();
-        let command = Command::new(user, binaries::path(binaries::DEPENDENCY_WATCHDOG).unwrap())
-            .arg(role)
-            .arg(format!("--config-file={}", config.display()))
-            .args([
-                "--kube-api-qps=20.0",
-                "--kube-api-burst=100",
-                "--zap-log-level=INFO",
-            ])
-            .arg("--enable-leader-election=true")
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .args([
-                "--metrics-bind-addr=127.0.0.1:0",
-                "--health-bind-addr=127.0.0.1:0",
-            ])
-            .args(["--grpc-addr=127.0.0.1:0", "--allow-local-addresses"]);
-        let process = command.spawn(plane.scratch()).unwrap();
-        let grpc = process
-            .wait_for_field(LISTENING, "grpc_addr", BOUND)
-            .await
-            .unwrap();
-        let health = process
-            .wait_for_field("listening for health probes", "health_addr", BOUND)
-            .await
-            .unwrap();
-        Self {
-            process,
-            grpc,
-            health,
-        }
+        let command = watchdog::drop_in_command(plane.scratch(), role, user, &kubeconfig, config);
+        let service = Service::start(command.unwrap(), plane.scratch()).await.unwrap();
+        let process = &service.process;
+        let health = process.wait_for_field("listening for health probes", "health_addr", BOUND);
+        let health = health.await.unwrap();
+        Self { service, health }
     }
 
     async fn readyz(&self) -> anyhow::Result<(u16, String)> {
@@ -112,15 +82,20 @@ impl DropIn {
     }
 
     pub(crate) async fn outcome(&self) -> anyhow::Result<Outcome> {
-        let channel = tonic::transport::Channel::from_shared(format!("http://{}", self.grpc))?;
+        let channel = tonic::transport::Channel::from_shared(format!("http://{}", self.service.grpc))?;
         let verdict = watchdog::verdict(channel.connect().await?, SHOOT).await?;
         Ok(verdict.outcome())
     }
 
     /// Stops it in the 5 s that gardenlet's Deployment gives it.
     async fn stop(&self) {
-        self.process.sigterm().unwrap();
-        let status = self.process.wait_exit(Duration::from_secs(5)).await.unwrap();
+        self.service.process.sigterm().unwrap();
+        let status = self
+            .service
+            .process
+            .wait_exit(Duration::from_secs(5))
+            .await
+            .unwrap();
         assert_eq!(status.code(), Some(0), "a clean stop");
     }
 }
@@ -195,7 +170,7 @@ async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
 
     // Killed, ours does not release its Lease. A process of the Go program that has waited all the time takes it then.
     assert_ne!(holder(&seed).await.unwrap(), GO, "ours leads");
-    leader.process.kill_9().await.unwrap();
+    leader.service.process.kill_9().await.unwrap();
     let [ours, go] = tokio::time::timeout(BOUND, go).await.unwrap().unwrap();
     assert_eq!(ours.lease_duration_seconds, Some(LEASE_SECONDS));
     assert_taken_after_its_end(&ours, &go);

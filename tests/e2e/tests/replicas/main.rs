@@ -1,12 +1,8 @@
-//! Several replicas of one program.
+//! Several replicas of the programs, on a seed in memory whose shoots have nodes. Several coordinators with verdicts
+//! that the test gives are in the binary `kubernetes`.
 
 #![cfg(test)]
 
-mod coordinator;
-mod frozen;
-mod interrupted;
-mod kubernetes;
 mod late;
 mod rolling;
-mod support;
 mod whole_seed;

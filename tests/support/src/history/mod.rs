@@ -44,7 +44,7 @@ use serde_json::Value;
 
 use self::claims::{Claims, Term};
 use self::invariants::{Expectation, violations};
-pub use self::sources::{from_audit_log, from_sandbox};
+pub use self::sources::{AuditFile, from_sandbox};
 use self::timeline::{Fact, Timeline, TimelineEntry};
 
 /// The Lease by which coordinators elect a leader (`scaling_coordinator::app::LEADER_LEASE`).

@@ -1,6 +1,6 @@
 //! Where records come from: the sandbox, and the audit log of a real kube-apiserver.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use jiff::Timestamp;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use watchdog_sandbox::AuditEntry;
 
 use super::Write;
+use crate::log::LogReader;
 
 /// The record of a sandbox.
 #[must_use]
@@ -55,35 +56,61 @@ struct AuditStatus {
     code: u16,
 }
 
-/// The record in the audit log of a kube-apiserver: the writes at the fixture `ResponseComplete`, at level Request.
-///
-/// # Errors
-/// When the file cannot be read or a line is no audit event.
-pub fn from_audit_log(path: &Path) -> anyhow::Result<Vec<Write>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    let mut writes = Vec::new();
-    // The last line may still be written.
-    let complete = text
-        .rfind('\n')
-        .map_or("", |end| text.get(..end).unwrap_or_default());
-    for line in complete.lines() {
-        let event: AuditEvent =
-            serde_json::from_str(line).with_context(|| format!("audit event {line:?}"))?;
-        if matches!(event.verb.as_str(), "get" | "list" | "watch") {
-            continue;
+/// The audit log of a kube-apiserver at level Request, which is read on from where it was read last.
+#[derive(Debug)]
+pub struct AuditFile {
+    path: PathBuf,
+    reader: Option<LogReader>,
+    writes: Vec<Write>,
+}
+
+// === impl AuditFile ===
+
+impl AuditFile {
+    /// The log in this file, which need not be there before the first request.
+    #[must_use]
+    pub const fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            reader: None,
+            writes: Vec::new(),
         }
-        let path = event.request_uri.split('?').next().unwrap_or_default().to_owned();
-        writes.push(Write {
+    }
+
+    /// All writes at the stage `ResponseComplete` so far.
+    ///
+    /// # Errors
+    /// When the file cannot be read or a line is no audit event.
+    pub fn writes(&mut self) -> anyhow::Result<&[Write]> {
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            none => none.insert(LogReader::new(&self.path)?),
+        };
+        while let Some(event) = reader.find(|line| Some(event(line.text)))? {
+            let event = event?;
+            if !matches!(event.verb.as_str(), "get" | "list" | "watch") {
+                self.writes.push(event.into());
+            }
+        }
+        Ok(&self.writes)
+    }
+}
+
+fn event(line: &str) -> anyhow::Result<AuditEvent> {
+    serde_json::from_str(line).with_context(|| format!("audit event {line:?}"))
+}
+
+impl From<AuditEvent> for Write {
+    fn from(event: AuditEvent) -> Self {
+        let is_good = |status: AuditStatus| (200..300).contains(&status.code);
+        Self {
             at: event.request_received_timestamp,
             done: event.stage_timestamp,
             author: event.user.username,
             verb: event.verb,
-            path,
-            applied: event
-                .response_status
-                .is_some_and(|status| (200..300).contains(&status.code)),
+            path: event.request_uri.split('?').next().unwrap_or_default().to_owned(),
+            applied: event.response_status.is_some_and(is_good),
             body: event.request_object.unwrap_or_default(),
-        });
+        }
     }
-    Ok(writes)
 }

@@ -13,7 +13,7 @@ use super::crds::install_endpoint_slices;
 use super::etcd::Etcd;
 use super::pki::Pki;
 use super::{Assets, is_well, kubeconfig};
-use crate::history::{self, Write};
+use crate::history::{AuditFile, Write};
 use crate::ports::{free_port, start_on_free_ports};
 use crate::process::{ChildProcess, Command};
 use crate::sandboxed;
@@ -124,6 +124,7 @@ pub struct KubeApiserver {
     scratch: Arc<Scratch>,
     command: Command,
     process: Mutex<Option<Arc<ChildProcess>>>,
+    audit: Mutex<AuditFile>,
 }
 
 // === impl KubeApiserver ===
@@ -181,6 +182,7 @@ impl KubeApiserver {
                 scratch: Arc::clone(scratch),
                 command: command(assets, pki, etcd, &options, port, &token_file, scratch),
                 process: Mutex::new(None),
+                audit: Mutex::new(AuditFile::new(audit_log(scratch, &options.name))),
             };
             server.start_again().await?;
             Ok(server)
@@ -232,7 +234,7 @@ impl KubeApiserver {
     /// # Errors
     /// When there are no such users.
     pub fn audit(&self) -> anyhow::Result<Vec<Write>> {
-        history::from_audit_log(&audit_log(&self.scratch, &self.name))
+        self.audit.lock().writes().map(<[Write]>::to_vec)
     }
 
     /// Kills it. Connections to it are refused from then on. Does nothing when it is stopped.

@@ -1,7 +1,9 @@
-//! A coordinator on a real API server, with a shoot whose controllers the test plays, and a lease-probe that says what
+//! Coordinators on a real API server, with shoots whose controllers the test plays, and a lease-probe that says what
 //! the test tells it to say. What happens is judged by the history checker.
 
+mod frozen;
 mod observe;
+mod replicas;
 mod restored;
 mod scenarios;
 
@@ -14,11 +16,12 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::{Direction, ResourceState};
-use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome};
+use watchdog_test_support::coordinator::Coordinator;
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
-use watchdog_test_support::history::History;
 use watchdog_test_support::history::invariants::Expectation;
 use watchdog_test_support::history::timeline::{Dependant, Fact, Recorder, Timeline};
+use watchdog_test_support::history::{History, HistoryReport};
 use watchdog_test_support::real::{
     ApiServerOptions, KubeApiserver, RealControlPlane, cluster_resource, create_namespace, create_shoot,
     install_seed_crds,
@@ -34,7 +37,7 @@ const COUNTS: [(&str, i32); 3] = [(KCM, 2), (MCM, 3), (CA, 1)];
 /// How long the simulated pods take to start and to stop.
 const WORKLOAD_DELAY: Duration = Duration::from_millis(200);
 
-/// The user of the coordinator, by which the audit log tells its writes.
+/// The user of the only coordinator, by which the audit log tells its writes.
 const USER: &str = "coordinator";
 
 fn stateful_sets() -> ApiResource {
@@ -46,27 +49,27 @@ fn engines() -> ApiResource {
     kind("machines.example.com", "v1", "Engine", "engines")
 }
 
-struct Fixture {
+/// A seed with shoots whose verdicts the test gives. The coordinators belong to the test.
+struct ScriptedSeed {
     client: Client,
-    probe: FakeProbe,
+    shoots: Vec<String>,
+    probe: Arc<FakeProbe>,
     workloads: WorkloadController,
     timeline: Arc<Timeline>,
     recorder: Recorder,
-    coordinator: Coordinator,
     config: PathBuf,
-    kubeconfig: String,
     server: KubeApiserver,
     // Last, so that it outlives what talks to it.
     plane: RealControlPlane,
 }
 
-// === impl Fixture ===
+// === impl ScriptedSeed ===
 
-impl Fixture {
-    /// A seed, and a coordinator that has seen its shoot healthy.
-    async fn start(name: &str, config: &str) -> anyhow::Result<Self> {
+impl ScriptedSeed {
+    /// Shoots that are healthy and run, on an API server that records what these users write.
+    async fn start(name: &str, config: &str, shoots: Vec<String>, users: &[&str]) -> anyhow::Result<Self> {
         let plane = RealControlPlane::start(name).await?;
-        let options = ApiServerOptions::new("seed").audited(&[USER]);
+        let options = ApiServerOptions::new("seed").audited(users);
         let server = plane.api_server_with(options).await?;
         let client = server.client();
         install_seed_crds(&client).await?;
@@ -74,116 +77,58 @@ impl Fixture {
         create_namespace(&client, "garden").await?;
         let kinds = vec![deployments(), stateful_sets(), engines()];
         let workloads = WorkloadController::start(&client, WorkloadOptions::new(WORKLOAD_DELAY).kinds(kinds));
-        create_shoot(&client, SHOOT, &COUNTS).await?;
+        for shoot in &shoots {
+            create_shoot(&client, shoot, &COUNTS).await?;
+        }
         let (timeline, recorder) = Timeline::start(&client).await?;
-        let probe = FakeProbe::start().await?;
-        let config = plane.scratch().write("prober.yaml", config)?;
-        let kubeconfig = server.kubeconfig_for(USER)?;
-        let coordinator = Coordinator::start(plane.scratch(), &config, &kubeconfig, &probe).await?;
-        let fixture = Self {
+        let seed = Self {
             client,
-            probe,
+            shoots,
+            probe: Arc::new(FakeProbe::start().await?),
             workloads,
             timeline,
             recorder,
-            coordinator,
-            config,
-            kubeconfig,
+            config: plane.scratch().write("prober.yaml", config)?,
             server,
             plane,
         };
-        fixture.recover().await?;
-        fixture.until_ready().await?;
-        Ok(fixture)
+        seed.say(Outcome::Healthy);
+        seed.until_restored().await?;
+        Ok(seed)
     }
 
+    /// Gives all shoots this verdict.
     fn say(&self, outcome: Outcome) {
-        self.timeline.add(SHOOT, Fact::Verdict(outcome));
-        self.probe.say([SHOOT], outcome);
+        for shoot in &self.shoots {
+            self.timeline.add(shoot, Fact::Verdict(outcome));
+        }
+        self.probe.say(&self.shoots, outcome);
     }
 
-    async fn until_settled(&self, direction: Direction) -> anyhow::Result<()> {
-        self.coordinator.until_settled(SHOOT, direction, BOUND * 2).await
-    }
-
-    async fn lose(&self) -> anyhow::Result<()> {
-        self.say(Outcome::LeasesExpired);
-        self.until_settled(Direction::Down).await
-    }
-
-    async fn recover(&self) -> anyhow::Result<()> {
-        self.say(Outcome::Healthy);
-        self.until_settled(Direction::Up).await
-    }
-
-    /// Waits until all three are held down. How they came there is judged by [`Self::judge`].
+    /// Waits until all dependants are held down. How they came there is judged by [`Self::judge`].
     async fn until_down(&self) -> anyhow::Result<()> {
         let is_down = |found: &Dependant| (found.wanted, found.ready, found.held) == (0, 0, true);
         let timeline = &self.timeline;
         timeline
-            .until_dependants("all are down", &[SHOOT], BOUND, is_down)
+            .until_dependants("all are down", &self.shoots, BOUND, is_down)
             .await
     }
 
-    /// Waits until all three are at these counts, judges how they came there, and begins the record anew.
-    async fn end(&mut self, counts: [(&'static str, i32); 3]) -> anyhow::Result<()> {
-        self.timeline.until_restored(&[SHOOT], &counts, BOUND).await?;
-        self.judge(counts, true)?;
-        self.begin().await
+    /// Waits until everything is as it was before.
+    async fn until_restored(&self) -> anyhow::Result<()> {
+        self.timeline.catch_up(&self.client).await?;
+        self.timeline.until_restored(&self.shoots, &COUNTS, BOUND).await
+    }
+
+    /// The record of the writes since the start.
+    fn history(&self) -> anyhow::Result<History> {
+        Ok(History::new(self.server.audit()?))
     }
 
     /// Judges what is on record.
-    fn judge(&self, counts: [(&'static str, i32); 3], restored: bool) -> anyhow::Result<()> {
-        let expected = Expectation {
-            counts: counts.to_vec(),
-            nodes: None,
-            restored,
-            verdicts: true,
-        };
-        let history = History::new(self.server.audit()?);
-        history.check_with(&self.timeline, [SHOOT], &expected).check()
-    }
-
-    /// Begins the record anew, with the verdict that is in force.
-    async fn begin(&mut self) -> anyhow::Result<()> {
-        let mut entries = self.timeline.of(SHOOT).into_iter().rev();
-        let verdict = entries.find(|entry| matches!(entry.fact, Fact::Verdict(_)));
-        (self.timeline, self.recorder) = Timeline::start(&self.client).await?;
-        self.timeline.add(SHOOT, verdict.context("no verdict")?.fact);
-        Ok(())
-    }
-
-    /// Waits until the coordinator sees all replicas of what exists ready. A shoot that never was ready counts as
-    /// settled too.
-    async fn until_ready(&self) -> anyhow::Result<()> {
-        wait::until("the shoot is ready", BOUND, || async {
-            let state = self.coordinator.get(SHOOT).await?;
-            for resource in state
-                .resources
-                .iter()
-                .filter(|resource| resource.state() != ResourceState::Absent)
-            {
-                let (wanted, ready) = (resource.spec_replicas, resource.ready_replicas);
-                anyhow::ensure!(wanted.is_some() && wanted == ready, "{resource:?}");
-            }
-            Ok(Some(()))
-        })
-        .await
-    }
-
-    async fn until_replicas(&self, name: &str, wanted: i32) -> anyhow::Result<()> {
-        wait::until_true(&format!("{name} is scaled to {wanted}"), BOUND, || async {
-            Ok(self.replicas(name).await? == wanted)
-        })
-        .await
-    }
-
-    /// The coordinator dies at once, and another process takes its place when the Lease has ended.
-    async fn crash(&mut self) -> anyhow::Result<()> {
-        self.coordinator.process.kill_9().await?;
-        let (config, kubeconfig) = (&self.config, &self.kubeconfig);
-        self.coordinator = Coordinator::start(self.plane.scratch(), config, kubeconfig, &self.probe).await?;
-        Ok(())
+    fn judge(&self, expected: &Expectation) -> anyhow::Result<HistoryReport> {
+        let shoots = self.shoots.iter().map(String::as_str);
+        Ok(self.history()?.check_with(&self.timeline, shoots, expected))
     }
 
     fn api(&self, resource: &ApiResource) -> Api<DynamicObject> {
@@ -207,8 +152,15 @@ impl Fixture {
     }
 
     /// Wanted replicas of a Deployment.
-    async fn replicas(&self, name: &str) -> anyhow::Result<i32> {
+    async fn replicas_of(&self, name: &str) -> anyhow::Result<i32> {
         Ok(self.state(&deployments(), name).await?.0)
+    }
+
+    async fn until_replicas(&self, name: &str, wanted: i32) -> anyhow::Result<()> {
+        wait::until_true(&format!("{name} is scaled to {wanted}"), BOUND, || async {
+            Ok(self.replicas_of(name).await? == wanted)
+        })
+        .await
     }
 
     /// Changes a Deployment in the part of somebody else.
@@ -231,6 +183,98 @@ impl Fixture {
         let clusters: Api<DynamicObject> = Api::all_with(self.client.clone(), &cluster_resource());
         let patch = Patch::Merge(json!({"spec": {"shoot": change}}));
         clusters.patch(SHOOT, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+}
+
+/// One shoot, and one coordinator that has seen it healthy.
+struct Fixture {
+    coordinator: Coordinator,
+    seed: ScriptedSeed,
+}
+
+// === impl Fixture ===
+
+impl Fixture {
+    async fn start(name: &str, config: &str) -> anyhow::Result<Self> {
+        let seed = ScriptedSeed::start(name, config, vec![SHOOT.to_owned()], &[USER]).await?;
+        let (scratch, kubeconfig) = (seed.plane.scratch(), seed.server.kubeconfig_for(USER)?);
+        let address = seed.probe.address();
+        let command = Coordinator::command(scratch, "coordinator-0", &kubeconfig, &seed.config, address)?;
+        let coordinator = Coordinator::start(command, scratch).await?;
+        let fixture = Self { coordinator, seed };
+        fixture.recover().await?;
+        fixture.until_ready().await?;
+        Ok(fixture)
+    }
+
+    async fn until_settled(&self, direction: Direction) -> anyhow::Result<()> {
+        self.coordinator.until_settled(SHOOT, direction, BOUND * 2).await
+    }
+
+    async fn lose(&self) -> anyhow::Result<()> {
+        self.seed.say(Outcome::LeasesExpired);
+        self.until_settled(Direction::Down).await
+    }
+
+    async fn recover(&self) -> anyhow::Result<()> {
+        self.seed.say(Outcome::Healthy);
+        self.until_settled(Direction::Up).await
+    }
+
+    /// Waits until all three are at these counts, judges how they came there, and begins the record anew.
+    async fn end(&mut self, counts: [(&'static str, i32); 3]) -> anyhow::Result<()> {
+        self.seed
+            .timeline
+            .until_restored(&[SHOOT], &counts, BOUND)
+            .await?;
+        self.judge(counts, true)?;
+        self.begin().await
+    }
+
+    /// Judges what is on record.
+    fn judge(&self, counts: [(&'static str, i32); 3], restored: bool) -> anyhow::Result<()> {
+        let expected = Expectation {
+            counts: counts.to_vec(),
+            nodes: None,
+            restored,
+            verdicts: true,
+        };
+        self.seed.judge(&expected)?.check()
+    }
+
+    /// Begins the record anew, with the verdict that is in force.
+    async fn begin(&mut self) -> anyhow::Result<()> {
+        let seed = &mut self.seed;
+        let mut entries = seed.timeline.of(SHOOT).into_iter().rev();
+        let verdict = entries.find(|entry| matches!(entry.fact, Fact::Verdict(_)));
+        (seed.timeline, seed.recorder) = Timeline::start(&seed.client).await?;
+        seed.timeline.add(SHOOT, verdict.context("no verdict")?.fact);
+        Ok(())
+    }
+
+    /// Waits until the coordinator sees all replicas of what exists ready. A shoot that never was ready counts as
+    /// settled too.
+    async fn until_ready(&self) -> anyhow::Result<()> {
+        wait::until("the shoot is ready", BOUND, || async {
+            let state = self.coordinator.get(SHOOT).await?;
+            for resource in state
+                .resources
+                .iter()
+                .filter(|resource| resource.state() != ResourceState::Absent)
+            {
+                let (wanted, ready) = (resource.spec_replicas, resource.ready_replicas);
+                anyhow::ensure!(wanted.is_some() && wanted == ready, "{resource:?}");
+            }
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// The coordinator dies at once, and another process takes its place when the Lease has ended.
+    async fn crash(&mut self) -> anyhow::Result<()> {
+        self.coordinator.service.process.kill_9().await?;
+        self.coordinator = self.coordinator.again().await?;
         Ok(())
     }
 }

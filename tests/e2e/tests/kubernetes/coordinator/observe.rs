@@ -5,7 +5,7 @@ use anyhow::Context;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::{Direction, FlowState, Incident, Mode};
-use watchdog_test_support::coordinator::Outcome;
+use watchdog_test_support::fake_probe::Outcome;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::workload_controller::deployments;
@@ -19,14 +19,14 @@ const OTHER: &str = "dependency-watchdog";
 async fn replicas(fixture: &Fixture) -> [i32; 3] {
     let mut found = [0; 3];
     for (found, (name, _)) in found.iter_mut().zip(COUNTS) {
-        *found = fixture.replicas(name).await.unwrap();
+        *found = fixture.seed.replicas_of(name).await.unwrap();
     }
     found
 }
 
 /// Scales as the Go program does: the annotations by a patch, the replicas through the scale sub-resource.
 async fn other_scales(fixture: &Fixture, name: &str, recorded: Option<i32>, to: i32) -> anyhow::Result<()> {
-    let api = fixture.api(&deployments());
+    let api = fixture.seed.api(&deployments());
     let params = PatchParams {
         field_manager: Some(OTHER.to_owned()),
         ..PatchParams::default()
@@ -37,13 +37,15 @@ async fn other_scales(fixture: &Fixture, name: &str, recorded: Option<i32>, to: 
             annotation("replicas"): recorded, annotation("meltdown-protection-active"): protected,
         });
         let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-        fixture.note_write(&api.patch(name, &params, &patch).await?)
+        fixture.seed.note_write(&api.patch(name, &params, &patch).await?)
     };
     if let Some(recorded) = recorded {
         annotate(json!(recorded.to_string()), json!("")).await?;
     }
     let scale = Patch::Merge(json!({"spec": {"replicas": to}}));
-    fixture.note_write(&api.patch_scale(name, &params, &scale).await?)?;
+    fixture
+        .seed
+        .note_write(&api.patch_scale(name, &params, &scale).await?)?;
     if recorded.is_none() {
         annotate(Value::Null, Value::Null).await?;
     }
@@ -80,7 +82,7 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     assert_eq!(replicas(&fixture).await, [0; 3]);
     let observe =
         json!({"metadata": {"annotations": {"dependency-watchdog.gardener.cloud/mode": "observe"}}});
-    fixture.change_shoot(observe).await.unwrap();
+    fixture.seed.change_shoot(observe).await.unwrap();
     wait::until("the shoot is observed", BOUND, || async {
         let mode = fixture.coordinator.get(SHOOT).await?.mode();
         anyhow::ensure!(mode == Mode::Observe, "{mode:?}");
@@ -96,14 +98,14 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     );
 
     fixture.until_ready().await.unwrap();
-    fixture.say(Outcome::LeasesExpired);
+    fixture.seed.say(Outcome::LeasesExpired);
     until_kept_back(&fixture).await;
     assert_eq!(replicas(&fixture).await, counts, "nothing is written");
     for (name, count) in COUNTS {
         other_scales(&fixture, name, Some(count), 0).await.unwrap();
     }
     fixture.until_settled(Direction::Down).await.unwrap();
-    fixture.say(Outcome::Healthy);
+    fixture.seed.say(Outcome::Healthy);
     until_kept_back(&fixture).await;
     assert_eq!(
         replicas(&fixture).await,

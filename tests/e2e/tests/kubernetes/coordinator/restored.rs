@@ -9,20 +9,20 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use watchdog_proto::scaling::v1::Direction;
-use watchdog_test_support::coordinator::{Coordinator, Outcome};
+use watchdog_test_support::fake_probe::Outcome;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::real::EtcdBackup;
 use watchdog_test_support::wait::{self, BOUND};
 
-use super::{COUNTS, Fixture, USER};
+use super::{COUNTS, Fixture, ScriptedSeed, USER};
 
 /// The backup is older by this number of revisions: more than an idle seed makes in the minute after a restore. A
 /// restored etcd whose revisions have overtaken the old ones looks like one that never went back (ADR 0016).
 const REVISIONS: usize = 500;
 
-// === impl Fixture ===
+// === impl ScriptedSeed ===
 
-impl Fixture {
+impl ScriptedSeed {
     fn maps(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), "default")
     }
@@ -54,27 +54,6 @@ impl Fixture {
             .await
     }
 
-    /// Judges what was before, and goes back to a backup. Returns when: what the coordinator writes afterwards is what
-    /// it makes of that.
-    async fn restore(&mut self, backup: &EtcdBackup) -> anyhow::Result<Timestamp> {
-        self.judge(COUNTS, false)?;
-        let before = self.version().await?;
-        self.server.stop().await?;
-        self.plane.etcd.restore(backup).await?;
-        let restored_at = Timestamp::now();
-        self.server.start_again().await?;
-        let after = self.version().await?;
-        anyhow::ensure!(after < before, "revision {before} became {after}");
-        eprintln!("etcd went back from revision {before} to {after}");
-        // It ends, and its Pod starts it again.
-        self.coordinator.process.wait_exit(BOUND).await?;
-        let (scratch, probe) = (self.plane.scratch(), &self.probe);
-        self.coordinator = Coordinator::start(scratch, &self.config, &self.kubeconfig, probe).await?;
-        self.begin().await?;
-        self.workloads.restart();
-        Ok(restored_at)
-    }
-
     /// The newest revision of etcd.
     async fn version(&self) -> anyhow::Result<u64> {
         let list = self.maps().list_metadata(&Default::default()).await?;
@@ -95,47 +74,71 @@ impl Fixture {
     }
 }
 
+// === impl Fixture ===
+
+impl Fixture {
+    /// Judges what was before, and goes back to a backup. Returns when: what the coordinator writes afterwards is what
+    /// it makes of that.
+    async fn restore(&mut self, backup: &EtcdBackup) -> anyhow::Result<Timestamp> {
+        self.judge(COUNTS, false)?;
+        let before = self.seed.version().await?;
+        self.seed.server.stop().await?;
+        self.seed.plane.etcd.restore(backup).await?;
+        let restored_at = Timestamp::now();
+        self.seed.server.start_again().await?;
+        let after = self.seed.version().await?;
+        anyhow::ensure!(after < before, "revision {before} became {after}");
+        eprintln!("etcd went back from revision {before} to {after}");
+        // It ends, and its Pod starts it again.
+        self.coordinator.service.process.wait_exit(BOUND).await?;
+        self.coordinator = self.coordinator.again().await?;
+        self.begin().await?;
+        self.seed.workloads.restart();
+        Ok(restored_at)
+    }
+}
+
 /// The writes that restore everything: a count, and the end of the protection.
 const WRITES_UP: [&str; 6] = [KCM, KCM, MCM, MCM, CA, CA];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_goes_back_under_a_running_coordinator() {
     let config = fixtures::prober("probeInterval: 10s", "100ms");
-    let mut seed = Fixture::start("restored", &config).await.unwrap();
-    let up = seed.back_up("up").await.unwrap();
-    seed.time_passes().await.unwrap();
+    let mut fixture = Fixture::start("restored", &config).await.unwrap();
+    let up = fixture.seed.back_up("up").await.unwrap();
+    fixture.seed.time_passes().await.unwrap();
 
     // In the middle of a flow down, to before its first write.
-    seed.workloads.hold(MCM);
-    seed.say(Outcome::LeasesExpired);
-    seed.until_replicas(MCM, 0).await.unwrap();
-    let restored_at = seed.restore(&up).await.unwrap();
-    seed.workloads.release();
-    seed.until_replicas(KCM, 0).await.unwrap();
-    seed.until_settled(Direction::Down).await.unwrap();
-    seed.until_down().await.unwrap();
-    let mut writes = seed.writes(restored_at).unwrap();
+    fixture.seed.workloads.hold(MCM);
+    fixture.seed.say(Outcome::LeasesExpired);
+    fixture.seed.until_replicas(MCM, 0).await.unwrap();
+    let restored_at = fixture.restore(&up).await.unwrap();
+    fixture.seed.workloads.release();
+    fixture.seed.until_replicas(KCM, 0).await.unwrap();
+    fixture.until_settled(Direction::Down).await.unwrap();
+    fixture.seed.until_down().await.unwrap();
+    let mut writes = fixture.seed.writes(restored_at).unwrap();
     assert_eq!(writes.pop().as_deref(), Some(KCM), "after {writes:?}");
     writes.sort_unstable();
     assert_eq!(writes, [CA, MCM]);
 
     // In the middle of a flow up, to before its first write.
-    let down = seed.back_up("down").await.unwrap();
-    seed.time_passes().await.unwrap();
-    seed.workloads.hold(KCM);
-    seed.say(Outcome::Healthy);
-    seed.until_replicas(KCM, 2).await.unwrap();
-    let restored_at = seed.restore(&down).await.unwrap();
-    seed.workloads.release();
-    seed.until_replicas(CA, 1).await.unwrap();
-    seed.until_settled(Direction::Up).await.unwrap();
-    seed.end(COUNTS).await.unwrap();
-    assert_eq!(seed.writes(restored_at).unwrap(), WRITES_UP);
+    let down = fixture.seed.back_up("down").await.unwrap();
+    fixture.seed.time_passes().await.unwrap();
+    fixture.seed.workloads.hold(KCM);
+    fixture.seed.say(Outcome::Healthy);
+    fixture.seed.until_replicas(KCM, 2).await.unwrap();
+    let restored_at = fixture.restore(&down).await.unwrap();
+    fixture.seed.workloads.release();
+    fixture.seed.until_replicas(CA, 1).await.unwrap();
+    fixture.until_settled(Direction::Up).await.unwrap();
+    fixture.end(COUNTS).await.unwrap();
+    assert_eq!(fixture.seed.writes(restored_at).unwrap(), WRITES_UP);
 
     // At rest, to what was held down. No watch brings it, and nothing is waited for.
-    seed.time_passes().await.unwrap();
-    let restored_at = seed.restore(&down).await.unwrap();
-    seed.end(COUNTS).await.unwrap();
-    seed.until_settled(Direction::Up).await.unwrap();
-    assert_eq!(seed.writes(restored_at).unwrap(), WRITES_UP);
+    fixture.seed.time_passes().await.unwrap();
+    let restored_at = fixture.restore(&down).await.unwrap();
+    fixture.end(COUNTS).await.unwrap();
+    fixture.until_settled(Direction::Up).await.unwrap();
+    assert_eq!(fixture.seed.writes(restored_at).unwrap(), WRITES_UP);
 }

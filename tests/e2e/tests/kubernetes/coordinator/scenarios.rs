@@ -9,7 +9,7 @@ use kube::api::{DynamicObject, PostParams};
 use serde_json::json;
 use tokio::time::sleep;
 use watchdog_proto::scaling::v1::Direction;
-use watchdog_test_support::coordinator::Outcome;
+use watchdog_test_support::fake_probe::Outcome;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::history::timeline::{Dependant, Timeline};
 use watchdog_test_support::wait::{self, BOUND};
@@ -59,11 +59,11 @@ async fn create_others(fixture: &Fixture) -> anyhow::Result<()> {
         (engines(), ENGINE, json!({"spec": {"size": 2}})),
     ] {
         let object = DynamicObject::new(name, &resource).data(data);
-        let api = fixture.api(&resource);
+        let api = fixture.seed.api(&resource);
         api.create(&PostParams::default(), &object).await?;
     }
     wait::until_true("the others run", BOUND, || async {
-        let runs = |name, count| fixture.workloads.first(name, count, true).is_some();
+        let runs = |name, count| fixture.seed.workloads.first(name, count, true).is_some();
         Ok(runs(ETCD, 3) && runs(ENGINE, 2))
     })
     .await?;
@@ -73,23 +73,23 @@ async fn create_others(fixture: &Fixture) -> anyhow::Result<()> {
 /// The other kinds after kube-controller-manager on the way down, before machine-controller-manager on the way up.
 async fn down_and_up_in_order(fixture: &mut Fixture) -> anyhow::Result<()> {
     let others = [(stateful_sets(), ETCD, 3), (engines(), ENGINE, 2)];
-    fixture.workloads.forget_changes();
+    fixture.seed.workloads.forget_changes();
     fixture.lose().await?;
-    fixture.until_down().await?;
+    fixture.seed.until_down().await?;
     for (resource, name, count) in &others {
-        let state = fixture.state(resource, name).await?;
+        let state = fixture.seed.state(resource, name).await?;
         ensure!(state == (0, Some(count.to_string()), true), "{name} is {state:?}");
-        let gone = fixture.workloads.first(KCM, 0, true);
-        let in_order = gone.is_some() && gone < fixture.workloads.first(name, 0, false);
+        let gone = fixture.seed.workloads.first(KCM, 0, true);
+        let in_order = gone.is_some() && gone < fixture.seed.workloads.first(name, 0, false);
         ensure!(in_order, "{KCM} before {name}");
     }
-    fixture.workloads.forget_changes();
+    fixture.seed.workloads.forget_changes();
     fixture.recover().await?;
     for (resource, name, count) in others {
-        let (replicas, _, held) = fixture.state(&resource, name).await?;
+        let (replicas, _, held) = fixture.seed.state(&resource, name).await?;
         ensure!((replicas, held) == (count, false), "{name} has {replicas}");
-        let ready = fixture.workloads.first(name, count.into(), true);
-        let in_order = ready.is_some() && ready < fixture.workloads.first(MCM, 3, false);
+        let ready = fixture.seed.workloads.first(name, count.into(), true);
+        let in_order = ready.is_some() && ready < fixture.seed.workloads.first(MCM, 3, false);
         ensure!(in_order, "{name} before {MCM}");
     }
     fixture.end(COUNTS).await
@@ -102,24 +102,24 @@ async fn somebody_else_writes_all_the_time(fixture: &mut Fixture) -> anyhow::Res
         for count in 0..60 {
             let annotations = json!({"example.org/count": count.to_string()});
             let patch = json!({"metadata": {"annotations": annotations}});
-            fixture.patch(MCM, patch).await?;
+            fixture.seed.patch(MCM, patch).await?;
             sleep(Duration::from_millis(50)).await;
         }
         anyhow::Ok(())
     };
     let incident = async {
-        fixture.workloads.hold(MCM);
-        fixture.say(Outcome::LeasesExpired);
-        fixture.until_replicas(MCM, 0).await?;
-        fixture.patch(KCM, json!({"spec": {"replicas": 4}})).await?;
-        fixture.workloads.release();
+        fixture.seed.workloads.hold(MCM);
+        fixture.seed.say(Outcome::LeasesExpired);
+        fixture.seed.until_replicas(MCM, 0).await?;
+        fixture.seed.patch(KCM, json!({"spec": {"replicas": 4}})).await?;
+        fixture.seed.workloads.release();
         fixture.until_settled(Direction::Down).await?;
-        fixture.until_down().await?;
+        fixture.seed.until_down().await?;
         fixture.recover().await
     };
     tokio::try_join!(meddle, incident)?;
     fixture.end([(KCM, 4), (MCM, 3), (CA, 1)]).await?;
-    fixture.patch(KCM, json!({"spec": {"replicas": 2}})).await?;
+    fixture.seed.patch(KCM, json!({"spec": {"replicas": 2}})).await?;
     fixture.until_settled(Direction::Up).await
 }
 
@@ -134,7 +134,7 @@ async fn killed_in_the_middle(fixture: &mut Fixture) -> anyhow::Result<()> {
         (Outcome::LeasesExpired, Direction::Down, moments_down),
         (Outcome::Healthy, Direction::Up, moments_up),
     ] {
-        fixture.say(outcome);
+        fixture.seed.say(outcome);
         for (name, moment) in moments {
             let is_there = |timeline: &Timeline| {
                 timeline
@@ -142,12 +142,12 @@ async fn killed_in_the_middle(fixture: &mut Fixture) -> anyhow::Result<()> {
                     .is_some_and(|found| moment(&found))
             };
             let what = format!("{name} is where the coordinator is killed");
-            fixture.timeline.until(&what, BOUND, is_there).await?;
+            fixture.seed.timeline.until(&what, BOUND, is_there).await?;
             fixture.crash().await?;
         }
         fixture.until_settled(direction).await?;
         if direction == Direction::Down {
-            fixture.until_down().await?;
+            fixture.seed.until_down().await?;
         }
     }
     fixture.end(COUNTS).await
