@@ -124,7 +124,7 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
     }
     plane.wait_runs(fixture.times().bound).await?;
 
-    let mut wrong = fixture.violations().await;
+    let mut wrong = fixture.violations(None).await;
     let report = History::new(backend.writes()?).check();
     wrong.extend(report.violations.iter().map(ToString::to_string));
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,5 +1,5 @@
-//! Faults of the whole system. Each strikes while one shoot is being lost, another one recovers, a third one is calm,
-//! and crashed pods wait for their Service to come back; afterwards everything must be as if nothing had been.
+//! Faults of the whole system. Each strikes while one shoot is being lost, another one recovers, a third one is
+//! healthy, and crashed pods wait for their Service to come back; afterwards everything must be as if nothing had been.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use watchdog_proto::probe::v1::Outcome;
 
 use super::backend::{Backend, Plan};
-use super::control_plane::{API_SERVER, ControlPlanes};
+use super::control_plane::{API_SERVER, ControlPlane, ControlPlanes, Following};
 use super::fixture::Fixture;
 use super::results::{Results, Row};
 use super::seed::Seed;
@@ -134,109 +134,157 @@ async fn let_clock_be_set(seed: &Seed) -> anyhow::Result<()> {
     seed.lease_probe.restart_with(&variables).await
 }
 
+/// Shoots and a control plane for one fault after the other.
+struct FaultGround {
+    fixture: Fixture,
+    /// The one that is being lost, the one that recovers, and the healthy one. They take turns, so that each fault
+    /// finds the shoot down that the one before has lost.
+    shoots: [Arc<ShootUnderTest>; 3],
+    plane: Arc<ControlPlane>,
+    _following: Following,
+}
+
 /// Plays all of them, one after the other.
 ///
 /// # Errors
-/// When the API servers or the services do not come up.
+/// When the API servers, the services or the shoots do not come up, or the shoots are not restored in the end.
 pub async fn play_all() -> anyhow::Result<Results> {
-    let backend = Arc::new(Backend::start_behind_proxy(3).await?);
+    let mut ground = FaultGround::start().await?;
     let only = std::env::var(ONLY).unwrap_or_default();
     let wanted = FaultKind::ALL.iter().zip(1..);
     let mut rows = Vec::new();
     for (fault, number) in wanted.filter(|(fault, _)| format!("{fault:?}").contains(&only)) {
-        rows.push(play(backend.clone(), *fault, number).await);
+        rows.push(ground.play(*fault, number).await);
     }
+    ground.restore_all().await?;
     Ok(Results::new(rows))
 }
 
-async fn play(backend: Arc<Backend>, fault: FaultKind, number: u8) -> Row {
-    let begin = Instant::now();
-    let played = timeout(BOUND, strike(backend, fault, number)).await;
-    let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {BOUND:?}")));
-    let row = Row {
-        number,
-        title: fault.title().to_owned(),
-        seconds: begin.elapsed().as_secs_f64(),
-        failure: played.err().map(|error| format!("{error:#}")),
-        account: None,
-    };
-    let why = row.failure.as_deref().map(|why| format!("\n   FAILED: {why}"));
-    eprintln!("{:6.1} s  {}{}", row.seconds, row.title, why.unwrap_or_default());
-    row
+// === impl FaultGround ===
+
+impl FaultGround {
+    /// All healthy.
+    async fn start() -> anyhow::Result<Self> {
+        let backend = Arc::new(Backend::start_behind_proxy(3).await?);
+        let seed = backend.seed();
+        let (control_planes, following) = ControlPlanes::start(&seed).await?;
+        let fixture = Fixture::new(backend, control_planes, "faults");
+        fixture.reserve(3).await?;
+        let shoot = || fixture.shoot_on(seed.clone(), Plan::nodes(3).behind_proxy());
+        let shoots = [shoot().await?, shoot().await?, shoot().await?];
+        for shoot in &shoots {
+            shoot.hand_over_healthy().await?;
+        }
+        Ok(Self {
+            plane: fixture.control_plane(1).await?,
+            fixture,
+            shoots,
+            _following: following,
+        })
+    }
+
+    async fn play(&mut self, fault: FaultKind, number: u8) -> Row {
+        let begin = Instant::now();
+        let played = timeout(BOUND, self.strike(fault)).await;
+        let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {BOUND:?}")));
+        self.shoots.rotate_right(1);
+        let row = Row {
+            number,
+            title: fault.title().to_owned(),
+            seconds: begin.elapsed().as_secs_f64(),
+            failure: played.err().map(|error| format!("{error:#}")),
+            account: None,
+        };
+        let why = row.failure.as_deref().map(|why| format!("\n   FAILED: {why}"));
+        eprintln!("{:6.1} s  {}{}", row.seconds, row.title, why.unwrap_or_default());
+        row
+    }
+
+    async fn strike(&self, fault: FaultKind) -> anyhow::Result<()> {
+        let (fixture, plane, seed) = (&self.fixture, &self.plane, self.fixture.seed());
+        if fault == FaultKind::ProbeClockJumps {
+            let_clock_be_set(&seed).await?;
+        }
+        let [losing, recovering, calm] = &self.shoots;
+        for shoot in [losing, calm] {
+            restore(shoot).await?;
+        }
+        recovering.cut_all().await;
+        recovering.wait_down().await?;
+        plane.down(API_SERVER).await?;
+        let mut before = Vec::new();
+        for service in seed.services() {
+            before.push(ResourceUsage::of(&service.get()).await?);
+        }
+
+        let marks = [losing, recovering].map(|shoot| seed.timeline.of(shoot.namespace()).len());
+        losing.cut_all().await;
+        // The loss is seen after three quarters of a grace period, a recovery within a renew interval or two: both at
+        // once.
+        sleep(fixture.times().grace / 2).await;
+        recovering.reconnect().await;
+        let begun = |_: &_| {
+            let grown = |(shoot, mark): (&Arc<ShootUnderTest>, usize)| {
+                let entries = seed.timeline.of(shoot.namespace());
+                entries
+                    .iter()
+                    .skip(mark)
+                    .any(|entry| matches!(entry.fact, Fact::Dependant(_)))
+            };
+            [losing, recovering].into_iter().zip(marks).any(grown)
+        };
+        seed.timeline
+            .until("something is written", fixture.times().bound, begun)
+            .await?;
+        let untouched = calm.protection();
+        fault.begin(fixture, &self.shoots).await?;
+        // What crashed waits for its Service, which is back now; with the seed away that is only known later.
+        let (up, lasted) = tokio::join!(plane.up(API_SERVER), async {
+            sleep(fixture.times().grace / 2).await;
+            fault.turn(fixture)?;
+            sleep(fixture.times().grace / 2).await;
+            fault.end(fixture, &self.shoots).await
+        });
+        lasted?;
+        if up.is_err() {
+            plane.up(API_SERVER).await?;
+        }
+
+        losing.wait_down().await?;
+        recovering.wait_restored().await?;
+        for shoot in [recovering, calm] {
+            shoot.wait_outcome(Outcome::Healthy).await?;
+        }
+        plane.wait_runs(fixture.times().bound).await?;
+        let protection = calm.protection();
+        anyhow::ensure!(
+            protection == untouched,
+            "{untouched:?} turned into {protection:?}"
+        );
+        self.check_history(Some(losing)).await?;
+        for (service, before) in seed.services().into_iter().zip(&before) {
+            ResourceUsage::wait_for(before, &service.get()).await?;
+        }
+        Ok(())
+    }
+
+    async fn restore_all(&self) -> anyhow::Result<()> {
+        for shoot in &self.shoots {
+            restore(shoot).await?;
+        }
+        self.check_history(None).await
+    }
+
+    async fn check_history(&self, held_down: Option<&Arc<ShootUnderTest>>) -> anyhow::Result<()> {
+        let wrong = self.fixture.violations(held_down).await;
+        anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n   "));
+        Ok(())
+    }
 }
 
-async fn strike(backend: Arc<Backend>, fault: FaultKind, number: u8) -> anyhow::Result<()> {
-    let seed = backend.seed();
-    let (control_planes, _following) = ControlPlanes::start(&seed).await?;
-    let fixture = Fixture::new(backend, control_planes, &format!("f{number:02}"));
-    if fault == FaultKind::ProbeClockJumps {
-        let_clock_be_set(&seed).await?;
-    }
-    fixture.reserve(3).await?;
-    let mut shoots = Vec::new();
-    for _ in 0..3 {
-        let plan = Plan::nodes(3).behind_proxy();
-        shoots.push(fixture.shoot_on(seed.clone(), plan).await?);
-    }
-    let [losing, recovering, calm] = shoots.as_slice() else {
-        anyhow::bail!("three shoots");
-    };
-    for shoot in &shoots {
-        shoot.hand_over_healthy().await?;
-    }
-    let plane = fixture.control_plane(1).await?;
-    plane.down(API_SERVER).await?;
-    recovering.cut_all().await;
-    recovering.wait_down().await?;
-    let mut before = Vec::new();
-    for service in seed.services() {
-        before.push(ResourceUsage::of(&service.get()).await?);
-    }
-
-    let marks = [losing, recovering].map(|shoot| seed.timeline.of(shoot.namespace()).len());
-    losing.cut_all().await;
-    // The loss is seen after three quarters of a grace period, a recovery within a renew interval or two: both at once.
-    sleep(fixture.times().grace / 2).await;
-    recovering.reconnect().await;
-    let begun = |_: &_| {
-        let grown = |(shoot, mark): (&Arc<ShootUnderTest>, usize)| {
-            let entries = seed.timeline.of(shoot.namespace());
-            entries
-                .iter()
-                .skip(mark)
-                .any(|entry| matches!(entry.fact, Fact::Dependant(_)))
-        };
-        [losing, recovering].into_iter().zip(marks).any(grown)
-    };
-    seed.timeline
-        .until("something is written", fixture.times().bound, begun)
-        .await?;
-    fault.begin(&fixture, &shoots).await?;
-    // What crashed waits for its Service, which is back now; with the seed away that is only known later.
-    let (up, lasted) = tokio::join!(plane.up(API_SERVER), async {
-        sleep(fixture.times().grace / 2).await;
-        fault.turn(&fixture)?;
-        sleep(fixture.times().grace / 2).await;
-        fault.end(&fixture, &shoots).await
-    });
-    lasted?;
-    if up.is_err() {
-        plane.up(API_SERVER).await?;
-    }
-
-    losing.wait_down().await?;
-    recovering.wait_restored().await?;
-    losing.reconnect().await;
-    losing.wait_restored().await?;
-    for shoot in &shoots {
-        shoot.wait_outcome(Outcome::Healthy).await?;
-    }
-    plane.wait_runs(fixture.times().bound).await?;
-    calm.stays_untouched(Duration::ZERO).await?;
-    let wrong = fixture.violations().await;
-    anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n   "));
-    for (service, before) in seed.services().into_iter().zip(&before) {
-        ResourceUsage::wait_for(before, &service.get()).await?;
-    }
-    Ok(())
+/// Does nothing to a shoot that is healthy, as it is unless the fault before has failed.
+async fn restore(shoot: &ShootUnderTest) -> anyhow::Result<()> {
+    shoot.reconnect().await;
+    shoot.wait_restored().await?;
+    shoot.wait_outcome(Outcome::Healthy).await.map(drop)
 }

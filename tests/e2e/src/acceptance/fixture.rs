@@ -125,10 +125,14 @@ impl Fixture {
         Ok(shoot)
     }
 
-    /// The broken rules.
-    pub(super) async fn violations(&self) -> Vec<String> {
+    /// The broken rules. In the end all shoots are restored, except one that may still be held down.
+    pub(super) async fn violations(&self, held_down: Option<&Arc<ShootUnderTest>>) -> Vec<String> {
         let shoots = self.shoots.lock().clone();
-        let of_shoots = shoots.iter().flat_map(|shoot| shoot.violations());
+        let is_restored =
+            |shoot: &Arc<ShootUnderTest>| held_down.is_none_or(|down| !Arc::ptr_eq(down, shoot));
+        let of_shoots = shoots
+            .iter()
+            .flat_map(|shoot| shoot.violations(is_restored(shoot)));
         let mut wrong: Vec<_> = of_shoots.map(|violation| violation.to_string()).collect();
         wrong.extend(self.control_planes.wrong_deletions(&self.plane_prefix()).await);
         wrong

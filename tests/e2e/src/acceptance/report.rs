@@ -31,8 +31,9 @@ nodes, machines and dependants were back.
 
 const FAULTS: &str = "\
 Each fault strikes while one shoot is being lost, another one recovers, a third one is healthy, and crashed pods wait
-for their Service. It lasts for a grace period unless it ends by itself. Afterwards the invariants hold, everything is
-down or up as it should be, and no program has more tasks, file descriptors or memory than before.
+for their Service; the shoots take turns. It lasts for a grace period unless it ends by itself. Afterwards the
+invariants hold, everything is down or up as it should be, and no program has more tasks, file descriptors or memory
+than before.
 ";
 
 /// The whole page.

@@ -123,6 +123,6 @@ async fn finish(fixture: &Fixture) -> (Option<String>, Option<Account>) {
         Ok(account) => account,
         Err(error) => return (Some(format!("{error:#}")), None),
     };
-    let wrong = fixture.violations().await;
+    let wrong = fixture.violations(None).await;
     ((!wrong.is_empty()).then(|| wrong.join("\n   ")), account)
 }

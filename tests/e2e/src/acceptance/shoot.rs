@@ -3,6 +3,7 @@
 mod actions;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kube::{Api, Client};
@@ -21,26 +22,19 @@ use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::history::Violation;
 use watchdog_test_support::history::invariants::{Expectation, NodeTimes, violations};
 use watchdog_test_support::history::timeline::{Dependant, Fact};
-use watchdog_test_support::real::{NodeRecorder, node_readiness};
+use watchdog_test_support::real::node_readiness;
 use watchdog_test_support::wait;
 
 /// A shoot that is watched over, perhaps with a twin that is not.
 pub struct ShootUnderTest {
     namespace: String,
     seed: Arc<Seed>,
-    half: Arc<ShootSide>,
-    twin: Option<Arc<ShootSide>>,
+    site: ShootSite,
+    twin: Option<Arc<ShootSite>>,
     proxy: Option<FaultProxy>,
     plan: Plan,
     times: Times,
     state: Mutex<ScenarioState>,
-}
-
-/// The parts that a shoot and its twin each have.
-struct ShootSide {
-    site: ShootSite,
-    api: Client,
-    nodes: NodeRecorder,
 }
 
 #[derive(Default)]
@@ -53,26 +47,20 @@ struct ScenarioState {
     twin: Option<AbortOnDropHandle<Option<Duration>>>,
 }
 
-// === impl ShootSide ===
+// === impl ShootSite ===
 
-impl ShootSide {
-    async fn new(site: ShootSite) -> anyhow::Result<Arc<Self>> {
-        let api = site.client();
-        let nodes = NodeRecorder::start(&api).await?;
-        Ok(Arc::new(Self { site, api, nodes }))
-    }
-
+impl ShootSite {
     /// True if all nodes are there and ready, and all machines run.
     async fn is_whole(&self, nodes: usize) -> anyhow::Result<bool> {
-        let ready = node_readiness(&self.api).await?;
+        let ready = node_readiness(&self.client()).await?;
         let whole = ready.len() >= nodes && ready.values().all(|status| status == "True");
-        Ok(whole && self.site.machines_run().await?)
+        Ok(whole && self.machines.all_run().await?)
     }
 
-    fn toll(&self, restored: Option<Duration>) -> OutageCost {
+    fn outage_cost(&self, restored: Option<Duration>) -> OutageCost {
         OutageCost {
-            nodes_unknown: self.nodes.ever_unknown().len(),
-            machines_replaced: self.site.machines_replaced(),
+            nodes_unknown: self.recorder.ever_unknown().len(),
+            machines_replaced: self.machines.replaced.load(Ordering::SeqCst),
             restored,
         }
     }
@@ -88,20 +76,15 @@ impl ShootUnderTest {
         plan: Plan,
         times: Times,
     ) -> anyhow::Result<Self> {
-        let namespace = site.namespace().to_owned();
         let proxy = match plan.proxy {
-            true => Some(FaultProxy::start(site.upstream()).await?),
+            true => Some(FaultProxy::start(site.api_server().into()).await?),
             false => None,
         };
-        let twin = match twin {
-            Some(twin) => Some(ShootSide::new(twin).await?),
-            None => None,
-        };
         let shoot = Self {
-            half: ShootSide::new(site).await?,
-            namespace,
+            namespace: site.namespace.clone(),
+            site,
             seed,
-            twin,
+            twin: twin.map(Arc::new),
             proxy,
             plan,
             times,
@@ -109,7 +92,7 @@ impl ShootUnderTest {
         };
         if let Some(proxy) = &shoot.proxy {
             shoot
-                .set_kubeconfig(&proxy.kubeconfig(&shoot.half.site.probe_kubeconfig()?))
+                .set_kubeconfig(&proxy.kubeconfig(&shoot.probe_kubeconfig()?))
                 .await?;
         }
         shoot.wait_counts("the control plane runs", &COUNTS).await?;
@@ -131,7 +114,7 @@ impl ShootUnderTest {
     /// An administrator's client for it.
     #[must_use]
     pub fn api(&self) -> Client {
-        self.half.api.clone()
+        self.site.client()
     }
 
     /// The proxy in front of its API server, if the plan says so.
@@ -212,7 +195,7 @@ impl ShootUnderTest {
             .until_restored(&[&self.namespace], &COUNTS, self.times.bound)
             .await?;
         let what = format!("the nodes of {} are ready", self.namespace);
-        wait::until_true(&what, self.times.bound, || self.half.is_whole(self.plan.nodes)).await?;
+        wait::until_true(&what, self.times.bound, || self.site.is_whole(self.plan.nodes)).await?;
         let mut state = self.state.lock();
         if let Some(healed) = state.healed {
             state.restored.get_or_insert(healed.elapsed());
@@ -252,21 +235,24 @@ impl ShootUnderTest {
         found.unwrap_or_default()
     }
 
+    /// Wanted replicas of each dependant and the watchdog's annotations: the recorded count, and whether it is held
+    /// down.
+    pub(super) fn protection(&self) -> [(i32, Option<String>, bool); 3] {
+        [KCM, MCM, CA].map(|name| {
+            let found = self.dependant(name);
+            (found.wanted, found.recorded, found.held)
+        })
+    }
+
     /// Watches for so long that nothing is scaled and nothing annotated.
     ///
     /// # Errors
     /// When something is.
     pub async fn stays_untouched(&self, period: Duration) -> anyhow::Result<()> {
-        let now = || {
-            [KCM, MCM, CA].map(|name| {
-                let found = self.dependant(name);
-                (found.wanted, found.recorded, found.held)
-            })
-        };
-        let before = now();
+        let before = self.protection();
         let what = format!("nothing is done to {}", self.namespace);
         wait::holds(&what, period, || async {
-            let now = now();
+            let now = self.protection();
             anyhow::ensure!(now == before, "{before:?} turned into {now:?}");
             Ok(true)
         })
@@ -279,7 +265,7 @@ impl ShootUnderTest {
     /// When one is.
     pub async fn no_node_turns_unknown(&self, period: Duration) -> anyhow::Result<()> {
         wait::holds("no node turns Unknown", period, || async {
-            let unknown = self.half.nodes.ever_unknown();
+            let unknown = self.site.recorder.ever_unknown();
             anyhow::ensure!(unknown.is_empty(), "{unknown:?} did");
             Ok(true)
         })
@@ -288,8 +274,8 @@ impl ShootUnderTest {
 
     // --- at the end
 
-    /// The errors in its history.
-    pub(super) fn violations(&self) -> Vec<Violation> {
+    /// The errors in its history, in the end of which it is restored or not.
+    pub(super) fn violations(&self, restored: bool) -> Vec<Violation> {
         let expected = Expectation {
             counts: COUNTS.to_vec(),
             nodes: Some(NodeTimes {
@@ -297,7 +283,7 @@ impl ShootUnderTest {
                 renew_interval: self.times.renew_interval(),
                 threshold: THRESHOLD,
             }),
-            restored: true,
+            restored,
             verdicts: self.seed.timeline.is_complete(),
         };
         violations(
@@ -321,8 +307,8 @@ impl ShootUnderTest {
             None => None,
         };
         Ok(Some(Account {
-            protected: self.half.toll(restored),
-            unprotected: self.twin.as_ref().map(|twin| twin.toll(twin_restored)),
+            protected: self.site.outage_cost(restored),
+            unprotected: self.twin.as_ref().map(|twin| twin.outage_cost(twin_restored)),
         }))
     }
 

@@ -83,11 +83,10 @@ impl Fixture {
             .before_ready(move |change| {
                 let program = program.clone();
                 async move {
-                    match (change.name == KCM, change.replicas > 0) {
-                        (true, true) => program.start().await,
-                        (true, false) => program.stop().await,
-                        (false, _) => Ok(()),
+                    if change.name == KCM {
+                        program.scale(change.replicas).await?;
                     }
+                    Ok(())
                 }
             });
         let workloads = WorkloadController::start(&seed.client(), options);

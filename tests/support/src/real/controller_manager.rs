@@ -127,6 +127,17 @@ impl ControllerManager {
         }
     }
 
+    /// Starts or stops it, as its Deployment does.
+    ///
+    /// # Errors
+    /// As [`Self::start`] and [`Self::stop`].
+    pub async fn scale(&self, replicas: i64) -> anyhow::Result<()> {
+        match replicas {
+            0 => self.stop().await,
+            _ => self.start().await,
+        }
+    }
+
     /// True if it runs.
     #[must_use]
     pub fn is_running(&self) -> bool {

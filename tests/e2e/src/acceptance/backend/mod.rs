@@ -23,12 +23,12 @@ pub use self::pool::PooledServer;
 use super::seed::Seed;
 use super::times::Times;
 use super::{COUNTS, PROJECT};
-use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
+use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
 use watchdog_test_support::history::Write;
-use watchdog_test_support::nodes::{Cut, LEASE_NAMESPACE, MachineTimes, Machines, RunningKubelets};
+use watchdog_test_support::nodes::{LEASE_NAMESPACE, MachineTimes, Machines, RunningKubelets};
 use watchdog_test_support::real::{
-    ApiServerOptions, ControllerManager, ControllerManagerOptions, KubeApiserver, RealControlPlane,
+    ApiServerOptions, ControllerManagerOptions, KubeApiserver, NodeRecorder, RealControlPlane,
     create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, grant_probe,
     install_seed_crds,
 };
@@ -66,9 +66,12 @@ pub struct Backend {
 
 /// The machines, nodes and API server of a shoot.
 pub struct ShootSite {
-    namespace: String,
-    nodes: Arc<RunningKubelets>,
-    machines: Arc<Machines>,
+    /// On the seed.
+    pub namespace: String,
+    pub nodes: Arc<RunningKubelets>,
+    pub machines: Arc<Machines>,
+    /// Of the readiness of its nodes.
+    pub recorder: NodeRecorder,
     _tasks: AbortOnDropHandle<()>,
     _workloads: WorkloadController,
     lent: PooledServer,
@@ -201,7 +204,11 @@ impl Backend {
                 let (program, machines) = (program.clone(), machines.clone());
                 async move {
                     match change.name.as_str() {
-                        KCM => follow(program.as_deref(), change.replicas > 0).await?,
+                        KCM => {
+                            if let Some(program) = program {
+                                program.scale(change.replicas).await?;
+                            }
+                        }
                         MCM => machines.running.store(change.replicas > 0, Ordering::SeqCst),
                         _ => {}
                     }
@@ -209,14 +216,6 @@ impl Backend {
                 }
             });
         Ok(WorkloadController::start(seed, options))
-    }
-}
-
-async fn follow(program: Option<&ControllerManager>, runs: bool) -> anyhow::Result<()> {
-    match program {
-        Some(program) if runs => program.start().await,
-        Some(program) => program.stop().await,
-        None => Ok(()),
     }
 }
 
@@ -336,6 +335,7 @@ impl Backend {
             namespace,
             nodes,
             machines,
+            recorder: NodeRecorder::start(&shoot).await?,
             _workloads: workloads,
             lent,
         };
@@ -365,19 +365,14 @@ async fn clean(shoot: &Client) -> anyhow::Result<()> {
 }
 
 impl ShootSite {
-    /// Namespace on the seed.
-    pub fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
     /// An administrator's client for the shoot.
     pub fn client(&self) -> Client {
-        self.lent.server.client()
+        self.api_server().client()
     }
 
     /// The shoot's API server.
-    pub fn upstream(&self) -> Upstream {
-        Upstream::from(&*self.lent.server)
+    pub fn api_server(&self) -> &KubeApiserver {
+        &self.lent.server
     }
 
     /// The kubeconfig that Gardener gives the probe.
@@ -385,52 +380,6 @@ impl ShootSite {
     /// # Errors
     /// When the API server does not know the probe's user.
     pub fn probe_kubeconfig(&self) -> anyhow::Result<String> {
-        self.lent.server.kubeconfig_for(PROBE)
-    }
-
-    /// Names and zones of the nodes.
-    pub fn nodes(&self) -> Vec<(String, String)> {
-        self.nodes.list()
-    }
-
-    /// Cuts nodes off. When this returns, none of their renewals is on its way.
-    pub async fn cut(&self, cut: Cut) {
-        self.nodes.cut(cut).await;
-    }
-
-    /// Reconnects all nodes.
-    pub fn reconnect(&self) {
-        self.nodes.reconnect();
-    }
-
-    /// Ends the API server: connections are refused.
-    ///
-    /// # Errors
-    /// When it does not go away.
-    pub async fn stop_api_server(&self) -> anyhow::Result<()> {
-        self.lent.server.stop().await
-    }
-
-    /// Starts it again; its kubelets reach it again.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn start_api_server(&self) -> anyhow::Result<()> {
-        // It answers for seconds before it is ready, and kubelets do not wait for that.
-        self.nodes.reconnect();
-        self.lent.server.start_again().await
-    }
-
-    /// How many machines were given up and replaced.
-    pub fn machines_replaced(&self) -> u64 {
-        self.machines.replaced.load(Ordering::SeqCst)
-    }
-
-    /// True if every machine runs.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn machines_run(&self) -> anyhow::Result<bool> {
-        self.machines.all_run().await
+        self.api_server().kubeconfig_for(PROBE)
     }
 }

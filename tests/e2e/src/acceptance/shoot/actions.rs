@@ -92,19 +92,19 @@ impl ShootUnderTest {
     }
 
     async fn cut(&self, cut: Cut) {
-        self.half.site.cut(cut.clone()).await;
-        let nodes = self.half.site.nodes();
+        self.site.nodes.cut(cut.clone()).await;
+        let nodes = self.site.nodes.list();
         let lost = nodes.iter().filter(|(name, zone)| cut.hits(name, zone)).count();
         let of = nodes.len();
         self.fact(Fact::Cut { cut: lost, of });
         if let Some(twin) = &self.twin {
-            twin.site.cut(cut).await;
+            twin.nodes.cut(cut).await;
         }
     }
 
     /// Reconnects all nodes, here and at the twin, and counts from now on how long it takes until all is as before.
     pub async fn reconnect(&self) {
-        self.half.site.reconnect();
+        self.site.nodes.reconnect();
         let of = self.plan.nodes;
         self.fact(Fact::Cut { cut: 0, of });
         let now = Instant::now();
@@ -115,7 +115,7 @@ impl ShootUnderTest {
         {
             let bound = self.times.bound * 2;
             let whole = async move {
-                twin.site.reconnect();
+                twin.nodes.reconnect();
                 let whole = wait::until_true("the twin is whole", bound, || twin.is_whole(of)).await;
                 whole.ok().map(|()| now.elapsed())
             };
@@ -128,8 +128,8 @@ impl ShootUnderTest {
     /// # Errors
     /// When it does not go away.
     pub async fn stop_api_server(&self) -> anyhow::Result<()> {
-        self.half.site.cut(Cut::All).await;
-        self.half.site.stop_api_server().await
+        self.site.nodes.cut(Cut::All).await;
+        self.site.api_server().stop().await
     }
 
     /// Starts its API server again; its kubelets try again in their own rhythm.
@@ -137,7 +137,9 @@ impl ShootUnderTest {
     /// # Errors
     /// When it does not come up.
     pub async fn start_api_server(&self) -> anyhow::Result<()> {
-        self.half.site.start_api_server().await
+        // It answers for seconds before it is ready, and kubelets do not wait for that.
+        self.site.nodes.reconnect();
+        self.site.api_server().start_again().await
     }
 
     /// Waits until every kubelet has renewed its lease after this call and lease-probe has found the shoot healthy
@@ -173,7 +175,7 @@ impl ShootUnderTest {
 
     /// Names of its nodes, sorted.
     pub fn nodes(&self) -> Vec<String> {
-        let nodes = self.half.site.nodes();
+        let nodes = self.site.nodes.list();
         nodes.into_iter().map(|(name, _)| name).collect()
     }
 
@@ -277,7 +279,7 @@ impl ShootUnderTest {
     /// # Errors
     /// When the API server does not know the probe's user.
     pub fn probe_kubeconfig(&self) -> anyhow::Result<String> {
-        self.half.site.probe_kubeconfig()
+        self.site.probe_kubeconfig()
     }
 
     /// Changes a dependant as an operator or Gardener does, by a merge patch.
