@@ -67,7 +67,7 @@ class Incident:
 
     def _start(self):
         sandbox = self._folder / "sandbox"
-        options = [f"--shoots={self.SHOOTS}", "--nodes=6", "--zones=3", "--time-scale=10", f"--dir={sandbox}"]
+        options = [f"--shoots={self.SHOOTS}", "--nodes=6", "--time-scale=10", f"--dir={sandbox}"]
         self._run(binary("watchdog-sandbox"), *options)
         addresses = sandbox / "addresses.json"
         self.wait("the sandbox is up", addresses.exists)

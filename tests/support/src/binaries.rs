@@ -15,8 +15,6 @@ pub const WEEDER: &str = "weeder";
 pub const DEPENDENCY_WATCHDOG: &str = "dependency-watchdog";
 /// The command line.
 pub const WATCHDOGCTL: &str = "watchdogctl";
-/// The in-memory Kubernetes API with its simulated shoots.
-pub const SANDBOX: &str = "watchdog-sandbox";
 
 /// The path of a program of this workspace: it stands in the target folder that the running test or program was
 /// itself built into (`target/<profile>/NAME`).

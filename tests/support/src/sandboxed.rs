@@ -204,24 +204,20 @@ impl SandboxFixture {
     /// Waits for a verdict with this outcome and returns it.
     ///
     /// # Errors
-    /// When it does not come within `bound`; says what the verdict is instead.
+    /// When it does not come within [`BOUND`]; says what the verdict is instead.
     pub async fn wait_outcome(
         &self,
         lease_probe: &Service,
         shoot: &str,
         outcome: probe::Outcome,
-        bound: Duration,
     ) -> anyhow::Result<probe::Verdict> {
-        wait::until(
-            &format!("the verdict on {shoot} is {outcome:?}"),
-            bound,
-            || async {
-                let verdict = self.verdict(lease_probe, shoot).await?;
-                let found = verdict.outcome();
-                anyhow::ensure!(found == outcome, "it is {found:?}: {}", verdict.message);
-                Ok(Some(verdict))
-            },
-        )
+        let what = format!("the verdict on {shoot} is {outcome:?}");
+        wait::until(&what, BOUND, || async {
+            let verdict = self.verdict(lease_probe, shoot).await?;
+            let found = verdict.outcome();
+            anyhow::ensure!(found == outcome, "it is {found:?}: {}", verdict.message);
+            Ok(Some(verdict))
+        })
         .await
     }
 

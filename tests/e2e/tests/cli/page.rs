@@ -32,7 +32,7 @@ async fn an_incident_appears_within_two_seconds_of_its_verdict() {
     let shoot = fixture.shoot("one").unwrap();
     shoot.cut(Cut::All);
     let shown = tab.until(&format!("Number({ROW}.dataset.shown)")).await.unwrap();
-    let verdict = fixture.wait_outcome(&lease_probe, SHOOT, Outcome::LeasesExpired, BOUND);
+    let verdict = fixture.wait_outcome(&lease_probe, SHOOT, Outcome::LeasesExpired);
     let since = verdict.await.unwrap().outcome_change_time.unwrap();
     let since = since.seconds * 1_000 + i64::from(since.nanos) / 1_000_000;
     // By what the page itself has recorded: nothing of this test is in it.

@@ -30,7 +30,7 @@ async fn a_healthy_probe_is_one_list_on_one_connection_and_asks_the_seed_nothing
         .unwrap();
     let lease_probe = fixture.lease_probe().await.unwrap();
     fixture
-        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy)
         .await
         .unwrap();
     let api = shoot.api();
@@ -62,7 +62,7 @@ async fn a_probe_has_one_time_limit_for_all_its_lists() {
     let shoot = fixture.shoot("one").unwrap();
     let lease_probe = fixture.lease_probe().await.unwrap();
     let outcome = async |outcome| {
-        let outcome = fixture.wait_outcome(&lease_probe, shoot.namespace(), outcome, BOUND);
+        let outcome = fixture.wait_outcome(&lease_probe, shoot.namespace(), outcome);
         outcome.await.unwrap()
     };
     outcome(Outcome::Healthy).await;

@@ -14,7 +14,7 @@ async fn what_is_held_down_is_released_by_a_run_of_the_program() {
     let lease_probe = fixture.lease_probe().await.unwrap();
     let coordinator = fixture.coordinator().await.unwrap();
     fixture
-        .wait_outcome(&lease_probe, SHOOT, Outcome::Healthy, BOUND)
+        .wait_outcome(&lease_probe, SHOOT, Outcome::Healthy)
         .await
         .unwrap();
     let shoot = fixture.shoot("one").unwrap();

@@ -123,7 +123,7 @@ async fn each_command_shows_what_is_so_through_an_incident() {
 
     shoot.cut(Cut::All);
     fixture
-        .wait_outcome(&lease_probe, SHOOT, Outcome::LeasesExpired, BOUND)
+        .wait_outcome(&lease_probe, SHOOT, Outcome::LeasesExpired)
         .await
         .unwrap();
     fixture.wait_replicas(&shoot, 0, BOUND).await.unwrap();

@@ -66,7 +66,7 @@ impl Fleet {
     pub(crate) async fn until_healthy(&self) -> anyhow::Result<()> {
         for shoot in self.shoots() {
             self.fixture
-                .wait_outcome(&self.lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+                .wait_outcome(&self.lease_probe, shoot.namespace(), Outcome::Healthy)
                 .await?;
         }
         Ok(())

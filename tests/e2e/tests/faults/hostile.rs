@@ -86,7 +86,7 @@ async fn a_node_with_a_name_of_300_000_bytes_costs_other_shoots_nothing() {
     assert_eq!(verdict.outcome(), Outcome::Inconclusive);
     check_text(&verdict.message);
     for shoot in fixture.sandbox.shoots() {
-        let healthy = fixture.wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND);
+        let healthy = fixture.wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy);
         healthy.await.unwrap();
     }
     let before = lost(&coordinator).await;

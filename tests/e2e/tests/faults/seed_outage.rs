@@ -30,7 +30,7 @@ async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
     let _coordinator = fixture.coordinator().await.unwrap();
     for shoot in [&same, &hibernates, &vanishes, &rotates, &slower] {
         fixture
-            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy)
             .await
             .unwrap();
     }
@@ -75,7 +75,7 @@ async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
     seed.resume().await.unwrap();
 
     let skipped = fixture
-        .wait_outcome(&lease_probe, hibernates.namespace(), Outcome::Skipped, BOUND)
+        .wait_outcome(&lease_probe, hibernates.namespace(), Outcome::Skipped)
         .await
         .unwrap();
     assert_eq!(skipped.skip_reason(), SkipReason::Hibernating);
@@ -86,7 +86,7 @@ async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
     .unwrap();
     for shoot in [&same, &rotates, &appears] {
         fixture
-            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy)
             .await
             .unwrap();
     }

@@ -132,7 +132,7 @@ async fn coordinator_writes_nothing_late(name: &str, shortage: Shortage) {
     let known = async |outcome| {
         let known = fleet
             .fixture
-            .wait_outcome(&fleet.lease_probe, shoot.namespace(), outcome, BOUND);
+            .wait_outcome(&fleet.lease_probe, shoot.namespace(), outcome);
         known.await.unwrap();
         assert_eq!(fleet.fixture.writes(shoot), [""; 0]);
     };

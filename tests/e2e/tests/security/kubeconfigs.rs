@@ -10,7 +10,6 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::simulation::SimulatedShoot;
-use watchdog_test_support::wait::BOUND;
 
 /// Secrets that no log, metric or message may show.
 const SECRET: &str = "hunter2-hunter2";
@@ -183,7 +182,7 @@ async fn a_kubeconfig_is_used_or_refused_as_documented() {
             Expected::Refused(outcome, text) => (*outcome, *text),
         };
         let verdict = fixture
-            .wait_outcome(&lease_probe, shoot.namespace(), outcome, BOUND)
+            .wait_outcome(&lease_probe, shoot.namespace(), outcome)
             .await
             .unwrap_or_else(|error| panic!("{name}: {error:#}"));
         assert!(verdict.message.contains(text), "{name}: {}", verdict.message);

@@ -1,14 +1,13 @@
 //! Steering a running sandbox from outside: plain HTTP with JSON, on loopback only.
 //!
-//! `GET /` is a page for people, with buttons. `GET /audit` shows what the seed was asked. Everything that changes is a
-//! POST (or a DELETE), for instance `POST /shoots/alpha/cut` with the body `"all"`, `{"zone":"zone-1"}` or
-//! `{"nodes":["n"]}`.
+//! `GET /` is a page for people, with buttons. Everything that changes is a POST (or a DELETE), for instance
+//! `POST /shoots/alpha/cut` with the body `"all"`, `{"zone":"zone-1"}` or `{"nodes":["n"]}`.
 
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Path, Query, State},
+    extract::{Path, State},
     http::StatusCode,
     response::Html,
     routing::{get, post},
@@ -68,31 +67,7 @@ fn routes() -> Router<Arc<Sandbox>> {
         .route("/shoots/{shoot}/heal", post(heal))
         .route("/shoots/{shoot}/hibernation", post(hibernation))
         .route("/shoots/{shoot}/services/{service}/{action}", post(service))
-        .route("/audit", get(audit))
         .route("/shoots/{shoot}/faults", post(shoot_fault))
-}
-
-#[derive(Debug, Deserialize)]
-struct Since {
-    #[serde(default)]
-    since: u64,
-}
-
-/// Requests to the seed after number `since`, bodies left out: they may carry Secrets.
-async fn audit(State(sandbox): SandboxState, Query(Since { since }): Query<Since>) -> Json<Vec<Value>> {
-    let entries = sandbox.seed().audit_since(since).into_iter();
-    let entries = entries.map(|entry| {
-        json!({
-            "id": entry.id,
-            "time": entry.time.to_string(),
-            "verb": entry.verb,
-            "path": entry.path,
-            "query": entry.query,
-            "user": entry.user,
-            "code": entry.code,
-        })
-    });
-    Json(entries.collect())
 }
 
 fn find(sandbox: &Sandbox, name: &str) -> Result<SimulatedShoot, ControlError> {

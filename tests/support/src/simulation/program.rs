@@ -24,9 +24,6 @@ pub struct Args {
     /// Nodes per shoot
     #[arg(long, default_value_t = 5)]
     nodes: usize,
-    /// Zones that the nodes of a shoot are spread over
-    #[arg(long, default_value_t = 3)]
-    zones: usize,
     /// Folder for seed.kubeconfig and addresses.json; made if it is missing
     #[arg(long, default_value = ".")]
     dir: PathBuf,
@@ -37,7 +34,7 @@ pub struct Args {
 
 impl Args {
     fn config(&self) -> SandboxConfig {
-        let shoot = |n| SimulatedShootSpec::new(&format!("shoot-{n}"), self.nodes).zones(self.zones);
+        let shoot = |n| SimulatedShootSpec::new(&format!("shoot-{n}"), self.nodes);
         SandboxConfig {
             timing: SimTiming::scaled(self.time_scale),
             shoots: (0..self.shoots).map(shoot).collect(),

@@ -30,12 +30,14 @@ const WATCH_LOG: usize = 128;
 /// Requests kept in a shoot's audit log.
 const AUDIT_LOG: usize = 512;
 
+/// Zones that the nodes of a shoot are spread over.
+const ZONES: usize = 3;
+
 /// A shoot to simulate.
 #[derive(Debug, Clone)]
 pub struct SimulatedShootSpec {
     name: String,
     nodes: usize,
-    zones: usize,
     timing: Option<SimTiming>,
 }
 
@@ -48,16 +50,8 @@ impl SimulatedShootSpec {
         Self {
             name: name.into(),
             nodes,
-            zones: 3,
             timing: None,
         }
-    }
-
-    /// Spread over this many zones.
-    #[must_use]
-    pub fn zones(mut self, zones: usize) -> Self {
-        self.zones = zones.max(1);
-        self
     }
 
     /// With this timing instead of the seed's.
@@ -188,7 +182,7 @@ impl SimulatedShoot {
         let nodes = RunningKubelets::new(&on_shoot, &on_seed, &namespace, timing.renew_interval).spread();
         let nodes = Arc::new(nodes);
         for index in 0..spec.nodes {
-            let zone = format!("zone-{}", index % spec.zones + 1);
+            let zone = format!("zone-{}", index % ZONES + 1);
             nodes.start(&nodes.next_name(), &zone).await?;
         }
         let times = MachineTimes {
