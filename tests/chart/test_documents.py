@@ -217,6 +217,9 @@ def test_reasons_are_explained_where_people_look_them_up():
     ]:
         rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page.split(heading)[1].split("\n#")[0], re.MULTILINE)
         assert found and {name for row in rows for name in re.findall(r"\w+", row)} - {"reason"} == found, heading
+    for name, code in re.findall(r'=> \("(\w+)", Code::(\w+)', body("impl ErrorReason")):
+        code = re.sub(r"\B(?=[A-Z])", "_", code).upper()
+        assert f"\n| `{name}` | `{code}` |" in api, name
 
 
 def test_labels_are_values_of_the_apis_in_lower_case():

@@ -147,20 +147,6 @@ impl CertificateAuthority {
         let issuer = Issuer::from_ca_cert_der(&self.certificate, KeyPair::from_pem(&self.key)?)?;
         Ok(params.signed_by(key, &issuer)?.der().clone())
     }
-
-    /// Verifies a certificate as a program that trusts this authority does.
-    fn check(
-        &self,
-        certificate: &CertificateDer<'_>,
-        usage: KeyUsage,
-        at: UnixTime,
-    ) -> Result<(), webpki::Error> {
-        let anchor = anchor_from_trusted_cert(&self.certificate)?;
-        let algorithms = webpki::ALL_VERIFICATION_ALGS;
-        EndEntityCert::try_from(certificate)?
-            .verify_for_usage(algorithms, &[anchor], &[], at, usage, None, None)
-            .map(drop)
-    }
 }
 
 /// The certificate authorities of a seed, in the order in which they were added.
@@ -314,35 +300,24 @@ impl Authorities {
     /// are those to trust now, the certificate has this name and its key, and it is not due for replacement.
     #[must_use]
     pub fn is_client_current(&self, client: &ClientPem<'_>, name: &str, now: Timestamp) -> bool {
-        let part = |text: &[u8]| pem::parse(text).ok().map(Pem::into_contents);
-        let key = std::str::from_utf8(client.key).ok();
-        let (Some(der), Some(key)) = (
-            part(client.certificate),
-            key.and_then(|key| KeyPair::from_pem(key).ok()),
-        ) else {
+        let read = || {
+            let der = CertificateDer::from(pem::parse(client.certificate).ok()?.into_contents());
+            let key = KeyPair::from_pem(std::str::from_utf8(client.key).ok()?).ok()?;
+            Some((der, key, unix_time(now).ok()?))
+        };
+        let Some((der, key, at)) = read() else {
             return false;
         };
-        let der = CertificateDer::from(der);
-        let (Ok((_, parsed)), Ok(at)) = (X509Certificate::from_der(&der), unix_time(now)) else {
+        let Ok((_, parsed)) = X509Certificate::from_der(&der) else {
             return false;
         };
-        let life =
-            |validity: ValidityPeriod| validity.not_after.duration_since(validity.not_before) - BACKDATED;
-        let in_use = |validity: ValidityPeriod| {
-            let issued = shifted(validity.not_before, BACKDATED);
-            issued <= now && now < shifted(issued, life(validity) / RENEW_CERTIFICATE_DIVISOR)
-        };
-        let has_name = EndEntityCert::try_from(&der).is_ok_and(|certificate| {
-            let mut names = certificate.valid_dns_names();
-            names.any(|known| known == name)
-        });
-        let is_ours = self.0.iter().any(|authority| {
-            now <= authority.validity.not_after && authority.check(&der, KeyUsage::client_auth(), at).is_ok()
-        });
+        let has_name = EndEntityCert::try_from(&der)
+            .is_ok_and(|certificate| certificate.valid_dns_names().any(|known| known == name));
+        let mut trusted = self.trusted(now);
         client.ca == self.trusted_pem(now).as_bytes()
             && has_name
-            && is_ours
-            && in_use(ValidityPeriod::of_parsed(&parsed))
+            && trusted.any(|authority| verify(&der, authority, KeyUsage::client_auth(), at).is_ok())
+            && in_use(ValidityPeriod::of_parsed(&parsed)).contains(&now)
             && parsed.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key)
     }
 
@@ -371,19 +346,14 @@ impl Authorities {
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().context(CANNOT_ISSUE)?;
         let certificate = signer.issue(&params, &key).context(CANNOT_ISSUE)?;
-        signer
-            .check(&certificate, checked_for, unix_time(now)?)
-            .map_err(|error| {
-                anyhow!(
-                    "certificates that are issued from certificate {number} of ca.crt are not valid: {error}"
-                )
-            })?;
-        let life = validity.not_after.duration_since(now);
+        verify(&certificate, &signer.certificate, checked_for, unix_time(now)?).map_err(|error| {
+            anyhow!("certificates that are issued from certificate {number} of ca.crt are not valid: {error}")
+        })?;
         Ok(Issued {
             certificate,
             key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
             validity,
-            in_use: now..shifted(now, life / RENEW_CERTIFICATE_DIVISOR),
+            in_use: in_use(validity),
         })
     }
 
@@ -404,6 +374,28 @@ impl Authorities {
             }
         }))
     }
+}
+
+/// Verifies a certificate as a program that trusts this authority does.
+fn verify(
+    certificate: &CertificateDer<'_>,
+    authority: &CertificateDer<'_>,
+    usage: KeyUsage,
+    at: UnixTime,
+) -> Result<(), webpki::Error> {
+    let anchor = anchor_from_trusted_cert(authority)?;
+    let algorithms = webpki::ALL_VERIFICATION_ALGS;
+    EndEntityCert::try_from(certificate)?
+        .verify_for_usage(algorithms, &[anchor], &[], at, usage, None, None)
+        .map(drop)
+}
+
+/// The time in which a certificate needs no replacement. It begins when the certificate was issued, so that one is
+/// replaced, too, after the clock was set back.
+fn in_use(validity: ValidityPeriod) -> Range<Timestamp> {
+    let issued = shifted(validity.not_before, BACKDATED);
+    let life = validity.not_after.duration_since(issued);
+    issued..shifted(issued, life / RENEW_CERTIFICATE_DIVISOR)
 }
 
 fn params(common_name: &str, validity: ValidityPeriod) -> anyhow::Result<CertificateParams> {

@@ -12,8 +12,9 @@ use rustls_pki_types::{
 };
 use webpki::{EndEntityCert, KeyUsage, RawPublicKeyEntity, anchor_from_trusted_cert};
 use x509_parser::asn1_rs::{Any, Oid, Tag};
-use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::certificate::{BasicExtension, X509Certificate};
+use x509_parser::error::X509Error;
+use x509_parser::extensions::{BasicConstraints, GeneralName, ParsedExtension, X509Extension};
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::X509Version;
@@ -43,21 +44,13 @@ type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
 /// Why a certificate is refused: which one, the reason and the remedy, in bounded text without control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    certificate: String,
-    reason: String,
-    remedy: String,
+    text: String,
     is_about_name: bool,
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            certificate,
-            reason,
-            remedy,
-            ..
-        } = self;
-        write!(f, "{certificate} {reason}. {remedy}")
+        f.write_str(&self.text)
     }
 }
 
@@ -152,107 +145,32 @@ impl TrustStore {
 const SERVER: &str = "the server's certificate";
 const AUTHORITY: &str = "the authority";
 
-/// A certificate, and the parts of it that count.
+/// A certificate whose extensions can all be read.
 struct Certificate<'a> {
     der: &'a [u8],
     parsed: X509Certificate<'a>,
     /// Its identifier and parameters, as they stand in the certificate.
     signature_algorithm: &'a [u8],
-    /// The flag of its basic constraints; none without them.
-    is_authority: Option<bool>,
-    most_intermediates: Option<u32>,
-    may_sign: bool,
-    may_serve: bool,
-    names: Vec<GeneralName<'a>>,
-    policies: Vec<Oid<'a>>,
-    requires_policy: bool,
-    inhibits_any_policy: bool,
-    maps_policies: bool,
-    constrains_names: bool,
-    unknown_critical: Option<String>,
 }
 
 impl<'a> Certificate<'a> {
     fn parse(der: &'a [u8]) -> Result<Self, String> {
-        let bad = |_| "is not in DER".to_owned();
-        let (rest, parsed) = X509Certificate::from_der(der).map_err(|_| "is not in DER".to_owned())?;
+        let (rest, parsed) = X509Certificate::from_der(der).map_err(no_der)?;
         if !rest.is_empty() {
             return Err("has bytes after its end".to_owned());
         }
-        let (_, whole) = Any::from_der(der).map_err(bad)?;
-        let (rest, _) = Any::from_der(whole.data).map_err(bad)?;
-        let (_, algorithm) = Any::from_der(rest).map_err(bad)?;
+        let (_, whole) = Any::from_der(der).map_err(no_der)?;
+        let (rest, _) = Any::from_der(whole.data).map_err(no_der)?;
+        let (_, algorithm) = Any::from_der(rest).map_err(no_der)?;
         if parsed.signature_algorithm != parsed.tbs_certificate.signature {
             return Err("names two algorithms of its signature".to_owned());
         }
-        let mut read = Self {
+        check_extensions(&parsed)?;
+        Ok(Self {
             der,
             signature_algorithm: algorithm.data,
-            is_authority: None,
-            most_intermediates: None,
-            may_sign: true,
-            may_serve: true,
-            names: Vec::new(),
-            policies: Vec::new(),
-            requires_policy: false,
-            inhibits_any_policy: false,
-            maps_policies: false,
-            constrains_names: false,
-            unknown_critical: None,
             parsed,
-        };
-        read.read_extensions()?;
-        Ok(read)
-    }
-
-    fn read_extensions(&mut self) -> Result<(), String> {
-        let extensions = self.parsed.extensions();
-        if self.parsed.version() != X509Version::V3 && !extensions.is_empty() {
-            return Err("has extensions, which only version 3 has".to_owned());
-        }
-        for (index, extension) in extensions.iter().enumerate() {
-            if extensions
-                .iter()
-                .skip(index + 1)
-                .any(|other| other.oid == extension.oid)
-            {
-                return Err(format!("has the extension {} twice", extension.oid));
-            }
-            match extension.parsed_extension() {
-                ParsedExtension::BasicConstraints(basic) => {
-                    self.is_authority = Some(basic.ca);
-                    self.most_intermediates = basic.path_len_constraint;
-                }
-                ParsedExtension::KeyUsage(usage) => self.may_sign = usage.flags == 0 || usage.key_cert_sign(),
-                ParsedExtension::ExtendedKeyUsage(usage) => self.may_serve = usage.any || usage.server_auth,
-                ParsedExtension::SubjectAlternativeName(names) => {
-                    let malformed =
-                        |name: &GeneralName<'_>| matches!(name, GeneralName::Invalid(Tag(2 | 7), _));
-                    if names.general_names.iter().any(malformed) {
-                        return Err("has a malformed subject alternative name".to_owned());
-                    }
-                    self.names.clone_from(&names.general_names);
-                }
-                ParsedExtension::CertificatePolicies(policies) => {
-                    self.policies = policies.iter().map(|policy| policy.policy_id.clone()).collect();
-                }
-                ParsedExtension::PolicyMappings(_) => self.maps_policies = true,
-                ParsedExtension::PolicyConstraints(constraints) => {
-                    self.requires_policy = constraints.require_explicit_policy.is_some();
-                }
-                ParsedExtension::InhibitAnyPolicy(_) => self.inhibits_any_policy = true,
-                ParsedExtension::NameConstraints(_) => self.constrains_names = true,
-                ParsedExtension::CRLDistributionPoints(_) => {}
-                ParsedExtension::ParseError { .. }
-                    if extension.critical || extension.oid.as_bytes().starts_with(&STANDARD_EXTENSIONS) =>
-                {
-                    return Err(format!("has a malformed extension {}", extension.oid));
-                }
-                _ if extension.critical => self.unknown_critical = Some(extension.oid.to_string()),
-                _ => {}
-            }
-        }
-        Ok(())
+        })
     }
 
     fn subject(&self) -> &[u8] {
@@ -267,39 +185,100 @@ impl<'a> Certificate<'a> {
         self.subject() == other.subject() && self.parsed.public_key().raw == other.parsed.public_key().raw
     }
 
-    fn validity(&self) -> ValidityPeriod {
-        ValidityPeriod::of_parsed(&self.parsed)
+    fn basic_constraints(&self) -> Option<&BasicConstraints> {
+        readable(self.parsed.basic_constraints())
     }
 
-    fn refuse(&self, role: &str, reason: impl Into<String>, remedy: impl Into<String>) -> Refusal {
+    fn may_sign(&self) -> bool {
+        readable(self.parsed.key_usage()).is_none_or(|usage| usage.flags == 0 || usage.key_cert_sign())
+    }
+
+    fn may_serve(&self) -> bool {
+        readable(self.parsed.extended_key_usage()).is_none_or(|usage| usage.any || usage.server_auth)
+    }
+
+    fn names(&self) -> &[GeneralName<'a>] {
+        readable(self.parsed.subject_alternative_name()).map_or(&[], |names| &names.general_names)
+    }
+
+    fn constrains_names(&self) -> bool {
+        readable(self.parsed.name_constraints()).is_some()
+    }
+
+    fn policies(&self) -> impl Iterator<Item = &[u8]> {
+        let policies =
+            self.parsed
+                .extensions()
+                .iter()
+                .find_map(|extension| match extension.parsed_extension() {
+                    ParsedExtension::CertificatePolicies(policies) => Some(policies),
+                    _ => None,
+                });
+        policies
+            .into_iter()
+            .flatten()
+            .map(|policy| policy.policy_id.as_bytes())
+    }
+
+    fn requires_policy(&self) -> bool {
+        let constraints = readable(self.parsed.policy_constraints());
+        constraints.is_some_and(|constraints| constraints.require_explicit_policy.is_some())
+    }
+
+    /// An extension that a client must know, and does not.
+    fn unknown_critical(&self) -> Option<&Oid<'a>> {
+        let is_known = |extension: &X509Extension<'_>| {
+            matches!(
+                extension.parsed_extension(),
+                ParsedExtension::BasicConstraints(_)
+                    | ParsedExtension::KeyUsage(_)
+                    | ParsedExtension::ExtendedKeyUsage(_)
+                    | ParsedExtension::SubjectAlternativeName(_)
+                    | ParsedExtension::CertificatePolicies(_)
+                    | ParsedExtension::PolicyMappings(_)
+                    | ParsedExtension::PolicyConstraints(_)
+                    | ParsedExtension::InhibitAnyPolicy(_)
+                    | ParsedExtension::NameConstraints(_)
+                    | ParsedExtension::CRLDistributionPoints(_)
+            )
+        };
+        let mut critical = self
+            .parsed
+            .extensions()
+            .iter()
+            .filter(|extension| extension.critical);
+        critical
+            .find(|extension| !is_known(extension))
+            .map(|extension| &extension.oid)
+    }
+
+    fn has_short_rsa_key(&self) -> bool {
+        let key = self.parsed.public_key().parsed();
+        matches!(key, Ok(PublicKey::RSA(rsa)) if rsa.key_size() < FEWEST_RSA_BITS)
+    }
+
+    fn refuse(&self, role: &str, reason: impl fmt::Display, remedy: impl fmt::Display) -> Refusal {
         let [subject, issuer] =
             [self.parsed.subject(), self.parsed.issuer()].map(|name| shown(&name.to_string()));
-        let end = self.validity().not_after;
+        let end = ValidityPeriod::of_parsed(&self.parsed).not_after;
         Refusal {
-            certificate: format!("{role} (subject {subject}, issuer {issuer}, valid until {end})"),
-            reason: reason.into(),
-            remedy: remedy.into(),
+            text: format!(
+                "{role} (subject {subject}, issuer {issuer}, valid until {end}) {reason}. {remedy}"
+            ),
             is_about_name: false,
-        }
-    }
-
-    fn refuse_name(&self, reason: String, remedy: String) -> Refusal {
-        Refusal {
-            is_about_name: true,
-            ..self.refuse(SERVER, reason, remedy)
         }
     }
 
     /// Checks the rules for every certificate, wherever it stands.
     fn check_itself(&self, role: &str, now: UnixTime) -> Result<(), Refusal> {
-        if let Some(extension) = &self.unknown_critical {
+        if let Some(extension) = self.unknown_critical() {
             let reason = format!("has the critical extension {extension}, which clients do not know");
             return Err(self.refuse(role, reason, "Issue it again without that extension"));
         }
         let ValidityPeriod {
             not_before,
             not_after,
-        } = self.validity();
+        } = ValidityPeriod::of_parsed(&self.parsed);
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if now > not_after.as_second() {
             return Err(self.refuse(role, "has expired", "Issue it again"));
@@ -312,62 +291,48 @@ impl<'a> Certificate<'a> {
     }
 
     fn check_usage(&self, role: &str) -> Result<(), Refusal> {
-        if self.may_serve {
+        if self.may_serve() {
             return Ok(());
         }
+        let reason = "is not for servers: its extended key usages lack serverAuth";
         let remedy = "Issue it again with the extended key usage serverAuth, or without any";
-        Err(self.refuse(
-            role,
-            "is not for servers: its extended key usages lack serverAuth",
-            remedy,
-        ))
+        Err(self.refuse(role, reason, remedy))
     }
 
     /// Checks that the key is one with which a handshake can be signed. That of an authority is checked with its
     /// signatures.
     fn check_key(&self) -> Result<(), Refusal> {
-        match self.parsed.public_key().parsed() {
-            Ok(PublicKey::RSA(rsa)) if rsa.key_size() < FEWEST_RSA_BITS => {
-                let reason = format!("has an RSA key of fewer than {FEWEST_RSA_BITS} bits");
-                Err(self.refuse(SERVER, reason, "Issue it again with a longer key"))
-            }
-            _ => Ok(()),
+        if self.has_short_rsa_key() {
+            let reason = format!("has an RSA key of fewer than {FEWEST_RSA_BITS} bits");
+            return Err(self.refuse(SERVER, reason, "Issue it again with a longer key"));
         }
+        Ok(())
     }
 
     fn check_name(&self, expected: &ServerName<'_>) -> Result<(), Refusal> {
-        let (kind, expected_text, matches) = match expected {
-            ServerName::IpAddress(ip) => {
-                let octets = match IpAddr::from(*ip) {
-                    IpAddr::V4(v4) => v4.octets().to_vec(),
-                    IpAddr::V6(v6) => v6.octets().to_vec(),
-                };
-                let same =
-                    |name: &GeneralName<'_>| matches!(name, GeneralName::IPAddress(ip) if *ip == octets);
-                ("IP", IpAddr::from(*ip).to_string(), self.names.iter().any(same))
+        let is_expected = |name: &GeneralName<'_>| match (name, expected) {
+            (GeneralName::IPAddress(octets), ServerName::IpAddress(ip)) => {
+                address(octets) == Some(IpAddr::from(*ip))
             }
-            ServerName::DnsName(host) => {
-                let host = host.as_ref();
-                let same = |name: &GeneralName<'_>| match name {
-                    GeneralName::DNSName(pattern) => covers(pattern, host),
-                    _ => false,
-                };
-                ("DNS", host.to_owned(), self.names.iter().any(same))
-            }
-            _ => ("DNS", "of an unknown kind".to_owned(), false),
+            (GeneralName::DNSName(pattern), ServerName::DnsName(host)) => covers(pattern, host.as_ref()),
+            _ => false,
         };
-        if matches {
+        if self.names().iter().any(is_expected) {
             return Ok(());
         }
-        let names: Vec<String> = self
-            .names
+        let kind = match expected {
+            ServerName::IpAddress(_) => "IP",
+            _ => "DNS",
+        };
+        let expected = shown(&expected.to_str());
+        let again = format!("it again with the subject alternative name {kind}:{expected}");
+        let names: Vec<_> = self
+            .names()
             .iter()
             .filter_map(name_shown)
             .take(NAMES_SHOWN)
             .collect();
-        let expected = shown(&expected_text);
-        let again = format!("issue it again with the subject alternative name {kind}:{expected}");
-        if names.is_empty() {
+        let refusal = if names.is_empty() {
             let common = self.parsed.subject().iter_common_name().next();
             let has = match common.and_then(|name| name.as_str().ok()) {
                 Some(common) => format!("only the common name {}, which clients ignore", shown(common)),
@@ -375,27 +340,30 @@ impl<'a> Certificate<'a> {
             };
             let reason =
                 format!("does not have the name {expected}: it has no subject alternative name, {has}");
-            return Err(self.refuse_name(reason, capitalized(&again)));
-        }
-        let more = if self.names.len() > names.len() {
-            ", …"
+            self.refuse(SERVER, reason, format!("Issue {again}"))
         } else {
-            ""
+            let more = if self.names().len() > names.len() {
+                ", …"
+            } else {
+                ""
+            };
+            let reason = format!(
+                "does not have the name {expected}, only {}{more}",
+                names.join(", ")
+            );
+            let remedy = "Set tls-server-name in the kubeconfig to a name that it has, or issue";
+            self.refuse(SERVER, reason, format!("{remedy} {again}"))
         };
-        let reason = format!(
-            "does not have the name {expected}, only {}{more}",
-            names.join(", ")
-        );
-        let remedy = format!("Set tls-server-name in the kubeconfig to a name that it has, or {again}");
-        Err(self.refuse_name(reason, remedy))
+        Err(Refusal {
+            is_about_name: true,
+            ..refusal
+        })
     }
 
     /// Checks the signature on this certificate with the key of another one.
     fn check_signature(&self, parent: &Self, algorithms: &Algorithms) -> Result<(), Refusal> {
-        let key = parent.parsed.public_key();
-        let spki = SubjectPublicKeyInfoDer::from(key.raw);
+        let spki = SubjectPublicKeyInfoDer::from(parent.parsed.public_key().raw);
         let signature = &self.parsed.signature_value;
-        let by = shown(&parent.parsed.subject().to_string());
         let mut is_checked = false;
         if let Ok(entity) = RawPublicKeyEntity::try_from(&spki)
             && signature.unused_bits == 0
@@ -413,35 +381,60 @@ impl<'a> Certificate<'a> {
                 }
             }
         }
-        match key.parsed() {
-            Ok(PublicKey::RSA(rsa)) if rsa.key_size() < FEWEST_RSA_BITS => {
-                let reason =
-                    format!("is signed by {by} with an RSA key of fewer than {FEWEST_RSA_BITS} bits");
-                Err(self.refuse(
-                    "a certificate",
-                    reason,
-                    "Issue the authority and the certificate again",
-                ))
+        let by = shown(&parent.parsed.subject().to_string());
+        let algorithm = &self.parsed.signature_algorithm.algorithm;
+        let (reason, remedy) = if parent.has_short_rsa_key() {
+            (
+                format!("is signed by {by} with an RSA key of fewer than {FEWEST_RSA_BITS} bits"),
+                "Issue the authority and the certificate again",
+            )
+        } else if is_checked {
+            (
+                format!("is not signed by the authority {by}, although it names it as its issuer"),
+                "Put the authority that signed it into certificate-authority-data",
+            )
+        } else {
+            (
+                format!("is signed by {by} with an algorithm ({algorithm}) or key that is not accepted"),
+                "Issue it again with SHA-256 or longer, and RSA, P-256, P-384, P-521 or Ed25519",
+            )
+        };
+        Err(self.refuse("a certificate", reason, remedy))
+    }
+}
+
+fn no_der<E>(_: E) -> String {
+    "is not in DER".to_owned()
+}
+
+/// The extension of a certificate, if it has it. Those that cannot be read were refused with [`check_extensions`].
+fn readable<T>(extension: Result<Option<BasicExtension<T>>, X509Error>) -> Option<T> {
+    extension.ok().flatten().map(|extension| extension.value)
+}
+
+fn check_extensions(parsed: &X509Certificate<'_>) -> Result<(), String> {
+    if parsed.version() != X509Version::V3 && !parsed.extensions().is_empty() {
+        return Err("has extensions, which only version 3 has".to_owned());
+    }
+    if parsed.extensions_map().is_err() {
+        return Err("has an extension twice".to_owned());
+    }
+    let is_malformed = |name: &GeneralName<'_>| matches!(name, GeneralName::Invalid(Tag(2 | 7), _));
+    for extension in parsed.extensions() {
+        let is_standard = extension.oid.as_bytes().starts_with(&STANDARD_EXTENSIONS);
+        match extension.parsed_extension() {
+            ParsedExtension::ParseError { .. } if extension.critical || is_standard => {
+                return Err(format!("has a malformed extension {}", extension.oid));
             }
-            _ if is_checked => {
-                let reason =
-                    format!("is not signed by the authority {by}, although it names it as its issuer");
-                let remedy = "Put the authority that signed it into certificate-authority-data";
-                Err(self.refuse("a certificate", reason, remedy))
+            ParsedExtension::SubjectAlternativeName(names)
+                if names.general_names.iter().any(is_malformed) =>
+            {
+                return Err("has a malformed subject alternative name".to_owned());
             }
-            _ => {
-                let algorithm = &self.parsed.signature_algorithm.algorithm;
-                let reason =
-                    format!("is signed by {by} with an algorithm ({algorithm}) or key that is not accepted");
-                let remedy = "Issue it again with SHA-256 or longer, and RSA, P-256, P-384, P-521 or Ed25519";
-                Err(self.refuse("a certificate", reason, remedy))
-            }
+            _ => {}
         }
     }
-
-    fn has_policy(&self, policy: &[u8]) -> bool {
-        self.policies.iter().any(|own| own.as_bytes() == policy)
-    }
+    Ok(())
 }
 
 /// The search for a chain from the server's certificate to one that is trusted.
@@ -480,7 +473,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let outcome = match self.check_parent(chain, parent) {
-                Ok(()) if parent.is_authority != Some(true) => Err(no_authority(parent)),
+                Ok(()) if !parent.parsed.is_ca() => Err(no_authority(parent)),
                 Ok(()) => {
                     chain.push(parent);
                     let extended = self.extend(chain);
@@ -515,20 +508,13 @@ impl<'a> Search<'a> {
         let Some((server, authorities)) = chain.split_first() else {
             return Ok(());
         };
-        let mut constraining = authorities
-            .iter()
-            .copied()
-            .chain([root])
-            .filter(|one| one.constrains_names);
-        let Some(first) = constraining.next() else {
+        let authorities = authorities.iter().copied().chain([root]);
+        let mut constraining = authorities.filter(|one| one.constrains_names()).peekable();
+        if constraining.peek().is_none() {
             return Ok(());
-        };
+        }
         // Go also judges them by their own constraints; webpki does not.
-        if let Some(named) = [first]
-            .into_iter()
-            .chain(constraining)
-            .find(|one| !one.names.is_empty())
-        {
+        if let Some(named) = constraining.find(|one| !one.names().is_empty()) {
             let reason = "has name constraints and subject alternative names of its own";
             return Err(named.refuse(AUTHORITY, reason, "Issue it again without these names"));
         }
@@ -576,21 +562,19 @@ impl<'a> Search<'a> {
             let reason = format!("has too many possible chains: {MOST_SIGNATURES} signatures were checked");
             child.refuse("a certificate", reason, "Let the server send one chain")
         })?;
+        let basic = parent.basic_constraints();
         // Version 1 knows no flag.
-        if !parent
-            .is_authority
-            .unwrap_or(parent.parsed.version() != X509Version::V3)
-        {
+        if !basic.map_or(parent.parsed.version() != X509Version::V3, |basic| basic.ca) {
             return Err(no_authority(parent));
         }
-        if !parent.may_sign {
+        if !parent.may_sign() {
             let reason = "has signed a certificate, and its key usage does not allow that";
             return Err(parent.refuse(AUTHORITY, reason, "Issue it again with the key usage keyCertSign"));
         }
         child.check_signature(parent, self.algorithms)?;
         parent.check_itself(AUTHORITY, self.now)?;
         let between = u32::try_from(chain.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        match parent.most_intermediates {
+        match basic.and_then(|basic| basic.path_len_constraint) {
             Some(most) if between > most => {
                 let reason = format!("allows {most} authorities below it, and there are {between}");
                 Err(parent.refuse(AUTHORITY, reason, "Issue it again with a longer path"))
@@ -603,23 +587,23 @@ impl<'a> Search<'a> {
 /// Where a certificate below the trusted one demands a policy, all have to have one in common. RFC 5280 accepts more,
 /// such as mapped policies.
 fn check_policies(chain: &[&Certificate<'_>]) -> Result<(), Refusal> {
-    let Some(demanding) = chain.iter().find(|certificate| certificate.requires_policy) else {
+    let Some(demanding) = chain.iter().find(|certificate| certificate.requires_policy()) else {
         return Ok(());
     };
-    let any_counts = !chain.iter().any(|certificate| certificate.inhibits_any_policy);
-    let has = |certificate: &Certificate<'_>, policy: &[u8]| {
-        certificate.has_policy(policy) || (any_counts && certificate.has_policy(&ANY_POLICY))
+    let inhibits_any = |one: &&Certificate<'_>| readable(one.parsed.inhibit_anypolicy()).is_some();
+    let maps_policies = |one: &&Certificate<'_>| readable(one.parsed.policy_mappings()).is_some();
+    let any_counts = !chain.iter().any(inhibits_any);
+    let has = |certificate: &&Certificate<'_>, wanted: &[u8]| {
+        certificate
+            .policies()
+            .any(|policy| policy == wanted || (any_counts && policy == ANY_POLICY))
     };
     let in_common = chain
         .iter()
-        .flat_map(|certificate| &certificate.policies)
-        .filter(|policy| any_counts || policy.as_bytes() != ANY_POLICY)
-        .any(|policy| {
-            chain
-                .iter()
-                .all(|certificate| has(certificate, policy.as_bytes()))
-        });
-    if in_common && !chain.iter().any(|certificate| certificate.maps_policies) {
+        .flat_map(|certificate| certificate.policies())
+        .filter(|policy| any_counts || *policy != ANY_POLICY)
+        .any(|policy| chain.iter().all(|certificate| has(certificate, policy)));
+    if in_common && !chain.iter().any(maps_policies) {
         return Ok(());
     }
     let reason =
@@ -634,9 +618,7 @@ fn no_authority(certificate: &Certificate<'_>) -> Refusal {
 
 fn unreadable(role: &str, why: &str) -> Refusal {
     Refusal {
-        certificate: role.to_owned(),
-        reason: format!("cannot be read: it {why}"),
-        remedy: "Issue it again".to_owned(),
+        text: format!("{role} cannot be read: it {why}. Issue it again"),
         is_about_name: false,
     }
 }
@@ -650,14 +632,16 @@ fn covers(pattern: &str, host: &str) -> bool {
     }
 }
 
+fn address(octets: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(octets).map(IpAddr::from);
+    v4.or_else(|_| v6()).ok()
+}
+
 fn name_shown(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(name) => Some(shown(name)),
-        GeneralName::IPAddress(octets) => {
-            let v4 = <[u8; 4]>::try_from(*octets).map(IpAddr::from);
-            let v6 = || <[u8; 16]>::try_from(*octets).map(IpAddr::from);
-            v4.or_else(|_| v6()).ok().map(|address| address.to_string())
-        }
+        GeneralName::IPAddress(octets) => address(octets).map(|address| address.to_string()),
         _ => None,
     }
 }
@@ -673,16 +657,6 @@ fn shown(text: &str) -> String {
         None => text.chars().map(plain).collect(),
         Some(_) => text.chars().take(LONGEST_NAME).map(plain).chain(['…']).collect(),
     }
-}
-
-fn capitalized(text: &str) -> String {
-    let mut characters = text.chars();
-    characters
-        .next()
-        .map(|first| first.to_ascii_uppercase())
-        .into_iter()
-        .chain(characters)
-        .collect()
 }
 
 #[cfg(test)]

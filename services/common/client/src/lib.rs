@@ -49,7 +49,6 @@
 //!
 //! Every future may be dropped at any time. A dropped call is reset on the wire; a dropped `follow` closes its stream.
 
-pub mod authorities;
 pub mod backoff;
 pub mod consumer;
 pub mod failure;

@@ -267,12 +267,7 @@ where
 
     /// Serves a connection until it ends or must end.
     async fn serve(&self, connection: Connection) {
-        let Connection {
-            io,
-            peer,
-            trust,
-            _permit,
-        } = connection;
+        let (io, peer, trust) = (connection.io, connection.peer, connection.trust);
         let (of_other, of_own) = MAX_STREAMS;
         let has_few_streams = trust.is_some() && !peer.caller.is_own_service;
         let max_streams = if has_few_streams { of_other } else { of_own };
@@ -320,7 +315,11 @@ where
 }
 
 async fn handshake(tls: &Tls, tcp: TcpStream, deadline: Instant) -> Result<TlsStream<TcpStream>, CloseCause> {
-    match timeout_at(deadline, TlsAcceptor::from(tls.server()).accept(tcp)).await {
+    let Some(config) = tls.server() else {
+        let why = "this program has no certificate yet";
+        return Err((CloseReason::Handshake, why.to_owned()));
+    };
+    match timeout_at(deadline, TlsAcceptor::from(config).accept(tcp)).await {
         Ok(stream) => stream.map_err(|error| (CloseReason::Handshake, error.to_string())),
         Err(_) => {
             let why = "the TLS handshake took longer than 3 s";

@@ -94,7 +94,8 @@ async fn connection(
     let Some(AdminTls { tls, allowed }) = tls else {
         return serve_http1(tcp, None, keep_alive, router).await;
     };
-    let accept = TlsAcceptor::from(tls.admin()).accept(tcp);
+    let config = tls.admin().context("this program has no certificate yet")?;
+    let accept = TlsAcceptor::from(config).accept(tcp);
     let handshake = timeout(HANDSHAKE_TIMEOUT, accept).await;
     let stream = handshake.context("the TLS handshake took longer than 3 s")??;
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);

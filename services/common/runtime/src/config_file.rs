@@ -56,39 +56,25 @@ impl<C: PartialEq> ConfigFile<C> {
     /// # Errors
     /// Never; the type is that of a critical task.
     pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut files = FileWatch::new(vec![self.path.clone()]);
-        CONFIG_VALID.set((), 1.0);
-        loop {
-            match read(&self.path, self.unknown, self.parse) {
-                Ok(Parsed { config, ignored }) => {
-                    CONFIG_VALID.set((), 1.0);
-                    let changed = self.current.send_if_modified(|current| {
-                        let differs = **current != config;
-                        if differs {
-                            *current = Arc::new(config);
-                        }
-                        differs
-                    });
-                    let file = self.path.display();
-                    tracing::info!(%file, changed, "configuration file read");
-                    if let Some(ignored) = ignored {
-                        tracing::warn!(%file, %ignored, "unknown fields of the configuration file are ignored");
-                    }
-                }
-                Err(error) => {
-                    CONFIG_VALID.set((), 0.0);
-                    let error = format!("{error:#}");
-                    tracing::error!(
-                        error,
-                        "changed configuration file refused; the old one remains in use"
-                    );
-                }
+        let files = FileWatch::new(vec![self.path.clone()]);
+        files.follow(&CONFIG_VALID, &stop, || self.take_up()).await
+    }
+
+    fn take_up(&self) -> anyhow::Result<()> {
+        let Parsed { config, ignored } = read(&self.path, self.unknown, self.parse)?;
+        let changed = self.current.send_if_modified(|current| {
+            let differs = **current != config;
+            if differs {
+                *current = Arc::new(config);
             }
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = files.changed() => {}
-            }
+            differs
+        });
+        let file = self.path.display();
+        tracing::info!(%file, changed, "configuration file read");
+        if let Some(ignored) = ignored {
+            tracing::warn!(%file, %ignored, "unknown fields of the configuration file are ignored");
         }
+        Ok(())
     }
 }
 

@@ -1,24 +1,20 @@
-//! Reports changes of files: the configuration file and the TLS files.
+//! Follows files that change while the process runs: the configuration file and the TLS files.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Gauge;
 
 /// The files are looked at this often. Events of the operating system would not replace that, because some volumes
 /// (NFS, some container runtimes) deliver none.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A change is reported once the files have been the same for this time: editors and kubelets replace files in several
-/// steps.
-const SETTLE: Duration = Duration::from_millis(200);
-
-/// Files that change all the time are reported after this time.
-const SETTLE_LIMIT: Duration = Duration::from_secs(2);
-
 /// Follows a set of files.
 #[derive(Debug)]
-pub struct FileWatch {
+pub(crate) struct FileWatch {
     paths: Vec<PathBuf>,
     reported: Vec<FileVersion>,
 }
@@ -28,28 +24,50 @@ type FileVersion = Option<(SystemTime, u64)>;
 impl FileWatch {
     /// Starts to follow `paths`, through symbolic links: Kubernetes replaces a mounted Secret or `ConfigMap` by
     /// swapping one.
-    #[must_use]
-    pub fn new(paths: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let reported = versions(&paths);
         Self { paths, reported }
     }
 
-    /// Waits until one of the files has changed. Safe to cancel.
-    pub async fn changed(&mut self) {
-        let mut now = versions(&self.paths);
-        while now == self.reported {
-            sleep(LOOK_INTERVAL).await;
-            now = versions(&self.paths);
-        }
-        let limit = Instant::now() + SETTLE_LIMIT;
+    /// Reads the files now, because they may have changed before they were followed, and after every change, until
+    /// `stop` is cancelled. A change that cannot be used is reported, in `valid` too, and what was read last remains in
+    /// use.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub(crate) async fn follow(
+        mut self,
+        valid: &Gauge,
+        stop: &CancellationToken,
+        mut read: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         loop {
-            sleep(SETTLE).await;
-            let before = std::mem::replace(&mut now, versions(&self.paths));
-            if now == before || Instant::now() >= limit {
-                break;
+            let read = read();
+            valid.set((), f64::from(u8::from(read.is_ok())));
+            if let Err(error) = read {
+                let error = format!("{error:#}");
+                tracing::error!(error, "changed files refused; the old ones remain in use");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = self.changed() => {}
             }
         }
-        self.reported = now;
+    }
+
+    /// Waits until one of the files has changed and two looks find the same: editors and kubelets replace files in
+    /// several steps.
+    async fn changed(&mut self) {
+        let mut last = self.reported.clone();
+        loop {
+            sleep(LOOK_INTERVAL).await;
+            let now = versions(&self.paths);
+            if now != self.reported && now == last {
+                self.reported = now;
+                return;
+            }
+            last = now;
+        }
     }
 }
 
@@ -67,23 +85,6 @@ mod tests {
 
     /// Bound of a wait: generous, because the machine may be busy.
     const BOUND: Duration = Duration::from_secs(120);
-
-    #[tokio::test]
-    async fn a_file_that_is_never_quiet_is_reported() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("tls.crt");
-        std::fs::write(&file, "first").unwrap();
-        let mut watch = FileWatch::new(vec![file.clone()]);
-        let noisy = tokio::spawn(async move {
-            for line in 0_usize.. {
-                std::fs::write(&file, "x".repeat(line)).unwrap();
-                sleep(SETTLE / 10).await;
-            }
-        });
-        let changed = tokio::time::timeout(BOUND, watch.changed()).await;
-        assert!(changed.is_ok());
-        noisy.abort();
-    }
 
     #[tokio::test]
     async fn reports_a_swapped_symbolic_link() {

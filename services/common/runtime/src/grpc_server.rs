@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
-use tower::Layer as _;
 use tower::util::MapResponseLayer;
 
 use crate::accept;
@@ -17,7 +16,7 @@ use crate::allowed_clients::AllowedClients;
 use crate::readiness::Readiness;
 use crate::replica_metadata;
 use crate::rpc_limits::{self, RpcLimits};
-use crate::rpc_metrics::{self, RpcMetrics};
+use crate::rpc_metrics::{self, Measured};
 use crate::tls::Tls;
 
 /// Largest request in bytes: the largest legal one names 1,000 shoots of at most 63 characters.
@@ -75,7 +74,7 @@ pub async fn serve(
     let served = served
         .layer(middleware::from_fn_with_state(limits, rpc_limits::limit))
         .layer(MapResponseLayer::new(described));
-    let served = RpcMetrics::server(methods).layer(served);
+    let served = Measured::server(served, methods);
     let server = accept::serve(listener, tls, callers, served, accept::MAX_AGE, stop.clone());
     let health = follow_readiness(&reporter, api.service_names, &readiness, &stop);
     let deadline = async {

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::CommonArgs;
 use crate::readiness::Readiness;
 use crate::tasks::Tasks;
-use crate::telemetry::{self, LogLevel};
+use crate::telemetry::{self, LogGuard, LogLevel};
 use crate::{config_file, open_files, refusal_log, rpc_metrics, self_check, tls};
 
 /// A drain takes at most this time. Below the 30 s that a Pod has by default.
@@ -97,23 +99,10 @@ pub fn run_to_end<F>(args: &CommonArgs, job: impl FnOnce(Process) -> F) -> ExitC
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let (log_level, _log) = match telemetry::init(args.log_format, &args.log_level) {
-        Ok(log) => log,
-        Err(error) => return usage_error(&format!("--log-level: {error:#}")),
-    };
-    let metrics = match telemetry::install_exporter() {
-        Ok(metrics) => Some(metrics),
+    let (process, runtime, _log) = match install(args) {
+        Ok(installed) => installed,
         Err(error) => return usage_error(&format!("{error:#}")),
     };
-    register_metrics();
-    open_files::raise_limit();
-    // rustls is built with one provider only, but crates that ask for the default one need it installed.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return usage_error(&format!("cannot start the runtime: {error}")),
-    };
-    let process = Process { metrics, log_level };
     let result = runtime.block_on(job(process));
     // Whatever is still running was aborted; do not wait for blocking work.
     runtime.shutdown_background();
@@ -130,6 +119,19 @@ where
             ExitCode::FAILURE
         }
     }
+}
+
+/// Installs what a process has once.
+fn install(args: &CommonArgs) -> anyhow::Result<(Process, Runtime, LogGuard)> {
+    let (log_level, log) = telemetry::init(args.log_format, &args.log_level).context("--log-level")?;
+    let metrics = Some(telemetry::install_exporter()?);
+    register_metrics();
+    open_files::raise_limit();
+    // rustls is built with one provider only, but crates that ask for the default one need it installed.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let process = Process { metrics, log_level };
+    Ok((process, runtime.context("cannot start the runtime")?, log))
 }
 
 /// Registers the metrics of this crate. Each service registers its own.

@@ -48,7 +48,7 @@ type Name = Cow<'static, str>;
 /// Why each blocker blocks, by its name and a number that grows with every blocker.
 type Blockers = BTreeMap<(Name, u64), String>;
 
-/// The last failures of loops that try again, by the name and the instance of the loop.
+/// The last failures of loops that try again, each with the end of its show, by the name and the instance of the loop.
 type Failures = BTreeMap<(Name, Arc<str>), (Instant, Failure)>;
 
 /// The readiness of the process. Cheap to clone.
@@ -129,10 +129,16 @@ impl Readiness {
 
     /// The last try of a loop failed, and it tries again.
     pub fn failing(&self, name: impl Into<Name>, failure: Failure) {
+        self.show(name, failure, SHOWN_FOR);
+    }
+
+    /// Shows a failure for this time. True if none of that name was shown.
+    pub(crate) fn show(&self, name: impl Into<Name>, failure: Failure, time: Duration) -> bool {
         let now = Instant::now();
         let mut failures = self.failures.lock();
-        failures.retain(|_, (at, _)| now < *at + SHOWN_FOR);
-        failures.insert((name.into(), self.instance.clone()), (now, failure));
+        failures.retain(|_, (until, _)| now < *until);
+        let key = (name.into(), self.instance.clone());
+        failures.insert(key, (now + time, failure)).is_none()
     }
 
     /// The last try of a loop succeeded, or the loop has ended.
@@ -145,7 +151,7 @@ impl Readiness {
     pub fn failures(&self) -> Vec<(Name, Arc<str>, Failure)> {
         let now = Instant::now();
         let failures = self.failures.lock();
-        let shown = failures.iter().filter(|(_, (at, _))| now < *at + SHOWN_FOR);
+        let shown = failures.iter().filter(|(_, (until, _))| now < *until);
         shown
             .map(|((name, instance), (_, failure))| (name.clone(), instance.clone(), failure.clone()))
             .collect()

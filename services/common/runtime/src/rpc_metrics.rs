@@ -14,7 +14,7 @@ use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::{Code, Status};
-use tower::{BoxError, Layer, Service};
+use tower::{BoxError, Service};
 
 use crate::metrics::{Gauge, GaugeGuard, Histogram, Labels};
 
@@ -86,9 +86,10 @@ pub(crate) fn methods(descriptors: &[&[u8]]) -> Result<Methods, prost::DecodeErr
     Ok(methods)
 }
 
-/// A layer that measures RPCs.
+/// A gRPC service or channel whose RPCs are measured.
 #[derive(Debug, Clone)]
-pub struct RpcMetrics {
+pub struct Measured<S> {
+    inner: S,
     duration: &'static Histogram<(MethodName, Code)>,
     in_flight: &'static Gauge<MethodName>,
     /// The methods that have series of their own; all other paths share one, since a caller can ask for any path. None
@@ -96,20 +97,22 @@ pub struct RpcMetrics {
     known: Option<Arc<Methods>>,
 }
 
-impl RpcMetrics {
-    /// Counts the calls that a server of these methods gets.
-    pub(crate) const fn server(methods: Arc<Methods>) -> Self {
+impl<S> Measured<S> {
+    /// A server of these methods.
+    pub(crate) const fn server(inner: S, methods: Arc<Methods>) -> Self {
         Self {
+            inner,
             duration: &SERVED,
             in_flight: &SERVING,
             known: Some(methods),
         }
     }
 
-    /// Counts the calls that a client makes.
+    /// A channel to a server.
     #[must_use]
-    pub const fn client() -> Self {
+    pub const fn client(inner: S) -> Self {
         Self {
+            inner,
             duration: &CALLED,
             in_flight: &CALLING,
             known: None,
@@ -128,24 +131,6 @@ impl RpcMetrics {
             code: OnceLock::new(),
         }
     }
-}
-
-impl<S> Layer<S> for RpcMetrics {
-    type Service = Measured<S>;
-
-    fn layer(&self, inner: S) -> Measured<S> {
-        Measured {
-            inner,
-            metrics: self.clone(),
-        }
-    }
-}
-
-/// A gRPC service or channel whose RPCs are measured.
-#[derive(Debug, Clone)]
-pub struct Measured<S> {
-    inner: S,
-    metrics: RpcMetrics,
 }
 
 impl<S, B> Service<Request<Body>> for Measured<S>
@@ -167,7 +152,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let call = Arc::new(self.metrics.start(request.uri().path()));
+        let call = Arc::new(self.start(request.uri().path()));
         let response = self.inner.call(request);
         Box::pin(async move {
             let failed = call.clone();
@@ -236,157 +221,5 @@ pub(crate) const fn code_label(code: Code) -> &'static str {
         Code::Unavailable => "UNAVAILABLE",
         Code::DataLoss => "DATA_LOSS",
         Code::Unauthenticated => "UNAUTHENTICATED",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-    use tokio::net::TcpListener;
-    use tokio_stream::wrappers::TcpListenerStream;
-    use tokio_util::sync::CancellationToken;
-    use tonic::transport::{Channel, Server};
-    use tonic_health::pb::HealthCheckRequest;
-    use tonic_health::pb::health_client::HealthClient;
-
-    use super::*;
-
-    /// Runs something against a health server; both sides are measured. Gives what the metrics say after it.
-    fn measured<F>(run: impl FnOnce(Measured<Channel>, PrometheusHandle, CancellationToken) -> F) -> String
-    where
-        F: Future<Output = ()>,
-    {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        let handle = recorder.handle();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        metrics::with_local_recorder(&recorder, || {
-            runtime.block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                let address = listener.local_addr().unwrap();
-                let (_reporter, health) = tonic_health::server::health_reporter();
-                let methods = methods(&[tonic_health::pb::FILE_DESCRIPTOR_SET]).unwrap();
-                let layer = RpcMetrics::server(Arc::new(methods));
-                let stop = CancellationToken::new();
-                let server = Server::builder()
-                    .layer(layer)
-                    .add_service(health)
-                    .serve_with_incoming_shutdown(
-                        TcpListenerStream::new(listener),
-                        stop.clone().cancelled_owned(),
-                    );
-                let server = tokio::spawn(server);
-                let channel = Channel::from_shared(format!("http://{address}"))
-                    .unwrap()
-                    .connect_lazy();
-                run(RpcMetrics::client().layer(channel), handle.clone(), stop.clone()).await;
-                stop.cancel();
-                server.await.unwrap().unwrap();
-            });
-        });
-        handle.render()
-    }
-
-    fn request(service: &str) -> HealthCheckRequest {
-        HealthCheckRequest {
-            service: service.to_owned(),
-        }
-    }
-
-    fn has(text: &str, series: &str) -> bool {
-        text.lines().any(|line| line == series)
-    }
-
-    #[test]
-    fn answers_are_counted_with_their_code_on_both_sides() {
-        let text = measured(|channel, _, _| async move {
-            let mut client = HealthClient::new(channel);
-            client.check(request("")).await.unwrap();
-            let unknown = client.check(request("no.such.Service")).await.unwrap_err();
-            assert_eq!(unknown.code(), Code::NotFound);
-        });
-        for side in ["server", "client"] {
-            for code in ["OK", "NOT_FOUND"] {
-                let series = format!(
-                    "watchdog_grpc_{side}_handling_seconds_count{{service=\"grpc.health.v1.Health\",method=\"Check\",\
-                     code=\"{code}\"}} 1"
-                );
-                assert!(has(&text, &series), "{series} is not in\n{text}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_stream_is_in_flight_until_its_reader_drops_it() {
-        let open = |side: &str, n: u8| {
-            format!(
-                "watchdog_grpc_{side}_in_flight{{service=\"grpc.health.v1.Health\",method=\"Watch\"}} {n}"
-            )
-        };
-        let text = measured(|channel, metrics, _| async move {
-            let mut stream = HealthClient::new(channel)
-                .watch(request(""))
-                .await
-                .unwrap()
-                .into_inner();
-            stream.message().await.unwrap().unwrap();
-            for side in ["server", "client"] {
-                assert!(has(&metrics.render(), &open(side, 1)), "{side}");
-            }
-        });
-        for side in ["server", "client"] {
-            assert!(has(&text, &open(side, 0)), "{side}: {text}");
-            let series = format!(
-                "watchdog_grpc_{side}_handling_seconds_count{{service=\"grpc.health.v1.Health\",method=\"Watch\",\
-                 code=\"CANCELLED\"}} 1"
-            );
-            assert!(has(&text, &series), "{series} is not in\n{text}");
-        }
-    }
-
-    #[test]
-    fn a_server_that_is_not_there_is_unavailable() {
-        let text = measured(|_, _, _| async {
-            let nobody = TcpListener::bind("127.0.0.1:0")
-                .await
-                .unwrap()
-                .local_addr()
-                .unwrap();
-            let channel = Channel::from_shared(format!("http://{nobody}"))
-                .unwrap()
-                .connect_lazy();
-            let mut client = HealthClient::new(RpcMetrics::client().layer(channel));
-            let error = client.check(request("")).await.unwrap_err();
-            assert_eq!(error.code(), Code::Unavailable);
-            let reason = crate::failure::Reason::of_grpc_status(&error);
-            assert_eq!(
-                reason,
-                crate::failure::Reason::ConnectionRefused,
-                "the cause is kept"
-            );
-        });
-        assert!(
-            text.contains("method=\"Check\",code=\"UNAVAILABLE\"} 1"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn paths_that_the_server_does_not_have_share_one_series() {
-        let text = measured(|mut channel, _, _| async move {
-            for path in ["/a.B/C", "/d.E/F", "/x"] {
-                std::future::poll_fn(|context| channel.poll_ready(context))
-                    .await
-                    .unwrap();
-                // Past the client's own layer, whose paths are those of generated code.
-                let request = Request::post(path).body(Body::empty()).unwrap();
-                channel.inner.call(request).await.unwrap();
-            }
-        });
-        let series = "watchdog_grpc_server_handling_seconds_count{service=\"unknown\",method=\"unknown\",\
-                      code=\"UNIMPLEMENTED\"} 3";
-        assert!(has(&text, series), "{text}");
     }
 }

@@ -110,52 +110,45 @@ impl ServiceBuilder {
     /// # Errors
     /// When the sockets are gone already.
     pub fn serve(self, api: Api, collectors: Vec<Arc<dyn Collector>>) -> anyhow::Result<Bound> {
-        let Self {
-            tls,
-            tasks,
-            draining,
-            readiness,
-            grpc,
-            admin,
-            process,
-            grpc_addr,
-            common,
-            identity,
-        } = self;
-        let others = common
+        let common = &self.common;
+        let observer = common.observer_name();
+        let others: Vec<_> = common
             .tls_allowed_client
             .iter()
             .cloned()
-            .chain(common.observer_name());
-        let callers = AllowedClients::named(&common.own_server_names(), &others.collect::<Vec<_>>());
-        let admin_addr = admin.local_addr()?;
-        let admin_tls = tls.clone().filter(|_| common.admin_tls).map(|tls| AdminTls {
+            .chain(observer)
+            .collect();
+        let callers = AllowedClients::named(&common.own_server_names(), &others);
+        let admin_addr = self.admin.local_addr()?;
+        let admin_tls = self.tls.clone().filter(|_| common.admin_tls).map(|tls| AdminTls {
             tls,
             allowed: callers.clone(),
         });
         let grpc = grpc_server::serve(
-            grpc,
-            tls,
+            self.grpc,
+            self.tls,
             callers,
             api,
-            identity,
-            readiness.clone(),
-            draining.clone(),
+            self.identity,
+            self.readiness.clone(),
+            self.draining,
         );
-        tasks.critical("grpc", grpc);
         let shown = Admin {
-            readiness: readiness.clone(),
-            metrics: process.metrics,
+            readiness: self.readiness.clone(),
+            metrics: self.process.metrics,
             collectors,
-            log_level: process.log_level,
+            log_level: self.process.log_level,
         };
-        tasks.spawn_critical("self-check", self_check::run(readiness.clone()));
-        tasks.spawn_critical("admin", admin::serve(admin, admin_tls, shown));
+        self.tasks.critical("grpc", grpc);
+        self.tasks
+            .spawn_critical("self-check", self_check::run(self.readiness.clone()));
+        self.tasks
+            .spawn_critical("admin", admin::serve(self.admin, admin_tls, shown));
         Ok(Bound {
-            grpc_addr,
+            grpc_addr: self.grpc_addr,
             admin_addr,
-            tasks,
-            readiness,
+            tasks: self.tasks,
+            readiness: self.readiness,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Tasks of the process: critical ones whose end ends the process, and the order of the drain.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -50,27 +50,18 @@ impl Tasks {
     /// Waits until a critical task ends and says which and why. Never returns while all live.
     /// Safe to cancel: what has not been returned is not lost.
     pub async fn first_end(&self) -> anyhow::Error {
-        loop {
-            let ended = std::future::poll_fn(|cx| {
-                // Both are asked, so that both wake this up; an empty set is no news.
-                let sets = [&self.set, &self.last].map(|set| set.lock().poll_join_next(cx));
-                match sets
-                    .into_iter()
-                    .find(|ended| matches!(ended, Poll::Ready(Some(_))))
-                {
-                    Some(ended) => ended,
-                    None => Poll::Pending,
-                }
-            })
-            .await;
-            match ended {
-                Some(Ok((name, Ok(())))) => {
-                    return anyhow::anyhow!("task {name} ended unexpectedly");
-                }
-                Some(Ok((name, Err(error)))) => return error.context(format!("task {name} failed")),
-                Some(Err(error)) => return anyhow::Error::new(error).context("a task panicked"),
-                None => {}
-            }
+        let ended = poll_fn(|cx| {
+            // Both are asked, so that both wake this up; an empty set is no news.
+            let [critical, last] = [&self.set, &self.last].map(|set| match set.lock().poll_join_next(cx) {
+                Poll::Ready(ended) => ended,
+                Poll::Pending => None,
+            });
+            critical.or(last).map_or(Poll::Pending, Poll::Ready)
+        });
+        match ended.await {
+            Ok((name, Ok(()))) => anyhow::anyhow!("task {name} ended unexpectedly"),
+            Ok((name, Err(error))) => error.context(format!("task {name} failed")),
+            Err(error) => anyhow::Error::new(error).context("a task panicked"),
         }
     }
 

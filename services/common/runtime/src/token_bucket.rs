@@ -51,15 +51,6 @@ impl TokenBucket {
         Err(now + Duration::from_secs_f64(wait))
     }
 
-    /// Takes a token if there is one now.
-    pub fn try_take(&mut self, now: Instant) -> bool {
-        let enough = self.check(now).is_ok();
-        if enough {
-            self.take(1);
-        }
-        enough
-    }
-
     /// Takes this many tokens. The next check waits for those that are missing.
     pub fn take(&mut self, tokens: u32) {
         self.tokens -= f64::from(tokens);

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tower::Layer as _;
 use watchdog_client::open::open;
 use watchdog_proto::probe::v1::{Verdict, WatchVerdictsRequest, WatchVerdictsResponse};
 use watchdog_proto::stream::v1::Scope;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::readiness::Readiness;
-use watchdog_runtime::rpc_metrics::RpcMetrics;
+use watchdog_runtime::rpc_metrics::Measured;
 
 use crate::client::{Update, follow};
 use crate::item::StreamItem;
@@ -161,7 +160,7 @@ async fn follow_one(
     stop: CancellationToken,
 ) {
     let channel = match dialer.channel(&address) {
-        Ok(channel) => RpcMetrics::client().layer(channel),
+        Ok(channel) => Measured::client(channel),
         Err(error) => {
             let error = format!("{error:#}");
             tracing::error!(stream = Verdict::STREAM, %replica, error, "cannot follow a replica");

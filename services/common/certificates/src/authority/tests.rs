@@ -308,11 +308,11 @@ fn a_certificate_for_a_client_serves_nobody_and_is_replaced_in_time() {
     assert!(!ca.contains("KEY"), "{ca}");
 
     let at_now = unix_time(now).unwrap();
-    let checked = |usage| authorities.0[0].check(&issued.certificate, usage, at_now);
+    let checked = |usage| verify(&issued.certificate, &authorities.0[0].certificate, usage, at_now);
     assert!(checked(KeyUsage::client_auth()).is_ok());
     assert!(checked(KeyUsage::server_auth()).is_err());
 
-    let is_current = |authorities: &Authorities, ca: &str, certificate: &str, key: &str, name: &str, now| {
+    let is_current = |authorities: &Authorities, [ca, certificate, key, name]: [&str; 4], now| {
         let client = ClientPem {
             ca: ca.as_bytes(),
             certificate: certificate.as_bytes(),
@@ -321,36 +321,21 @@ fn a_certificate_for_a_client_serves_nobody_and_is_replaced_in_time() {
         authorities.is_client_current(&client, name, now)
     };
     let hours = |hours| shifted(now, SignedDuration::from_hours(hours));
-    let of = |now| is_current(&authorities, &ca, &certificate, &key, NAME, now);
-    assert!(of(now) && of(hours(7)));
-    assert!(!of(hours(8)) && !of(hours(-1)), "due, or from the future");
-    assert!(!is_current(
-        &authorities,
-        &ca,
-        &certificate,
-        &key,
-        "other.garden.svc",
-        now
-    ));
-    assert!(!is_current(&authorities, "", &certificate, &key, NAME, now));
-    assert!(!is_current(&authorities, &ca, "", &key, NAME, now));
+    let good = [ca.as_str(), &certificate, &key, NAME];
+    for (hour, expected) in [(0, true), (7, true), (8, false), (-1, false)] {
+        assert_eq!(is_current(&authorities, good, hours(hour)), expected, "{hour}");
+    }
     let (foreign, foreign_key) = authorities.issue_for_client(NAME, now).unwrap().to_pem();
-    assert!(!is_current(
-        &authorities,
-        &ca,
-        &certificate,
-        &foreign_key,
-        NAME,
-        now
-    ));
-    assert!(!is_current(&authorities, &ca, &foreign, &key, NAME, now));
+    for bad in [
+        [&ca, &certificate, &key, "other.garden.svc"],
+        ["", &certificate, &key, NAME],
+        [&ca, "", &key, NAME],
+        [&ca, &certificate, &foreign_key, NAME],
+        [&ca, &foreign, &key, NAME],
+    ] {
+        assert!(!is_current(&authorities, bad, now), "{bad:?}");
+    }
     let other = begun(now);
-    assert!(!is_current(
-        &other,
-        &other.trusted_pem(now),
-        &certificate,
-        &key,
-        NAME,
-        now
-    ));
+    let by_another = [&other.trusted_pem(now), &certificate, &key, NAME];
+    assert!(!is_current(&other, by_another, now));
 }

@@ -82,16 +82,28 @@ fn seconds(year: i32) -> UnixTime {
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(at))
 }
 
-/// How a client that trusts `trusted` judges a server that sends `sent`, its own certificate first.
-fn judged_at(trusted: &[&Made], sent: &[&Made], name: &str, year: i32) -> Result<(), String> {
-    let (store, unreadable) = TrustStore::new(trusted.iter().map(|made| made.der.clone()));
+/// How a client that trusts `trusted` judges a server that sends `others` with its own certificate.
+fn judge(
+    trusted: &[&CertificateDer<'static>],
+    server: &[u8],
+    others: &[CertificateDer<'_>],
+    name: &str,
+    year: i32,
+) -> Result<(), String> {
+    let (store, unreadable) = TrustStore::new(trusted.iter().map(|&der| der.clone()));
     assert_eq!(unreadable, 0);
-    let others: Vec<_> = sent.iter().skip(1).map(|made| made.der.clone()).collect();
-    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let name = ServerName::try_from(name).unwrap();
     let algorithms = default_provider().signature_verification_algorithms.all;
     store
-        .judge(&sent[0].der, &others, &name, seconds(year), algorithms)
+        .judge(server, others, &name, seconds(year), algorithms)
         .map_err(|refusal| refusal.to_string())
+}
+
+/// The server sends `sent`, its own certificate first.
+fn judged_at(trusted: &[&Made], sent: &[&Made], name: &str, year: i32) -> Result<(), String> {
+    let trusted: Vec<_> = trusted.iter().map(|made| &made.der).collect();
+    let others: Vec<_> = sent.iter().skip(1).map(|made| made.der.clone()).collect();
+    judge(&trusted, &sent[0].der, &others, name, year)
 }
 
 fn judged(trusted: &[&Made], sent: &[&Made]) -> Result<(), String> {
@@ -163,17 +175,13 @@ fn curves_and_hashes_of_go_are_known() {
 /// Made with openssl, because rcgen makes neither: an authority of version 1, and keys on P-256 with SHA-512.
 #[test]
 fn old_authorities_and_long_hashes_are_accepted() {
-    let algorithms = default_provider().signature_verification_algorithms.all;
     for pem in [
         include_bytes!("v1-authority.pem").as_slice(),
         include_bytes!("p256-sha512.pem"),
     ] {
         let read = pem::parse_many(pem).unwrap();
         let [root, leaf] = [0, 1].map(|index| CertificateDer::from(read[index].contents().to_vec()));
-        let (store, _) = TrustStore::new([root]);
-        let name = ServerName::try_from(HOST).unwrap();
-        let outcome = store.judge(&leaf, &[], &name, seconds(2027), algorithms);
-        assert_eq!(outcome, Ok(()));
+        assert_eq!(judge(&[&root], &leaf, &[], HOST, 2027), Ok(()));
     }
 }
 
@@ -182,11 +190,7 @@ fn old_authorities_and_long_hashes_are_accepted() {
 fn a_short_key_of_the_server_is_refused_even_where_its_certificate_is_trusted() {
     use rustls_pki_types::pem::PemObject as _;
     let der = CertificateDer::from_pem_slice(include_bytes!("rsa1024.pem")).unwrap();
-    let (store, _) = TrustStore::new([der.clone()]);
-    let name = ServerName::try_from(HOST).unwrap();
-    let algorithms = default_provider().signature_verification_algorithms.all;
-    let judged = store.judge(&der, &[], &name, seconds(2030), algorithms);
-    let refusal = judged.unwrap_err().to_string();
+    let refusal = judge(&[&der], &der, &[], HOST, 2030).unwrap_err();
     assert!(
         refusal.ends_with("has an RSA key of fewer than 2048 bits. Issue it again with a longer key"),
         "{refusal}"
@@ -235,11 +239,10 @@ fn a_signature_of_another_key_is_refused() {
     for byte in 0..leaf.der.len() {
         let mut der = leaf.der.to_vec();
         der[byte] ^= 1;
-        let (store, _) = TrustStore::new([namesake.der.clone()]);
-        let name = ServerName::try_from(HOST).unwrap();
-        let algorithms = default_provider().signature_verification_algorithms.all;
-        let outcome = store.judge(&der, &[], &name, seconds(2026), algorithms);
-        assert!(outcome.is_err(), "byte {byte}");
+        assert!(
+            judge(&[&namesake.der], &der, &[], HOST, 2026).is_err(),
+            "byte {byte}"
+        );
     }
 }
 
@@ -420,14 +423,8 @@ fn what_cannot_be_read_is_left_out_and_nothing_panics() {
     let root = self_signed(authority("root"));
     let (store, unreadable) = TrustStore::new([CertificateDer::from(b"0".to_vec()), root.der.clone()]);
     assert!(!store.is_empty() && unreadable == 1);
-    let name = ServerName::try_from(HOST).unwrap();
-    let algorithms = default_provider().signature_verification_algorithms.all;
     for cut in 0..root.der.len() {
-        assert!(
-            store
-                .judge(&root.der[..cut], &[], &name, seconds(2026), algorithms)
-                .is_err()
-        );
+        assert!(judge(&[&root.der], &root.der[..cut], &[], HOST, 2026).is_err());
     }
 }
 
@@ -443,23 +440,13 @@ fn the_search_is_bounded() {
         judged(&[&trusted], &sent),
         "is not signed by the authority CN=same",
     );
-    let ring: Vec<_> = {
-        let keys: Vec<_> = (0..8).map(|_| self_signed(authority("same"))).collect();
-        keys.iter()
-            .flat_map(|by| keys.iter().map(move |of| (by, of)))
-            .map(|(by, of)| {
-                let issuer = Issuer::from_params(&by.params, &by.key);
-                let der = of.params.signed_by(&of.key, &issuer).unwrap().der().clone();
-                Made {
-                    der,
-                    params: authority("same"),
-                    key: KeyPair::generate().unwrap(),
-                }
-            })
-            .collect()
-    };
-    let first = &ring[0];
-    let leaf = signed(server(), first);
-    let sent: Vec<_> = [&leaf].into_iter().chain(&ring).collect();
-    assert!(judged(&[&trusted], &sent).is_err());
+    let made: Vec<_> = (0..8).map(|_| self_signed(authority("same"))).collect();
+    let ring = made.iter().flat_map(|by| {
+        let issuer = Issuer::from_params(&by.params, &by.key);
+        let sign = move |of: &Made| of.params.signed_by(&of.key, &issuer).unwrap().der().clone();
+        made.iter().map(sign)
+    });
+    let leaf = signed(server(), &made[0]);
+    let ring: Vec<_> = ring.collect();
+    assert!(judge(&[&trusted.der], &leaf.der, &ring, HOST, 2026).is_err());
 }

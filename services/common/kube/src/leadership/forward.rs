@@ -21,10 +21,10 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::transport::Channel;
-use tower::{Layer as _, Service, ServiceExt as _};
+use tower::{Service, ServiceExt as _};
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::rpc_error::{ErrorReason, error};
-use watchdog_runtime::rpc_metrics::{Measured, RpcMetrics};
+use watchdog_runtime::rpc_metrics::Measured;
 
 use super::{Leader, Leadership};
 
@@ -182,7 +182,7 @@ impl PathToLeader {
             return Ok(channel.clone());
         }
         let channel = self.dialer.channel(&address).map_err(|error| error.to_string())?;
-        let channel = RpcMetrics::client().layer(channel);
+        let channel = Measured::client(channel);
         *last = Some((address, channel.clone()));
         Ok(channel)
     }

@@ -18,8 +18,7 @@ use watchdog_runtime::telemetry::LogLevel;
 use crate::PATIENCE;
 use crate::certs::Authority;
 use crate::process::exchange;
-
-const SERVER: &str = "server.test";
+use crate::server::SERVER;
 
 async fn serve(authority: Option<&Authority>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -6,6 +6,13 @@ use clap::Parser;
 use watchdog_runtime::args::{CommonArgs, advertised};
 use watchdog_runtime::cli::CommandLine;
 
+/// A service that anybody on this host can reach.
+pub const ON_FREE_PORTS: [&str; 3] = [
+    "--insecure-plaintext",
+    "--grpc-addr=127.0.0.1:0",
+    "--admin-addr=127.0.0.1:0",
+];
+
 /// A service without options of its own.
 #[derive(Debug, Parser)]
 pub struct Args {

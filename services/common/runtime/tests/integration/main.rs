@@ -7,7 +7,10 @@ mod admin;
 mod args;
 mod certs;
 mod connections;
+mod log_sink;
 mod process;
+mod rpc_metrics;
+mod server;
 mod tls;
 
 use std::time::Duration;

@@ -1,31 +1,20 @@
 //! Standard error that nobody reads, and what is written to it at the very end. The process under test is this program
 //! again, with one of its tests as `main`.
 
-#![cfg(test)]
-
 use std::io::{PipeReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
-use tonic::service::RoutesBuilder;
-use watchdog_runtime::args::CommonArgs;
-use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::process::run;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
+use crate::PATIENCE;
+use crate::args::{ON_FREE_PORTS, parse};
+use crate::process::{api, is};
+
 /// Where the process under test writes the address of its admin endpoint.
 const ADDRESS_FILE: &str = "LOG_SINK_ADDRESS_FILE";
-
-/// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-#[derive(Debug, Parser)]
-struct Args {
-    #[command(flatten)]
-    common: CommonArgs,
-}
 
 /// Runs a service with one more task, until a signal or the end of the task; then the process exits.
 fn serve<F>(task: F)
@@ -35,37 +24,23 @@ where
     let Ok(address_file) = std::env::var(ADDRESS_FILE) else {
         return;
     };
-    let common = Args::parse_from([
-        "service",
-        "--config-file=config.yaml",
-        "--insecure-plaintext",
-        "--grpc-addr=127.0.0.1:0",
-        "--admin-addr=127.0.0.1:0",
-    ])
-    .common;
+    let common = parse(&ON_FREE_PORTS).unwrap();
     let args = common.clone();
     let code = run(&common, |process| async move {
         let base = ServiceBuilder::bind(args, process).await?;
         base.tasks.spawn_critical("task", task);
-        let api = Api {
-            routes: RoutesBuilder::default(),
-            service_names: &[],
-            descriptors: &[],
-        };
-        let bound = base.serve(api, vec![])?;
+        let bound = base.serve(api(), vec![])?;
         std::fs::write(address_file, bound.admin_addr.to_string())?;
         Ok(bound)
     });
-    std::process::exit(i32::from(
-        format!("{code:?}") != format!("{:?}", std::process::ExitCode::SUCCESS),
-    ));
+    std::process::exit(i32::from(!is(code, 0)));
 }
 
 /// The test of this name as a process, with its output in one pipe.
 fn start(test: &str, address_file: &std::path::Path) -> (Child, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &format!("log_sink::{test}"), "--nocapture"])
         .env(ADDRESS_FILE, address_file)
         .stdout(writer.try_clone().unwrap())
         .stderr(writer)
