@@ -12,6 +12,9 @@ use crate::metrics::Gauge;
 /// (NFS, some container runtimes) deliver none.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Files that never stop changing are reported after this many looks that found another version: 2 s.
+const MOST_LOOKS: u32 = 4;
+
 /// Follows a set of files.
 #[derive(Debug)]
 pub(crate) struct FileWatch {
@@ -59,12 +62,16 @@ impl FileWatch {
     /// several steps.
     async fn changed(&mut self) {
         let mut last = self.reported.clone();
+        let mut looks = 0;
         loop {
             sleep(LOOK_INTERVAL).await;
             let now = versions(&self.paths);
-            if now != self.reported && now == last {
-                self.reported = now;
-                return;
+            if now != self.reported {
+                looks += 1;
+                if now == last || looks == MOST_LOOKS {
+                    self.reported = now;
+                    return;
+                }
             }
             last = now;
         }
@@ -85,6 +92,23 @@ mod tests {
 
     /// Bound of a wait: generous, because the machine may be busy.
     const BOUND: Duration = Duration::from_secs(120);
+
+    #[tokio::test]
+    async fn a_file_that_is_never_quiet_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tls.crt");
+        std::fs::write(&file, "first").unwrap();
+        let mut watch = FileWatch::new(vec![file.clone()]);
+        let noisy = tokio::spawn(async move {
+            for line in 0_usize.. {
+                std::fs::write(&file, "x".repeat(line)).unwrap();
+                sleep(LOOK_INTERVAL / 20).await;
+            }
+        });
+        let changed = tokio::time::timeout(BOUND, watch.changed()).await;
+        assert!(changed.is_ok());
+        noisy.abort();
+    }
 
     #[tokio::test]
     async fn reports_a_swapped_symbolic_link() {
