@@ -376,12 +376,12 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
         .at_most(350),
         class(
             "writes refused for 5 to 22 s",
-            &[outages::writes_refused_for_5_to_22_s],
+            &[writes::writes_refused_for_5_to_22_s],
         )
         .may_be_false(WRITES),
         class(
             "2 or 3 nodes: writes refused for 10 to 20 s",
-            &[nodes::two_or_three_nodes, outages::writes_refused_for_10_to_20_s],
+            &[nodes::two_or_three_nodes, writes::writes_refused_for_10_to_20_s],
         )
         .may_be_false(WRITES),
         class("one of several API servers away", &[outages::one_replica_away]).may_be_false(REPLICA),

@@ -25,8 +25,8 @@ use crate::judge::{Direction, SeenVerdict};
 use crate::objects;
 use crate::other_writers::Writes;
 use crate::random::{Micros, Random, SECOND};
-use crate::script::{History, ProberRun, ShootHistory, ShootScript};
-use crate::timeline::Segment;
+use crate::script::{History, ShootHistory, ShootScript};
+use crate::timeline::{Segment, TimeSpan};
 use crate::transport::{SimConnector, TrafficLog};
 use crate::witnesses::{decided, outcome};
 
@@ -128,7 +128,7 @@ fn through_another_server(shoots: &[Arc<PlayedShoot>], segments: &[Segment]) -> 
 async fn witness(
     clock: VirtualClock,
     history: &History,
-    (first, probers): (usize, &[ProberRun]),
+    (first, probers): (usize, &[TimeSpan]),
     shoots: &[Arc<PlayedShoot>],
 ) -> Vec<ProbedShoot> {
     let probed: Vec<_> = shoots
@@ -187,7 +187,7 @@ impl ProberProcess<'_> {
         Box::new(move || random.lock().unit())
     }
 
-    async fn run(&self, number: usize, run: ProberRun) {
+    async fn run(&self, number: usize, run: TimeSpan) {
         let clock = self.clock;
         let shared = Arc::new(ProbeContext {
             seed: objects::seed_client(clock, self.shoots),

@@ -6,8 +6,7 @@ use tokio::time::Instant;
 
 use crate::judge::{Direction, SeenVerdict};
 use crate::random::{MILLISECOND, Micros};
-use crate::script::ProberRun;
-use crate::timeline::{FOREVER, Segment};
+use crate::timeline::{FOREVER, Segment, TimeSpan};
 use crate::virtual_time::{ProbedShoot, duration};
 
 /// From a verdict to the coordinator.
@@ -16,7 +15,7 @@ const DELIVERY: Micros = 20 * MILLISECOND;
 /// The second prober of a history, which talks to another one of several API servers.
 #[derive(Debug, Clone)]
 pub(crate) struct SecondWitness {
-    pub(crate) probers: Vec<ProberRun>,
+    pub(crate) probers: Vec<TimeSpan>,
     /// Faults of that API server alone.
     pub(crate) segments: Vec<Segment>,
     /// A prober that ends is frozen: its last verdict stands until it is no longer valid.
@@ -46,7 +45,7 @@ struct Brought {
 /// Both witnesses together: what each asked for, and the directions that follow from their verdicts.
 pub(crate) fn decided(
     witnesses: [&ProbedShoot; 2],
-    runs: [&[ProberRun]; 2],
+    runs: [&[TimeSpan]; 2],
     freezes: bool,
     length: Micros,
 ) -> ProbedShoot {
