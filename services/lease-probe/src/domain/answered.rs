@@ -21,7 +21,7 @@ pub(super) const STANDS_STILL: Duration = Duration::from_millis(10_500);
 const BLIP_INTERVALS: f64 = 0.25;
 
 /// A kubelet renews within one renew interval; its timer, the request and a retry may take a quarter of that on top.
-const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
+pub(super) const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
 
 /// The additional time that a kubelet takes to come back from an outage: it pauses for up to 7 s (`maxBackoff`) or
 /// waits for up to 10 s for a request that hangs (the heartbeat client's timeout). One renew interval, if that is

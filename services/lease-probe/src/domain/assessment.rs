@@ -14,9 +14,6 @@ use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause};
 /// Zones that are counted apart at most. All further zones share one count; no region of a cloud has that many.
 const MOST_ZONES: usize = 20;
 
-/// See [`MOST_ZONES`].
-const OTHER_ZONES: &str = "others";
-
 /// The rule's numbers for one shoot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpiryRule {
@@ -107,7 +104,7 @@ impl Evidence {
         let zone = if self.zones.len() < MOST_ZONES || self.zones.contains_key(&zone) {
             zone
         } else {
-            OTHER_ZONES.into()
+            "others".into()
         };
         let count = self.zones.entry(zone).or_default();
         count.candidates += 1;

@@ -4,25 +4,19 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-use super::answered::AnsweredTime;
+use super::answered::{AnsweredTime, RENEWS_WITHIN_INTERVALS};
 use super::assessment::{Assessment, ExpiryRule, ExternalOutage, assess};
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::{LeaseList, Renewals, longest_pause};
 use super::schedule::MIN_SPACING;
 
-/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
-/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before
-/// the kubelet falls silent, and an expired lease has been silent for longer than this. But a reason that is over since
-/// does not show, and an external endpoint that is away makes silence count that is hardly older.
-const FRESH: f64 = 1.25;
-
 /// Nodes and Machines of this age are good enough for a verdict that is not a new loss. Otherwise an expired lease that
 /// does not matter, or a standing loss, would cost a list of all nodes and Machines with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
 /// Nodes and machines are listed at most this many renew intervals ahead of a crossing, so that they are still
-/// [`FRESH`] when it comes, also if it turns out to be a second later.
+/// fresh when it comes, also if it turns out to be a second later.
 const LONGEST_LEAD: f64 = 1.1;
 
 /// Each shoot has a moment of its own in this first part of the time ahead of a crossing, so that the shoots of a seed
@@ -134,9 +128,12 @@ impl ProbeState {
         }
         let judged = self.assess(list, Some(nodes), rule);
         let turns = judged.outcome.is_loss() && !self.settled.is_loss();
+        // The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them
+        // before the kubelet falls silent, and an expired lease has been silent for longer than this. But a reason that
+        // is over since does not show, and an external endpoint that is away makes silence count that is hardly older.
         let fresh = match is_again {
             true => rule.expiry_age.saturating_sub(interval),
-            false => interval.mul_f64(FRESH),
+            false => interval.mul_f64(RENEWS_WITHIN_INTERVALS),
         };
         (!turns || age <= fresh).then_some(judged)
     }
