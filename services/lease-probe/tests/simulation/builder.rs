@@ -1,9 +1,10 @@
 //! Puts histories together.
 
 use crate::kubelet::{KubeletModel, NodeClock};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 use crate::script::{FactSpan, History, NodeFact, NodeScript, RUN_UP, ShootScript};
-use crate::timeline::{Behaviour, FOREVER, Segment, ServerTimeline, TimeSpan};
+use crate::timeline::{Behaviour, FOREVER, Segment, ServerTimeline};
 use crate::witnesses::SecondWitness;
 
 /// Time needed after the last event of a history, until kube-controller-manager marks the nodes and the prober sees it.

@@ -2,8 +2,9 @@
 
 use crate::builder::Builder;
 use crate::classes_of_outages::{any_outage, up_to_40_s};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, SECOND};
-use crate::timeline::{Behaviour, FOREVER, FailsFor, TimeSpan};
+use crate::timeline::{Behaviour, FOREVER, FailsFor};
 
 /// Duration of a server's bad behaviour.
 const BAD_TIMES: i64 = 150 * SECOND;

@@ -2,9 +2,10 @@
 
 use crate::builder::Builder;
 use crate::kubelet::{KubeletModel, NodeClock};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
 use crate::script::{NodeFact, NodeScript, RUN_UP};
-use crate::timeline::{FOREVER, TimeSpan};
+use crate::timeline::FOREVER;
 
 pub(crate) fn probed_every_10_s(history: &mut Builder) {
     history.interval = 10 * SECOND;

@@ -1,8 +1,9 @@
 //! Steps of histories of API servers that are away, and of probers that are.
 
 use crate::builder::{Builder, OUTAGES};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
-use crate::timeline::{Behaviour, FOREVER, TimeSpan};
+use crate::timeline::{Behaviour, FOREVER};
 
 fn outage_of(history: &mut Builder, behaviour: Behaviour) {
     let (at, lasts) = (history.some_time(), outage_length(history));

@@ -1,8 +1,9 @@
 //! Steps of histories with two witnesses.
 
 use crate::builder::Builder;
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
-use crate::timeline::{Behaviour, FailsFor, Segment, TimeSpan};
+use crate::timeline::{Behaviour, FailsFor, Segment};
 use crate::witnesses::SecondWitness;
 
 /// Another prober starts some time after the first one and goes on.

@@ -1,9 +1,10 @@
 //! Describes a history for people.
 
 use crate::judge::{Judgement, LossJudgement};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND, seconds};
 use crate::script::{FactSpan, History, ShootHistory, ShootScript, required};
-use crate::timeline::{FOREVER, TimeSpan};
+use crate::timeline::FOREVER;
 use crate::virtual_time::ProbedShoot;
 
 /// See [`is_near`].

@@ -2,8 +2,9 @@
 //!
 //! The whole future of a history is known, so every exchange is computed when it begins.
 
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, SECOND, hashed};
-use crate::timeline::{Behaviour, Client, Segment, ServerTimeline, TimeSpan};
+use crate::timeline::{Behaviour, Client, Segment, ServerTimeline};
 
 /// From one end to the other and back.
 const ROUND_TRIP: Micros = 2 * MILLISECOND;

@@ -5,9 +5,9 @@ use crate::kubelet::{KubeletModel, last_write};
 use crate::leadership::{terms, watch_gaps};
 use crate::network::NetworkPath;
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, ReadyChange, is_unknown};
-use crate::node_lifecycle_input::LeadershipTerm;
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
-use crate::timeline::{Client, FOREVER, ServerTimeline, TimeSpan, frozen_cuts};
+use crate::timeline::{Client, FOREVER, ServerTimeline, frozen_cuts};
 use crate::witnesses::SecondWitness;
 
 /// Kubelets and kube-controller-manager run for this long before the first prober starts.
@@ -89,7 +89,7 @@ pub(crate) struct History {
 #[derive(Debug, Clone)]
 pub(crate) struct ShootHistory {
     pub(crate) nodes: Vec<NodeActivity>,
-    pub(crate) terms: Vec<LeadershipTerm>,
+    pub(crate) terms: Vec<TimeSpan>,
     /// By node.
     pub(crate) ready_changes: Vec<Vec<ReadyChange>>,
 }

@@ -1,5 +1,6 @@
 //! How an API server behaves over time, and when the network between it and a client is cut.
 
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, SECOND, hashed};
 
 /// Later than everything.
@@ -81,13 +82,6 @@ pub(crate) struct ServerTimeline {
     pub(crate) elections: u64,
 }
 
-/// The time from one instant to another. In a cut, packets between a client and the server are dropped.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct TimeSpan {
-    pub(crate) from: Micros,
-    pub(crate) to: Micros,
-}
-
 impl Segment {
     pub(crate) const fn contains(&self, at: Micros) -> bool {
         self.from <= at && at < self.to
@@ -95,16 +89,8 @@ impl Segment {
 }
 
 impl TimeSpan {
-    pub(crate) const fn new(from: Micros, to: Micros) -> Self {
-        Self { from, to }
-    }
-
     pub(crate) const fn from_on(from: Micros) -> Self {
         Self { from, to: FOREVER }
-    }
-
-    pub(crate) const fn contains(&self, at: Micros) -> bool {
-        self.from <= at && at < self.to
     }
 }
 

@@ -22,11 +22,12 @@ use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 
 use crate::judge::{Direction, SeenVerdict};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::objects;
 use crate::other_writers::Writes;
 use crate::random::{Micros, Random, SECOND};
 use crate::script::{History, ShootHistory, ShootScript};
-use crate::timeline::{Segment, TimeSpan};
+use crate::timeline::Segment;
 use crate::transport::{SimConnector, TrafficLog};
 use crate::witnesses::{decided, outcome};
 

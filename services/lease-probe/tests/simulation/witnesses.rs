@@ -5,8 +5,9 @@ use scaling_coordinator::domain::decision::{ReceivedVerdict, ReportedOutcome, St
 use tokio::time::Instant;
 
 use crate::judge::{Direction, SeenVerdict};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros};
-use crate::timeline::{FOREVER, Segment, TimeSpan};
+use crate::timeline::{FOREVER, Segment};
 use crate::virtual_time::{ProbedShoot, duration};
 
 /// From a verdict to the coordinator.

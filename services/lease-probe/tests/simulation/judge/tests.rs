@@ -1,7 +1,8 @@
 use super::*;
 use crate::kubelet::KubeletModel;
+use crate::node_lifecycle_input::TimeSpan;
 use crate::script::{NodeScript, RUN_UP};
-use crate::timeline::{Behaviour, TimeSpan, server};
+use crate::timeline::{Behaviour, server};
 
 const LENGTH: Micros = 300 * SECOND;
 

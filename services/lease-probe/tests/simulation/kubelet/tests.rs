@@ -1,5 +1,6 @@
 use super::*;
-use crate::timeline::{Behaviour, Client, TimeSpan, server};
+use crate::node_lifecycle_input::TimeSpan;
+use crate::timeline::{Behaviour, Client, server};
 
 const CUT: TimeSpan = TimeSpan::new(60 * SECOND, 120 * SECOND);
 

@@ -1,5 +1,5 @@
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel};
-use crate::node_lifecycle_input::{KubeletHistory, LeadershipTerm, LeaseWrite, WatchGap};
+use crate::node_lifecycle_input::{KubeletHistory, LeaseWrite, TimeSpan};
 use crate::random::SECOND;
 use crate::timeline::FOREVER;
 
@@ -8,7 +8,7 @@ const GRACE: GracePeriods = GracePeriods {
     startup: 60 * SECOND,
 };
 
-const ONE_TERM: [LeadershipTerm; 1] = [LeadershipTerm { from: 0, to: FOREVER }];
+const ONE_TERM: [TimeSpan; 1] = [TimeSpan::new(0, FOREVER)];
 
 fn node(renewals: &[i64], skew: impl Fn(i64) -> i64) -> NodeActivity {
     let write = |at: &i64| LeaseWrite {
@@ -32,7 +32,7 @@ fn every_ten(from: i64, to: i64) -> Vec<i64> {
     (from..=to).step_by(10).collect()
 }
 
-fn changes(node: &NodeActivity, terms: &[LeadershipTerm], watch_gaps: &[WatchGap]) -> Vec<(i64, bool)> {
+fn changes(node: &NodeActivity, terms: &[TimeSpan], watch_gaps: &[TimeSpan]) -> Vec<(i64, bool)> {
     let model = NodeLifecycleModel {
         grace: GRACE,
         terms,
@@ -94,8 +94,10 @@ fn a_clock_that_is_set_back_makes_a_living_node_unknown() {
 
 #[test]
 fn a_process_that_starts_knows_nothing() {
-    let term = |from, to| LeadershipTerm { from, to };
-    let terms = [term(0, 120 * SECOND), term(130 * SECOND, FOREVER)];
+    let terms = [
+        TimeSpan::new(0, 120 * SECOND),
+        TimeSpan::new(130 * SECOND, FOREVER),
+    ];
     let found = changes(&silent_node(), &terms, &[]);
     assert!(within(&found, 170, 177), "{found:?}");
 }
@@ -104,10 +106,7 @@ fn a_process_that_starts_knows_nothing() {
 #[test]
 fn what_a_watch_does_not_bring_is_not_known() {
     for to in [135, 150] {
-        let gap = WatchGap {
-            from: 101 * SECOND,
-            to: to * SECOND,
-        };
+        let gap = TimeSpan::new(101 * SECOND, to * SECOND);
         let renews = node(&every_ten(-100, 400), |_| 0);
         assert_eq!(changes(&renews, &ONE_TERM, &[gap]), []);
     }
