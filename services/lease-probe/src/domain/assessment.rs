@@ -9,7 +9,7 @@ use watchdog_api::unix_time::UnixTime;
 use super::answered::AnsweredMark;
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
-use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause};
+use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause, shortest_grace};
 
 /// Zones that are counted apart at most. All further zones share one count; no region of a cloud has that many.
 const MOST_ZONES: usize = 20;
@@ -17,6 +17,8 @@ const MOST_ZONES: usize = 20;
 /// The rule's numbers for one shoot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpiryRule {
+    /// The grace period of kube-controller-manager.
+    pub grace: Duration,
     /// Age at which a lease is expired.
     pub expiry_age: Duration,
     /// Share of expired candidates at which the nodes count as cut off; more than 0, at most 1.
@@ -224,7 +226,7 @@ pub fn assess(
         list_revision: list.revision,
         urgent,
         renew_interval: renewals.renew_interval(),
-        longest_pause: longest_pause(rule.expiry_age),
+        longest_pause: longest_pause(rule.grace),
     }
 }
 
@@ -241,6 +243,8 @@ fn count_leases(
     let mut evidence = Evidence {
         nodes: nodes.map_or(0, |nodes| count(nodes.count())),
         leases: count(list.leases.len()).saturating_add(list.malformed),
+        grace: rule.grace,
+        grace_too_short: rule.grace < shortest_grace(renewals.renew_interval()),
         expiry_age: rule.expiry_age,
         threshold: rule.threshold,
         largest_skew: renewals.largest_skew(),

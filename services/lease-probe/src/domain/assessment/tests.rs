@@ -9,6 +9,7 @@ use super::super::fixtures::{lease_of, list_at};
 use super::*;
 
 const RULE: ExpiryRule = ExpiryRule {
+    grace: Duration::from_secs(40),
     expiry_age: Duration::from_secs(30),
     threshold: 0.6,
 };
