@@ -124,7 +124,8 @@ impl<C: Connector> CachedConnection<C> {
                     Ok(head) => head.ok(),
                     Err(_) => {
                         self.suspect(Suspicion::silent_at(sent));
-                        let mut anew = pin!(self.request_anew(request, budget));
+                        // On the heap: it is rare.
+                        let mut anew = Box::pin(self.request_anew(request, budget));
                         tokio::select! {
                             biased;
                             head = &mut head => match head {
