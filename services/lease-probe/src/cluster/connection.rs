@@ -124,7 +124,6 @@ impl<C: Connector> CachedConnection<C> {
                     Ok(head) => head.ok(),
                     Err(_) => {
                         self.suspect(Suspicion::silent_at(sent));
-                        // On the heap: it is rare.
                         let mut anew = Box::pin(self.request_anew(request, budget));
                         tokio::select! {
                             biased;
@@ -148,14 +147,15 @@ impl<C: Connector> CachedConnection<C> {
             let _ = timeout(END_NOTED_WITHIN, link.ended()).await;
             self.note_end(&link);
         }
-        match self.request_anew(request, budget).await {
+        match Box::pin(self.request_anew(request, budget)).await {
             // It may go away right after its answer, which is lost then. Once more is enough: it is alive.
-            Err(ProbeFailure::WentAway) => self.request_anew(request, budget).await,
+            Err(ProbeFailure::WentAway) => Box::pin(self.request_anew(request, budget)).await,
             answer => answer,
         }
     }
 
-    /// Looks the name up, waits for a permit, and sends a request over a new connection.
+    /// Looks the name up, waits for a permit, and sends a request over a new connection. Callers keep this on the heap:
+    /// it is rare, and every probe would have room for it.
     async fn request_anew(
         &mut self,
         request: &ApiRequest,
@@ -168,8 +168,7 @@ impl<C: Connector> CachedConnection<C> {
         let limits = self.limits.clone();
         let permit = limits.connect.acquire();
         let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
-        // On the heap: it is rare, and every probe would have room for it.
-        let answer = Box::pin(self.request_fresh(permit, request, budget));
+        let answer = self.request_fresh(permit, request, budget);
         timeout(budget.limit, answer)
             .await
             .unwrap_or(Err(ProbeFailure::Timeout(budget.limit)))
