@@ -231,7 +231,8 @@ def test_labels_are_values_of_the_apis_in_lower_case():
 
 
 def test_pages_and_dashboards_say_how_long_a_scale_down_may_take():
-    reserve = count("lease-probe/src/domain/renewals.rs", "DETECTION_RESERVE")
+    # With the default grace period of 40 s and renew interval of 10 s.
+    reserve = str(40 - 10 - int(count("lease-probe/src/domain/renewals.rs", "TWO_TIMEOUTS")))
     dashboards = (ROOT / "charts" / "generate-dashboards").read_text()
     assert set(re.findall(r"acts (\d+) s after the threshold is crossed", dashboards)) == {reserve}
     performance = (ROOT / "docs" / "explanation" / "performance.md").read_text()

@@ -1,5 +1,6 @@
 //! One cached connection to an API server, and the evidence that its end gives about the server.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,10 +103,10 @@ impl<C: Connector> CachedConnection<C> {
     }
 
     /// Sends a request and reads the whole answer over the cached connection. If that connection is dead, or brings no
-    /// first byte within 2.5 s or twice the latency of the last answer, whichever is longer, the request is sent again
-    /// over a new one. What it waits for in this process may take until the deadline. The server has the whole limit on
-    /// a new connection, however the cached one ended: a caller that must be on time bounds the call. Cancelling drops
-    /// the connection.
+    /// first byte within 2.5 s or twice the latency of the last answer, whichever is longer, the request is also sent
+    /// over a new one, and the first answer wins. Therefore the request must not change anything on the server. What it
+    /// waits for in this process may take until the deadline. The server has the whole limit on a new connection,
+    /// however the cached one ended: a caller that must be on time bounds the call. Cancelling drops the connection.
     ///
     /// # Errors
     /// When the API server cannot be reached, its answer breaks off or takes longer than the limit, or this process is
@@ -117,31 +118,44 @@ impl<C: Connector> CachedConnection<C> {
     ) -> Result<ApiResponse, ProbeFailure> {
         if let Some(mut link) = self.take_open() {
             let sent = Instant::now();
-            match timeout(SLOW.max(2 * self.latency), link.send(request)).await {
-                Ok(Ok(response)) => {
-                    let read = self.read(link, sent, response, request.answer, budget);
-                    return timeout(budget.limit, read)
-                        .await
-                        .unwrap_or(Err(ProbeFailure::Timeout(budget.limit)));
+            let head = {
+                let mut head = pin!(link.send(request));
+                match timeout(SLOW.max(2 * self.latency), &mut head).await {
+                    Ok(head) => head.ok(),
+                    Err(_) => {
+                        self.suspect(Suspicion::silent_at(sent));
+                        let mut anew = Box::pin(self.request_anew(request, budget));
+                        tokio::select! {
+                            biased;
+                            head = &mut head => match head {
+                                Ok(response) => Some(response),
+                                Err(_) => return anew.await,
+                            },
+                            answer = &mut anew => return answer,
+                        }
+                    }
                 }
-                // The server may have closed it while it was idle, or go away in the middle (GOAWAY): a new one shows
-                // whether it lives. That the connection has ended, and how, is noted right after the request has
-                // failed.
-                Ok(Err(_)) => {
-                    let _ = timeout(END_NOTED_WITHIN, link.ended()).await;
-                    self.note_end(&link);
-                }
-                Err(_) => self.suspect(Suspicion::silent_at(sent)),
+            };
+            if let Some(response) = head {
+                let read = self.read(link, sent, response, request.answer, budget);
+                return timeout(budget.limit, read)
+                    .await
+                    .unwrap_or(Err(ProbeFailure::Timeout(budget.limit)));
             }
+            // The server may have closed it while it was idle, or go away in the middle (GOAWAY): a new one shows
+            // whether it lives. That the connection has ended, and how, is noted right after the request has failed.
+            let _ = timeout(END_NOTED_WITHIN, link.ended()).await;
+            self.note_end(&link);
         }
-        match self.request_anew(request, budget).await {
+        match Box::pin(self.request_anew(request, budget)).await {
             // It may go away right after its answer, which is lost then. Once more is enough: it is alive.
-            Err(ProbeFailure::WentAway) => self.request_anew(request, budget).await,
+            Err(ProbeFailure::WentAway) => Box::pin(self.request_anew(request, budget)).await,
             answer => answer,
         }
     }
 
-    /// Looks the name up, waits for a permit, and sends a request over a new connection.
+    /// Looks the name up, waits for a permit, and sends a request over a new connection. Callers keep this on the heap:
+    /// it is rare, and every probe would have room for it.
     async fn request_anew(
         &mut self,
         request: &ApiRequest,
@@ -154,8 +168,7 @@ impl<C: Connector> CachedConnection<C> {
         let limits = self.limits.clone();
         let permit = limits.connect.acquire();
         let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
-        // On the heap: it is rare, and every probe would have room for it.
-        let answer = Box::pin(self.request_fresh(permit, request, budget));
+        let answer = self.request_fresh(permit, request, budget);
         timeout(budget.limit, answer)
             .await
             .unwrap_or(Err(ProbeFailure::Timeout(budget.limit)))

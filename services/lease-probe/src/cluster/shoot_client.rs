@@ -239,7 +239,9 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         let limits = self.connection.limits.clone();
         let permit = limits.node_lists.acquire();
         let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
-        match permit.during(self.both_lists(access, budget)).await {
+        // On the heap: it is rare, and every probe would have room for it.
+        let both = Box::pin(self.both_lists(access, budget));
+        match permit.during(both).await {
             Ok(listed) => {
                 // Nodes without a lease are also remembered.
                 self.kept.remember(self.leases.max(listed.0.len()))?;

@@ -68,7 +68,7 @@ impl<S: ShootClient> InternalProbe<S> {
                 ProbeStep::CountNodes(assessment) => {
                     let nodes = self.client.count_nodes(budget).await;
                     self.note_suspicion();
-                    if nodes.is_some_and(|nodes| nodes <= list.leases.len()) {
+                    if nodes.is_some_and(|nodes| nodes <= assessment.evidence.renewing as usize) {
                         return Ok(assessment);
                     }
                     None

@@ -26,16 +26,17 @@ pub struct ProbeInputs {
 
 impl ProbeInputs {
     /// The grace period of the shoot's kube-controller-manager.
-    pub(super) fn grace_period(&self) -> Duration {
+    fn grace_period(&self) -> Duration {
         let own = self.settings.node_monitor_grace;
         own.unwrap_or(self.config.kcm_node_monitor_grace_duration)
     }
 
     /// The rule for kubelets that renew at this interval.
     pub(super) fn rule(&self, renew_interval: Duration) -> ExpiryRule {
-        let threshold = self.failure_fraction();
+        let (threshold, grace) = (self.failure_fraction(), self.grace_period());
         ExpiryRule {
-            expiry_age: expiry_age(self.grace_period(), renew_interval),
+            grace,
+            expiry_age: expiry_age(grace, renew_interval),
             threshold: threshold.unwrap_or(self.config.node_lease_failure_fraction),
         }
     }

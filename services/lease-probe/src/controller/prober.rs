@@ -18,7 +18,6 @@ use crate::domain::assessment::Assessment;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use crate::domain::probe_state::ProbeState;
-use crate::domain::renewals::shortest_grace;
 use crate::domain::schedule;
 use crate::domain::verdict::{self, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
@@ -162,7 +161,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         next_due
     }
 
-    fn assessed(&mut self, inputs: &ProbeInputs, mut found: Assessment) -> (Verdict, UnixTime) {
+    fn assessed(&mut self, inputs: &ProbeInputs, found: Assessment) -> (Verdict, UnixTime) {
         PROBES.inc(&found.outcome);
         self.failures = 0;
         self.failing = None;
@@ -189,11 +188,8 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         );
         let next_due = due.max(self.throttled_until);
         let mut message = verdict::sentence(&found, counting);
-        let grace = inputs.grace_period();
-        found.evidence.grace = grace;
-        found.evidence.grace_too_short = grace < shortest_grace(found.renew_interval);
         if found.evidence.grace_too_short {
-            message.push_str(&verdict::too_short(grace));
+            message.push_str(&verdict::too_short(found.evidence.grace));
         }
         let valid_until = schedule::valid_until(next_due, config.probe_timeout);
         // Silence may have been proven while no probe could run.

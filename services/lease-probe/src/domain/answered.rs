@@ -11,22 +11,17 @@ use std::time::Duration;
 use watchdog_api::unix_time::{UnixTime, micros};
 
 use super::renewals::LeaseList;
+use super::schedule::MIN_SPACING;
 
 /// An API server writes its own Lease every 10 s. If lists show no write for longer than this, nobody can write.
 pub(super) const STANDS_STILL: Duration = Duration::from_millis(10_500);
-
-/// If writes may have paused for longer than this, none of that time counts: kubelets that could not renew look lost.
-const LONGEST_PAUSE_OF_WRITES: Duration = Duration::from_millis(21_500);
-
-/// The pause before the next look, if only one more write is missing.
-const SOON: Duration = Duration::from_secs(1);
 
 /// After an outage of at most this many renew intervals, a kubelet is back within the same time again, because its
 /// pauses double.
 const BLIP_INTERVALS: f64 = 0.25;
 
 /// A kubelet renews within one renew interval; its timer, the request and a retry may take a quarter of that on top.
-const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
+pub(super) const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
 
 /// The additional time that a kubelet takes to come back from an outage: it pauses for up to 7 s (`maxBackoff`) or
 /// waits for up to 10 s for a request that hangs (the heartbeat client's timeout). One renew interval, if that is
@@ -110,16 +105,13 @@ impl AnsweredTime {
             return;
         }
         self.until = away.unwrap_or(sent);
-        // The last write may have come right after the list before the span in which the revision grew.
-        let is_doubtful = still > 2 * SOON && still + self.unconfirmed > LONGEST_PAUSE_OF_WRITES;
-        if grew && !is_doubtful {
+        if grew {
             self.counted = self.until.since(self.from).min(longest);
         }
         if no_writes {
             self.unconfirmed = Duration::ZERO;
         } else if grew {
-            let confirmed = std::mem::replace(&mut self.unconfirmed, self.counted);
-            self.total += if is_doubtful { Duration::ZERO } else { confirmed };
+            self.total += std::mem::replace(&mut self.unconfirmed, self.counted);
         }
         self.from = sent;
         (self.ended_by_outage, self.ended_by_silence) = (away.is_some(), silent);
@@ -194,7 +186,7 @@ impl AnsweredTime {
         match counted >= needed {
             true => at,
             // The revision has stood still for that long: the next list may show more.
-            false => at.max(self.last.unwrap_or_default().after(SOON)),
+            false => at.max(self.last.unwrap_or_default().after(MIN_SPACING)),
         }
     }
 }
@@ -273,20 +265,6 @@ mod tests {
         lists.extend((12..30).map(|second| (f64::from(second), 2)));
         lists.extend([(30.0, 3), (31.0, 4), (32.0, 5)]);
         assert_eq!(total(&lists), 1.0);
-    }
-
-    /// Two lists 16 s apart, and then 9 s in which nobody writes, may be one pause of 24 s: living kubelets look lost.
-    #[test]
-    fn two_short_gaps_may_be_one_long_pause() {
-        let lists = |still: i32| {
-            let mut lists = vec![(0.0, 1), (16.0, 2)];
-            lists.extend((17..16 + still).map(|second| (f64::from(second), 2)));
-            let next = f64::from(16 + still);
-            lists.extend([(next, 3), (next + 1.0, 4), (next + 2.0, 5)]);
-            lists
-        };
-        assert_eq!(total(&lists(9)), 1.0);
-        assert_eq!(total(&lists(2)), 16.0 + 3.0, "an election renews every 2 s");
     }
 
     #[test]

@@ -9,17 +9,16 @@ use watchdog_api::unix_time::UnixTime;
 use super::answered::AnsweredMark;
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
-use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause};
+use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause, shortest_grace};
 
 /// Zones that are counted apart at most. All further zones share one count; no region of a cloud has that many.
 const MOST_ZONES: usize = 20;
 
-/// See [`MOST_ZONES`].
-const OTHER_ZONES: &str = "others";
-
 /// The rule's numbers for one shoot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpiryRule {
+    /// The grace period of kube-controller-manager.
+    pub grace: Duration,
     /// Age at which a lease is expired.
     pub expiry_age: Duration,
     /// Share of expired candidates at which the nodes count as cut off; more than 0, at most 1.
@@ -107,7 +106,7 @@ impl Evidence {
         let zone = if self.zones.len() < MOST_ZONES || self.zones.contains_key(&zone) {
             zone
         } else {
-            OTHER_ZONES.into()
+            "others".into()
         };
         let count = self.zones.entry(zone).or_default();
         count.candidates += 1;
@@ -227,7 +226,7 @@ pub fn assess(
         list_revision: list.revision,
         urgent,
         renew_interval: renewals.renew_interval(),
-        longest_pause: longest_pause(rule.expiry_age),
+        longest_pause: longest_pause(rule.grace),
     }
 }
 
@@ -244,6 +243,8 @@ fn count_leases(
     let mut evidence = Evidence {
         nodes: nodes.map_or(0, |nodes| count(nodes.count())),
         leases: count(list.leases.len()).saturating_add(list.malformed),
+        grace: rule.grace,
+        grace_too_short: rule.grace < shortest_grace(renewals.renew_interval()),
         expiry_age: rule.expiry_age,
         threshold: rule.threshold,
         largest_skew: renewals.largest_skew(),

@@ -13,6 +13,5 @@ pub mod probe_state;
 pub mod renewals;
 pub(crate) mod schedule;
 mod skew;
-mod tick;
 pub mod verdict;
 pub mod witnesses;

@@ -4,25 +4,19 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-use super::answered::AnsweredTime;
+use super::answered::{AnsweredTime, RENEWS_WITHIN_INTERVALS};
 use super::assessment::{Assessment, ExpiryRule, ExternalOutage, assess};
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::{LeaseList, Renewals, longest_pause};
 use super::schedule::MIN_SPACING;
 
-/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
-/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before
-/// the kubelet falls silent, and an expired lease has been silent for longer than this. But a reason that is over since
-/// does not show, and an external endpoint that is away makes silence count that is hardly older.
-const FRESH: f64 = 1.25;
-
 /// Nodes and Machines of this age are good enough for a verdict that is not a new loss. Otherwise an expired lease that
 /// does not matter, or a standing loss, would cost a list of all nodes and Machines with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
 /// Nodes and machines are listed at most this many renew intervals ahead of a crossing, so that they are still
-/// [`FRESH`] when it comes, also if it turns out to be a second later.
+/// fresh when it comes, also if it turns out to be a second later.
 const LONGEST_LEAD: f64 = 1.1;
 
 /// Each shoot has a moment of its own in this first part of the time ahead of a crossing, so that the shoots of a seed
@@ -51,7 +45,8 @@ pub enum ProbeStep {
     /// No lease is expired or about to, or enough is known of the nodes: they need not be listed.
     Done(Assessment),
     /// The leases that are there show the nodes connected, but this replica has seen no others that could be missing.
-    /// If there are more nodes than leases, list the nodes and machines, then [`ProbeState::judge`]; else this holds.
+    /// If there are more nodes than renewed leases, list the nodes and machines, then [`ProbeState::judge`]; else this
+    /// holds.
     CountNodes(Assessment),
     /// The nodes and machines must be listed; then [`ProbeState::judge`].
     ListNodes,
@@ -83,7 +78,7 @@ impl ProbeState {
     /// the nodes and machines took long: those are good enough for a loss if they were asked for after the kubelets had
     /// missed a renewal.
     pub fn leases(&mut self, list: &LeaseList, rule: ExpiryRule, is_again: bool) -> ProbeStep {
-        self.renewals.observe(list, longest_pause(rule.expiry_age));
+        self.renewals.observe(list, longest_pause(rule.grace));
         let now = list.sent;
         let mut assessment = self.assess(list, None, rule);
         // A lease about to expire also counts: probing exactly at the crossing requires knowing when the crossing is.
@@ -107,7 +102,7 @@ impl ProbeState {
         // expiry, and then the nodes are listed.
         let exact = assessment.crossing.filter(|_| self.external.is_some());
         assessment.crossing = [exact, assessment.next_expiry].into_iter().flatten().min();
-        match self.by_nodes(list, rule, is_again) {
+        match self.by_nodes(list, rule, is_again, assessment.urgent) {
             Some(judged) => ProbeStep::Done(judged),
             None if suspicious || assessment.outcome.is_loss() => ProbeStep::ListNodes,
             None if self.settled == Outcome::Pending && assessment.outcome == Outcome::Healthy => {
@@ -124,8 +119,15 @@ impl ProbeState {
     }
 
     /// Assesses the leases with the last list of the nodes and machines. Returns none if that list is too old, or if
-    /// there are leases that it does not cover, because their nodes joined later.
-    fn by_nodes(&self, list: &LeaseList, rule: ExpiryRule, is_again: bool) -> Option<Assessment> {
+    /// there are leases that it does not cover, because their nodes joined later. `urgent` is set if enough leases for
+    /// a loss are silent, whether they count or not.
+    fn by_nodes(
+        &self,
+        list: &LeaseList,
+        rule: ExpiryRule,
+        is_again: bool,
+        urgent: bool,
+    ) -> Option<Assessment> {
         let nodes = self.nodes.as_ref()?;
         let (age, interval) = (list.sent.since(self.nodes_as_of), self.renew_interval());
         let is_new = |name: &str| !nodes.knows(name) && self.renewals.is_newer_than(name, self.nodes_as_of);
@@ -133,10 +135,16 @@ impl ProbeState {
             return None;
         }
         let judged = self.assess(list, Some(nodes), rule);
-        let turns = judged.outcome.is_loss() && !self.settled.is_loss();
+        // Nor is a shoot called healthy by old nodes while its kubelets are silent: the reason why some of them do not
+        // count may be over.
+        let is_silent = judged.outcome == Outcome::Healthy && (urgent || judged.urgent);
+        let turns = (judged.outcome.is_loss() || is_silent) && !self.settled.is_loss();
+        // The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them
+        // before the kubelet falls silent, and an expired lease has been silent for longer than this. But a reason that
+        // is over since does not show, and an external endpoint that is away makes silence count that is hardly older.
         let fresh = match is_again {
             true => rule.expiry_age.saturating_sub(interval),
-            false => interval.mul_f64(FRESH),
+            false => interval.mul_f64(RENEWS_WITHIN_INTERVALS),
         };
         (!turns || age <= fresh).then_some(judged)
     }
@@ -216,6 +224,7 @@ mod tests {
     use super::*;
 
     const RULE: ExpiryRule = ExpiryRule {
+        grace: Duration::from_secs(40),
         expiry_age: Duration::from_secs(30),
         threshold: 0.6,
     };
@@ -339,6 +348,18 @@ mod tests {
         assert_eq!(leases(&mut state, 66, &[0, 61, 62]), ProbeStep::ListNodes);
     }
 
+    /// A reason to exclude a node may be over.
+    #[test]
+    fn a_shoot_is_not_called_healthy_by_old_nodes_while_its_kubelets_are_silent() {
+        let mut state = watching(0.0);
+        let last = &[0, 31, 32];
+        leases(&mut state, 35, last);
+        judge(&mut state, 35, last, &["n1", "n2"]);
+        assert_eq!(done(leases(&mut state, 45, last)), Outcome::Healthy);
+        // Both have missed a renewal.
+        assert_eq!(leases(&mut state, 48, last), ProbeStep::ListNodes);
+    }
+
     #[test]
     fn a_new_expiry_lists_the_nodes_again() {
         let mut state = watching(0.0);
@@ -459,6 +480,7 @@ mod tests {
     fn looking_ahead_never_takes_a_kubelet_on_time_for_lost() {
         // A grace period that is hardly longer than the renew interval.
         let rule = ExpiryRule {
+            grace: Duration::from_secs(16),
             expiry_age: Duration::from_secs(12),
             threshold: 0.6,
         };

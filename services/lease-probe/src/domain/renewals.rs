@@ -20,6 +20,9 @@ const SILENT_INTERVALS: f64 = 1.5;
 /// thousands of nodes.
 const MOST_MISSING: usize = 10_000;
 
+/// A list whose answer took this much longer than twice the one before was held up: writes may have waited as long.
+const HELD_UP: Duration = Duration::from_millis(250);
+
 /// A complete list of the leases of a shoot.
 #[derive(Debug, Clone, Default)]
 pub struct LeaseList {
@@ -51,7 +54,7 @@ struct Renewal {
     clock: NodeClock,
     // True if the lease had it when it was first observed: this replica did not observe its arrival.
     unseen: bool,
-    // When the first and the last list were asked for that have the lease.
+    // When the first list was asked for that has the lease, and the moment of the last one.
     first_listed: UnixTime,
     listed: UnixTime,
 }
@@ -83,8 +86,9 @@ pub struct LeaseAge {
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
-    // When the last list was asked for.
+    // The moment of the last list, and how long its answer took.
     last: UnixTime,
+    latency: Duration,
     answered: AnsweredTime,
     renew_interval: Option<Duration>,
 }
@@ -92,11 +96,18 @@ pub struct Renewals {
 impl Renewals {
     /// Takes in a complete list. Of the time since the list before, at most `longest` counts as answered. A lease that
     /// is missing is remembered: absence neither erases a renewal nor the silence after it.
+    ///
+    /// Where etcd hangs, lists wait as renewals do, and both are worked on at its end. So a list that was held up is of
+    /// the moment of its answer, and the renewals that it is the first to show arrived then.
     pub fn observe(&mut self, list: &LeaseList, longest: Duration) {
         self.renew_interval = median(list.leases.iter().map(renew_interval)).or(self.renew_interval);
         let interval = self.renew_interval();
         self.answered.record(list, interval, longest);
-        let previous = std::mem::replace(&mut self.last, list.sent);
+        let latency = list.received.since(list.sent);
+        let usual = 2 * std::mem::replace(&mut self.latency, latency);
+        let was_held_up = latency > usual + HELD_UP;
+        let as_of = if was_held_up { list.received } else { list.sent };
+        let previous = std::mem::replace(&mut self.last, as_of);
         // The revision of a renewal, when it was sent by the estimate of the node's clock, the earliest time at which
         // it can have been sent, and the lease.
         let mut renewed: Vec<(u64, UnixTime, UnixTime, &Arc<str>)> = Vec::new();
@@ -106,18 +117,21 @@ impl Renewals {
             let (known, renew_time) = match (self.nodes.get_mut(&lease.name), renew_time) {
                 (Some(known), Some(renew_time)) => (known, renew_time),
                 (Some(known), None) => {
-                    known.listed = list.sent;
+                    known.listed = as_of;
                     continue;
                 }
                 (None, Some(renew_time)) => {
-                    let renewal =
-                        Renewal::first_seen(lease, renew_time, list, self.answered.first_observed());
+                    let mark = self.answered.first_observed();
+                    let renewal = Renewal {
+                        listed: as_of,
+                        ..Renewal::first_seen(lease, renew_time, list, mark)
+                    };
                     self.nodes.insert(lease.name.clone(), renewal);
                     continue;
                 }
                 (None, None) => continue,
             };
-            let last_listed = std::mem::replace(&mut known.listed, list.sent);
+            let last_listed = std::mem::replace(&mut known.listed, as_of);
             known.renew_interval = renew_interval(lease);
             let shown = std::mem::replace(&mut known.shown, renew_time);
             let is_written = lease.revision > known.revision && renew_time != known.renew_time;
@@ -126,10 +140,11 @@ impl Renewals {
             let was_missing = last_listed < previous;
             if renew_time > known.renew_time || is_written {
                 known.revision = lease.revision;
-                let sent = known.note(renew_time, last_listed, list);
+                let arrived_from = if was_held_up { as_of } else { last_listed };
+                let sent = known.note(renew_time, arrived_from, list);
                 // A clock that is ahead may make the estimate too late: it must not date the leases of other nodes.
                 let is_ahead = known.clock.skew(known.renew_interval) > 0;
-                let earliest = if is_ahead { last_listed } else { sent };
+                let earliest = if is_ahead { arrived_from } else { sent };
                 renewed.push((lease.revision, sent, earliest, &lease.name));
             } else if went_back || was_missing {
                 // Silence begins anew.
@@ -240,16 +255,15 @@ impl Renewal {
         }
     }
 
-    /// Takes in a new renewal and returns when it was sent, by the prober's clock. It was made after the answer to the
-    /// last list that had the lease and before the answer to this one. That is certain whatever clock the node has, so
-    /// an estimate that contradicts it is wrong.
-    fn note(&mut self, renew_time: UnixTime, last_listed: UnixTime, list: &LeaseList) -> UnixTime {
+    /// Takes in a new renewal and returns when it arrived, by the prober's clock: between `arrived_from` and the answer
+    /// to this list. That is certain whatever clock the node has, so an estimate that contradicts it is wrong.
+    fn note(&mut self, renew_time: UnixTime, arrived_from: UnixTime, list: &LeaseList) -> UnixTime {
         self.renew_time = renew_time;
         self.unseen = false;
         self.clock.note(renew_time, list.sent, list.received);
         let skew = self.clock.skew(self.renew_interval);
         let sent = renew_time.shifted(skew.saturating_neg());
-        sent.max(last_listed).min(list.received)
+        sent.max(arrived_from).min(list.received)
     }
 }
 
@@ -277,8 +291,8 @@ fn renew_interval(lease: &LeaseItem) -> Duration {
 /// also fail to renew twice, 10.4 s each at most, and renew at the end of a third interval.
 const TWO_TIMEOUTS: Duration = Duration::from_secs(23);
 
-/// The least part of the grace period that must be left for the verdict and the scale-down.
-const DETECTION_RESERVE: Duration = Duration::from_secs(7);
+/// The least part of the grace period that must be left for the verdict and the scale-down of one shoot.
+const DETECTION_RESERVE: Duration = Duration::from_secs(3);
 
 /// How long it takes to scale one shoot down, in renew intervals: 3 s of 10 s.
 const SCALE_DOWN_INTERVALS: f64 = 0.3;
@@ -306,11 +320,11 @@ pub fn shortest_grace(renew_interval: Duration) -> Duration {
     proof(renew_interval) + renew_interval.mul_f64(SCALE_DOWN_INTERVALS)
 }
 
-/// The longest pause between two lists of the leases, and the most of it that counts as answered: at least two lists
-/// fall into the time in which a lease expires, and writes that pause for long show as a revision that stands still.
+/// The longest pause between two lists of the leases, and the most of it that counts as answered: two lists fall into
+/// three quarters of the grace period, and writes that pause for long show as a revision that stands still.
 #[must_use]
-pub fn longest_pause(expiry_age: Duration) -> Duration {
-    STANDS_STILL.min(expiry_age / 2)
+pub fn longest_pause(grace: Duration) -> Duration {
+    STANDS_STILL.min(grace.mul_f64(3.0 / 8.0))
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use watchdog_api::unix_time::UnixTime;
 
 use super::assessment::Assessment;
 use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
-use super::tick::{SHORTEST_TICK, tick};
 
 /// Two probes of one shoot are never closer than this, except for those due at a crossing ([`CROSSING_SPACING`]) and
 /// [`URGENT_RETRY`]. While seconds decide, they follow each other at this pace.
@@ -41,6 +40,19 @@ pub(crate) const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 /// 6 s away.
 const MACHINES_PAUSE: Duration = Duration::from_secs(4);
 
+/// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
+/// those of other shoots: a process that wakes once for many probes spends half of what it would if it woke for each
+/// (measured, see docs/explanation/performance.md). The longest tick is [`MIN_SPACING`]; an interval has at least
+/// this many, so that no shoot is probed much more often than configured.
+const TICKS_IN_INTERVAL: u32 = 8;
+
+/// The shortest tick: a delay of this length is hardly noticed, and a process is busy all the time long before.
+const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
+
+/// About this many probes may meet at one tick. Two cores need some 15 ms for them (at 100 to 200 us each, see
+/// docs/explanation/performance.md), and a crossing may have to wait for that.
+const MEET: u128 = 150;
+
 /// The configured pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ProbePace {
@@ -70,6 +82,20 @@ impl ProbePace {
         let grown = interval.as_secs_f64() * self.jitter.mul_add(self.random, 1.0);
         Duration::try_from_secs_f64(grown).unwrap_or(interval)
     }
+}
+
+/// Probes of different shoots meet at the multiples of this. It is halved until not too many meet and it is small
+/// beside the interval. So every tick is a multiple of all shorter ones, and probes with different ticks still meet.
+fn tick(interval: Duration, shoots: usize) -> Duration {
+    let shoots = u128::try_from(shoots).unwrap_or(u128::MAX);
+    let most = MEET * interval.as_micros();
+    let mut tick = MIN_SPACING;
+    while tick > SHORTEST_TICK
+        && (shoots.saturating_mul(tick.as_micros()) > most || tick * TICKS_IN_INTERVAL > interval)
+    {
+        tick /= 2;
+    }
+    tick
 }
 
 /// When to probe again after a probe that began at `started` and found this. `reported` is the outcome that was
@@ -285,6 +311,26 @@ mod tests {
         assert_eq!(due, at(16).shifted(1), "there is time for one more probe");
         let due = ahead(at(15).after(Duration::from_millis(200)), list_nodes_at, 20);
         assert_eq!(due, list_nodes_at, "apart from them when it has come");
+    }
+
+    #[test]
+    fn the_more_shoots_the_shorter_the_tick() {
+        let tick = |seconds, shoots| tick(Duration::from_secs(seconds), shoots);
+        let ticks =
+            [0, 1, 100, 1_500, 1_501, 10_000, 100_000, usize::MAX].map(|shoots| tick(10, shoots).as_micros());
+        assert_eq!(
+            ticks,
+            [
+                1_000_000, 1_000_000, 1_000_000, 1_000_000, 500_000, 125_000, 62_500, 62_500
+            ]
+        );
+        assert_eq!(tick(30, 10_000), Duration::from_millis(250), "a slower pace");
+        let short = [1, 2, 7, 8].map(|seconds| tick(seconds, 1).as_micros());
+        assert_eq!(
+            short,
+            [125_000, 250_000, 500_000, 1_000_000],
+            "beside a short interval"
+        );
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
              been renewed.",
             e.candidates
         ),
+        Outcome::Healthy if e.expired + e.unconfirmed == 0 => {
+            format!("All {} eligible leases are renewed.", e.candidates)
+        }
         _ => format!(
             "{} of {} eligible leases have not been renewed for {age}; the shoot counts as cut off at {:.0} %.",
             e.expired,

@@ -20,7 +20,7 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
     let healthy = replica.until_outcome(&alpha, Outcome::Healthy).await;
     assert_eq!((evidence(&healthy).leases, evidence(&healthy).candidates), (5, 5));
     assert!(
-        healthy.message.contains("of 5 eligible leases"),
+        healthy.message.contains("5 eligible leases"),
         "{}",
         healthy.message
     );

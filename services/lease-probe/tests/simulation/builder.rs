@@ -1,13 +1,17 @@
 //! Puts histories together.
 
 use crate::kubelet::{KubeletModel, NodeClock};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
-use crate::script::{FactSpan, History, NodeFact, NodeScript, ProberRun, RUN_UP, ShootScript};
-use crate::timeline::{Behaviour, FOREVER, PacketLoss, Segment, ServerTimeline};
+use crate::script::{FactSpan, History, NodeFact, NodeScript, RUN_UP, ShootScript};
+use crate::timeline::{Behaviour, FOREVER, Segment, ServerTimeline};
 use crate::witnesses::SecondWitness;
 
 /// Time needed after the last event of a history, until kube-controller-manager marks the nodes and the prober sees it.
 pub(crate) const AFTERMATH: Micros = 130 * SECOND;
+
+/// The cut of a node that died long ago, and whose Machine still counts.
+pub(crate) const DIED_LONG_AGO: TimeSpan = TimeSpan::from_on(RUN_UP + 30 * SECOND);
 
 /// A history that is being written.
 pub(crate) struct Builder {
@@ -17,7 +21,7 @@ pub(crate) struct Builder {
     pub(crate) shoots: Vec<ShootScript>,
     /// `probeInterval`.
     pub(crate) interval: Micros,
-    probers: Vec<ProberRun>,
+    probers: Vec<TimeSpan>,
     pub(crate) second: Option<SecondWitness>,
     ends: Micros,
 }
@@ -41,7 +45,7 @@ impl Builder {
             seed,
             shoots: Vec::new(),
             interval,
-            probers: vec![ProberRun { from: 0, to: FOREVER }],
+            probers: vec![TimeSpan::from_on(0)],
             second: None,
             ends: 0,
         };
@@ -71,13 +75,9 @@ impl Builder {
             node
         };
         let mut nodes: Vec<_> = (0..nodes).map(node).collect();
-        // A node that died long ago, and whose Machine still counts.
         let enough = nodes.len() > 3;
         if let Some(dead) = nodes.first_mut().filter(|_| enough && random.chance(0.33)) {
-            dead.cuts.push(PacketLoss {
-                from: RUN_UP + 30 * SECOND,
-                to: FOREVER,
-            });
+            dead.cuts.push(DIED_LONG_AGO);
         }
         // Those of a whole control plane, that of kube-controller-manager alone, or none.
         let elections = random.pick(&[3, 3, 3, 3, 1, 0]);
@@ -145,7 +145,7 @@ impl Builder {
         self.random.shuffle(&mut nodes);
         let cut = ((count as f64 * share).round() as usize).clamp(1, count);
         for node in &nodes[..cut] {
-            self.shoot().nodes[*node].cuts.push(PacketLoss { from, to });
+            self.shoot().nodes[*node].cuts.push(TimeSpan::new(from, to));
         }
         self.ends = self.ends.max(from);
         if to < FOREVER {
@@ -168,10 +168,7 @@ impl Builder {
     pub(crate) fn hand_over(&mut self, at: Micros, after: Micros) {
         let last = self.probers.last_mut().unwrap();
         last.to = at;
-        self.probers.push(ProberRun {
-            from: at + after,
-            to: FOREVER,
-        });
+        self.probers.push(TimeSpan::from_on(at + after));
         self.ends = self.ends.max(at + after);
     }
 

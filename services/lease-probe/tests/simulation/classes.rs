@@ -321,12 +321,14 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
             "etcd hangs for 8 to 9.5 s, then a gateway fails over",
             &[nodes::probed_every_30_s, writes::etcd_hangs_8_to_9_5_s],
         )
-        .may_be_false(HANG),
+        .may_be_false(HANG)
+        .at_most(5),
         class(
             "etcd hangs for 4 to 14 s, then a gateway fails over",
             &[writes::etcd_hangs_4_to_14_s],
         )
-        .may_be_false(HANG),
+        .may_be_false(HANG)
+        .at_most(5),
         class(
             "two witnesses, etcd hangs for 8 to 9.5 s, then a gateway fails over",
             &[
@@ -335,17 +337,20 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
                 writes::etcd_hangs_8_to_9_5_s,
             ],
         )
-        .may_be_false(HANG),
+        .may_be_false(HANG)
+        .at_most(5),
         class(
             "two witnesses, etcd hangs for 4 to 14 s, then a gateway fails over",
             &[witnesses::two_witnesses, writes::etcd_hangs_4_to_14_s],
         )
-        .may_be_false(HANG),
+        .may_be_false(HANG)
+        .at_most(5),
         class(
             "nodes cut off for 4 to 20 s, then connections forgotten",
             &[writes::nodes_cut_then_connections_forgotten],
         )
-        .may_be_false(HANG),
+        .may_be_false(HANG)
+        .at_most(5),
         class(
             "writes of kubelets refused for 20 to 60 s",
             &[writes::kubelets_refused],
@@ -373,15 +378,15 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
             &[writes::grace_30, writes::gateway_fails_over],
         )
         .may_be_false(GRACE)
-        .at_most(350),
+        .at_most(60),
         class(
             "writes refused for 5 to 22 s",
-            &[outages::writes_refused_for_5_to_22_s],
+            &[writes::writes_refused_for_5_to_22_s],
         )
         .may_be_false(WRITES),
         class(
             "2 or 3 nodes: writes refused for 10 to 20 s",
-            &[nodes::two_or_three_nodes, outages::writes_refused_for_10_to_20_s],
+            &[nodes::two_or_three_nodes, writes::writes_refused_for_10_to_20_s],
         )
         .may_be_false(WRITES),
         class("one of several API servers away", &[outages::one_replica_away]).may_be_false(REPLICA),

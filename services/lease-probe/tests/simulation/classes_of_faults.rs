@@ -2,8 +2,9 @@
 
 use crate::builder::Builder;
 use crate::classes_of_outages::{any_outage, up_to_40_s};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, SECOND};
-use crate::timeline::{Behaviour, FOREVER, FailsFor, PacketLoss};
+use crate::timeline::{Behaviour, FOREVER, FailsFor};
 
 /// Duration of a server's bad behaviour.
 const BAD_TIMES: i64 = 150 * SECOND;
@@ -120,7 +121,7 @@ pub(crate) fn stale(history: &mut Builder) {
 pub(crate) fn external_away(history: &mut Builder) {
     let from = history.some_time();
     let to = from + history.random.seconds(1.0, 120.0);
-    history.shoot().external_cuts = Some(vec![PacketLoss { from, to }]);
+    history.shoot().external_cuts = Some(vec![TimeSpan::new(from, to)]);
     history.until(to);
 }
 
@@ -136,7 +137,7 @@ pub(crate) fn external_away_around_outage(history: &mut Builder) {
     let (starts, ends) = any_outage(history, 0.5, 40.0);
     let from = starts + history.random.seconds(-60.0, 40.0);
     let to = ends + history.random.seconds(20.0, 90.0);
-    history.shoot().external_cuts = Some(vec![PacketLoss { from, to }]);
+    history.shoot().external_cuts = Some(vec![TimeSpan::new(from, to)]);
     history.until(to);
 }
 
@@ -144,7 +145,7 @@ pub(crate) fn external_away_around_outage(history: &mut Builder) {
 pub(crate) fn nodes_cut_off_with_external(history: &mut Builder) {
     let cuts = history.shoot().external_cuts.clone().unwrap_or_default();
     let share = history.random.pick(&[0.5, 0.7, 1.0]);
-    for PacketLoss { from, to } in cuts {
+    for TimeSpan { from, to } in cuts {
         history.cut(share, from, to);
     }
 }
@@ -170,10 +171,7 @@ pub(crate) fn anything(history: &mut Builder) {
                 let by = history.random.seconds(0.2, 8.0);
                 history.server(at, lasts, Behaviour::Slow { by });
             }
-            5 => history.shoot().prober_cuts.push(PacketLoss {
-                from: at,
-                to: at + lasts,
-            }),
+            5 => history.shoot().prober_cuts.push(TimeSpan::new(at, at + lasts)),
             _ => {
                 let share = history.random.unit();
                 let to = if history.random.chance(0.5) {

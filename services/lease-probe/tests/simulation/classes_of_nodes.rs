@@ -2,9 +2,10 @@
 
 use crate::builder::Builder;
 use crate::kubelet::{KubeletModel, NodeClock};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
 use crate::script::{NodeFact, NodeScript, RUN_UP};
-use crate::timeline::{FOREVER, PacketLoss};
+use crate::timeline::FOREVER;
 
 pub(crate) fn probed_every_10_s(history: &mut Builder) {
     history.interval = 10 * SECOND;
@@ -47,11 +48,7 @@ pub(crate) fn creeping_loss(history: &mut Builder) {
     let mut at = history.some_time();
     let most = history.random.seconds(2.0, 30.0);
     for node in 0..history.shoot().nodes.len() {
-        let cut = PacketLoss {
-            from: at,
-            to: FOREVER,
-        };
-        history.shoot().nodes[node].cuts.push(cut);
+        history.shoot().nodes[node].cuts.push(TimeSpan::from_on(at));
         history.until(at);
         at += history.random.between(0, most);
     }
@@ -175,8 +172,7 @@ pub(crate) fn facts(history: &mut Builder) {
         if matches!(fact, NodeFact::InPlaceUpdate | NodeFact::MachineTerminating) && lasts > 20 * SECOND {
             let silent = from + history.random.seconds(2.0, 8.0);
             let to = from + lasts - 12 * SECOND;
-            let cut = PacketLoss { from: silent, to };
-            history.shoot().nodes[node].cuts.push(cut);
+            history.shoot().nodes[node].cuts.push(TimeSpan::new(silent, to));
             history.until(to);
         }
     }

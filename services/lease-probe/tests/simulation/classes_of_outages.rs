@@ -1,8 +1,9 @@
 //! Steps of histories of API servers that are away, and of probers that are.
 
 use crate::builder::{Builder, OUTAGES};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
-use crate::timeline::{Behaviour, FOREVER, PacketLoss};
+use crate::timeline::{Behaviour, FOREVER};
 
 fn outage_of(history: &mut Builder, behaviour: Behaviour) {
     let (at, lasts) = (history.some_time(), outage_length(history));
@@ -115,20 +116,6 @@ pub(crate) fn one_replica_away(history: &mut Builder) {
     let (at, lasts) = (history.some_time(), history.random.seconds(5.0, 60.0));
     let share = history.random.pick(&[0.34, 0.5]);
     history.server(at, lasts, Behaviour::OneReplicaAway { share });
-}
-
-/// Such as a full etcd, or a webhook that is away.
-fn writes_refused(history: &mut Builder, least: f64, most: f64) {
-    let (at, lasts) = (history.some_time(), history.random.seconds(least, most));
-    history.server(at, lasts, Behaviour::RefusesWrites);
-}
-
-pub(crate) fn writes_refused_for_5_to_22_s(history: &mut Builder) {
-    writes_refused(history, 5.0, 22.0);
-}
-
-pub(crate) fn writes_refused_for_10_to_20_s(history: &mut Builder) {
-    writes_refused(history, 10.0, 20.4);
 }
 
 /// NAT or a load balancer forgets most connections in a moment.
@@ -258,7 +245,7 @@ pub(crate) fn handover_around_loss(history: &mut Builder) {
 pub(crate) fn prober_cut(history: &mut Builder) {
     let (from, lasts) = (history.some_time(), outage_length(history));
     let to = from + lasts;
-    history.shoot().prober_cuts.push(PacketLoss { from, to });
+    history.shoot().prober_cuts.push(TimeSpan::new(from, to));
     history.until(to);
 }
 

@@ -1,16 +1,16 @@
 //! Steps of histories with two witnesses.
 
 use crate::builder::Builder;
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
-use crate::script::ProberRun;
-use crate::timeline::{Behaviour, FOREVER, FailsFor, Segment};
+use crate::timeline::{Behaviour, FailsFor, Segment};
 use crate::witnesses::SecondWitness;
 
 /// Another prober starts some time after the first one and goes on.
 pub(crate) fn two_witnesses(history: &mut Builder) {
     let from = history.random.seconds(0.0, 30.0);
     history.second = Some(SecondWitness {
-        probers: vec![ProberRun { from, to: FOREVER }],
+        probers: vec![TimeSpan::from_on(from)],
         segments: vec![],
         freezes: false,
     });

@@ -1,9 +1,8 @@
 //! Steps of histories of etcd, of gateways that fail over, and of other grace periods.
 
-use crate::builder::Builder;
+use crate::builder::{Builder, DIED_LONG_AGO};
 use crate::random::{Micros, SECOND};
-use crate::script::RUN_UP;
-use crate::timeline::{Behaviour, FOREVER, FailsFor, PacketLoss};
+use crate::timeline::{Behaviour, FailsFor};
 
 /// A gateway fails over at `at`: what was on the way forgets nearly all connections.
 fn fails_over(history: &mut Builder, at: Micros) -> Micros {
@@ -14,10 +13,7 @@ fn fails_over(history: &mut Builder, at: Micros) -> Micros {
 /// These nodes died long ago, and their Machines still count.
 fn dead(history: &mut Builder, nodes: usize) {
     for node in history.shoot().nodes.iter_mut().take(nodes) {
-        node.cuts = vec![PacketLoss {
-            from: RUN_UP + 30 * SECOND,
-            to: FOREVER,
-        }];
+        node.cuts = vec![DIED_LONG_AGO];
     }
 }
 
@@ -65,9 +61,18 @@ pub(crate) fn nodes_cut_then_connections_forgotten(history: &mut Builder) {
     fails_over(history, at + lasts);
 }
 
+/// Such as a full etcd, or a webhook that is away.
 fn writes_refused(history: &mut Builder, least: f64, most: f64) {
     let (at, lasts) = (history.some_time(), history.random.seconds(least, most));
     history.server(at, lasts, Behaviour::RefusesWrites);
+}
+
+pub(crate) fn writes_refused_for_5_to_22_s(history: &mut Builder) {
+    writes_refused(history, 5.0, 22.0);
+}
+
+pub(crate) fn writes_refused_for_10_to_20_s(history: &mut Builder) {
+    writes_refused(history, 10.0, 20.4);
 }
 
 pub(crate) fn writes_refused_for_26_s(history: &mut Builder) {

@@ -1,15 +1,13 @@
 //! Describes a history for people.
 
-use std::fmt::Write;
-
 use crate::judge::{Judgement, LossJudgement};
-use crate::node_lifecycle_input::LeadershipTerm;
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND, seconds};
-use crate::script::{FactSpan, History, ProberRun, ShootHistory, ShootScript, required};
-use crate::timeline::{FOREVER, PacketLoss, Segment};
+use crate::script::{FactSpan, History, ShootHistory, ShootScript, required};
+use crate::timeline::FOREVER;
 use crate::virtual_time::ProbedShoot;
 
-/// A description starts this long before a verdict in question and ends half of it after.
+/// See [`is_near`].
 const AROUND: Micros = 60 * SECOND;
 
 /// One shoot of a history.
@@ -36,87 +34,61 @@ fn span(from: Micros, to: Micros) -> String {
 impl Account<'_> {
     /// Everything around the verdicts that are false or late.
     pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        let History {
-            class,
-            seed,
-            interval,
-            length,
-            ..
-        } = self.history;
-        let _ = writeln!(
-            text,
-            "=== CLASS='{class}' SEED={seed}: interval {} s, {} nodes, {} s, grace {} s, {} elections, HTTP/{}",
-            interval / SECOND,
-            self.script.nodes.len(),
-            length / SECOND,
-            self.script.grace / SECOND,
-            self.script.server.elections,
-            if self.script.server.speaks_http2 {
-                "2"
-            } else {
-                "1.1"
-            },
+        let (history, script, judgement) = (self.history, self.script, self.judgement);
+        let mut lines = vec![format!(
+            "=== CLASS='{}' SEED={}: interval {} s, {} nodes, {} s, grace {} s, {} elections, HTTP/{}",
+            history.class,
+            history.seed,
+            history.interval / SECOND,
+            script.nodes.len(),
+            history.length / SECOND,
+            script.grace / SECOND,
+            script.server.elections,
+            if script.server.speaks_http2 { "2" } else { "1.1" },
+        )];
+        let probers = history.probers.iter();
+        lines.extend(probers.map(|run| format!("prober {}", span(run.from, run.to))));
+        lines.extend({ history.second.iter() }.map(|second| format!("second witness B: {second:?}")));
+        let faults = script.server.segments.iter();
+        lines.extend(
+            faults.map(|fault| format!("server {}: {:?}", span(fault.from, fault.to), fault.behaviour)),
         );
-        for ProberRun { from, to } in &self.history.probers {
-            let _ = writeln!(text, "prober {}", span(*from, *to));
-        }
-        if let Some(second) = &self.history.second {
-            let _ = writeln!(text, "second witness B: {second:?}");
-        }
-        for Segment { from, to, behaviour } in &self.script.server.segments {
-            let _ = writeln!(text, "server {}: {behaviour:?}", span(*from, *to));
-        }
-        for (what, cuts) in [
-            ("prober", Some(&self.script.prober_cuts)),
-            ("external endpoint", self.script.external_cuts.as_ref()),
-        ] {
-            for PacketLoss { from, to } in cuts.into_iter().flatten() {
-                let _ = writeln!(text, "{what} cut off {}", span(*from, *to));
-            }
-        }
+        let cuts = script.prober_cuts.iter();
+        lines.extend(cuts.map(|cut| format!("prober cut off {}", span(cut.from, cut.to))));
+        let cuts = script.external_cuts.iter().flatten();
+        lines.extend(cuts.map(|cut| format!("external endpoint cut off {}", span(cut.from, cut.to))));
+        let absences = script.absences.iter();
+        lines.extend(
+            absences.map(|it| format!("{:?} absent {}: {:?}", it.absent, span(it.from, it.to), it.form)),
+        );
         let instants = self.instants();
-        self.describe_nodes(&mut text, &instants);
-        for LeadershipTerm { from, to } in &self.happened.terms {
-            let _ = writeln!(text, "kube-controller-manager leads {}", span(*from, *to));
+        lines.extend(self.nodes(instants[0]));
+        let terms = self.happened.terms.iter();
+        lines.extend(terms.map(|term| format!("kube-controller-manager leads {}", span(term.from, term.to))));
+        lines.extend({ judgement.losses.iter() }.map(|loss| {
+            let (at, detection) = (seconds(loss.at), seconds(loss.detection));
+            format!(
+                "LOSS VERDICT at {at}: {:?}, {detection} s after the last renewal that counted",
+                loss.judgement
+            )
+        }));
+        lines.extend({ judgement.late.iter() }.map(|late| {
+            let verdict = late.verdict.map_or("never".to_owned(), seconds);
+            format!(
+                "LATE: kube-controller-manager marked the share at {}, verdict {verdict}",
+                seconds(late.marked)
+            )
+        }));
+        let unfounded = judgement.unfounded.iter();
+        lines.extend(unfounded.map(|at| format!("CONNECTED WITHOUT EVIDENCE at {}", seconds(*at))));
+        if judgement.stuck {
+            lines.push("NOT RESTORED at the end".to_owned());
         }
-        for loss in &self.judgement.losses {
-            let _ = writeln!(
-                text,
-                "LOSS VERDICT at {}: {:?}, {} s after the last renewal that counted",
-                seconds(loss.at),
-                loss.judgement,
-                seconds(loss.detection)
-            );
-        }
-        for late in &self.judgement.late {
-            let _ = writeln!(
-                text,
-                "LATE: kube-controller-manager marked the share at {}, verdict {}",
-                seconds(late.marked),
-                late.verdict.map_or("never".to_owned(), seconds)
-            );
-        }
-        for at in &self.judgement.unfounded {
-            let _ = writeln!(text, "CONNECTED WITHOUT EVIDENCE at {}", seconds(*at));
-        }
-        for absence in &self.script.absences {
-            let _ = writeln!(
-                text,
-                "{:?} absent {}: {:?}",
-                absence.absent,
-                span(absence.from, absence.to),
-                absence.form
-            );
-        }
-        if self.judgement.stuck {
-            let _ = writeln!(text, "NOT RESTORED at the end");
-        }
-        self.describe_probes(&mut text, &instants);
-        text
+        lines.extend(self.probes(&instants));
+        lines.join("\n")
     }
 
-    /// The instants in question.
+    /// The instants in question; the end of the history if there are none.
     fn instants(&self) -> Vec<Micros> {
         let losses = self.judgement.losses.iter();
         let falses = losses.filter(|loss| loss.judgement == LossJudgement::False);
@@ -129,81 +101,69 @@ impl Account<'_> {
         instants
     }
 
-    fn describe_nodes(&self, text: &mut String, instants: &[Micros]) {
-        let Some(first) = instants.first().copied() else {
-            return;
-        };
-        let candidates = self.script.candidates(self.happened, first);
-        let _ = writeln!(
-            text,
+    /// The nodes at an instant, and a line for each of them.
+    fn nodes(&self, at: Micros) -> Vec<String> {
+        let candidates = self.script.candidates(self.happened, at);
+        let mut lines = vec![format!(
             "at {}: {} candidates, {} are a loss; {} are Unknown",
-            seconds(first),
+            seconds(at),
             candidates.len(),
             required(candidates.len()),
-            self.happened.unknown(&candidates, first)
-        );
+            self.happened.unknown(&candidates, at)
+        )];
         for (i, (node, happened)) in self.script.nodes.iter().zip(&self.happened.nodes).enumerate() {
-            let near = |at: &Micros| (first - AROUND..first + AROUND / 2).contains(at);
             let writes = happened.kubelet.writes.iter().map(|write| write.at);
-            let writes: Vec<_> = writes.filter(near).map(seconds).collect();
-            let _ = write!(text, "node {i}: renewed at {}", writes.join(" "));
-            for PacketLoss { from, to } in &node.cuts {
-                let _ = write!(text, "; cut off {}", span(*from, *to));
+            let near = writes.filter(|write| is_near(*write, at)).map(seconds);
+            let mut line = format!("node {i}: renewed at {}", near.collect::<Vec<_>>().join(" "));
+            for TimeSpan { from, to } in &node.cuts {
+                line += &format!("; cut off {}", span(*from, *to));
             }
             let steps = node.kubelet.clock.steps.iter();
             for (from, skew) in steps.filter(|(_, skew)| skew.abs() > SECOND) {
-                let _ = write!(text, "; clock off by {} from {}", seconds(*skew), seconds(*from));
+                line += &format!("; clock off by {} from {}", seconds(*skew), seconds(*from));
             }
             for FactSpan { from, to, fact } in &node.facts {
-                let _ = write!(text, "; {fact:?} {}", span(*from, *to));
+                line += &format!("; {fact:?} {}", span(*from, *to));
             }
-            if node.kubelet.stops < FOREVER || node.deleted < FOREVER {
-                let _ = write!(
-                    text,
-                    "; stops at {}, deleted at {}",
-                    until(node.kubelet.stops),
-                    until(node.deleted)
-                );
-            }
-            if node.created > 0 {
-                let _ = write!(text, "; created at {}", seconds(node.created));
+            let lives = [node.created.max(0), node.kubelet.stops, node.deleted];
+            if lives != [0, FOREVER, FOREVER] {
+                line += &format!("; created, stops and deleted at {}", lives.map(until).join(", "));
             }
             for change in &self.happened.ready_changes[i] {
-                let _ = write!(text, "; Unknown {} at {}", change.unknown, seconds(change.at));
+                line += &format!("; Unknown {} at {}", change.unknown, seconds(change.at));
             }
-            text.push('\n');
+            lines.push(line);
         }
+        lines
     }
 
-    fn describe_probes(&self, text: &mut String, instants: &[Micros]) {
-        let near = |at: Micros| {
-            instants
-                .iter()
-                .any(|instant| (instant - AROUND..instant + AROUND / 2).contains(&at))
-        };
-        let ProbedShoot {
-            traffic, verdicts, ..
-        } = self.probed;
-        let traffic = traffic.iter().map(|(at, what)| (*at, &**what, false));
-        let verdicts = verdicts
-            .iter()
-            .map(|verdict| (verdict.at, &*verdict.outcome, true));
+    /// A line for the requests of each probe around the instants, and one for the verdict.
+    fn probes(&self, instants: &[Micros]) -> Vec<String> {
+        let near = |at: Micros| instants.iter().any(|instant| is_near(at, *instant));
+        let traffic = { self.probed.traffic.iter() }.map(|(at, what)| (*at, &**what, false));
+        let verdicts = { self.probed.verdicts.iter() }.map(|verdict| (verdict.at, &*verdict.outcome, true));
         let mut events: Vec<_> = traffic.chain(verdicts).filter(|(at, ..)| near(*at)).collect();
         events.sort_by_key(|(at, ..)| *at);
-        // One line for a probe: its requests, and what it came to.
-        let (mut line, mut before) = (String::new(), "");
+        let (mut lines, mut line, mut before) = (Vec::new(), String::new(), "");
         for (at, what, is_verdict) in events {
             if line.is_empty() {
                 line = format!("{:>9}", seconds(at));
             }
-            if !is_verdict {
-                let _ = write!(line, " {what};");
-                continue;
+            if is_verdict {
+                let verdict = if what == before { "the same" } else { what };
+                lines.push(std::mem::take(&mut line));
+                lines.push(format!("{:>9}   VERDICT {verdict}", seconds(at)));
+                before = what;
+            } else {
+                line += &format!(" {what};");
             }
-            let verdict = if what == before { "the same" } else { what };
-            let _ = writeln!(text, "{line}\n{:>9}   VERDICT {verdict}", seconds(at));
-            (line, before) = (String::new(), what);
         }
-        let _ = writeln!(text, "{line}");
+        lines.push(line);
+        lines
     }
+}
+
+/// A description starts [`AROUND`] before an instant in question and ends half of it after.
+fn is_near(at: Micros, instant: Micros) -> bool {
+    (instant - AROUND..instant + AROUND / 2).contains(&at)
 }

@@ -15,7 +15,7 @@ const EVER: Micros = 300 * SECOND;
 /// A verdict rests on a list that is no older than this: what a list shows that is older is no excuse.
 const LIST_AGE: Micros = 3 * SECOND;
 
-/// Nodes and machines that were listed this long ago are good enough to report a loss by: 1.25 renew intervals (`FRESH`
+/// Nodes and machines that were listed this long ago are good enough to report a loss by: 1.25 renew intervals (`fresh`
 /// in domain/probe_state.rs).
 const NODES_KNOWN_FOR: Micros = 12_500 * MILLISECOND;
 

@@ -4,7 +4,7 @@
 
 use crate::http_client::HttpClient;
 use crate::network::NetworkPath;
-use crate::node_lifecycle_input::{LeadershipTerm, WatchGap};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 use crate::timeline::{Behaviour, Client, FOREVER, ServerTimeline};
 
@@ -26,7 +26,7 @@ pub(crate) fn terms(
     from: Micros,
     until: Micros,
     keeps_from: Micros,
-) -> Vec<LeadershipTerm> {
+) -> Vec<TimeSpan> {
     let path = NetworkPath {
         server,
         cuts: &[],
@@ -38,10 +38,7 @@ pub(crate) fn terms(
     while starts < until {
         let mut client = HttpClient::new(TIME_OUT);
         let lost = loses(&path, &mut client, starts, until, keeps_from);
-        terms.push(LeadershipTerm {
-            from: starts,
-            to: lost,
-        });
+        terms.push(TimeSpan::new(starts, lost));
         if lost >= until {
             break;
         }
@@ -99,7 +96,7 @@ fn succeeds(path: &NetworkPath<'_>, lost: Micros, random: &mut Random) -> Micros
 }
 
 /// When the watches of kube-controller-manager bring nothing.
-pub(crate) fn watch_gaps(server: &ServerTimeline) -> Vec<WatchGap> {
+pub(crate) fn watch_gaps(server: &ServerTimeline) -> Vec<TimeSpan> {
     let mut random = Random::stream(server.seed, 0x3A7C);
     let mut gaps = Vec::new();
     for segment in &server.segments {
@@ -113,10 +110,7 @@ pub(crate) fn watch_gaps(server: &ServerTimeline) -> Vec<WatchGap> {
             }
             _ => continue,
         };
-        gaps.push(WatchGap {
-            from: segment.from,
-            to,
-        });
+        gaps.push(TimeSpan::new(segment.from, to));
     }
     gaps
 }

@@ -2,8 +2,9 @@
 //!
 //! The whole future of a history is known, so every exchange is computed when it begins.
 
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, SECOND, hashed};
-use crate::timeline::{Behaviour, Client, PacketLoss, Segment, ServerTimeline};
+use crate::timeline::{Behaviour, Client, Segment, ServerTimeline};
 
 /// From one end to the other and back.
 const ROUND_TRIP: Micros = 2 * MILLISECOND;
@@ -23,7 +24,7 @@ const RETRANSMISSIONS: usize = 15;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NetworkPath<'a> {
     pub(crate) server: &'a ServerTimeline,
-    pub(crate) cuts: &'a [PacketLoss],
+    pub(crate) cuts: &'a [TimeSpan],
     pub(crate) client: Client,
 }
 
@@ -255,7 +256,7 @@ mod tests {
         nonce: 0,
     };
 
-    fn path<'a>(server: &'a ServerTimeline, cuts: &'a [PacketLoss]) -> NetworkPath<'a> {
+    fn path<'a>(server: &'a ServerTimeline, cuts: &'a [TimeSpan]) -> NetworkPath<'a> {
         NetworkPath {
             server,
             cuts,
@@ -316,10 +317,7 @@ mod tests {
     #[test]
     fn a_close_that_got_lost_is_found_out_later() {
         let server = server(&[(10, 12, Behaviour::Refuses)]);
-        let cuts = [PacketLoss {
-            from: 9 * SECOND,
-            to: 20 * SECOND,
-        }];
+        let cuts = [TimeSpan::new(9 * SECOND, 20 * SECOND)];
         let path = path(&server, &cuts);
         assert_eq!(path.closed(0, 30 * SECOND), None);
         assert_eq!(
@@ -343,10 +341,7 @@ mod tests {
     #[test]
     fn what_was_written_before_a_cut_stays_written() {
         let server = server(&[]);
-        let cuts = [PacketLoss {
-            from: 10 * SECOND + 4 * MILLISECOND,
-            to: 100 * SECOND,
-        }];
+        let cuts = [TimeSpan::new(10 * SECOND + 4 * MILLISECOND, 100 * SECOND)];
         let exchange = path(&server, &cuts).request(
             0,
             10 * SECOND,

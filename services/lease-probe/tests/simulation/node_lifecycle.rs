@@ -3,7 +3,7 @@
 //! Written after pkg/controller/nodelifecycle/node_lifecycle_controller.go of Kubernetes 1.36 (`tryUpdateNodeHealth`).
 //! A pure fold over what the controller sees.
 
-use crate::node_lifecycle_input::{KubeletHistory, LeadershipTerm, LeaseWrite, WatchGap};
+use crate::node_lifecycle_input::{KubeletHistory, LeaseWrite, TimeSpan};
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 
 /// `--node-monitor-period`.
@@ -52,8 +52,10 @@ pub(crate) struct ReadyChange {
 #[derive(Debug, Clone)]
 pub(crate) struct NodeLifecycleModel<'a> {
     pub(crate) grace: GracePeriods,
-    pub(crate) terms: &'a [LeadershipTerm],
-    pub(crate) watch_gaps: &'a [WatchGap],
+    /// When a process leads.
+    pub(crate) terms: &'a [TimeSpan],
+    /// When nothing of what happens reaches the caches; all of it does at the end.
+    pub(crate) watch_gaps: &'a [TimeSpan],
     /// Moves the monitor's phase, and makes some looks take longer than others.
     pub(crate) seed: u64,
     pub(crate) until: Micros,
@@ -92,12 +94,12 @@ impl NodeLifecycleModel<'_> {
 
     /// By when what the caches show at `at` was written.
     fn seen_at(&self, at: Micros) -> Micros {
-        let gap = self.watch_gaps.iter().filter(|gap| gap.from <= at && at < gap.to);
+        let gap = self.watch_gaps.iter().filter(|gap| gap.contains(at));
         gap.map(|gap| gap.from).min().unwrap_or(at) - WATCH_LATENCY
     }
 
     fn can_write(&self, at: Micros) -> bool {
-        !self.watch_gaps.iter().any(|gap| gap.from <= at && at < gap.to)
+        !self.watch_gaps.iter().any(|gap| gap.contains(at))
     }
 }
 

@@ -19,16 +19,19 @@ pub(crate) struct KubeletHistory {
     pub(crate) reports: Vec<Micros>,
 }
 
-/// The time in which one process leads.
+/// The time from one instant to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeadershipTerm {
+pub(crate) struct TimeSpan {
     pub(crate) from: Micros,
     pub(crate) to: Micros,
 }
 
-/// A time in which nothing of what happens reaches the caches; all of it does at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WatchGap {
-    pub(crate) from: Micros,
-    pub(crate) to: Micros,
+impl TimeSpan {
+    pub(crate) const fn new(from: Micros, to: Micros) -> Self {
+        Self { from, to }
+    }
+
+    pub(crate) const fn contains(&self, at: Micros) -> bool {
+        self.from <= at && at < self.to
+    }
 }

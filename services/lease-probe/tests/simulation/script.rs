@@ -5,9 +5,9 @@ use crate::kubelet::{KubeletModel, last_write};
 use crate::leadership::{terms, watch_gaps};
 use crate::network::NetworkPath;
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, ReadyChange, is_unknown};
-use crate::node_lifecycle_input::LeadershipTerm;
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
-use crate::timeline::{Client, FOREVER, PacketLoss, ServerTimeline, frozen_cuts};
+use crate::timeline::{Client, FOREVER, ServerTimeline, frozen_cuts};
 use crate::witnesses::SecondWitness;
 
 /// Kubelets and kube-controller-manager run for this long before the first prober starts.
@@ -51,7 +51,7 @@ impl FactSpan {
 pub(crate) struct NodeScript {
     pub(crate) kubelet: KubeletModel,
     /// Between the node and the API server.
-    pub(crate) cuts: Vec<PacketLoss>,
+    pub(crate) cuts: Vec<TimeSpan>,
     pub(crate) created: Micros,
     /// The node and its lease.
     pub(crate) deleted: Micros,
@@ -65,18 +65,11 @@ pub(crate) struct ShootScript {
     pub(crate) server: ServerTimeline,
     pub(crate) nodes: Vec<NodeScript>,
     /// Between the seed's lease-probe and the API server.
-    pub(crate) prober_cuts: Vec<PacketLoss>,
+    pub(crate) prober_cuts: Vec<TimeSpan>,
     /// The same on the way through the external endpoint, where that is configured.
-    pub(crate) external_cuts: Option<Vec<PacketLoss>>,
+    pub(crate) external_cuts: Option<Vec<TimeSpan>>,
     pub(crate) grace: Micros,
     pub(crate) absences: Vec<Absence>,
-}
-
-/// The time in which one prober process runs.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ProberRun {
-    pub(crate) from: Micros,
-    pub(crate) to: Micros,
 }
 
 /// One history: shoots that are probed by the same process, one process after the other, or by two at a time.
@@ -87,7 +80,7 @@ pub(crate) struct History {
     pub(crate) length: Micros,
     /// `probeInterval`.
     pub(crate) interval: Micros,
-    pub(crate) probers: Vec<ProberRun>,
+    pub(crate) probers: Vec<TimeSpan>,
     pub(crate) second: Option<SecondWitness>,
     pub(crate) shoots: Vec<ShootScript>,
 }
@@ -96,7 +89,7 @@ pub(crate) struct History {
 #[derive(Debug, Clone)]
 pub(crate) struct ShootHistory {
     pub(crate) nodes: Vec<NodeActivity>,
-    pub(crate) terms: Vec<LeadershipTerm>,
+    pub(crate) terms: Vec<TimeSpan>,
     /// By node.
     pub(crate) ready_changes: Vec<Vec<ReadyChange>>,
 }

@@ -1,5 +1,6 @@
 //! How an API server behaves over time, and when the network between it and a client is cut.
 
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, SECOND, hashed};
 
 /// Later than everything.
@@ -81,22 +82,15 @@ pub(crate) struct ServerTimeline {
     pub(crate) elections: u64,
 }
 
-/// A time in which packets between a client and the server are dropped.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct PacketLoss {
-    pub(crate) from: Micros,
-    pub(crate) to: Micros,
-}
-
 impl Segment {
     pub(crate) const fn contains(&self, at: Micros) -> bool {
         self.from <= at && at < self.to
     }
 }
 
-impl PacketLoss {
-    pub(crate) const fn contains(&self, at: Micros) -> bool {
-        self.from <= at && at < self.to
+impl TimeSpan {
+    pub(crate) const fn from_on(from: Micros) -> Self {
+        Self { from, to: FOREVER }
     }
 }
 
@@ -288,14 +282,16 @@ pub(crate) fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
 }
 
 /// The same cuts if the network stayed as it is at `at`.
-pub(crate) fn frozen_cuts(cuts: &[PacketLoss], at: Micros) -> Vec<PacketLoss> {
+pub(crate) fn frozen_cuts(cuts: &[TimeSpan], at: Micros) -> Vec<TimeSpan> {
     let so_far = cuts.iter().filter(|cut| cut.from <= at);
-    so_far
-        .map(|cut| PacketLoss {
-            to: if cut.contains(at) { FOREVER } else { cut.to },
-            ..*cut
-        })
-        .collect()
+    let frozen = |cut: &TimeSpan| {
+        if cut.contains(at) {
+            TimeSpan::from_on(cut.from)
+        } else {
+            *cut
+        }
+    };
+    so_far.map(frozen).collect()
 }
 
 #[cfg(test)]
@@ -339,18 +335,8 @@ mod tests {
     fn nothing_new_fails_in_a_frozen_history() {
         let server = server(&[(10, 20, Behaviour::Refuses), (30, 40, Behaviour::Refuses)]);
         assert_eq!(server.frozen_at(15 * SECOND).segments, server.segments[..1]);
-        let cut = |from: i64, to: i64| PacketLoss {
-            from: from * SECOND,
-            to: to * SECOND,
-        };
-        let cuts = [cut(0, 5), cut(10, 20), cut(30, 40)];
-        let expected = [
-            cuts[0],
-            PacketLoss {
-                to: FOREVER,
-                ..cuts[1]
-            },
-        ];
+        let cuts = [(0, 5), (10, 20), (30, 40)].map(|(from, to)| TimeSpan::new(from * SECOND, to * SECOND));
+        let expected = [cuts[0], TimeSpan::from_on(10 * SECOND)];
         assert_eq!(frozen_cuts(&cuts, 15 * SECOND), expected);
     }
 }

@@ -22,10 +22,11 @@ use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 
 use crate::judge::{Direction, SeenVerdict};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::objects;
 use crate::other_writers::Writes;
 use crate::random::{Micros, Random, SECOND};
-use crate::script::{History, ProberRun, ShootHistory, ShootScript};
+use crate::script::{History, ShootHistory, ShootScript};
 use crate::timeline::Segment;
 use crate::transport::{SimConnector, TrafficLog};
 use crate::witnesses::{decided, outcome};
@@ -128,7 +129,7 @@ fn through_another_server(shoots: &[Arc<PlayedShoot>], segments: &[Segment]) -> 
 async fn witness(
     clock: VirtualClock,
     history: &History,
-    (first, probers): (usize, &[ProberRun]),
+    (first, probers): (usize, &[TimeSpan]),
     shoots: &[Arc<PlayedShoot>],
 ) -> Vec<ProbedShoot> {
     let probed: Vec<_> = shoots
@@ -187,7 +188,7 @@ impl ProberProcess<'_> {
         Box::new(move || random.lock().unit())
     }
 
-    async fn run(&self, number: usize, run: ProberRun) {
+    async fn run(&self, number: usize, run: TimeSpan) {
         let clock = self.clock;
         let shared = Arc::new(ProbeContext {
             seed: objects::seed_client(clock, self.shoots),

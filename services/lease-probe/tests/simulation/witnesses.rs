@@ -5,8 +5,8 @@ use scaling_coordinator::domain::decision::{ReceivedVerdict, ReportedOutcome, St
 use tokio::time::Instant;
 
 use crate::judge::{Direction, SeenVerdict};
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros};
-use crate::script::ProberRun;
 use crate::timeline::{FOREVER, Segment};
 use crate::virtual_time::{ProbedShoot, duration};
 
@@ -16,7 +16,7 @@ const DELIVERY: Micros = 20 * MILLISECOND;
 /// The second prober of a history, which talks to another one of several API servers.
 #[derive(Debug, Clone)]
 pub(crate) struct SecondWitness {
-    pub(crate) probers: Vec<ProberRun>,
+    pub(crate) probers: Vec<TimeSpan>,
     /// Faults of that API server alone.
     pub(crate) segments: Vec<Segment>,
     /// A prober that ends is frozen: its last verdict stands until it is no longer valid.
@@ -46,7 +46,7 @@ struct Brought {
 /// Both witnesses together: what each asked for, and the directions that follow from their verdicts.
 pub(crate) fn decided(
     witnesses: [&ProbedShoot; 2],
-    runs: [&[ProberRun]; 2],
+    runs: [&[TimeSpan]; 2],
     freezes: bool,
     length: Micros,
 ) -> ProbedShoot {

@@ -9,7 +9,7 @@ use watchdog_test_support::real::{
 };
 
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, ReadyChange};
-use crate::node_lifecycle_input::LeadershipTerm;
+use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, SECOND};
 use crate::scripted_nodes::{END, NodeScript, Ready, Schedule, ScriptedKubelet, between_two_looks, scripts};
 
@@ -78,10 +78,7 @@ impl Comparison {
         for phase in (0..MONITOR_PERIOD).step_by(50 * MILLISECOND as usize) {
             let model = NodeLifecycleModel {
                 grace: GRACE,
-                terms: &[LeadershipTerm {
-                    from: phase - 2 * MONITOR_PERIOD,
-                    to: Micros::MAX,
-                }],
+                terms: &[TimeSpan::new(phase - 2 * MONITOR_PERIOD, Micros::MAX)],
                 watch_gaps: &[],
                 seed: 0,
                 until,

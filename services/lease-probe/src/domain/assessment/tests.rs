@@ -9,6 +9,7 @@ use super::super::fixtures::{lease_of, list_at};
 use super::*;
 
 const RULE: ExpiryRule = ExpiryRule {
+    grace: Duration::from_secs(40),
     expiry_age: Duration::from_secs(30),
     threshold: 0.6,
 };
@@ -271,7 +272,7 @@ fn a_verdict_has_few_zones() {
     let found = assess(&list, &renewals, Some(&index), RULE, false, None);
     let zones = &found.evidence.zones;
     assert_eq!(zones.len(), MOST_ZONES + 1);
-    assert_eq!(zones[OTHER_ZONES].candidates, 30);
+    assert_eq!(zones["others"].candidates, 30);
 }
 
 /// The traits of one node by which its lease is excluded. A lease counts if none of them is set.

@@ -1,17 +1,15 @@
 use super::*;
 use crate::kubelet::KubeletModel;
+use crate::node_lifecycle_input::TimeSpan;
 use crate::script::{NodeScript, RUN_UP};
-use crate::timeline::{Behaviour, PacketLoss, server};
+use crate::timeline::{Behaviour, server};
 
 const LENGTH: Micros = 300 * SECOND;
 
 fn script(cut_of: impl Fn(usize) -> Option<(i64, i64)>, segments: &[(i64, i64, Behaviour)]) -> ShootScript {
     let node = |i: usize| {
         let kubelet = KubeletModel::steady(i as u64, RUN_UP + i as i64 * SECOND);
-        let cut = |(from, to)| PacketLoss {
-            from: from * SECOND,
-            to: to * SECOND,
-        };
+        let cut = |(from, to)| TimeSpan::new(from * SECOND, to * SECOND);
         NodeScript {
             cuts: cut_of(i).map(cut).into_iter().collect(),
             ..NodeScript::steady(kubelet, RUN_UP)

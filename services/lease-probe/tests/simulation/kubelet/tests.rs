@@ -1,52 +1,47 @@
 use super::*;
-use crate::timeline::{Behaviour, Client, PacketLoss, ServerTimeline, server};
+use crate::node_lifecycle_input::TimeSpan;
+use crate::timeline::{Behaviour, Client, server};
 
-fn run(kubelet: &KubeletModel, server: &ServerTimeline, cuts: &[PacketLoss]) -> KubeletHistory {
+const CUT: TimeSpan = TimeSpan::new(60 * SECOND, 120 * SECOND);
+
+fn run(kubelet: &KubeletModel, segments: &[(i64, i64, Behaviour)], cuts: &[TimeSpan]) -> KubeletHistory {
     let path = NetworkPath {
-        server,
+        server: &server(segments),
         cuts,
         client: Client::Kubelet(0),
     };
     kubelet.run(&path, 300 * SECOND)
 }
 
+/// One of fifty kubelets, each with a phase of its own.
+fn one_of_fifty(seed: u64) -> KubeletModel {
+    KubeletModel::steady(seed, seed as i64 * 200 * MILLISECOND)
+}
+
+/// In seconds.
 fn first_write_after(history: &KubeletHistory, at: i64) -> f64 {
-    let first = history
-        .writes
-        .iter()
-        .find(|write| write.at > at * SECOND)
-        .unwrap();
+    let mut writes = history.writes.iter();
+    let first = writes.find(|write| write.at > at * SECOND).unwrap();
     first.at as f64 / SECOND as f64
 }
 
 fn gaps(history: &KubeletHistory) -> Vec<Micros> {
-    history
-        .writes
-        .windows(2)
-        .map(|pair| pair[1].at - pair[0].at)
-        .collect()
+    let pairs = history.writes.windows(2);
+    pairs.map(|pair| pair[1].at - pair[0].at).collect()
 }
 
 #[test]
 fn renews_every_quarter_of_the_lease_duration() {
-    for (duration, shortest, longest) in [(40, 10.0, 10.45), (20, 5.0, 5.25)] {
+    for (duration, range) in [(40, 10_000_000..10_450_000), (20, 5_000_000..5_250_000)] {
         let kubelet = KubeletModel {
             lease_duration: duration * SECOND,
             ..KubeletModel::steady(3, 0)
         };
-        let history = run(&kubelet, &server(&[]), &[]);
-        let range = (shortest * 1e6) as i64..(longest * 1e6) as i64;
-        assert!(
-            gaps(&history).iter().all(|gap| range.contains(gap)),
-            "{:?}",
-            gaps(&history)
-        );
-        assert!(
-            history
-                .writes
-                .iter()
-                .all(|write| write.at - write.renew_time < 20 * MILLISECOND)
-        );
+        let history = run(&kubelet, &[], &[]);
+        let gaps = gaps(&history);
+        assert!(gaps.iter().all(|gap| range.contains(gap)), "{gaps:?}");
+        let mut delays = history.writes.iter().map(|write| write.at - write.renew_time);
+        assert!(delays.all(|delay| delay < 20 * MILLISECOND));
     }
 }
 
@@ -55,19 +50,13 @@ fn renews_every_quarter_of_the_lease_duration() {
 fn is_back_a_pause_after_a_server_that_refused() {
     for (length, most) in [(3, 3.3), (13, 7.1), (20, 7.1), (45, 7.1)] {
         for seed in 0..50 {
-            let server = server(&[(60, 60 + length, Behaviour::Refuses)]);
-            let history = run(
-                &KubeletModel::steady(seed, seed as i64 * 200 * MILLISECOND),
-                &server,
-                &[],
-            );
-            let back = first_write_after(&history, 60 + length) - (60 + length) as f64;
+            let end = 60 + length;
+            let history = run(&one_of_fifty(seed), &[(60, end, Behaviour::Refuses)], &[]);
+            let back = first_write_after(&history, end) - end as f64;
             // Who did not have its turn within the outage has it afterwards.
             let met = gaps(&history).iter().any(|gap| *gap > 11 * SECOND);
-            assert!(
-                back < if met { most } else { 10.5 },
-                "{length} s, seed {seed}: {back}"
-            );
+            let most = if met { most } else { 10.5 };
+            assert!(back < most, "{length} s, seed {seed}: {back}");
         }
     }
 }
@@ -75,11 +64,8 @@ fn is_back_a_pause_after_a_server_that_refused() {
 #[test]
 fn pauses_double_from_200_milliseconds() {
     // Turns at 0, 10.x, ...; the one that meets the outage pauses 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 7 s.
-    let history = run(
-        &KubeletModel::steady(1, 0),
-        &server(&[(5, 24, Behaviour::Refuses)]),
-        &[],
-    );
+    let outage = [(5, 24, Behaviour::Refuses)];
+    let history = run(&KubeletModel::steady(1, 0), &outage, &[]);
     let turn = history.writes[0].at + 10 * SECOND;
     let sums = [0.2, 0.6, 1.4, 3.0, 6.2, 12.6, 19.6].map(|sum: f64| turn as f64 / 1e6 + sum);
     let back = first_write_after(&history, 5);
@@ -92,13 +78,9 @@ fn pauses_double_from_200_milliseconds() {
 fn is_answered_when_a_server_thaws() {
     for seed in 0..50 {
         for length in [15, 28, 36, 45] {
-            let server = server(&[(60, 60 + length, Behaviour::Hangs)]);
-            let history = run(
-                &KubeletModel::steady(seed, seed as i64 * 200 * MILLISECOND),
-                &server,
-                &[],
-            );
-            let back = first_write_after(&history, 60 + length) - (60 + length) as f64;
+            let end = 60 + length;
+            let history = run(&one_of_fifty(seed), &[(60, end, Behaviour::Hangs)], &[]);
+            let back = first_write_after(&history, end) - end as f64;
             assert!(back < 0.1, "{length} s, seed {seed}: {back}");
         }
     }
@@ -107,8 +89,8 @@ fn is_answered_when_a_server_thaws() {
 /// A restarted server that answers reads before it takes writes costs a whole interval.
 #[test]
 fn waits_a_whole_interval_when_the_writes_after_a_read_fail() {
-    let server = server(&[(60, 80, Behaviour::Refuses), (80, 89, Behaviour::RefusesWrites)]);
-    let history = run(&KubeletModel::steady(4, 0), &server, &[]);
+    let outage = [(60, 80, Behaviour::Refuses), (80, 89, Behaviour::RefusesWrites)];
+    let history = run(&KubeletModel::steady(4, 0), &outage, &[]);
     let back = first_write_after(&history, 80);
     assert!((90.0..98.0).contains(&back), "{back}");
 }
@@ -116,19 +98,9 @@ fn waits_a_whole_interval_when_the_writes_after_a_read_fail() {
 #[test]
 fn a_cut_kubelet_comes_back_by_the_network() {
     for seed in 0..50 {
-        let cut = PacketLoss {
-            from: 60 * SECOND,
-            to: 120 * SECOND,
-        };
-        let history = run(
-            &KubeletModel::steady(seed, seed as i64 * 200 * MILLISECOND),
-            &server(&[]),
-            &[cut],
-        );
-        let quiet = history
-            .writes
-            .iter()
-            .all(|write| !cut.contains(write.at - 20 * MILLISECOND));
+        let history = run(&one_of_fifty(seed), &[], &[CUT]);
+        let mut writes = history.writes.iter();
+        let quiet = writes.all(|write| !CUT.contains(write.at - 20 * MILLISECOND));
         assert!(quiet, "renewed while it was cut off");
         let back = first_write_after(&history, 120) - 120.0;
         // A request that hangs (10 s) and a pause (7 s).
@@ -138,17 +110,15 @@ fn a_cut_kubelet_comes_back_by_the_network() {
 
 #[test]
 fn a_write_that_the_server_finds_late_is_a_conflict_for_the_next() {
-    let server = server(&[(60, 85, Behaviour::Hangs)]);
     let mut found = 0;
     for seed in 0..20 {
         let kubelet = KubeletModel {
             late_writes: 1.0,
             ..KubeletModel::steady(seed, 0)
         };
-        let history = run(&kubelet, &server, &[]);
+        let history = run(&kubelet, &[(60, 85, Behaviour::Hangs)], &[]);
         let late = |write: &&LeaseWrite| write.at - write.renew_time > 5 * SECOND;
-        let late: Vec<_> = history.writes.iter().filter(late).collect();
-        found += late.len();
+        found += history.writes.iter().filter(late).count();
         assert!(history.writes.iter().any(|write| write.renew_time > 85 * SECOND));
         assert!(first_write_after(&history, 86) < 97.0);
     }
@@ -163,8 +133,7 @@ fn the_clock_of_the_node_is_in_the_lease() {
         },
         ..KubeletModel::steady(1, 0)
     };
-    let history = run(&kubelet, &server(&[]), &[]);
-    for write in history.writes {
+    for write in run(&kubelet, &[], &[]).writes {
         let expected = if write.at > 100 * SECOND { -60 } else { 30 };
         assert_eq!((write.renew_time - write.at).div_euclid(SECOND), expected - 1);
     }
@@ -172,22 +141,10 @@ fn the_clock_of_the_node_is_in_the_lease() {
 
 #[test]
 fn reports_can_be_written_every_ten_seconds_but_not_in_an_outage() {
-    let history = run(
-        &KubeletModel::steady(1, 0),
-        &server(&[(60, 100, Behaviour::Refuses)]),
-        &[],
-    );
-    assert!(
-        history
-            .reports
-            .iter()
-            .all(|at| !(60 * SECOND..100 * SECOND).contains(at))
-    );
-    assert!(
-        (23..28).contains(&history.reports.len()),
-        "{:?}",
-        history.reports.len()
-    );
+    let outage = [(60, 100, Behaviour::Refuses)];
+    let reports = run(&KubeletModel::steady(1, 0), &outage, &[]).reports;
+    assert!(!reports.iter().any(|at| (60 * SECOND..100 * SECOND).contains(at)));
+    assert!((23..28).contains(&reports.len()), "{reports:?}");
 }
 
 #[test]
@@ -196,12 +153,8 @@ fn is_silent_after_its_stop() {
         stops: 100 * SECOND,
         ..KubeletModel::steady(1, 50 * SECOND)
     };
-    let history = run(&kubelet, &server(&[]), &[]);
-    assert!(
-        history
-            .writes
-            .iter()
-            .all(|write| (50 * SECOND..100 * SECOND).contains(&write.at))
-    );
-    assert_eq!(history.writes.len(), 5);
+    let writes = run(&kubelet, &[], &[]).writes;
+    let lives = 50 * SECOND..100 * SECOND;
+    assert!(writes.iter().all(|write| lives.contains(&write.at)));
+    assert_eq!(writes.len(), 5);
 }
