@@ -77,35 +77,10 @@ fn clean(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use watchdog_proto::probe::v1::{Evidence, ListVerdictsResponse, Outcome, Verdict, ZoneEvidence};
+    use watchdog_proto::probe::v1::{ListVerdictsResponse, Outcome};
 
     use super::*;
     use crate::render::testing;
-
-    #[test]
-    fn texts_are_printable_at_any_depth_and_the_rest_is_as_it_was() {
-        let verdict = |message: &str, zone: &str| Verdict {
-            shoot: "shoot--a--b".to_owned(),
-            message: message.to_owned(),
-            evidence: Some(Evidence {
-                leases: 7,
-                zones: vec![ZoneEvidence {
-                    zone: zone.to_owned(),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        let list = |verdict| ListVerdictsResponse {
-            verdicts: vec![verdict],
-            total_size: 1,
-            ..Default::default()
-        };
-        let hostile = list(verdict("\u{1b}]0;x\u{7}gone", "a\u{202e}b"));
-        let shown = ApiMessage::printable(&hostile).ok().unwrap();
-        assert_eq!(shown.0, list(verdict(" ]0;x gone", "a b")));
-    }
 
     #[test]
     fn the_names_and_values_are_those_of_grpcurl() {

@@ -39,10 +39,7 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
         command,
     } = cli;
     let frame = output.frame(format.output);
-    if frame.format == Format::Markdown && !matches!(command, CtlCommand::Report { .. }) {
-        let what_to_do = "use -o json, or watchdogctl report SHOOT -o markdown";
-        return Err(CommandError::usage("only report writes Markdown", what_to_do));
-    }
+    check_format(&command, frame.format)?;
     let answer = match &command {
         CtlCommand::Completion { shell } => {
             output.print(&commands::shell::completion(*shell, &called_as()));
@@ -52,9 +49,12 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
             output.print(&commands::shell::man(&called_as())?);
             return Ok(ExitCode::SUCCESS);
         }
-        CtlCommand::Certificate { folder } => {
-            one_seed(&connect, "certificate")?;
-            output.print(&Box::pin(commands::certificate::run(&connect, folder)).await?);
+        CtlCommand::Ui(args) => {
+            Box::pin(commands::ui::run(&connect, args, frame.format, output)).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        CtlCommand::Status(args) if args.watch => {
+            Box::pin(commands::status::watch(&connect, args, frame.format, output)).await?;
             return Ok(ExitCode::SUCCESS);
         }
         CtlCommand::Release(args) => {
@@ -62,20 +62,15 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
             let report = Box::pin(commands::release::run(&connect, args)).await?;
             WrittenAnswer::new(&report, &frame)?
         }
-        CtlCommand::Ui(args) => {
-            Box::pin(commands::ui::run(&connect, args, output)).await?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        CtlCommand::Status(args) if args.watch => {
-            Box::pin(commands::status::watch(&connect, args, output)).await?;
-            return Ok(ExitCode::SUCCESS);
-        }
         CtlCommand::Incidents => {
             let incidents = Box::pin(commands::incidents::read(&connect)).await?;
             WrittenAnswer::new(&incidents, &frame)?
         }
         command => {
-            let ask = async |dialer| Box::pin(read(&dialer, command, &frame)).await;
+            if matches!(command, CtlCommand::Certificate { .. }) {
+                one_seed(&connect, "certificate")?;
+            }
+            let ask = async |dialer| Box::pin(ask_one(dialer, command, &frame)).await;
             let mut seeds = Box::pin(ask_each(&connect, ask)).await?;
             match seeds.pop() {
                 Some(SeedAnswer { result, .. }) if !connect.has_contexts() => result?,
@@ -90,15 +85,41 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
     Ok(ExitCode::from(answer.code))
 }
 
-/// Commands that only read, on one seed.
-async fn read(
-    dialer: &ProgramDialer,
+/// # Errors
+/// When the command does not write this format.
+fn check_format(command: &CtlCommand, format: Format) -> Result<(), CommandError> {
+    let (is_written, what, what_to_do) = match command {
+        CtlCommand::Completion { .. } | CtlCommand::Man => (
+            format == Format::Table,
+            "completion and man write only what a shell and man read",
+            "omit -o",
+        ),
+        CtlCommand::Report { .. } => return Ok(()),
+        _ => (
+            format != Format::Markdown,
+            "only report writes Markdown",
+            "use -o json, or watchdogctl report SHOOT -o markdown",
+        ),
+    };
+    if is_written {
+        return Ok(());
+    }
+    Err(CommandError::usage(what, what_to_do))
+}
+
+/// The answer of one seed.
+async fn ask_one(
+    dialer: ProgramDialer,
     command: &CtlCommand,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    use commands::{check, plan, replicas, report, scaling, shoot, status, verdicts, weeders};
+    use commands::{certificate, check, plan, replicas, report, scaling, shoot, status, verdicts, weeders};
+    let dialer = &dialer;
     match command {
-        CtlCommand::Status(args) => WrittenAnswer::new(&status::read(dialer, args).await, frame),
+        CtlCommand::Status(args) => {
+            let mut reader = status::StatusReader::new(dialer.clone(), args);
+            WrittenAnswer::new(&Box::pin(reader.read()).await, frame)
+        }
         CtlCommand::Check => WrittenAnswer::new(&check::read(dialer).await, frame),
         CtlCommand::Shoot { shoot } => WrittenAnswer::new(&shoot::read(dialer, &shoot.name).await?, frame),
         CtlCommand::Plan { shoot, direction } => {
@@ -110,12 +131,12 @@ async fn read(
         CtlCommand::Replicas => WrittenAnswer::new(&replicas::read(dialer).await?, frame),
         CtlCommand::Verdicts(args) => WrittenAnswer::new(&verdicts::read(dialer, args).await?, frame),
         CtlCommand::Scaling(args) => WrittenAnswer::new(&scaling::read(dialer, args).await?, frame),
+        CtlCommand::Certificate { folder } => WrittenAnswer::new(&certificate::write(dialer, folder)?, frame),
         CtlCommand::Incidents
         | CtlCommand::Release(_)
         | CtlCommand::Ui(_)
-        | CtlCommand::Certificate { .. }
         | CtlCommand::Completion { .. }
-        | CtlCommand::Man => Err(CommandError::unexpected("the command does not read one seed")),
+        | CtlCommand::Man => Err(CommandError::unexpected("the command does not ask one seed")),
     }
 }
 

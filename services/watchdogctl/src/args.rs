@@ -44,7 +44,7 @@ Examples:
 Exit codes:
   0  done; for check: nothing is wrong
   1  something is wrong: check found a problem, a shoot is unknown, or a server refused the request
-  2  usage: an option or a file is wrong
+  2  usage: an option, a file or a permission is wrong
   3  unreachable: no connection, no answer in time, or TLS failed";
 
 /// Shows what the dependency watchdog of a seed observes, does and waits for. Only `release --yes` changes anything.
@@ -112,12 +112,13 @@ pub(crate) struct ConnectArgs {
     #[arg(long, env = "WATCHDOG_ALL_CONTEXTS", value_parser = BoolishValueParser::new())]
     pub(crate) all_contexts: bool,
 
-    /// Namespace in the seed where the programs run. Default: garden if the watchdog is there, else where it is.
+    /// Namespace of the release in the seed. Default: garden if the watchdog runs there, else the namespace where it
+    /// runs.
     #[arg(short, long, value_name = "NAMESPACE", env = "WATCHDOG_NAMESPACE")]
     pub(crate) namespace: Option<String>,
 
-    /// First part of the names of Deployments and certificates, to choose one of several releases. Default: that of the
-    /// only release; watchdog with addresses.
+    /// Name of the release, with which the names of its Deployments and certificates begin. Default: the only release;
+    /// with addresses, watchdog.
     #[arg(long, value_name = "NAME", env = "WATCHDOG_NAME")]
     pub(crate) name: Option<String>,
 
@@ -147,7 +148,7 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "NAME", env = "WATCHDOG_TLS_SERVER_NAME")]
     pub(crate) tls_server_name: Option<String>,
 
-    /// Speak plaintext, for programs that were started with the same option.
+    /// Connect without TLS, to programs that were started with the same option.
     // clap would take false in the environment for a conflict, so ConnectArgs::conflict decides.
     #[arg(long, env = "WATCHDOG_INSECURE_PLAINTEXT", value_parser = BoolishValueParser::new())]
     pub(crate) insecure_plaintext: bool,
@@ -208,14 +209,14 @@ pub(crate) enum CtlCommand {
     Plan {
         #[command(flatten)]
         shoot: ShootArg,
-        /// Where to scale.
+        /// Direction in which to scale.
         #[arg(long, value_parser = directions(["down", "up"]))]
         direction: Direction,
     },
-    /// The incidents of all shoots: those that run, and the last one of each shoot.
+    /// The current incidents of all shoots, and the last one of each shoot.
     Incidents,
-    /// The incidents of a shoot, the last one and the one that runs: what happened when and why, who did what, how long
-    /// each stage took, what it prevented. -o markdown adds a picture.
+    /// The current and the last incident of a shoot: what happened when and why, who did what, how long each stage
+    /// took, and what it prevented. -o markdown adds a picture.
     Report {
         #[command(flatten)]
         shoot: ShootArg,
@@ -236,7 +237,7 @@ pub(crate) enum CtlCommand {
     /// Restore everything that the watchdog holds down, level by level, with the rights of your kubeconfig. Without
     /// --yes it only shows what it would do.
     Release(ReleaseArgs),
-    /// Write ca.crt, tls.crt and tls.key, for grpcurl: the certificate that watchdogctl calls with.
+    /// Write ca.crt, tls.crt and tls.key, for grpcurl: the certificate with which watchdogctl connects.
     Certificate {
         /// Folder for the files.
         #[arg(value_name = "FOLDER", default_value = ".")]
@@ -260,7 +261,7 @@ pub(crate) struct StatusArgs {
     #[arg(short, long)]
     pub(crate) watch: bool,
 
-    /// Most shoots that are shown; at most 1,000.
+    /// Maximum number of shoots to show, at most 1,000. Shoots that are held down are always shown.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) limit: u16,
 }
@@ -320,8 +321,8 @@ pub(crate) struct ScalingArgs {
 /// Options of `release`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReleaseArgs {
-    /// Scale the coordinator to 0 and restore. From then on, no shoot of the seed is protected. What another watchdog
-    /// holds down is restored, too.
+    /// Scale the coordinator to 0 and restore. From then on, no shoot of the seed is protected. This also restores what
+    /// another watchdog holds down.
     #[arg(long)]
     pub(crate) yes: bool,
 
@@ -342,23 +343,13 @@ pub(crate) struct ReleaseArgs {
 /// How answers are shown.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct FormatArg {
-    /// json and yaml have the messages of the API, as grpcurl shows them; markdown is for report.
+    /// json and yaml print the messages of the API as grpcurl does; markdown is for report.
     #[arg(short, long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
     pub(crate) output: Format,
 }
 
-/// Why a value is refused; clap shows it after the argument and the value.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum ArgumentError {
-    #[error("write the shoot's namespace in the seed, for example shoot--core--crazy, or core/crazy")]
-    ShootName,
-    /// Holds the known outcomes.
-    #[error("must be one of {0}")]
-    Outcome(String),
-}
-
 /// The namespace of a shoot, also from `project/name`.
-fn shoot_name(text: &str) -> Result<String, ArgumentError> {
+fn shoot_name(text: &str) -> Result<String, &'static str> {
     let name = match text.split_once('/') {
         Some((project, name)) => format!("shoot--{project}--{name}"),
         None => text.to_owned(),
@@ -366,17 +357,17 @@ fn shoot_name(text: &str) -> Result<String, ArgumentError> {
     if is_dns_label(&name) {
         Ok(name)
     } else {
-        Err(ArgumentError::ShootName)
+        Err("write the shoot's namespace in the seed, for example shoot--core--crazy, or core/crazy")
     }
 }
 
 /// An outcome by its name in the API without the prefix, in any case, with dashes or underscores.
-fn outcome(text: &str) -> Result<Outcome, ArgumentError> {
+fn outcome(text: &str) -> Result<Outcome, String> {
     let name = format!("OUTCOME_{}", text.to_uppercase().replace('-', "_"));
     let found = Outcome::from_str_name(&name).filter(|outcome| *outcome != Outcome::Unspecified);
     found.ok_or_else(|| {
         let known = OUTCOMES.map(|outcome| crate::render::text::outcome(outcome).to_lowercase());
-        ArgumentError::Outcome(known.join(", ").replace('_', "-"))
+        format!("must be one of {}", known.join(", ").replace('_', "-"))
     })
 }
 
@@ -462,7 +453,7 @@ mod tests {
         for text in ["leases-expired", "LEASES_EXPIRED"] {
             assert_eq!(outcome(text).unwrap(), Outcome::LeasesExpired);
         }
-        let error = outcome("unspecified").unwrap_err().to_string();
+        let error = outcome("unspecified").unwrap_err();
         assert!(error.contains("api-server-unreachable"), "{error}");
     }
 

@@ -9,12 +9,13 @@ use watchdog_api::text::printable;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
 use watchdog_client::follow::Received;
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
-use watchdog_proto::probe::v1::{GetVerdictRequest, GetVerdictResponse};
+use watchdog_proto::probe::v1::{
+    self as probe, GetVerdictRequest, GetVerdictResponse, ListVerdictsRequest, ListVerdictsResponse, Outcome,
+};
 use watchdog_proto::scaling::v1::{
     GetScalingRequest, GetScalingResponse, ListScalingRequest, ListScalingResponse,
 };
 use watchdog_proto::stream::v1::Completeness;
-use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as weeder};
 
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
@@ -100,6 +101,24 @@ pub(crate) async fn verdict(
     ask(Program::LeaseProbe, lease_probe.get_verdict(request)).await
 }
 
+/// The verdicts with these outcomes; all without any.
+pub(crate) async fn verdicts(
+    lease_probe: &LeaseProbe,
+    outcomes: &[Outcome],
+) -> Result<ListVerdictsResponse, CommandError> {
+    let outcomes: Vec<i32> = outcomes.iter().map(|outcome| (*outcome).into()).collect();
+    all_pages(async |page_size, page_token| {
+        let request = ListVerdictsRequest {
+            page_size,
+            page_token,
+            outcomes: outcomes.clone(),
+            ..ListVerdictsRequest::default()
+        };
+        ask(Program::LeaseProbe, lease_probe.list_verdicts(request)).await
+    })
+    .await
+}
+
 /// The scaling of a shoot.
 pub(crate) async fn scaling(
     coordinator: &ScalingCoordinator,
@@ -148,27 +167,58 @@ pub(crate) fn add_missing(all: &mut Vec<String>, more: Vec<String>) {
     all.dedup();
 }
 
-/// The replicas that a program misses when it answers for the whole seed.
-pub(crate) async fn missing_of(
+/// A program in numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ProgramSummary {
+    /// The shoots or services of the seed.
+    pub(crate) items: u32,
+    /// The replica that acts; none for lease-probe, whose replicas share the shoots.
+    pub(crate) leader: Option<String>,
+    /// Shoots by outcome, of lease-probe.
+    pub(crate) outcomes: Vec<probe::OutcomeCount>,
+    /// The replicas that a program misses when it answers for the whole seed.
+    pub(crate) missing: Vec<String>,
+}
+
+/// A program in numbers.
+pub(crate) async fn summary(
     dialer: &ProgramDialer,
     program: Program,
-) -> Result<Vec<String>, CommandError> {
-    let completeness = match program {
+) -> Result<ProgramSummary, CommandError> {
+    let (items, leader, outcomes, completeness) = match program {
         Program::LeaseProbe => {
-            let client = dialer.lease_probe().await?;
-            let request = probe::GetSeedSummaryRequest::default();
-            ask(program, client.get_seed_summary(request)).await?.completeness
+            let call = dialer.lease_probe().await?;
+            let answer = ask(program, call.get_seed_summary(Default::default())).await?;
+            let summary = answer.summary.unwrap_or_default();
+            (summary.shoots, None, summary.outcomes, answer.completeness)
         }
         Program::ScalingCoordinator => {
-            let client = dialer.coordinator().await?;
-            let request = scaling::GetSeedSummaryRequest::default();
-            ask(program, client.get_seed_summary(request)).await?.completeness
+            let call = dialer.coordinator().await?;
+            let answer = ask(program, call.get_seed_summary(Default::default())).await?;
+            let summary = answer.summary.unwrap_or_default();
+            (
+                summary.shoots,
+                Some(summary.leader),
+                Vec::new(),
+                answer.completeness,
+            )
         }
         Program::Weeder => {
-            let client = dialer.weeder().await?;
-            let request = weeder::GetSeedSummaryRequest::default();
-            ask(program, client.get_seed_summary(request)).await?.completeness
+            let call = dialer.weeder().await?;
+            let answer = ask(program, call.get_seed_summary(Default::default())).await?;
+            let summary = answer.summary.unwrap_or_default();
+            (
+                summary.services,
+                Some(summary.leader),
+                Vec::new(),
+                answer.completeness,
+            )
         }
     };
-    Ok(missing(program, completeness.as_ref()))
+    Ok(ProgramSummary {
+        items,
+        leader,
+        outcomes,
+        missing: missing(program, completeness.as_ref()),
+    })
 }

@@ -44,6 +44,7 @@ impl Output {
             format,
             now: Timestamp::now(),
             width: self.size.map(|(columns, _)| columns),
+            rows: None,
             color: self.color,
         }
     }
@@ -72,9 +73,9 @@ pub(crate) struct LiveScreen<'a> {
 }
 
 impl<'a> LiveScreen<'a> {
-    /// None in a pipe.
-    pub(crate) fn open(output: &'a Output) -> Option<Self> {
-        output.size?;
+    /// None in a pipe, and for what programs read.
+    pub(crate) fn open(output: &'a Output, format: Format) -> Option<Self> {
+        output.size.filter(|_| format.is_text())?;
         // The alternate screen, without a cursor.
         output.print("\x1b[?1049h\x1b[?25l");
         Some(Self { output })

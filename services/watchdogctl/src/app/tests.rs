@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use prost::{Message, Name};
 use prost_reflect::{DescriptorPool, DynamicMessage, Value};
-use tokio::net::TcpSocket;
 use tonic::Status;
 use watchdog_api::text::is_printable;
 use watchdog_proto::probe::v1::{Outcome, Replica, ReplicaState};
@@ -16,7 +15,7 @@ use watchdog_proto::weeder::v1::{EndpointReadiness, Readiness, ServiceKey, Weede
 use crate::args;
 use crate::render::testing as states;
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
-use crate::testing::{Recording, assert_parts, fails, options, run, shown};
+use crate::testing::{Recording, assert_parts, closed_address, fails, json, options, run, shown, until};
 
 const CUT_OFF: &str = "shoot--a--cut-off";
 const RETURNING: &str = "shoot--a--returning";
@@ -109,14 +108,6 @@ fn line<'a>(text: &'a str, shoot: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("{shoot} is not in {text}"))
 }
 
-/// An address where nothing listens as long as the socket is kept.
-fn closed_address() -> (TcpSocket, String) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = socket.local_addr().unwrap().to_string();
-    (socket, address)
-}
-
 #[tokio::test]
 async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
     let (services, _server, options) = start(incident()).await;
@@ -158,22 +149,27 @@ async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_dead_or_not_asked_never_stands_beside_good_news() {
-    let (_services, server, options) = start(Answers::default()).await;
-    let (_socket, closed) = closed_address();
-    let address = &server.address;
-    let dead = options.replace(&format!("--weeder {address}"), &format!("--weeder {closed}"));
-    let status = run(&format!("{dead} status")).await;
-    assert_ne!(status.code, ExitCode::SUCCESS);
-    assert_parts(
-        &status.text,
-        &["1 fault of the watchdog", "NO ANSWER from weeder: "],
-    );
-    assert!(!status.text.contains("Every shoot"), "{}", status.text);
-    let few = format!("--insecure-plaintext --lease-probe {address}");
-    let checked = shown(&format!("{few} check")).await;
-    let end = "No fault found, but not asked: scaling-coordinator, weeder.\n";
-    assert!(checked.ends_with(end), "{checked}");
+async fn status_of_a_large_seed_reads_only_the_shoots_that_need_attention() {
+    let mut answers = incident();
+    for n in 0..10_000 {
+        let shoot = format!("shoot--calm--{n}");
+        let settled = ShootScaling {
+            shoot: shoot.clone(),
+            direction: Direction::Up.into(),
+            state: FlowState::Settled.into(),
+            mode: Mode::Protect.into(),
+            ..ShootScaling::default()
+        };
+        answers.scalings.push(settled);
+        answers.verdicts.push(states::verdict(&shoot, Outcome::Healthy));
+    }
+    let (services, _server, options) = start(answers).await;
+    let status = shown(&format!("{options} status")).await;
+    let counts = "10004 shoots: 1 LEASES_EXPIRED, 1 API_SERVER_UNREACHABLE, 10002 HEALTHY; 1 held down\n";
+    assert_parts(&status, &[counts, CUT_OFF, RETURNING, SILENT]);
+    // Two verdicts by their outcomes, the shoot that is on its way and the one that is held down, the one that is not
+    // protected, and then the verdict and the scaling that two rows lack.
+    assert_eq!(services.sent(), 7);
 }
 
 #[tokio::test]
@@ -202,9 +198,11 @@ async fn a_shoot_that_is_held_down_is_shown_whatever_its_verdict_and_never_calle
     let end = "The watchdog works, and 1 shoot is held down: shoot--a--ignored; see watchdogctl status.\n";
     assert!(checked.ends_with(end), "{checked}");
     assert!(!checked.contains("Nothing is wrong"), "{checked}");
-    let json: serde_json::Value =
-        serde_json::from_str(&shown(&format!("{options} status -o json")).await).unwrap();
-    assert_eq!(json["shoots"][0]["scaling"]["meltdownProtectionActive"], true);
+    let status = json(&format!("{options} status")).await;
+    assert_eq!(
+        (&status["heldDown"], &status["shoots"][0]["heldDown"]),
+        (&1.into(), &true.into())
+    );
 
     // However many there are, and whatever --limit says.
     let many = (0..30).map(|n| ShootScaling {
@@ -218,7 +216,7 @@ async fn a_shoot_that_is_held_down_is_shown_whatever_its_verdict_and_never_calle
 
 #[tokio::test]
 async fn what_answers_is_shown_when_a_program_does_not() {
-    let (_services, server, _) = start(incident()).await;
+    let (services, server, _) = start(incident()).await;
     let (_socket, away) = closed_address();
     let with = |probe: &str, coordinator: &str| {
         format!("--insecure-plaintext --lease-probe {probe} --scaling-coordinator {coordinator}")
@@ -245,28 +243,30 @@ async fn what_answers_is_shown_when_a_program_does_not() {
         let why = run(&format!("{options} shoot {CUT_OFF}")).await;
         assert_eq!(why.code, ExitCode::from(3), "{}", why.text);
         assert_parts(&why.text, &[&unanswered]);
-        let json = run(&format!("{options} shoot {CUT_OFF} -o json")).await;
-        let json: serde_json::Value = serde_json::from_str(&json.text).unwrap();
-        assert_eq!(json["unanswered"][0]["program"], program);
+        let why = json(&format!("{options} shoot {CUT_OFF}")).await;
+        assert_eq!(why["unanswered"][0]["program"], program);
         let key = if program == "lease-probe" {
             "scaling"
         } else {
             "verdict"
         };
-        assert_eq!(json[key]["shoot"], CUT_OFF);
+        assert_eq!(why[key]["shoot"], CUT_OFF);
+        let report = run(&format!("{options} report {CUT_OFF}")).await;
+        assert_eq!(report.code, ExitCode::from(3), "{}", report.text);
+        assert_parts(&report.text, &[&unanswered]);
     }
     let report = run(&format!("{no_probe} report {CUT_OFF}")).await;
-    assert_eq!(report.code, ExitCode::from(3), "{}", report.text);
+    assert_parts(&report.text, &["incident not ended: 2 down"]);
+    // The weeder scales nothing, but nothing is called healthy beside it.
+    *services.answers() = Answers::default();
+    let no_weeder = format!("{} --weeder {away}", with(&server.address, &server.address));
+    let status = run(&format!("{no_weeder} status")).await;
+    assert_eq!(status.code, ExitCode::from(3), "{}", status.text);
     assert_parts(
-        &report.text,
-        &["now no verdict: lease-probe: ", "incident not ended: 2 down"],
+        &status.text,
+        &["1 fault of the watchdog", "NO ANSWER from weeder: "],
     );
-    fails(
-        &format!("{no_coordinator} report {CUT_OFF}"),
-        3,
-        "nothing listens there",
-    )
-    .await;
+    assert!(!status.text.contains("Every shoot"), "{}", status.text);
 }
 
 #[tokio::test]
@@ -275,11 +275,13 @@ async fn incidents_and_reports_are_those_of_the_coordinator() {
     let incidents = shown(&format!("{options} incidents")).await;
     assert_parts(line(&incidents, CUT_OFF), &["runs", "LEASES_EXPIRED", "protect"]);
     assert!(!incidents.contains(SILENT), "{incidents}");
-    let json: serde_json::Value =
-        serde_json::from_str(&shown(&format!("{options} incidents -o json")).await).unwrap();
-    assert_eq!(json["incidents"][0]["shoot"], CUT_OFF);
-    assert_eq!(json["incidents"][0]["isRunning"], true);
-    assert_eq!(json["incidents"][0]["incident"]["scaledDown"], 2);
+    let incidents = json(&format!("{options} incidents")).await;
+    let running = &incidents["incidents"][0];
+    assert_eq!(
+        (&running["shoot"], &running["isRunning"]),
+        (&CUT_OFF.into(), &true.into())
+    );
+    assert_eq!(running["incident"]["scaledDown"], 2);
     let report = shown(&format!("{options} report a/cut-off")).await;
     assert_parts(
         &report,
@@ -293,20 +295,13 @@ async fn incidents_and_reports_are_those_of_the_coordinator() {
         &markdown,
         &["# Incidents of shoot--a--cut-off\n", "\n<svg xmlns=", "</svg>\n"],
     );
-    let json: serde_json::Value =
-        serde_json::from_str(&shown(&format!("{options} report a/cut-off -o json")).await).unwrap();
-    assert_eq!(json["scaling"]["incident"]["outcome"], "OUTCOME_LEASES_EXPIRED");
-    assert!(json["prevented"]["incident"]["text"].is_string());
-    fails(
-        &format!("{options} status -o markdown"),
-        2,
-        "only report writes Markdown",
-    )
-    .await;
+    let report = json(&format!("{options} report a/cut-off")).await;
+    assert_eq!(report["scaling"]["incident"]["outcome"], "OUTCOME_LEASES_EXPIRED");
+    assert!(report["prevented"]["incident"]["text"].is_string());
 }
 
 #[tokio::test]
-async fn every_command_that_reads_has_an_answer_for_programs() {
+async fn every_command_has_an_answer_for_programs_or_says_that_it_has_none() {
     let (_services, _server, options) = start(incident()).await;
     for (command, key) in [
         ("status", "counts"),
@@ -321,11 +316,27 @@ async fn every_command_that_reads_has_an_answer_for_programs() {
         ("verdicts", "verdicts"),
         ("scaling", "scalings"),
     ] {
-        let json = shown(&format!("{options} {command} -o json")).await;
-        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert!(json.get(key).is_some(), "{command}: {json}");
+        let answer = json(&format!("{options} {command}")).await;
+        assert!(answer.get(key).is_some(), "{command}: {answer}");
         let yaml = shown(&format!("{options} -o yaml {command}")).await;
         assert!(yaml.contains(&format!("{key}:")), "{command}: {yaml}");
+    }
+    for (command, part) in [
+        ("ui", "\"url\": \"http://127.0.0.1:"),
+        ("status --watch", "\"heldDown\": 1"),
+    ] {
+        // Also on a terminal.
+        let (output, mut recording) = Recording::new(Some((200, 40)));
+        let line = format!("{options} {command} -o json");
+        let text = until(&line, &mut recording, &output, part).await;
+        assert!(text.starts_with('{'), "{command}: {text:?}");
+    }
+    for (command, part) in [
+        ("status -o markdown", "only report writes Markdown"),
+        ("completion bash -o json", "omit -o"),
+        ("man -o yaml", "omit -o"),
+    ] {
+        fails(&format!("{options} {command}"), 2, part).await;
     }
 }
 
@@ -334,8 +345,7 @@ async fn status_keeps_the_last_answer_while_a_program_is_away() {
     let (services, _server, options) = start(incident()).await;
     for size in [None, Some((200, 40))] {
         services.change(|answers| answers.refusal = None);
-        let words = format!("watchdogctl {options} status --watch");
-        let cli = args::parse(words.split(' ').map(Into::into)).unwrap();
+        let cli = args::parse(format!("x {options} status --watch").split(' ').map(Into::into)).unwrap();
         let (output, mut recording) = Recording::new(size);
         let until_lost = async {
             recording.until("LEASES_EXPIRED").await;
@@ -388,16 +398,6 @@ async fn shoot_explains_a_shoot_from_all_that_is_known() {
         "a held shoot has no plan: {why}"
     );
     assert_parts(&why, &["API_SERVER_UNREACHABLE"]);
-}
-
-#[tokio::test]
-async fn a_plan_is_that_of_the_coordinator() {
-    let (_services, _server, options) = start(incident()).await;
-    let plan = shown(&format!("{options} plan a/cut-off --direction up")).await;
-    assert!(
-        plan.starts_with("shoot--a--cut-off would be scaled up: The verdict is valid.\n"),
-        "{plan}"
-    );
 }
 
 #[tokio::test]
@@ -454,10 +454,7 @@ async fn replicas_shows_the_share_of_each_and_who_is_missing() {
 async fn verdicts_and_scaling_are_tables_or_messages_of_the_api() {
     let (services, _server, options) = start(incident()).await;
     services.answers().missing = vec!["replica-1".to_owned()];
-    let json = async |command: &str| -> serde_json::Value {
-        let text = shown(&format!("{options} {command} -o json")).await;
-        serde_json::from_str(&text).unwrap()
-    };
+    let json = async |command: &str| json(&format!("{options} {command}")).await;
     let all = json("verdicts").await;
     assert_eq!(all["verdicts"].as_array().unwrap().len(), 4, "all pages");
     assert_eq!(all["totalSize"], 4);
@@ -484,20 +481,10 @@ async fn verdicts_and_scaling_are_tables_or_messages_of_the_api() {
     assert_eq!(named["totalSize"], 2);
     assert_eq!(named["scalings"][0]["meltdownProtectionActive"], true);
 
-    let yaml = shown(&format!("{options} verdicts -o yaml a/silent")).await;
-    assert_parts(&yaml, &["outcome: OUTCOME_API_SERVER_UNREACHABLE"]);
-    for (command, part) in [
-        ("verdicts", "lease-probe-0"),
-        ("scaling", "scaling-coordinator-0"),
-    ] {
+    for command in ["verdicts", "scaling"] {
         let table = shown(&format!("{options} {command}")).await;
-        assert!(
-            table.starts_with("INCOMPLETE: replica-1 not reached"),
-            "{command}: {table}"
-        );
-        assert!(!table.contains(part), "{command}: {table}");
-        let wide = shown(&format!("{options} {command} -o wide")).await;
-        assert_parts(line(&wide, CUT_OFF), &[part]);
+        let first = "INCOMPLETE: replica-1 not reached";
+        assert!(table.starts_with(first), "{command}: {table}");
     }
 }
 
@@ -645,19 +632,6 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
             fails(&format!("{options} {command}"), code, part).await;
         }
     }
-}
-
-#[tokio::test]
-async fn shells_and_man_read_what_is_printed() {
-    for (shell, part) in [
-        ("bash", "complete -F"),
-        ("zsh", "#compdef watchdogctl"),
-        ("fish", "complete -c"),
-    ] {
-        let script = shown(&format!("completion {shell}")).await;
-        assert_parts(&script, &[part, "scaling-coordinator"]);
-    }
-    assert_parts(&shown("man").await, &[".TH watchdogctl 1", "Exit codes:"]);
 }
 
 /// A terminal clears its screen, sets its title, or reverses the text.

@@ -127,7 +127,10 @@ async fn of_programs(
 /// Looks whether an answer for the whole seed has all replicas in it.
 async fn completeness(dialer: &ProgramDialer, program: Program) -> CheckFinding {
     let (subject, what) = (program.as_str(), "completeness");
-    match fetch::missing_of(dialer, program).await {
+    match fetch::summary(dialer, program)
+        .await
+        .map(|summary| summary.missing)
+    {
         Ok(missing) if missing.is_empty() => CheckFinding::fine(subject, what, "answers for the whole seed"),
         Ok(missing) => {
             let text = format!("{} not reached by the other replicas", missing.join(", "));

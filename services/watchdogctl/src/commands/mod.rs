@@ -51,9 +51,10 @@ impl WrittenAnswer {
     /// # Errors
     /// When a message is not of the API: a defect of this program.
     pub(crate) fn new(answer: &impl CommandAnswer, frame: &Frame) -> Result<Self, CommandError> {
-        let content = match frame.format {
-            Format::Json | Format::Yaml => serde_json::to_value(answer).map_err(defect)?,
-            Format::Table | Format::Wide | Format::Markdown => Value::String(answer.text(frame)),
+        let content = if frame.format.is_text() {
+            Value::String(answer.text(frame))
+        } else {
+            serde_json::to_value(answer).map_err(defect)?
         };
         let plain = Frame {
             color: false,

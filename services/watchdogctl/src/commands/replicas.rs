@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use watchdog_proto::probe::v1::{self as probe, ListReplicasRequest, ListReplicasResponse};
-use watchdog_proto::{scaling::v1 as scaling, weeder::v1 as weeder};
+use watchdog_proto::probe::v1::{ListReplicasRequest, ListReplicasResponse};
 
 use super::CommandAnswer;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{all_pages, ask, missing};
+use crate::fetch::{self, all_pages, ask};
 use crate::program::Program;
 use crate::render::Frame;
 use crate::render::table::{Cell, Style, TextTable};
@@ -46,11 +45,11 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> Result<Replicas, CommandErro
 
 /// Two replicas of lease-probe probe each shoot. Of the others, the leader acts on everything.
 async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, CommandError> {
-    let (items, total, replicas, completeness) = match program {
-        Program::LeaseProbe => {
+    let summary = fetch::summary(dialer, program).await?;
+    let replicas = match summary.leader {
+        Some(leader) => BTreeMap::from([(leader, summary.items)]),
+        None => {
             let client = dialer.lease_probe().await?;
-            let request = probe::GetSeedSummaryRequest::default();
-            let summary = ask(program, client.get_seed_summary(request)).await?.summary;
             let pages = all_pages(async |page_size, page_token| {
                 let request = ListReplicasRequest {
                     page_size,
@@ -60,33 +59,19 @@ async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, Comm
             });
             let listed: ListReplicasResponse = pages.await?;
             let replicas = listed.replicas.into_iter();
-            let replicas = replicas.map(|replica| (replica.name, replica.shoots)).collect();
-            let total = summary.unwrap_or_default().shoots;
-            ("shoots", total, replicas, listed.completeness)
-        }
-        Program::ScalingCoordinator => {
-            let request = scaling::GetSeedSummaryRequest::default();
-            let client = dialer.coordinator().await?;
-            let answer = ask(program, client.get_seed_summary(request)).await?;
-            let summary = answer.summary.unwrap_or_default();
-            let leader = BTreeMap::from([(summary.leader, summary.shoots)]);
-            ("shoots", summary.shoots, leader, answer.completeness)
-        }
-        Program::Weeder => {
-            let request = weeder::GetSeedSummaryRequest::default();
-            let client = dialer.weeder().await?;
-            let answer = ask(program, client.get_seed_summary(request)).await?;
-            let summary = answer.summary.unwrap_or_default();
-            let leader = BTreeMap::from([(summary.leader, summary.services)]);
-            ("services", summary.services, leader, answer.completeness)
+            replicas.map(|replica| (replica.name, replica.shoots)).collect()
         }
     };
     Ok(Shares {
         program,
-        items,
-        total,
+        items: if program == Program::Weeder {
+            "services"
+        } else {
+            "shoots"
+        },
+        total: summary.items,
         replicas,
-        missing_replicas: missing(program, completeness.as_ref()),
+        missing_replicas: summary.missing,
     })
 }
 
@@ -130,36 +115,5 @@ fn state(is_missing: bool) -> Cell {
         Cell::styled(Style::Bad, "missing")
     } else {
         Cell::styled(Style::Good, "connected")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::render::testing;
-
-    #[test]
-    fn a_missing_replica_stands_beside_those_that_own_something() {
-        let shares = Shares {
-            program: Program::LeaseProbe,
-            items: "shoots",
-            total: 4,
-            replicas: BTreeMap::from([("lease-probe-0".to_owned(), 3), ("lease-probe-1".to_owned(), 1)]),
-            missing_replicas: vec!["lease-probe-2".to_owned()],
-        };
-        let replicas = Replicas {
-            programs: vec![shares],
-        };
-        let expected = "\
-PROGRAM      REPLICA        STATE      OWNS      SHARE
-lease-probe  lease-probe-0  connected  3 shoots  75 %
-lease-probe  lease-probe-1  connected  1 shoots  25 %
-lease-probe  lease-probe-2  missing    unknown   -
-";
-        assert_eq!(replicas.text(&testing::pipe()), expected);
-        let value = serde_json::to_value(&replicas).unwrap();
-        assert_eq!(value["programs"][0]["program"], "lease-probe");
-        assert_eq!(value["programs"][0]["replicas"]["lease-probe-0"], 3);
-        assert_eq!(value["programs"][0]["missingReplicas"][0], "lease-probe-2");
     }
 }

@@ -4,62 +4,26 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use watchdog_proto::probe::v1::Verdict;
-use watchdog_proto::scaling::v1::{Incident, ShootScaling};
 
 use super::CommandAnswer;
-use crate::api_message::ApiMessage;
+use super::shoot::{self, ShootExplanation};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch;
-use crate::program::Program;
 use crate::render::incident::{self, Prevention, prevention};
 use crate::render::{self, Format, Frame, svg, text};
 
 /// All that a report is made of.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct IncidentReport {
-    shoot: String,
-    /// The verdict now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verdict: Option<ApiMessage<Verdict>>,
-    /// Why there is no verdict.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verdict_error: Option<CommandError>,
-    scaling: ApiMessage<ShootScaling>,
+    #[serde(flatten)]
+    now: ShootExplanation,
     /// By the name of the incident.
     prevented: BTreeMap<&'static str, Prevention>,
-    missing_replicas: Vec<String>,
 }
 
-/// The incidents are those of the coordinator. Without lease-probe, only the verdict of now is missing.
 pub(crate) async fn read(dialer: &ProgramDialer, shoot: &str) -> Result<IncidentReport, CommandError> {
-    let (verdict, scaling) = tokio::join!(
-        async { fetch::verdict(&dialer.lease_probe().await?, shoot).await },
-        async { fetch::scaling(&dialer.coordinator().await?, shoot).await },
-    );
-    let answer = scaling?;
-    let scaling = answer.scaling.unwrap_or_default();
-    let now = Timestamp::now();
-    let mut report = IncidentReport {
-        shoot: shoot.to_owned(),
-        prevented: incident::incidents(&scaling)
-            .map(|(name, incident)| (name, prevention(incident, now)))
-            .collect(),
-        scaling: ApiMessage(scaling),
-        missing_replicas: fetch::missing(Program::ScalingCoordinator, answer.completeness.as_ref()),
-        ..IncidentReport::default()
-    };
-    match verdict {
-        Ok(answer) => {
-            let missing = fetch::missing(Program::LeaseProbe, answer.completeness.as_ref());
-            fetch::add_missing(&mut report.missing_replicas, missing);
-            report.verdict = answer.verdict.map(ApiMessage);
-        }
-        Err(error) => report.verdict_error = Some(error),
-    }
-    Ok(report)
+    let reports = shoot::read_reports(dialer, shoot).await?;
+    Ok(IncidentReport::new(reports, Timestamp::now()))
 }
 
 impl CommandAnswer for IncidentReport {
@@ -67,196 +31,162 @@ impl CommandAnswer for IncidentReport {
         if frame.format == Format::Markdown {
             return self.markdown(frame);
         }
-        let mut out = text::title(&self.shoot, frame);
-        out.push_str(&render::missing(&self.missing_replicas, frame));
-        out.push_str(&format!("{}\n\n", self.present()));
-        out + &incident::render(&self.scaling, frame)
+        let incidents = self.now.scaling.as_ref();
+        let incidents = incidents.map_or_else(String::new, |scaling| incident::lines(scaling, frame));
+        format!("{}\n{incidents}", self.present(frame))
     }
 
     fn code(&self) -> u8 {
-        self.verdict_error.as_ref().map_or(0, |error| error.code)
+        render::code_of(&self.now.unanswered)
     }
 }
 
 impl IncidentReport {
-    /// Where the shoot is now, in one line.
-    fn present(&self) -> String {
-        let verdict = match (&self.verdict, &self.verdict_error) {
-            (Some(verdict), _) => format!("{}: {}", text::outcome(verdict.outcome()), verdict.message),
-            (None, Some(error)) => format!("no verdict: {}", error.what()),
-            (None, None) => "no verdict".to_owned(),
-        };
-        let held_down = if self.scaling.meltdown_protection_active {
-            "its dependants are held down"
-        } else {
-            "nothing is held down"
-        };
-        format!("now {verdict} ({held_down})")
+    fn new(now: ShootExplanation, at: Timestamp) -> Self {
+        let incidents = now
+            .scaling
+            .iter()
+            .flat_map(|scaling| incident::incidents(scaling));
+        let prevented = incidents.map(|(name, incident)| (name, prevention(incident, at)));
+        Self {
+            prevented: prevented.collect(),
+            now,
+        }
     }
 
-    /// With a picture of each incident, the newest first.
-    fn markdown(&self, frame: &Frame) -> String {
-        let mut out = format!(
-            "# Incidents of {}\n\nAs of {}: {}\n",
-            escaped(&self.shoot),
-            text::day_and_clock(frame.now),
-            escaped(&self.present())
-        );
-        if !self.missing_replicas.is_empty() {
-            let missing = escaped(&self.missing_replicas.join(", "));
-            out.push_str(&format!(
-                "\n**Incomplete:** {missing} not reached; this may be out of date.\n"
-            ));
+    /// Where the shoot is now.
+    fn present(&self, frame: &Frame) -> String {
+        let mut out = self.now.head(frame);
+        if let Some(verdict) = &self.now.verdict {
+            let outcome = text::outcome(verdict.outcome());
+            out.push_str(&format!("now {outcome}: {}\n", verdict.message));
         }
-        let sections = incident::incidents(&self.scaling);
-        let sections: String = sections
-            .map(|(_, incident)| self.markdown_of(incident, frame))
-            .collect();
-        if sections.is_empty() {
+        if let Some(scaling) = &self.now.scaling {
+            out.push_str(if scaling.meltdown_protection_active {
+                "its dependants are held down\n"
+            } else {
+                "nothing is held down\n"
+            });
+        }
+        out
+    }
+
+    /// The same lines, with a picture of each incident.
+    fn markdown(&self, frame: &Frame) -> String {
+        let plain = Frame::plain(frame.now);
+        let shoot = &self.now.shoot;
+        let mut out = format!("# Incidents of {shoot}\n\n{}", code_block(&self.present(&plain)));
+        let Some(scaling) = &self.now.scaling else {
+            return out;
+        };
+        let mut incidents = incident::incidents(scaling).peekable();
+        if incidents.peek().is_none() {
             out.push_str(&format!("\n{}", incident::NOTHING));
         }
-        out + &sections
-    }
-
-    fn markdown_of(&self, incident: &Incident, frame: &Frame) -> String {
-        let started = text::timestamp(incident.start_time.as_ref());
-        let started = started.map_or_else(|| "an unknown time".to_owned(), text::day_and_clock);
-        let mut out = format!("\n## Incident of {started}, {}\n\n", incident::state(incident));
-        out.push_str(&svg::timeline(&self.shoot, incident, frame.now));
-        let facts = [
-            ("Cause", incident::outcome(incident)),
-            ("Evidence", incident.reason.clone()),
-            ("Peak", incident::peak(incident).unwrap_or_default()),
-            ("Scaled", incident::counts(incident)),
-            ("Last error", incident.last_error.clone()),
-            ("First to scale down", incident.first_to_scale_down.clone()),
-            ("Leader", self.scaling.replica.clone()),
-            ("Prevented", prevention(incident, frame.now).text),
-        ];
-        let known = facts.into_iter().filter(|(_, fact)| !fact.is_empty());
-        let facts = known.map(|(name, fact)| [format!("**{name}**"), escaped(&fact)]);
-        out.push_str(&table(["", ""], facts));
-        let moments = incident::moments(incident, &self.scaling.replica).into_iter();
-        let moments = moments.map(|moment| {
-            [
-                incident::duration_of(moment.after),
-                incident::clock(incident, &moment, frame.now),
-                escaped(&moment.who),
-                escaped(&moment.what),
-            ]
-        });
-        out.push_str(&table(["after", "at", "by", "what"], moments));
-        let stages = incident::stages(incident).into_iter();
-        let stages = stages.map(|(stage, took)| [stage.to_owned(), text::duration(took)]);
-        out + &table(["stage", "took"], stages)
-    }
-}
-
-/// A table of Markdown.
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let mut out = format!("\n| {} |\n| {} |\n", head.join(" | "), ["---"; N].join(" | "));
-    for row in rows {
-        out.push_str(&format!("| {} |\n", row.join(" | ")));
-    }
-    out
-}
-
-/// Text of Markdown, within a line: no character of it is markup.
-fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in svg::escaped(text).chars() {
-        if matches!(c, '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '!') {
-            out.push('\\');
+        for (_, incident) in incidents {
+            let started = text::timestamp(incident.start_time.as_ref());
+            let started = started.map_or_else(|| "an unknown time".to_owned(), text::day_and_clock);
+            let picture = svg::timeline(shoot, incident, frame.now);
+            let lines = code_block(&incident::lines_of(incident, &scaling.replica, &plain));
+            let state = incident::state(incident);
+            out.push_str(&format!(
+                "\n## Incident of {started}, {state}\n\n{picture}\n{lines}"
+            ));
         }
-        out.push(c);
+        out
     }
-    out
+}
+
+/// Lines in which nothing is markup, whatever a program sends: Markdown takes indented lines as they are.
+fn code_block(lines: &str) -> String {
+    lines.lines().map(|line| format!("    {line}\n")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use watchdog_proto::probe::v1::Outcome;
+    use watchdog_proto::scaling::v1::{Incident, ShootScaling};
 
     use super::*;
+    use crate::api_message::ApiMessage;
     use crate::render::incident::tests::ended;
     use crate::render::testing;
 
-    fn report() -> IncidentReport {
-        IncidentReport {
-            shoot: "shoot--a--b".to_owned(),
-            scaling: ApiMessage(ShootScaling {
-                last_incident: Some(ended()),
-                incident: Some(Incident {
-                    start_time: testing::ago(10),
-                    ..Default::default()
-                }),
-                replica: "coordinator-0".to_owned(),
-                meltdown_protection_active: true,
+    fn report(last: Incident) -> IncidentReport {
+        let scaling = ShootScaling {
+            last_incident: Some(last),
+            incident: Some(Incident {
+                start_time: testing::ago(10),
                 ..Default::default()
             }),
+            replica: "coordinator-0".to_owned(),
+            meltdown_protection_active: true,
+            ..Default::default()
+        };
+        let now = ShootExplanation {
+            shoot: "shoot--a--b".to_owned(),
+            scaling: Some(ApiMessage(scaling)),
             verdict: Some(ApiMessage(testing::verdict(
                 "shoot--a--b",
                 Outcome::LeasesExpired,
             ))),
-            ..IncidentReport::default()
-        }
+            ..ShootExplanation::default()
+        };
+        IncidentReport::new(now, testing::pipe().now)
     }
 
     fn markdown() -> Frame {
         Frame {
             format: Format::Markdown,
+            color: true,
             ..testing::pipe()
         }
     }
 
     #[test]
-    fn a_report_says_what_happened_who_did_it_and_what_it_prevented() {
-        let shown = report().text(&markdown());
-        for part in [
-            "# Incidents of shoot--a--b\n\nAs of 2026-11-23 00:40:00Z: now LEASES\\_EXPIRED: A sentence. (",
-            "## Incident of 2026-11-23 00:33:20Z, ended after 5m12s\n\n<svg ",
-            "| **Prevented** | 3 nodes that kube-controller-manager would have marked Unknown 40s after",
-            "| **Peak** | 75 % of the eligible leases expired: a 3/4 |",
-            "| 250ms | 00:33:20Z | coordinator-0 | Deployment/kube-controller-manager scaled down |",
-            "| healthy to restored | 12s |",
-        ] {
-            assert!(shown.contains(part), "{part}: {shown}");
-        }
-        let (newest, oldest) = (shown.find("not ended"), shown.find("ended after"));
-        assert!(newest < oldest, "{shown}");
-        let text = report().text(&testing::pipe());
+    fn markdown_has_the_lines_of_the_text_and_a_picture_of_each_incident() {
+        let (text, shown) = (
+            report(ended()).text(&testing::pipe()),
+            report(ended()).text(&markdown()),
+        );
         assert!(
             text.starts_with(
-                "shoot--a--b  2026-11-23 00:40:00Z\nnow LEASES_EXPIRED: A sentence. (its dependants"
+                "shoot--a--b  2026-11-23 00:40:00Z\nnow LEASES_EXPIRED: A sentence.\nits dependants are held down\n"
             ),
             "{text}"
         );
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            assert!(shown.contains(&format!("    {line}\n")), "{line}: {shown}");
+        }
+        let (newest, oldest) = (
+            shown.find("\n## Incident of 2026-11-23 00:39:50Z, not ended\n\n<svg "),
+            shown.find("\n## Incident of 2026-11-23 00:33:20Z, ended after 5m12s\n\n<svg "),
+        );
+        assert!(newest.is_some() && newest < oldest, "{shown}");
     }
 
     #[test]
     fn nothing_of_a_shoot_is_markup() {
-        let mut hostile = report();
-        let text = "| x |\n# y <script>[a](http://b) `c` **d** ![e](f)\u{1b}[2J";
-        hostile.scaling.0.last_incident.as_mut().unwrap().reason = text.to_owned();
-        (hostile.verdict, hostile.verdict_error) = (None, Some(CommandError::unreachable(text, "")));
-        hostile.missing_replicas = vec![text.to_owned()];
-        let shown = hostile.text(&markdown());
-        let escaped =
-            "\\| x \\| # y &lt;script&gt;\\[a\\](http://b) \\`c\\` \\*\\*d\\*\\* \\!\\[e\\](f) \\[2J";
-        assert_eq!(shown.matches(escaped).count(), 3, "{shown}");
-        assert!(!shown.contains("<script") && !shown.contains('\u{1b}'), "{shown}");
+        let text = "| x | # y <script>[a](http://b) ``` **d**";
+        let hostile = Incident {
+            reason: text.to_owned(),
+            ..ended()
+        };
+        let shown = report(hostile).text(&markdown());
+        let lines: Vec<&str> = shown.lines().filter(|line| line.contains("<script>")).collect();
+        assert_eq!(lines, [format!("      {text}")], "{shown}");
     }
 
     #[test]
-    fn a_shoot_without_incidents_and_a_verdict_that_is_missing_are_said() {
-        let calm = IncidentReport {
-            shoot: "a".to_owned(),
-            verdict_error: Some(CommandError::unreachable("lease-probe: away", "")),
-            ..IncidentReport::default()
+    fn a_shoot_without_incidents_says_so() {
+        let calm = ShootExplanation {
+            scaling: Some(ApiMessage(ShootScaling::default())),
+            ..ShootExplanation::default()
         };
-        for shown in [calm.text(&markdown()), calm.text(&testing::pipe())] {
-            assert!(shown.contains("Nothing has happened to this shoot"), "{shown}");
-            assert!(shown.contains("now no verdict: lease-probe: away"), "{shown}");
+        let calm = IncidentReport::new(calm, testing::pipe().now);
+        for frame in [markdown(), testing::pipe()] {
+            let shown = calm.text(&frame);
+            assert!(shown.contains("\nNothing has happened to this shoot"), "{shown}");
         }
     }
 }

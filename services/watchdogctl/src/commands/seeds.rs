@@ -9,7 +9,8 @@ use serde::ser::{SerializeMap as _, Serializer};
 
 use super::{CommandAnswer, WrittenAnswer};
 use crate::args::ConnectArgs;
-use crate::connect::{ProgramDialer, seed};
+use crate::connect::ProgramDialer;
+use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{Format, Frame};
@@ -36,10 +37,10 @@ pub(crate) async fn ask_each<T>(
     connect: &ConnectArgs,
     ask: impl AsyncFn(ProgramDialer) -> Result<T, CommandError>,
 ) -> Result<Vec<SeedAnswer<T>>, CommandError> {
-    let asked = seed::each(connect)?.into_iter().map(|(seed, connect)| {
+    let asked = SeedConnection::each(connect)?.into_iter().map(|mut seed| {
         let ask = &ask;
         async move {
-            let asked = async { ask(ProgramDialer::open(&connect).await?).await };
+            let asked = async { ask(seed.dialer().await?).await };
             let answered = tokio::time::timeout(SEED_TIMEOUT, asked).await;
             let result = answered.unwrap_or_else(|_| {
                 Err(CommandError::unreachable(
@@ -47,7 +48,10 @@ pub(crate) async fn ask_each<T>(
                     "check the connection to the API server of the seed, and the Pods of the watchdog with kubectl",
                 ))
             });
-            SeedAnswer { seed, result }
+            SeedAnswer {
+                seed: seed.name,
+                result,
+            }
         }
     });
     let answers: Vec<_> = stream::iter(asked).buffered(AT_ONCE).collect().await;

@@ -12,80 +12,95 @@ use crate::connect::ProgramDialer;
 use crate::error::{CommandError, UNREACHABLE};
 use crate::fetch;
 use crate::program::Program;
-use crate::render::table::TextTable;
+use crate::render::table::{Style, TextTable};
 use crate::render::{self, Frame, Unanswered, cells, incident, text};
 
-/// All that is known of a shoot.
+/// All that the programs report about a shoot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ShootExplanation {
-    shoot: String,
+    pub(crate) shoot: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    verdict: Option<ApiMessage<Verdict>>,
+    pub(crate) verdict: Option<ApiMessage<Verdict>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    scaling: Option<ApiMessage<ShootScaling>>,
-    /// Of the direction that holds now; none while the shoot is held.
+    pub(crate) scaling: Option<ApiMessage<ShootScaling>>,
+    /// Of the current direction; none while the shoot is held, and in reports.
     #[serde(skip_serializing_if = "Option::is_none")]
-    plan: Option<DirectionPlan>,
-    missing_replicas: Vec<String>,
-    unanswered: Vec<Unanswered>,
+    pub(crate) plan: Option<DirectionPlan>,
+    pub(crate) missing_replicas: Vec<String>,
+    pub(crate) unanswered: Vec<Unanswered>,
 }
 
-/// All that is known of a shoot, also if one of the programs does not answer.
+/// The explanation of a shoot, with what would happen now.
 pub(crate) async fn read(dialer: &ProgramDialer, name: &str) -> Result<ShootExplanation, CommandError> {
+    let mut found = read_reports(dialer, name).await?;
+    let direction = found.scaling.as_ref().map(|scaling| scaling.direction());
+    if let Some(direction @ (Direction::Down | Direction::Up)) = direction {
+        match plan::read(dialer, name, direction).await {
+            Ok(plan) => found.plan = Some(plan),
+            Err(error) => found.add_unanswered(Program::ScalingCoordinator, error),
+        }
+    }
+    Ok(found)
+}
+
+/// The reports of both programs, also if one of them does not answer.
+pub(crate) async fn read_reports(
+    dialer: &ProgramDialer,
+    name: &str,
+) -> Result<ShootExplanation, CommandError> {
     let (verdict, scaling) = tokio::join!(
         async { fetch::verdict(&dialer.lease_probe().await?, name).await },
-        async {
-            let answer = fetch::scaling(&dialer.coordinator().await?, name).await?;
-            let plan = match answer.scaling.as_ref().map(ShootScaling::direction) {
-                Some(direction @ (Direction::Down | Direction::Up)) => {
-                    Some(plan::read(dialer, name, direction).await?)
-                }
-                _ => None,
-            };
-            Ok::<_, CommandError>((answer, plan))
-        },
+        async { fetch::scaling(&dialer.coordinator().await?, name).await },
     );
     // A shoot that a program does not know is an error, and so are options that are wrong. A program that is away
     // hides nothing of the other one.
-    let is_fatal = |error: &CommandError| error.code != UNREACHABLE;
-    match (&verdict, &scaling) {
-        (Err(error), Ok(_)) | (Ok(_), Err(error)) if is_fatal(error) => return Err(error.clone()),
-        (Err(error), Err(other)) => {
-            let is_other_worse = is_fatal(other) && !is_fatal(error);
-            return Err(if is_other_worse { other } else { error }.clone());
-        }
-        _ => {}
+    let errors = [verdict.as_ref().err(), scaling.as_ref().err()];
+    let errors: Vec<&CommandError> = errors.into_iter().flatten().collect();
+    let fatal = errors.iter().find(|error| error.code != UNREACHABLE);
+    if let Some(error) = fatal.or_else(|| errors.first().filter(|_| errors.len() == 2)) {
+        return Err((*error).clone());
     }
     let mut found = ShootExplanation {
         shoot: name.to_owned(),
         ..ShootExplanation::default()
     };
-    let (lease_probe, coordinator) = (Program::LeaseProbe, Program::ScalingCoordinator);
     match verdict {
         Ok(answer) => {
-            found.missing_replicas = fetch::missing(lease_probe, answer.completeness.as_ref());
+            found.missing_replicas = fetch::missing(Program::LeaseProbe, answer.completeness.as_ref());
             found.verdict = answer.verdict.map(ApiMessage);
         }
-        Err(error) => found.unanswered.push(Unanswered::by(lease_probe.as_str(), error)),
+        Err(error) => found.add_unanswered(Program::LeaseProbe, error),
     }
     match scaling {
-        Ok((answer, plan)) => {
-            let missing = fetch::missing(coordinator, answer.completeness.as_ref());
+        Ok(answer) => {
+            let missing = fetch::missing(Program::ScalingCoordinator, answer.completeness.as_ref());
             fetch::add_missing(&mut found.missing_replicas, missing);
             found.scaling = answer.scaling.map(ApiMessage);
-            found.plan = plan;
         }
-        Err(error) => found.unanswered.push(Unanswered::by(coordinator.as_str(), error)),
+        Err(error) => found.add_unanswered(Program::ScalingCoordinator, error),
     }
     Ok(found)
 }
 
-impl CommandAnswer for ShootExplanation {
-    fn text(&self, frame: &Frame) -> String {
-        let mut out = text::title(&self.shoot, frame);
+impl ShootExplanation {
+    fn add_unanswered(&mut self, program: Program, error: CommandError) {
+        self.unanswered.push(Unanswered::by(program.as_str(), error));
+    }
+
+    /// The first lines: the shoot, the time, and what is missing.
+    pub(crate) fn head(&self, frame: &Frame) -> String {
+        let shoot = frame.paint(Style::Bold, &self.shoot);
+        let mut out = format!("{shoot}  {}\n", text::day_and_clock(frame.now));
         out.push_str(&render::missing(&self.missing_replicas, frame));
         out.push_str(&render::unanswered(&self.unanswered, frame));
+        out
+    }
+}
+
+impl CommandAnswer for ShootExplanation {
+    fn text(&self, frame: &Frame) -> String {
+        let mut out = self.head(frame);
         if let Some(verdict) = &self.verdict {
             out.push_str(&frame.section("VERDICT", &verdict_lines(verdict, frame)));
             if let Some(evidence) = &verdict.evidence {
@@ -100,7 +115,7 @@ impl CommandAnswer for ShootExplanation {
                 None => "Nothing: the shoot is held.\n".to_owned(),
             };
             out.push_str(&frame.section("WHAT WOULD HAPPEN NOW", &format!("  {now}")));
-            out.push_str(&frame.section("INCIDENTS", &incident::render(scaling, frame)));
+            out.push_str(&frame.section("INCIDENTS", &incident::lines(scaling, frame)));
         }
         out
     }
@@ -128,7 +143,7 @@ fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
     format!("  {outcome} since {since}\n  {message}\n{}", valid.render(frame))
 }
 
-fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
+pub(crate) fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
     let mut out = format!(
         "  expired {}, threshold {}; {} leases, {} nodes, {} unconfirmed\n",
         text::share(Some(evidence)),

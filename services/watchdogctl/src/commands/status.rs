@@ -1,27 +1,39 @@
 //! `status`: one screen about a seed.
+//!
+//! The programs count and filter, so on a calm seed of 10,000 shoots the answers have no shoot in them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::future::join_all;
+use futures::stream;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use watchdog_client::consumer::{CALL_TIMEOUT, LeaseProbe, ScalingCoordinator};
 use watchdog_proto::probe::v1::{Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
+use watchdog_proto::scaling::v1::{
+    Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, ShootScaling,
+};
 
 use super::seeds::{SeedAnswer, SeedAnswers};
 use super::{CommandAnswer, WrittenAnswer};
 use crate::api_message::ApiMessage;
 use crate::args::{ConnectArgs, StatusArgs};
 use crate::connect::ProgramDialer;
+use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
 use crate::fetch;
 use crate::findings::{CheckFinding, Severity};
 use crate::output::{LiveScreen, Output};
+use crate::pods;
 use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{self, Format, Frame, Unanswered, cells, text};
 use crate::seed::cell::{CellInput, CellState};
-use crate::seed::model::{ClockReading, SeedModel, ShootRecord};
-use crate::seed::{FollowScope, FollowedSeed};
+use crate::seed::model::KnownVerdict;
 
 /// Between two updates.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -29,14 +41,15 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// The most rows of shoots that are not in mode protect. On a seed in mode observe, no shoot is.
 const MOST_UNPROTECTED: usize = 10;
 
+/// Calls about single shoots at the same time.
+const AT_ONCE: usize = 16;
+
 /// One shoot that is held down or not healthy, or whose dependants are on their way.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StatusRow {
     shoot: String,
     held_down: bool,
-    #[serde(skip)]
-    state: CellState,
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<ApiMessage<Verdict>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +62,7 @@ pub(crate) struct SeedStatus {
     time: Timestamp,
     /// Shoots by outcome, of the whole seed; none without lease-probe.
     #[serde(serialize_with = "counted")]
-    counts: Vec<(Outcome, usize)>,
+    counts: Vec<(Outcome, u32)>,
     held_down: usize,
     #[serde(rename = "shoots")]
     rows: Vec<StatusRow>,
@@ -67,7 +80,7 @@ pub(crate) struct SeedStatus {
     replicas: Vec<CheckFinding>,
 }
 
-fn counted<S: Serializer>(counts: &[(Outcome, usize)], serializer: S) -> Result<S::Ok, S::Error> {
+fn counted<S: Serializer>(counts: &[(Outcome, u32)], serializer: S) -> Result<S::Ok, S::Error> {
     let counts = counts.iter();
     serializer.collect_seq(
         counts
@@ -75,10 +88,170 @@ fn counted<S: Serializer>(counts: &[(Outcome, usize)], serializer: S) -> Result<
     )
 }
 
-pub(crate) async fn read(dialer: &ProgramDialer, args: &StatusArgs) -> SeedStatus {
-    let seed = FollowedSeed::connected(String::new(), dialer.clone(), FollowScope::Status);
-    seed.state.until_read().await;
-    SeedStatus::new(&seed.state.model(), args.limit.into(), &ClockReading::now())
+/// The last answers of lease-probe.
+#[derive(Debug, Default)]
+struct VerdictAnswers {
+    counts: Vec<(Outcome, u32)>,
+    /// Of the shoots that are neither healthy nor skipped.
+    verdicts: BTreeMap<String, KnownVerdict>,
+    missing: Vec<String>,
+}
+
+/// The last answers of the coordinator.
+#[derive(Debug, Default)]
+struct ScalingAnswers {
+    /// Of the shoots that are held down or on their way.
+    scalings: BTreeMap<String, ApiMessage<ShootScaling>>,
+    /// The first of those that are not in mode protect, and their number.
+    unprotected: ListScalingResponse,
+}
+
+/// Reads the status of a seed. It keeps the last answers of a program that does not answer any more.
+pub(crate) struct StatusReader {
+    dialer: ProgramDialer,
+    /// Most rows but those that are held down.
+    limit: u16,
+    verdicts: VerdictAnswers,
+    scaling: ScalingAnswers,
+}
+
+impl StatusReader {
+    pub(crate) fn new(dialer: ProgramDialer, args: &StatusArgs) -> Self {
+        Self {
+            dialer,
+            limit: args.limit,
+            verdicts: VerdictAnswers::default(),
+            scaling: ScalingAnswers::default(),
+        }
+    }
+
+    pub(crate) async fn read(&mut self) -> SeedStatus {
+        let (verdicts, scaling, weeder, pods) = tokio::join!(
+            self.read_verdicts(),
+            self.read_scaling(),
+            self.read_weeder(),
+            self.dialer.pods()
+        );
+        let mut status = SeedStatus {
+            time: Timestamp::now(),
+            ..SeedStatus::default()
+        };
+        let lease_probe = status.answered(Program::LeaseProbe.as_str(), verdicts);
+        let lease_probe = lease_probe.map(|(report, client)| {
+            self.verdicts = report;
+            client
+        });
+        let coordinator = status.answered(Program::ScalingCoordinator.as_str(), scaling);
+        let coordinator = coordinator.map(|(report, client)| {
+            self.scaling = report;
+            client
+        });
+        let missing = status.answered(Program::Weeder.as_str(), weeder);
+        status.missing_replicas = missing.unwrap_or_default();
+        let pods = status.answered("the Pods", pods).flatten().unwrap_or_default();
+        status.replicas = pods::findings(&pods, status.time);
+        status
+            .replicas
+            .retain(|finding| finding.severity == Severity::Wrong);
+        status.add_reports(&self.verdicts, &self.scaling, self.limit.into());
+        let rows = std::mem::take(&mut status.rows).into_iter();
+        let rows = rows.map(|row| row.completed(lease_probe.as_ref(), coordinator.as_ref()));
+        status.rows = stream::iter(rows).buffered(AT_ONCE).collect().await;
+        status
+    }
+
+    async fn read_verdicts(&self) -> Result<(VerdictAnswers, LeaseProbe), CommandError> {
+        let sent_at = Instant::now();
+        let summary = fetch::summary(&self.dialer, Program::LeaseProbe).await?;
+        let count = |outcome: &Outcome| {
+            let mut counts = summary.outcomes.iter();
+            let found = counts.find(|count| count.outcome() == *outcome);
+            (*outcome, found.map_or(0, |count| count.shoots))
+        };
+        let mut urgent = text::OUTCOMES.to_vec();
+        urgent.retain(|outcome| !matches!(outcome, Outcome::Healthy | Outcome::Skipped));
+        let lease_probe = self.dialer.lease_probe().await?;
+        let listed = fetch::verdicts(&lease_probe, &urgent).await?;
+        let known = |verdict: Verdict| {
+            let shoot = verdict.shoot.clone();
+            (shoot, KnownVerdict::new(ApiMessage(verdict), sent_at))
+        };
+        let report = VerdictAnswers {
+            counts: text::OUTCOMES.iter().map(count).collect(),
+            verdicts: listed.verdicts.into_iter().map(known).collect(),
+            missing: summary.missing,
+        };
+        Ok((report, lease_probe))
+    }
+
+    /// The fields of a filter must all match, so there are two lists. A shoot that goes down between them is in the
+    /// second one. A shoot that is cut off is in neither until it is scaled, but has a verdict that says so.
+    async fn read_scaling(&self) -> Result<(ScalingAnswers, ScalingCoordinator), CommandError> {
+        let coordinator = self.dialer.coordinator().await?;
+        let states = [FlowState::Running, FlowState::Failed, FlowState::KeptBack];
+        let filters = [
+            ListScalingRequest {
+                meltdown_protection_active: Some(false),
+                states: states.map(Into::into).to_vec(),
+                ..ListScalingRequest::default()
+            },
+            ListScalingRequest {
+                meltdown_protection_active: Some(true),
+                ..ListScalingRequest::default()
+            },
+        ];
+        let mut scalings = BTreeMap::new();
+        for filter in filters {
+            let listed = fetch::scalings(&coordinator, filter).await?.scalings.into_iter();
+            scalings.extend(listed.map(|scaling| (scaling.shoot.clone(), ApiMessage(scaling))));
+        }
+        // Its first page is enough: the rest is only counted.
+        let request = ListScalingRequest {
+            page_size: self.limit.into(),
+            modes: vec![Mode::Observe.into(), Mode::Off.into()],
+            ..ListScalingRequest::default()
+        };
+        let answer = fetch::ask(Program::ScalingCoordinator, coordinator.list_scaling(request));
+        let mut unprotected = answer.await?;
+        // A coordinator that does not know the filter sends all shoots.
+        let is_unprotected = |scaling: &ShootScaling| matches!(scaling.mode(), Mode::Observe | Mode::Off);
+        if !unprotected.scalings.iter().all(is_unprotected) {
+            (unprotected.scalings, unprotected.total_size) = (Vec::new(), 0);
+        }
+        let report = ScalingAnswers {
+            scalings,
+            unprotected,
+        };
+        Ok((report, coordinator))
+    }
+
+    /// Nothing of the weeder is shown, only which of its replicas are missing.
+    async fn read_weeder(&self) -> Result<Vec<String>, CommandError> {
+        if !self.dialer.programs().any(|program| program == Program::Weeder) {
+            return Ok(Vec::new());
+        }
+        Ok(fetch::summary(&self.dialer, Program::Weeder).await?.missing)
+    }
+}
+
+/// The last status of a seed, or why there is none.
+type LatestStatus = Result<SeedStatus, CommandError>;
+
+/// Reads the status of a seed until it is dropped. One that cannot be connected to is tried again and again.
+async fn read_again(mut seed: SeedConnection, args: &StatusArgs, latest: watch::Sender<LatestStatus>) {
+    let mut reader = None;
+    loop {
+        let status = async {
+            let reader = match &mut reader {
+                Some(reader) => reader,
+                none => none.insert(StatusReader::new(seed.dialer().await?, args)),
+            };
+            Ok(Box::pin(reader.read()).await)
+        };
+        let status = status.await;
+        latest.send_modify(|latest| *latest = status);
+        tokio::time::sleep(INTERVAL).await;
+    }
 }
 
 /// Shows the status again and again, until it is interrupted. What cannot be reached is waited for.
@@ -88,31 +261,54 @@ pub(crate) async fn read(dialer: &ProgramDialer, args: &StatusArgs) -> SeedStatu
 pub(crate) async fn watch(
     connect: &ConnectArgs,
     args: &StatusArgs,
+    format: Format,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let seeds = FollowedSeed::each(connect, FollowScope::Status).await?;
-    tokio::select! {
-        () = redraw(&seeds, connect.has_contexts(), args.limit.into(), output) => {}
-        // The usual way to end it. A process that cannot be interrupted is killed.
-        _ = tokio::signal::ctrl_c() => {}
+    let (mut seeds, mut readers) = (Vec::new(), Vec::new());
+    for seed in SeedConnection::each_to_follow(connect).await? {
+        let none = CommandError::unreachable(
+            "no answer yet",
+            "check the connection to the API server of the seed, and the Pods of the watchdog with kubectl",
+        );
+        let (sender, latest) = watch::channel(Err(none));
+        seeds.push((seed.name.clone(), latest));
+        readers.push(read_again(seed, args, sender));
     }
-    Ok(())
+    tokio::select! {
+        ended = redraw(seeds, connect.has_contexts(), format, output) => ended,
+        _ = join_all(readers) => Ok(()),
+        // The usual way to end it. A process that cannot be interrupted is killed.
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
 }
 
-async fn redraw(seeds: &[FollowedSeed], has_contexts: bool, limit: usize, output: &Output) {
-    let screen = LiveScreen::open(output);
+async fn redraw(
+    mut seeds: Vec<(String, watch::Receiver<LatestStatus>)>,
+    has_contexts: bool,
+    format: Format,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let screen = LiveScreen::open(output, format);
+    let first = join_all(seeds.iter_mut().map(|(_, latest)| latest.changed()));
+    if has_contexts {
+        // A seed that takes longer is shown without an answer.
+        let _ = tokio::time::timeout(CALL_TIMEOUT, first).await;
+    } else {
+        first.await;
+    }
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    futures::future::join_all(seeds.iter().map(|seed| seed.state.until_read())).await;
     loop {
         ticks.tick().await;
-        let (frame, now) = (output.frame(Format::Table), ClockReading::now());
-        let shown = match seeds {
-            [seed] if !has_contexts => {
-                SeedStatus::new(&seed.state.model(), limit, &now).screen(output.rows(), &frame)
+        let frame = output.frame(format);
+        let shown = match seeds.as_slice() {
+            [(_, latest)] if !has_contexts => {
+                let rows = output.rows();
+                WrittenAnswer::new(&latest.borrow().clone()?, &Frame { rows, ..frame })?
             }
-            seeds => several(seeds, limit, &frame, &now).text(&frame),
+            seeds => WrittenAnswer::new(&several(seeds, &frame), &frame)?,
         };
+        let shown = shown.printed(format)?;
         match &screen {
             Some(screen) => screen.draw(&shown),
             None => output.print(&shown),
@@ -121,53 +317,42 @@ async fn redraw(seeds: &[FollowedSeed], has_contexts: bool, limit: usize, output
 }
 
 /// The seeds that need attention first: a terminal may end before the last one.
-fn several(seeds: &[FollowedSeed], limit: usize, frame: &Frame, now: &ClockReading) -> SeedAnswers {
+fn several(seeds: &[(String, watch::Receiver<LatestStatus>)], frame: &Frame) -> SeedAnswers {
     let (mut calm, mut urgent) = (Vec::new(), Vec::new());
-    for seed in seeds {
-        let model = seed.state.model();
-        let status = SeedStatus::new(&model, limit, now);
-        let (to, result) = match &model.unconnected {
-            Some(lost) => (&mut urgent, Err(lost.error.clone())),
-            None if status.is_complete() && status.rows.is_empty() => {
-                (&mut calm, WrittenAnswer::new(&status, frame))
-            }
-            None => (&mut urgent, WrittenAnswer::new(&status, frame)),
+    for (seed, latest) in seeds {
+        let latest = latest.borrow().clone();
+        let is_calm = |status: &SeedStatus| status.is_complete() && status.rows.is_empty();
+        let to = if latest.as_ref().is_ok_and(is_calm) {
+            &mut calm
+        } else {
+            &mut urgent
         };
-        let seed = model.title.clone();
-        to.push(SeedAnswer { seed, result });
+        to.push(SeedAnswer {
+            seed: seed.clone(),
+            result: latest.and_then(|status| WrittenAnswer::new(&status, frame)),
+        });
     }
     urgent.extend(calm);
     SeedAnswers { seeds: urgent }
 }
 
 impl StatusRow {
-    /// None for a shoot that needs no attention.
-    fn new(shoot: &str, record: &ShootRecord, now: &ClockReading) -> Option<Self> {
-        let (scaling, known) = (record.scaling.as_deref(), record.verdict.as_ref());
-        let held_down = scaling.is_some_and(|scaling| scaling.meltdown_protection_active);
-        let is_scaled = scaling.is_some_and(|scaling| {
-            scaling.direction() == Direction::Down
-                || matches!(scaling.state(), FlowState::Running | FlowState::Failed)
-        });
-        let is_calm = |outcome| matches!(outcome, Outcome::Healthy | Outcome::Skipped);
-        let is_calm = known.is_none_or(|known| is_calm(known.verdict.outcome()));
-        if is_calm && !is_scaled && !held_down {
-            return None;
+    /// The row with the verdict on a shoot that is scaled although it is healthy, or the scaling of one that is neither
+    /// held down nor on its way. What a program does not know is left out.
+    async fn completed(
+        mut self,
+        lease_probe: Option<&LeaseProbe>,
+        coordinator: Option<&ScalingCoordinator>,
+    ) -> Self {
+        if let (None, Some(lease_probe)) = (&self.verdict, lease_probe) {
+            let answer = fetch::verdict(lease_probe, &self.shoot).await.ok();
+            self.verdict = answer.and_then(|answer| answer.verdict).map(ApiMessage);
         }
-        let input = CellInput {
-            verdict: known.map(|known| &*known.verdict),
-            is_valid: true,
-            scaling,
-            has_current_verdicts: true,
-            has_current_scaling: true,
-        };
-        Some(Self {
-            shoot: shoot.to_owned(),
-            held_down,
-            state: CellState::of(input),
-            verdict: known.map(|known| known.at(now.instant)),
-            scaling: record.scaling.clone(),
-        })
+        if let (None, Some(coordinator)) = (&self.scaling, coordinator) {
+            let answer = fetch::scaling(coordinator, &self.shoot).await.ok();
+            self.scaling = answer.and_then(|answer| answer.scaling).map(ApiMessage);
+        }
+        self
     }
 
     fn outcome(&self) -> Outcome {
@@ -188,47 +373,35 @@ impl StatusRow {
 }
 
 impl SeedStatus {
-    /// All that is held down, however many; of the other shoots, `most` less those.
-    pub(crate) fn new(seed: &SeedModel, most: usize, now: &ClockReading) -> Self {
-        let records = || seed.shoots.iter();
-        let outcomes =
-            || { records() }.filter_map(|(_, record)| Some(record.verdict.as_ref()?.verdict.outcome()));
-        let count = |outcome| outcomes().filter(|one| *one == outcome).count();
-        let has_verdicts = { seed.programs.get(&Program::LeaseProbe) }.is_some_and(|one| one.has_snapshot);
-        let counts = text::OUTCOMES.iter().filter(|_| has_verdicts);
-        let mut status = Self {
-            time: now.wall,
-            counts: counts.map(|outcome| (*outcome, count(*outcome))).collect(),
-            ..Self::default()
-        };
-        for (program, followed) in &seed.programs {
-            fetch::add_missing(&mut status.missing_replicas, followed.missing.clone());
-            let lost = followed.lost.iter();
-            let lost = lost.map(|lost| Unanswered::by(program.as_str(), lost.error.clone()));
-            status.unanswered.extend(lost);
-        }
-        status.add_pods(seed);
-        let scalings = records().filter_map(|(_, record)| record.scaling.as_ref());
-        let unprotected = scalings.filter(|scaling| matches!(scaling.mode(), Mode::Observe | Mode::Off));
-        status.unprotected = unprotected.cloned().collect();
-        status.unprotected_count = status.unprotected.len();
-        status.unprotected.truncate(most);
-        let rows = records().filter_map(|(shoot, record)| StatusRow::new(shoot, record, now));
-        status.set_rows(rows.collect(), most);
-        status
+    /// The answer of a program, or none, which is noted.
+    fn answered<T>(&mut self, program: &'static str, answer: Result<T, CommandError>) -> Option<T> {
+        let note = |error| self.unanswered.push(Unanswered::by(program, error));
+        answer.map_err(note).ok()
     }
 
-    fn add_pods(&mut self, seed: &SeedModel) {
-        let pods = seed.pods.clone().unwrap_or_else(|| {
-            let what_to_do = "check the connection to the API server of the seed";
-            Err(CommandError::unreachable("no answer within 15 s", what_to_do))
-        });
-        match pods {
-            Ok(faults) => self.replicas = faults,
-            Err(error) => self.unanswered.push(Unanswered::by("the Pods", error)),
-        }
-        self.replicas
-            .retain(|finding| finding.severity == Severity::Wrong);
+    /// All that is held down, however many; of the other shoots, `most` less those.
+    fn add_reports(&mut self, verdicts: &VerdictAnswers, scaling: &ScalingAnswers, most: usize) {
+        let coordinator = Program::ScalingCoordinator;
+        let missing = fetch::missing(coordinator, scaling.unprotected.completeness.as_ref());
+        fetch::add_missing(&mut self.missing_replicas, verdicts.missing.clone());
+        fetch::add_missing(&mut self.missing_replicas, missing);
+        self.counts = verdicts.counts.clone();
+        let unprotected = scaling.unprotected.scalings.iter();
+        self.unprotected = unprotected.cloned().map(ApiMessage).collect();
+        self.unprotected_count = usize::try_from(scaling.unprotected.total_size).unwrap_or_default();
+        let shoots: BTreeSet<&String> = verdicts.verdicts.keys().chain(scaling.scalings.keys()).collect();
+        let now = Instant::now();
+        let row = |shoot: &String| {
+            let scaling = scaling.scalings.get(shoot).cloned();
+            let is_held = |scaling: &ApiMessage<ShootScaling>| scaling.meltdown_protection_active;
+            StatusRow {
+                shoot: shoot.clone(),
+                held_down: scaling.as_ref().is_some_and(is_held),
+                verdict: verdicts.verdicts.get(shoot).map(|known| known.at(now)),
+                scaling,
+            }
+        };
+        self.set_rows(shoots.into_iter().map(row).collect(), most);
     }
 
     /// Those that are held down come first, then the most urgent; the largest wait first among equals.
@@ -242,7 +415,7 @@ impl SeedStatus {
             let place = text::OUTCOMES.iter().position(|known| *known == row.outcome());
             (
                 !row.held_down,
-                row.state,
+                CellState::of(CellInput::current(row.verdict.as_deref(), row.scaling.as_deref())),
                 direction != Some(Direction::Hold),
                 place.unwrap_or(text::OUTCOMES.len()),
                 since.unwrap_or((i64::MAX, 0)),
@@ -259,50 +432,6 @@ impl SeedStatus {
     /// True if nothing keeps from saying that all is well.
     fn is_complete(&self) -> bool {
         self.unanswered.is_empty() && self.missing_replicas.is_empty() && self.replicas.is_empty()
-    }
-
-    /// The screen. `most_lines` limits it to the height of a terminal.
-    pub(crate) fn screen(&self, most_lines: Option<usize>, frame: &Frame) -> String {
-        let mut out = format!("{}  {}\n", text::day_and_clock(frame.now), self.headline(frame));
-        out.push_str(&render::missing(&self.missing_replicas, frame));
-        out.push_str(&render::unanswered(&self.unanswered, frame));
-        out.push_str(&self.faults(frame));
-        let unprotected = self.unprotected_section(frame);
-        if self.rows.is_empty() {
-            out.push_str(if self.is_complete() {
-                "\nEvery shoot that is probed is healthy.\n"
-            } else {
-                "\nNo shoot is known to be held down or cut off. What is missing above may know of one.\n"
-            });
-            return out + &unprotected;
-        }
-        let most_lines = most_lines.map(|lines| lines.saturating_sub(unprotected.lines().count()));
-        let held = self.held_down;
-        // An empty line, a title and a header for each section, and the line about the rest.
-        let rows_of = |sections: usize| {
-            let used = out.lines().count() + 3 * sections + 1;
-            most_lines.map_or(usize::MAX, |lines| lines.saturating_sub(used).max(1))
-        };
-        // The second section is there only where the first one leaves room for it.
-        let most_rows = match held {
-            0 => rows_of(1),
-            held => rows_of(2).max(rows_of(1).min(held)),
-        };
-        let shown = self.rows.get(..most_rows).unwrap_or(&self.rows);
-        let (held_rows, others) = shown.split_at(held.min(shown.len()));
-        let title = frame.paint(Style::Bad, &format!("Held down: {held}"));
-        out.push_str(&section(&title, held_rows, frame));
-        out.push_str(&section("Other shoots that need attention", others, frame));
-        let not_shown = self.rows.len() - shown.len() + self.not_shown;
-        if not_shown > 0 {
-            let held = match held - held_rows.len() {
-                0 => String::new(),
-                held => format!(", {held} of them held down"),
-            };
-            let rest = format!("{not_shown} more{held}; watchdogctl verdicts --outcome … lists them");
-            out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
-        }
-        out + &unprotected
     }
 
     /// The lines about Pods.
@@ -348,13 +477,55 @@ impl SeedStatus {
 }
 
 impl CommandAnswer for SeedStatus {
+    /// The screen, no longer than the terminal where it is drawn again and again.
     fn text(&self, frame: &Frame) -> String {
-        self.screen(None, frame)
+        let mut out = format!("{}  {}\n", text::day_and_clock(frame.now), self.headline(frame));
+        out.push_str(&render::missing(&self.missing_replicas, frame));
+        out.push_str(&render::unanswered(&self.unanswered, frame));
+        out.push_str(&self.faults(frame));
+        let unprotected = self.unprotected_section(frame);
+        if self.rows.is_empty() {
+            out.push_str(if self.is_complete() {
+                "\nEvery shoot that is probed is healthy.\n"
+            } else {
+                "\nNo shoot is known to be held down or cut off. What is missing above may know of one.\n"
+            });
+            return out + &unprotected;
+        }
+        let most_lines = frame
+            .rows
+            .map(|rows| rows.saturating_sub(unprotected.lines().count()));
+        let held = self.held_down;
+        // An empty line, a title and a header for each section, and the line about the rest.
+        let rows_of = |sections: usize| {
+            let used = out.lines().count() + 3 * sections + 1;
+            most_lines.map_or(usize::MAX, |lines| lines.saturating_sub(used).max(1))
+        };
+        // The second section is there only where the first one leaves room for it.
+        let most_rows = match held {
+            0 => rows_of(1),
+            held => rows_of(2).max(rows_of(1).min(held)),
+        };
+        let shown = self.rows.get(..most_rows).unwrap_or(&self.rows);
+        let (held_rows, others) = shown.split_at(held.min(shown.len()));
+        let title = frame.paint(Style::Bad, &format!("Held down: {held}"));
+        out.push_str(&section(&title, held_rows, frame));
+        out.push_str(&section("Other shoots that need attention", others, frame));
+        let not_shown = self.rows.len() - shown.len() + self.not_shown;
+        if not_shown > 0 {
+            let held = match held - held_rows.len() {
+                0 => String::new(),
+                held => format!(", {held} of them held down"),
+            };
+            let rest = format!("{not_shown} more{held}; watchdogctl verdicts --outcome … lists them");
+            out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
+        }
+        out + &unprotected
     }
 
     /// The numbers in one line.
     fn headline(&self, frame: &Frame) -> String {
-        let shoots: usize = self.counts.iter().map(|(_, count)| count).sum();
+        let shoots: u32 = self.counts.iter().map(|(_, count)| count).sum();
         let counts = self.counts.iter();
         let counts = counts.filter(|(outcome, count)| *count > 0 || *outcome == Outcome::Healthy);
         let counts: Vec<String> = counts
@@ -418,24 +589,18 @@ fn section(title: &str, rows: &[StatusRow], frame: &Frame) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
     use crate::render::testing;
-    use crate::seed::model::KnownVerdict;
 
     fn row(shoot: &str, outcome: Option<Outcome>, scaling: Option<ShootScaling>) -> StatusRow {
-        let now = ClockReading {
-            instant: Instant::now(),
-            wall: testing::pipe().now,
-        };
-        let verdict = |outcome| KnownVerdict::new(ApiMessage(testing::verdict(shoot, outcome)), now.instant);
-        let record = ShootRecord {
-            verdict: outcome.map(verdict),
+        StatusRow {
+            shoot: shoot.to_owned(),
+            held_down: scaling
+                .as_ref()
+                .is_some_and(|scaling| scaling.meltdown_protection_active),
+            verdict: outcome.map(|outcome| ApiMessage(testing::verdict(shoot, outcome))),
             scaling: scaling.map(ApiMessage),
-            ..ShootRecord::default()
-        };
-        StatusRow::new(shoot, &record, &now).unwrap()
+        }
     }
 
     fn status(rows: Vec<StatusRow>) -> SeedStatus {
@@ -446,6 +611,14 @@ mod tests {
 
     fn shown(status: &SeedStatus) -> String {
         status.text(&testing::pipe())
+    }
+
+    /// Of this height.
+    fn terminal(lines: usize) -> Frame {
+        Frame {
+            rows: Some(lines),
+            ..testing::pipe()
+        }
     }
 
     fn rows() -> Vec<StatusRow> {
@@ -525,7 +698,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
             (10, "\n11 more; "),
             (14, "\n10 more; "),
         ] {
-            let text = status.screen(Some(lines), &testing::pipe());
+            let text = status.text(&terminal(lines));
             assert_eq!(text.lines().count(), lines, "{text}");
             assert!(text.contains(rest), "{text}");
         }
@@ -564,7 +737,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
         })];
         status.unprotected_count = 1;
         status.set_rows(rows(), 100);
-        let shown = status.screen(Some(14), &testing::pipe());
+        let shown = status.text(&terminal(14));
         assert_eq!(shown.lines().count(), 14, "{shown}");
         let expected = "\
 Shoots that are not protected: 1
@@ -572,36 +745,6 @@ SHOOT  MODE  BY          UNTIL
 a      off   annotation  2026-12-01 06:00:00Z
 ";
         assert!(shown.ends_with(expected), "{shown}");
-    }
-
-    #[test]
-    fn what_is_held_down_comes_first_whatever_its_verdict() {
-        let held = |shoot: &str, outcome| row(shoot, outcome, Some(testing::scaling_down(shoot)));
-        let free = ShootScaling {
-            meltdown_protection_active: false,
-            ..testing::scaling_down("cut-off")
-        };
-        let status = status(vec![
-            row("cut-off", Some(Outcome::LeasesExpired), Some(free)),
-            held("skipped", Some(Outcome::Skipped)),
-            held("silent", None),
-            held("healthy", Some(Outcome::Healthy)),
-        ]);
-        let text = shown(&status);
-        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
-        for shoot in ["\nskipped ", "\nsilent ", "\nhealthy "] {
-            assert!(
-                at("Held down: 3\n") < at(shoot) && at(shoot) < at("\nOther shoots"),
-                "{text}"
-            );
-        }
-        assert!(at("\nOther shoots") < at("\ncut-off "), "{text}");
-        let value = serde_json::to_value(&status).unwrap();
-        assert_eq!(
-            (&value["heldDown"], &value["shoots"][0]["heldDown"]),
-            (&3.into(), &true.into())
-        );
-        assert_eq!(value["shoots"][3]["verdict"]["outcome"], "OUTCOME_LEASES_EXPIRED");
     }
 
     #[test]
@@ -635,15 +778,5 @@ a      off   annotation  2026-12-01 06:00:00Z
                 "{text}"
             );
         }
-    }
-
-    #[test]
-    fn a_missing_replica_is_named() {
-        let status = SeedStatus {
-            missing_replicas: vec!["lease-probe-1".to_owned()],
-            ..SeedStatus::default()
-        };
-        let text = shown(&status);
-        assert!(text.contains("INCOMPLETE: lease-probe-1 not reached"), "{text}");
     }
 }

@@ -1,13 +1,13 @@
 //! `verdicts`
 
-use watchdog_proto::probe::v1::{ListVerdictsRequest, ListVerdictsResponse};
+use watchdog_proto::probe::v1::ListVerdictsResponse;
 
 use super::CommandAnswer;
 use crate::api_message::ApiMessage;
 use crate::args::VerdictsArgs;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{self, all_pages, of_shoots};
+use crate::fetch::{self, of_shoots};
 use crate::program::Program;
 use crate::render::table::TextTable;
 use crate::render::{self, Frame, cells, text};
@@ -23,17 +23,7 @@ pub(crate) async fn read(dialer: &ProgramDialer, args: &VerdictsArgs) -> Result<
         };
         return of_shoots(&args.shoots, get).await.map(ApiMessage);
     }
-    let outcomes: Vec<i32> = args.outcome.iter().map(|outcome| (*outcome).into()).collect();
-    let pages = all_pages(async |page_size, page_token| {
-        let request = ListVerdictsRequest {
-            page_size,
-            page_token,
-            outcomes: outcomes.clone(),
-            ..ListVerdictsRequest::default()
-        };
-        fetch::ask(Program::LeaseProbe, client.list_verdicts(request)).await
-    });
-    pages.await.map(ApiMessage)
+    fetch::verdicts(&client, &args.outcome).await.map(ApiMessage)
 }
 
 impl CommandAnswer for Verdicts {

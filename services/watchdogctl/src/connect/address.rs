@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
@@ -15,21 +14,17 @@ use crate::program::Program;
 /// A name is resolved within this time.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The addresses of a program that a command needs.
-pub(super) fn required(args: &ConnectArgs, program: Program) -> Result<&[String], CommandError> {
-    match args.addresses(program) {
-        [] => Err(CommandError::usage(
-            format!("this command needs the address of {program}, which is not given"),
-            format!("add --{program} HOST:PORT"),
-        )),
-        addresses => Ok(addresses),
-    }
-}
-
 /// Every IP address and port behind the addresses of a program.
 pub(super) async fn resolved(args: &ConnectArgs, program: Program) -> Result<Vec<String>, CommandError> {
+    let addresses = args.addresses(program);
+    if addresses.is_empty() {
+        return Err(CommandError::usage(
+            format!("this command needs the address of {program}, which is not given"),
+            format!("add --{program} HOST:PORT"),
+        ));
+    }
     let mut found = BTreeSet::new();
-    for address in required(args, program)? {
+    for address in addresses {
         let failed = |why: String| {
             CommandError::unreachable(
                 format!("{program} at {address}: {why}"),
@@ -48,16 +43,4 @@ pub(super) async fn connect(address: &str) -> io::Result<Box<dyn Transport>> {
     let tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
     Ok(Box::new(tcp))
-}
-
-/// A connection to the first address that takes one.
-pub(super) async fn connect_any(addresses: Arc<[String]>) -> io::Result<Box<dyn Transport>> {
-    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in addresses.iter() {
-        match connect(address).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }

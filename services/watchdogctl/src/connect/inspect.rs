@@ -8,6 +8,7 @@ use tonic::metadata::MetadataMap;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use watchdog_api::text::printable;
 use watchdog_certificates::ValidityPeriod;
 use watchdog_client::tls::ClientTls;
 
@@ -83,14 +84,14 @@ async fn health(
     facts.blockers = metadata
         .get_all(BLOCKER)
         .iter()
-        .filter_map(|value| Some(value.to_str().ok()?.to_owned()))
+        .filter_map(|value| Some(printable(value.to_str().ok()?)))
         .collect();
     facts.ahead_seconds = text(metadata, "date").and_then(|date| ahead(&date, now));
     Ok(())
 }
 
 fn text(metadata: &MetadataMap, name: &str) -> Option<String> {
-    Some(metadata.get(name)?.to_str().ok()?.to_owned())
+    Some(printable(metadata.get(name)?.to_str().ok()?))
 }
 
 /// How far a clock is ahead of this one, by the Date header, whose resolution is a second.

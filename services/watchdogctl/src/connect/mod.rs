@@ -6,10 +6,10 @@ mod pods;
 mod port_forward;
 pub(crate) mod release;
 pub(crate) mod seed;
+pub(crate) mod seeds;
 pub(crate) mod tls;
 
 use std::io;
-use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::Channel;
@@ -117,16 +117,17 @@ impl ProgramDialer {
         self.certificate.as_ref().map(Option::as_ref)
     }
 
-    /// The replicas at the addresses of a program.
+    /// The replicas that take calls: those at the addresses of a program, or its ready pods.
     ///
     /// # Errors
-    /// When the addresses cannot be looked up.
+    /// When there are none, or they are not known.
     pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<ReplicaEndpoint>, CommandError> {
-        let names = address::resolved(&self.args, program).await?;
-        Ok(names
-            .into_iter()
-            .map(|name| ReplicaEndpoint { name, program })
-            .collect())
+        let names = match &self.forward {
+            None => address::resolved(&self.args, program).await?,
+            Some(forward) => forward.ready_pods(program).await?,
+        };
+        let endpoint = |name| ReplicaEndpoint { name, program };
+        Ok(names.into_iter().map(endpoint).collect())
     }
 
     /// A channel to any replica. A lost connection goes to another one.
@@ -134,18 +135,22 @@ impl ProgramDialer {
     /// # Errors
     /// When there is no replica or the names cannot be used.
     pub(crate) async fn channel(&self, program: Program) -> Result<Channel, CommandError> {
-        match &self.forward {
-            None => {
-                let known: Arc<[String]> = address::required(&self.args, program)?.into();
-                self.channel_over(program, move |_| address::connect_any(known.clone()))
-            }
-            Some(forward) => {
-                // Now, because an error of this call says more than one within a connection.
-                forward.ready_pods(program).await?;
-                let forward = forward.clone();
-                self.channel_over(program, move |_| forward.clone().connect_any(program))
+        // Now, because an error of this call says more than one within a connection.
+        self.replicas(program).await?;
+        let this = self.clone();
+        self.channel_over(program, move |_| this.clone().connect_any(program))
+    }
+
+    /// A connection to the first replica that takes one.
+    async fn connect_any(self, program: Program) -> io::Result<Box<dyn Transport>> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for replica in self.replicas(program).await.map_err(io::Error::other)? {
+            match self.connect(&replica).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
             }
         }
+        Err(last)
     }
 
     /// A channel to one replica.

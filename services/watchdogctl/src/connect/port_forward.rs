@@ -56,19 +56,6 @@ impl PortForward {
         Ok(names)
     }
 
-    /// A connection to any ready pod of a program.
-    pub(super) async fn connect_any(self, program: Program) -> io::Result<Box<dyn Transport>> {
-        let pods = self.ready_pods(program).await.map_err(io::Error::other)?;
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for pod in pods {
-            match self.connect(&pod).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
     /// A connection to a pod.
     pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn Transport>> {
         let namespace = &self.release.namespace;

@@ -1,6 +1,6 @@
 //! The seed: what a release consists of, its Secret, and the logs of its Pods. Reads only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -25,51 +25,7 @@ const MAX_ITEMS: u32 = 500;
 const LOG_LINES: i64 = 20;
 const LOG_BYTES: u64 = 64 * 1024;
 
-/// The options of each seed that the options name, with its context; an empty one if they name one seed.
-///
-/// # Errors
-/// When the kubeconfig cannot be used.
-pub(crate) fn each(connect: &ConnectArgs) -> Result<Vec<(String, ConnectArgs)>, CommandError> {
-    if !connect.has_contexts() {
-        return Ok(vec![(String::new(), connect.clone())]);
-    }
-    let mut known = BTreeSet::new();
-    let contexts = contexts(connect)?.into_iter();
-    let contexts = contexts.filter(|context| known.insert(context.clone()));
-    let of_one = |context: String| {
-        let seed = watchdog_api::text::printable(&context);
-        let connect = ConnectArgs {
-            context: Some(context),
-            contexts: Vec::new(),
-            all_contexts: false,
-            ..connect.clone()
-        };
-        (seed, connect)
-    };
-    Ok(contexts.map(of_one).collect())
-}
-
-/// The contexts to ask: those that are named, or all.
-///
-/// # Errors
-/// When no kubeconfig can be used, or it has no context.
-fn contexts(args: &ConnectArgs) -> Result<Vec<String>, CommandError> {
-    if !args.all_contexts {
-        return Ok(args.contexts.clone());
-    }
-    let variable = |name: &str| std::env::var(name).ok();
-    let contexts = watchdog_kube::seed::contexts(args.kubeconfig.as_deref(), &variable);
-    let contexts = contexts.map_err(|error| unusable(&error))?;
-    if contexts.is_empty() {
-        return Err(CommandError::usage(
-            "the kubeconfig has no context",
-            "set --kubeconfig",
-        ));
-    }
-    Ok(contexts)
-}
-
-fn unusable(error: &anyhow::Error) -> CommandError {
+pub(super) fn unusable(error: &anyhow::Error) -> CommandError {
     CommandError::usage(
         format!("cannot reach the seed: {error:#}"),
         "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, --scaling-coordinator \

@@ -141,7 +141,7 @@ pub(crate) fn prevention(incident: &Incident, now: Timestamp) -> Prevention {
 }
 
 /// Each stage, and how long it took.
-pub(crate) fn stages(incident: &Incident) -> Vec<(&'static str, Duration)> {
+fn stages(incident: &Incident) -> Vec<(&'static str, Duration)> {
     let span = |sent: &Option<prost_types::Duration>| sent.as_ref().map(|sent| forward(Some(sent)));
     let healthy = span(&incident.verdict_to_healthy);
     let restored = span(&incident.verdict_to_restored);
@@ -162,7 +162,7 @@ pub(crate) fn stages(incident: &Incident) -> Vec<(&'static str, Duration)> {
 }
 
 /// The share of expired leases at the peak, with its zones; none if no lease was eligible.
-pub(crate) fn peak(incident: &Incident) -> Option<String> {
+fn peak(incident: &Incident) -> Option<String> {
     let share = text::percent(incident.peak_expired_fraction?);
     let zones = incident.zones.iter();
     let zones: Vec<String> = zones
@@ -176,7 +176,7 @@ pub(crate) fn peak(incident: &Incident) -> Option<String> {
 }
 
 /// `2 down, 1 up, 0 writes failed`, in mode observe with the comparison.
-pub(crate) fn counts(incident: &Incident) -> String {
+fn counts(incident: &Incident) -> String {
     let failed = text::count(incident.failed_writes, "write", "writes");
     let comparison = match seconds(incident.scale_down_lead.as_ref()) {
         _ if !incident.in_mode_observe => String::new(),
@@ -195,6 +195,11 @@ pub(crate) fn state(incident: &Incident) -> String {
         Some(took) => format!("ended after {}", text::duration(forward(Some(took)))),
         None => "not ended".to_owned(),
     }
+}
+
+/// Its state and what was written.
+pub(crate) fn summary(incident: &Incident) -> String {
+    format!("{}: {}", state(incident), counts(incident))
 }
 
 /// The outcome that started it.
@@ -274,7 +279,7 @@ pub(crate) fn moments(incident: &Incident, leader: &str) -> Vec<IncidentMoment> 
 }
 
 /// The time of a moment; `-` if the start is not known.
-pub(crate) fn clock(incident: &Incident, moment: &IncidentMoment, now: Timestamp) -> String {
+fn clock(incident: &Incident, moment: &IncidentMoment, now: Timestamp) -> String {
     let at = || {
         let passed = SignedDuration::try_from_secs_f64(moment.after).ok()?;
         text::timestamp(incident.start_time.as_ref())?
@@ -292,9 +297,9 @@ pub(crate) fn duration_of(seconds: f64) -> String {
 }
 
 /// Both incidents, the older one first, each with what happened in it.
-pub(crate) fn render(scaling: &ShootScaling, frame: &Frame) -> String {
+pub(crate) fn lines(scaling: &ShootScaling, frame: &Frame) -> String {
     let mut shown: Vec<_> = incidents(scaling)
-        .map(|(_, incident)| incident_lines(incident, &scaling.replica, frame))
+        .map(|(_, incident)| lines_of(incident, &scaling.replica, frame))
         .collect();
     if shown.is_empty() {
         return NOTHING.to_owned();
@@ -303,13 +308,13 @@ pub(crate) fn render(scaling: &ShootScaling, frame: &Frame) -> String {
     shown.join("\n")
 }
 
-fn incident_lines(incident: &Incident, leader: &str, frame: &Frame) -> String {
+pub(crate) fn lines_of(incident: &Incident, leader: &str, frame: &Frame) -> String {
     let style = match incident.verdict_to_restored {
         Some(_) => Style::Good,
         None => Style::Warn,
     };
     let title = frame.paint(style, "incident");
-    let mut out = format!("{title} {}: {}\n", state(incident), counts(incident));
+    let mut out = format!("{title} {}\n", summary(incident));
     for sentence in [
         incident.reason.clone(),
         peak(incident).unwrap_or_default(),
@@ -419,8 +424,8 @@ incident not ended: 0 down, 0 up, 0 writes failed
   AFTER  AT         BY           WHAT
   0s     00:39:50Z  lease-probe  the coordinator became the leader, or another writer scaled
 ";
-        assert_eq!(render(&scaling, &testing::pipe()), expected);
-        let none = render(&ShootScaling::default(), &testing::pipe());
+        assert_eq!(lines(&scaling, &testing::pipe()), expected);
+        let none = lines(&ShootScaling::default(), &testing::pipe());
         assert_eq!(none, NOTHING);
     }
 
@@ -437,7 +442,7 @@ incident not ended: 0 down, 0 up, 0 writes failed
             scale_down_lead: Some(span(-2.04)),
             ..Default::default()
         };
-        let shown = |ended: &Incident| incident_lines(ended, "coordinator-0", &testing::pipe());
+        let shown = |ended: &Incident| lines_of(ended, "coordinator-0", &testing::pipe());
         let text = shown(&ended);
         assert!(text.contains("; mode observe, lead -2.0 s\n"), "{text}");
         let other =

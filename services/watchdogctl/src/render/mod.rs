@@ -26,6 +26,13 @@ pub(crate) enum Format {
     Markdown,
 }
 
+impl Format {
+    /// True if it is for people.
+    pub(crate) const fn is_text(self) -> bool {
+        !matches!(self, Self::Json | Self::Yaml)
+    }
+}
+
 /// Everything that rendering depends on besides the state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
@@ -33,12 +40,25 @@ pub(crate) struct Frame {
     pub(crate) now: Timestamp,
     /// Columns of the terminal; none in a pipe, where nothing is cut.
     pub(crate) width: Option<usize>,
+    /// Rows of the terminal, for a screen that is drawn again and again; none where all is shown.
+    pub(crate) rows: Option<usize>,
     /// True if colours may be used.
     pub(crate) color: bool,
     pub(crate) format: Format,
 }
 
 impl Frame {
+    /// Text as in a pipe.
+    pub(crate) const fn plain(now: Timestamp) -> Self {
+        Self {
+            now,
+            width: None,
+            rows: None,
+            color: false,
+            format: Format::Table,
+        }
+    }
+
     /// A text in a style.
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
         match style.code() {

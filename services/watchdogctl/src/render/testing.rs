@@ -13,12 +13,7 @@ pub(crate) const NOW: i64 = 1_795_394_400;
 
 /// A pipe at [`NOW`].
 pub(crate) fn pipe() -> Frame {
-    Frame {
-        now: Timestamp::from_second(NOW).unwrap(),
-        width: None,
-        color: false,
-        format: Format::Table,
-    }
+    Frame::plain(Timestamp::from_second(NOW).unwrap())
 }
 
 /// The same, for a table with more columns.

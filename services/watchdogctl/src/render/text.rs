@@ -10,9 +10,6 @@ use watchdog_proto::scaling::v1::{
     Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ResourceState, ShootScaling,
 };
 
-use super::Frame;
-use super::table::Style;
-
 /// Outcomes, the most urgent first.
 pub(crate) const OUTCOMES: [Outcome; 9] = [
     Outcome::LeasesExpired,
@@ -91,12 +88,6 @@ pub(crate) fn zone(zone: &ZoneEvidence) -> &str {
     } else {
         &zone.zone
     }
-}
-
-/// The first line of what is shown of a shoot: its name, and the time.
-pub(crate) fn title(shoot: &str, frame: &Frame) -> String {
-    let shoot = frame.paint(Style::Bold, shoot);
-    format!("{shoot}  {}\n", day_and_clock(frame.now))
 }
 
 /// A number of things.

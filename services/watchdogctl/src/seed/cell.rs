@@ -63,6 +63,19 @@ pub(crate) struct CellInput<'a> {
     pub(crate) has_current_scaling: bool,
 }
 
+impl<'a> CellInput<'a> {
+    /// The current reports of both programs.
+    pub(crate) const fn current(verdict: Option<&'a Verdict>, scaling: Option<&'a ShootScaling>) -> Self {
+        Self {
+            verdict,
+            is_valid: true,
+            scaling,
+            has_current_verdicts: true,
+            has_current_scaling: true,
+        }
+    }
+}
+
 impl ShootCell {
     pub(crate) fn new(name: &str, input: CellInput<'_>) -> Self {
         let state = CellState::of(input);
@@ -170,14 +183,10 @@ mod tests {
     ) -> ShootCell {
         let verdict = |outcome| KnownVerdict::new(ApiMessage(testing::verdict("a", outcome)), sent);
         let verdict = outcome.map(verdict);
+        let is_valid = |known: &KnownVerdict| known.validity.is_valid_at(now);
         let input = CellInput {
-            verdict: verdict.as_ref().map(|known| &*known.verdict),
-            is_valid: verdict
-                .as_ref()
-                .is_some_and(|known| known.validity.is_valid_at(now)),
-            scaling,
-            has_current_verdicts: true,
-            has_current_scaling: true,
+            is_valid: verdict.as_ref().is_some_and(is_valid),
+            ..CellInput::current(verdict.as_ref().map(|known| &*known.verdict), scaling)
         };
         ShootCell::new("a", input)
     }
@@ -230,11 +239,8 @@ mod tests {
         let verdict = testing::verdict("a", Outcome::Healthy);
         let shown = |has_current_scaling| {
             let input = CellInput {
-                verdict: Some(&verdict),
-                is_valid: true,
-                scaling: Some(&is_down),
-                has_current_verdicts: true,
                 has_current_scaling,
+                ..CellInput::current(Some(&verdict), Some(&is_down))
             };
             ShootCell::new("a", input)
         };
@@ -281,11 +287,9 @@ mod tests {
             ..testing::verdict("a", Outcome::Skipped)
         };
         let input = CellInput {
-            verdict: Some(&healthy),
-            is_valid: true,
-            scaling: None,
             has_current_verdicts: false,
             has_current_scaling: false,
+            ..CellInput::current(Some(&healthy), None)
         };
         assert_eq!(CellState::of(input), CellState::Stale);
         let input = CellInput {

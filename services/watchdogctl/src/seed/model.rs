@@ -18,7 +18,6 @@ use super::cell::{CellInput, CellState, ShootCell};
 use crate::api_message::ApiMessage;
 use crate::error::CommandError;
 use crate::fetch::missing;
-use crate::findings::CheckFinding;
 use crate::program::Program;
 
 /// The reports of a program count as current for this time after its stream was lost: a stream is opened again within
@@ -174,8 +173,6 @@ pub(crate) struct SeedModel {
     pub(crate) programs: BTreeMap<Program, FollowedProgram>,
     /// Why the seed cannot be connected to, before anything else is known.
     pub(crate) unconnected: Option<LostContact>,
-    /// The faults of the Pods of the release, once they were looked at.
-    pub(crate) pods: Option<Result<Vec<CheckFinding>, CommandError>>,
     last_read: Option<ClockReading>,
 }
 
@@ -226,27 +223,6 @@ impl SeedModel {
         // It keeps the time of the first loss and the reason of the last.
         let since = followed.lost.take().map_or(*now, |lost| lost.since);
         followed.lost = Some(LostContact { since, error });
-    }
-
-    /// True if each program has reported or is known to be lost.
-    pub(crate) fn is_read(&self) -> bool {
-        let mut programs = self.programs.values();
-        let are_programs = !self.programs.is_empty()
-            && programs.all(|program| program.has_snapshot || program.lost.is_some());
-        self.unconnected.is_some() || (are_programs && self.pods.is_some())
-    }
-
-    /// Programs that have not answered are lost.
-    pub(crate) fn give_up(&mut self, now: &ClockReading) {
-        let silent = self
-            .programs
-            .iter()
-            .filter(|(_, one)| !one.has_snapshot && one.lost.is_none());
-        let silent: Vec<Program> = silent.map(|(program, _)| *program).collect();
-        for program in silent {
-            let status = tonic::Status::deadline_exceeded("no answer within 15 s");
-            self.on_lost(program, CommandError::of_status(program.as_str(), &status), now);
-        }
     }
 
     fn on_update<V: Message + Name + Default>(

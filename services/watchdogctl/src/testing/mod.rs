@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tokio::net::TcpSocket;
 use tokio::sync::watch;
 
 use crate::output::Output;
@@ -97,6 +98,30 @@ pub(crate) async fn shown(line: &str) -> String {
     let ended = run(line).await;
     assert_eq!(ended.code, ExitCode::SUCCESS, "{line}: {}", ended.text);
     ended.text
+}
+
+/// The output of a command for programs, whatever its exit code.
+pub(crate) async fn json(line: &str) -> serde_json::Value {
+    let ended = run(&format!("{line} -o json")).await;
+    serde_json::from_str(&ended.text).unwrap_or_else(|_| panic!("{line}: {}", ended.text))
+}
+
+/// Runs a command that does not end until it has written this.
+pub(crate) async fn until(line: &str, recording: &mut Recording, output: &Output, part: &str) -> String {
+    let words = ["watchdogctl"].into_iter().chain(line.split(' '));
+    let cli = args::parse(words.map(OsString::from)).unwrap();
+    tokio::select! {
+        ended = app::dispatch(cli, output) => panic!("{ended:?}"),
+        text = recording.until(part) => text,
+    }
+}
+
+/// An address where nothing listens as long as the socket is kept.
+pub(crate) fn closed_address() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, address)
 }
 
 /// Runs a command that fails with this exit code, and with this in its text.

@@ -1,6 +1,7 @@
 //! All gRPC services on one port. Lists are filtered and cut into pages as the programs do.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::StreamExt as _;
@@ -52,6 +53,8 @@ pub(crate) struct StubServices {
     answers: Arc<Mutex<Answers>>,
     /// Wakes the streams.
     changed: Arc<watch::Sender<()>>,
+    /// Verdicts and scaling states that were sent.
+    sent: Arc<AtomicUsize>,
 }
 
 /// Serves until it is dropped.
@@ -64,7 +67,7 @@ impl StubServices {
     pub(crate) fn new(answers: Answers) -> Self {
         Self {
             answers: Arc::new(Mutex::new(answers)),
-            changed: Arc::default(),
+            ..Self::default()
         }
     }
 
@@ -86,7 +89,11 @@ impl StubServices {
     ) -> Result<Response<BoxStream<'static, Result<M, Status>>>, Status> {
         let changed = self.changed.subscribe();
         let mut snapshot = items(&*self.allowed()?);
-        snapshot.push(complete(self.allowed()?.snapshot(snapshot.len())));
+        self.count(snapshot.len());
+        snapshot.push(complete(SnapshotComplete {
+            items: snapshot.len() as u64,
+            completeness: self.allowed()?.completeness(),
+        }));
         let later = stream::unfold(
             (self.clone(), changed, items),
             |(this, mut changed, items)| async {
@@ -146,6 +153,15 @@ impl StubServices {
         server
     }
 
+    /// The number of verdicts and scaling states that were sent.
+    pub(crate) fn sent(&self) -> usize {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, items: usize) {
+        self.sent.fetch_add(items, Ordering::Relaxed);
+    }
+
     /// The answers, unless calls are refused.
     fn allowed(&self) -> Result<MutexGuard<'_, Answers>, Status> {
         let answers = self.answers();
@@ -159,13 +175,6 @@ impl Answers {
             complete: self.missing.is_empty(),
             missing_replicas: self.missing.clone(),
         })
-    }
-
-    fn snapshot(&self, items: usize) -> SnapshotComplete {
-        SnapshotComplete {
-            items: items as u64,
-            completeness: self.completeness(),
-        }
     }
 
     /// A page of the items that a filter lets through.
@@ -212,18 +221,6 @@ fn is_among<T: PartialEq>(filter: &[T], value: &T) -> bool {
     filter.is_empty() || filter.contains(value)
 }
 
-/// How many items have each of these values, without those that none has.
-fn counts<T, C>(items: &[T], value: impl Fn(&T) -> i32, count: impl Fn(i32, u32) -> C) -> Vec<C> {
-    let mut numbers: BTreeMap<i32, u32> = BTreeMap::new();
-    for item in items {
-        *numbers.entry(value(item)).or_default() += 1;
-    }
-    numbers
-        .into_iter()
-        .map(|(value, number)| count(value, number))
-        .collect()
-}
-
 fn not_found() -> Status {
     Status::not_found("the seed has no such shoot")
 }
@@ -258,6 +255,7 @@ impl LeaseProbeService for StubServices {
     ) -> Result<Response<GetVerdictResponse>, Status> {
         let (answers, shoot) = (self.allowed()?, request.into_inner().shoot);
         let found = answers.verdicts.iter().find(|one| one.shoot == shoot);
+        self.count(1);
         Ok(Response::new(GetVerdictResponse {
             verdict: Some(found.ok_or_else(not_found)?.clone()),
             completeness: answers.completeness(),
@@ -272,6 +270,7 @@ impl LeaseProbeService for StubServices {
         let (answers, asked) = (self.allowed()?, request.into_inner());
         let filter = |one: &&Verdict| is_among(&asked.outcomes, &one.outcome);
         let page = answers.page(&answers.verdicts, asked.page_size, &asked.page_token, filter);
+        self.count(page.items.len());
         Ok(Response::new(page.into()))
     }
 
@@ -280,22 +279,17 @@ impl LeaseProbeService for StubServices {
         _: Request<probe::GetSeedSummaryRequest>,
     ) -> Result<Response<probe::GetSeedSummaryResponse>, Status> {
         let answers = self.allowed()?;
-        let verdicts = &answers.verdicts;
-        let is_skipped = |one: &&Verdict| one.outcome() == Outcome::Skipped;
-        let skipped: Vec<Verdict> = verdicts.iter().filter(is_skipped).cloned().collect();
+        let mut outcomes: BTreeMap<i32, u32> = BTreeMap::new();
+        for verdict in &answers.verdicts {
+            *outcomes.entry(verdict.outcome).or_default() += 1;
+        }
+        let outcomes = outcomes.into_iter();
         let summary = probe::SeedSummary {
-            shoots: number(verdicts),
-            outcomes: counts(
-                verdicts,
-                |one| one.outcome,
-                |outcome, shoots| OutcomeCount { outcome, shoots },
-            ),
-            skip_reasons: counts(
-                &skipped,
-                |one| one.skip_reason,
-                |skip_reason, shoots| SkipReasonCount { skip_reason, shoots },
-            ),
-            replicas: number(&answers.replicas),
+            shoots: number(&answers.verdicts),
+            outcomes: outcomes
+                .map(|(outcome, shoots)| OutcomeCount { outcome, shoots })
+                .collect(),
+            ..probe::SeedSummary::default()
         };
         Ok(Response::new(probe::GetSeedSummaryResponse {
             summary: Some(summary),
@@ -310,13 +304,7 @@ impl LeaseProbeService for StubServices {
     ) -> Result<Response<ListReplicasResponse>, Status> {
         let (answers, asked) = (self.allowed()?, request.into_inner());
         let page = answers.page(&answers.replicas, asked.page_size, &asked.page_token, |_| true);
-        Ok(Response::new(ListReplicasResponse {
-            replicas: page.items,
-            next_page_token: page.next_page_token,
-            total_size: page.total_size,
-            position: page.position,
-            completeness: page.completeness,
-        }))
+        Ok(Response::new(page.into()))
     }
 }
 
@@ -350,6 +338,7 @@ impl ScalingService for StubServices {
     ) -> Result<Response<GetScalingResponse>, Status> {
         let (answers, shoot) = (self.allowed()?, request.into_inner().shoot);
         let found = answers.scalings.iter().find(|one| one.shoot == shoot);
+        self.count(1);
         Ok(Response::new(GetScalingResponse {
             scaling: Some(found.ok_or_else(not_found)?.clone()),
             completeness: answers.completeness(),
@@ -371,6 +360,7 @@ impl ScalingService for StubServices {
                     .is_none_or(|active| active == one.meltdown_protection_active)
         };
         let page = answers.page(&answers.scalings, asked.page_size, &asked.page_token, filter);
+        self.count(page.items.len());
         Ok(Response::new(page.into()))
     }
 
@@ -386,35 +376,10 @@ impl ScalingService for StubServices {
         _: Request<scaling::GetSeedSummaryRequest>,
     ) -> Result<Response<scaling::GetSeedSummaryResponse>, Status> {
         let answers = self.allowed()?;
-        let scalings = &answers.scalings;
-        let of = |condition: fn(&&ShootScaling) -> bool| -> Vec<ShootScaling> {
-            scalings.iter().filter(condition).cloned().collect()
-        };
         let summary = scaling::SeedSummary {
-            shoots: number(scalings),
-            directions: counts(
-                scalings,
-                |one| one.direction,
-                |direction, shoots| DirectionCount { direction, shoots },
-            ),
-            states: counts(
-                scalings,
-                |one| one.state,
-                |state, shoots| FlowStateCount { state, shoots },
-            ),
-            hold_reasons: counts(
-                &of(|one| one.direction() == Direction::Hold),
-                |one| one.hold_reason,
-                |hold_reason, shoots| HoldReasonCount { hold_reason, shoots },
-            ),
-            modes: counts(
-                scalings,
-                |one| one.mode,
-                |mode, shoots| ModeCount { mode, shoots },
-            ),
-            meltdown_protection_active: number(&of(|one| one.meltdown_protection_active)),
-            incidents: number(&of(|one| one.incident.is_some())),
+            shoots: number(&answers.scalings),
             leader: "scaling-coordinator-0".to_owned(),
+            ..scaling::SeedSummary::default()
         };
         Ok(Response::new(scaling::GetSeedSummaryResponse {
             summary: Some(summary),
@@ -444,15 +409,9 @@ impl WeederService for StubServices {
 
     async fn get_endpoint_readiness(
         &self,
-        request: Request<GetEndpointReadinessRequest>,
+        _: Request<GetEndpointReadinessRequest>,
     ) -> Result<Response<GetEndpointReadinessResponse>, Status> {
-        let (answers, asked) = (self.allowed()?, request.into_inner());
-        let found = answers.services.iter().find(|one| one.key == asked.key);
-        Ok(Response::new(GetEndpointReadinessResponse {
-            readiness: Some(found.ok_or_else(not_found)?.clone()),
-            position: position(),
-            completeness: answers.completeness(),
-        }))
+        Err(Status::unimplemented("no command asks for it"))
     }
 
     async fn get_seed_summary(
@@ -462,17 +421,8 @@ impl WeederService for StubServices {
         let answers = self.allowed()?;
         let summary = weeder::SeedSummary {
             services: number(&answers.services),
-            readiness: counts(
-                &answers.services,
-                |one| one.readiness,
-                |readiness, services| ReadinessCount { readiness, services },
-            ),
-            weeders: counts(
-                &answers.weeders,
-                |one| one.state,
-                |state, weeders| WeederStateCount { state, weeders },
-            ),
             leader: "weeder-0".to_owned(),
+            ..weeder::SeedSummary::default()
         };
         Ok(Response::new(weeder::GetSeedSummaryResponse {
             summary: Some(summary),

@@ -59,13 +59,8 @@ function age(since) {
 }
 
 function count(element) {
-  const { since, until } = element.dataset;
+  const { since } = element.dataset;
   if (since) element.textContent = `${duration(now() - since)} (${clock(Number(since))})`;
-  if (until) {
-    const left = Number(until) - now();
-    element.textContent = left > 0 ? `${duration(left)}` : `no longer valid, for ${duration(-left)}`;
-    element.className = left > 0 ? "" : "warn";
-  }
 }
 
 // As messages of the API have them: "1.5s", a time, and the name of a value.
@@ -73,7 +68,6 @@ const millis = (span) => (span ? Math.round(parseFloat(span) * 1000) : null);
 const unix = (time) => (time ? Date.parse(time) : null);
 const bare = (name, kind) => (name ?? "UNSPECIFIED").replace(`${kind}_`, "");
 const lower = (name, kind) => bare(name, kind).toLowerCase();
-const percent = (fraction) => (fraction === null ? "-" : `${(fraction * 100).toFixed(0)} %`);
 const number = (value) => (value === null || value === undefined ? "-" : String(value));
 const text = (element, wanted) => { if (element.textContent !== wanted) element.textContent = wanted; };
 const plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : "s"}`;
@@ -119,7 +113,8 @@ function drawSeed() {
   grid.className = cells.size > 1500 ? "dense" : cells.size <= 60 ? "named" : "";
   const unprotected = order.filter((cell) => cell.unprotected).length;
   const parts = ATTENTION.filter((name) => counts[name]).map((name) => `${counts[name]} ${STATES[name][1]}`);
-  if (parts.length === 0) parts.push(seed.programs.every(isFine) ? "nothing needs attention" : "incomplete");
+  const isComplete = seed.programs.every(({ isFine }) => isFine);
+  if (parts.length === 0) parts.push(isComplete ? "nothing needs attention" : "incomplete");
   if (unprotected) parts.push(`${unprotected} not protected (mode observe or off)`);
   text($("summary"), `${plural(cells.size, "shoot")}: ${parts.join(", ")}`);
   const urgent = URGENT.reduce((sum, name) => sum + counts[name], 0);
@@ -190,8 +185,6 @@ function makeCurrent(element) {
   element.tabIndex = 0;
 }
 
-const isFine = (program) => !["lost", "connecting"].includes(program.state) && program.missing.length === 0;
-
 function drawSeeds() {
   const key = JSON.stringify(seed.seeds);
   if (drawn.get("seeds") === key) return;
@@ -203,14 +196,7 @@ function drawSeeds() {
 }
 
 function drawPrograms() {
-  const line = (program) => {
-    const { state: is, why, missing, unreadable } = program;
-    const parts = [is === "not-followed" ? "not asked" : is];
-    if (is === "lost") parts.push(`since ${clock(program.since)}: ${why}`);
-    if (missing.length) parts.push(`INCOMPLETE: ${missing.join(", ")} not reached; items may be absent or out of date`);
-    if (unreadable) parts.push(`${plural(unreadable, "unreadable message")}`);
-    return el("li", { class: isFine(program) ? "" : "bad" }, `${program.program} ${parts.join(", ")}`);
-  };
+  const line = ({ text, isFine }) => el("li", { class: isFine ? "" : "bad" }, text);
   $("programs").replaceChildren(...seed.programs.map(line));
 }
 
@@ -269,7 +255,7 @@ function onSeed(message) {
 function tick() {
   if (!broken && Date.now() - lastMessage > SILENCE) setBroken();
   drawHead();
-  document.querySelectorAll("[data-since], [data-until]").forEach(count);
+  document.querySelectorAll("[data-since]").forEach(count);
 }
 
 // === One shoot ===
@@ -320,11 +306,11 @@ function drawShoot() {
   if (!shoot.state) return;
   const { verdict, scaling, samples } = shoot;
   const { validFor, age: _, observeTime, expireTime, ...lasting } = verdict?.message ?? {};
-  part("verdict", "Verdict", [lasting, verdict?.rule], () => verdict && drawVerdict(verdict));
-  const until = document.getElementById("valid-until");
-  if (until) {
-    until.dataset.until = shoot.at + verdict.validForMillis;
-    count(until);
+  part("verdict", "Verdict", [lasting, verdict?.evidence], () => verdict && drawVerdict(verdict));
+  if (verdict) {
+    const left = verdict.validForMillis;
+    text($("valid-for"), left > 0 ? duration(left) : `no longer valid, for ${duration(-left)}`);
+    $("valid-for").className = left > 0 ? "" : "warn";
     text($("observed"), `${clock(shoot.at - verdict.observedMillisAgo)} by ${verdict.message.observer}`);
   }
   part("leases", "Leases by zone, the last 5 min", [samples, shoot.at], () => drawStrips(samples, verdict));
@@ -353,32 +339,15 @@ function list(pairs) {
   return el("dl", {}, ...shown.flatMap(([term, value]) => [el("dt", {}, term), el("dd", {}, value)]));
 }
 
-function drawVerdict({ message, rule }) {
-  const { evidence } = message;
+function drawVerdict({ message, rule, evidence }) {
   const skipped = message.skipReason ? ` ${bare(message.skipReason, "SKIP_REASON")}` : "";
-  const parts = [
+  return [
     el("p", {}, el("b", {}, `${bare(message.outcome, "OUTCOME")}${skipped}`)), el("p", {}, message.message),
     el("p", { class: "dim" }, rule),
-    list([["since", age(unix(message.outcomeChangeTime))], ["valid for", el("span", { id: "valid-until" })],
+    list([["since", age(unix(message.outcomeChangeTime))], ["valid for", el("span", { id: "valid-for" })],
       ["observed", el("span", { id: "observed" })]]),
+    evidence ? el("pre", {}, evidence) : "",
   ];
-  if (!evidence) return parts;
-  const { expired = 0, candidates = 0, expiredFraction = null, threshold = 0 } = evidence;
-  const sentence = `${expired} of ${candidates} eligible leases expired (${percent(expiredFraction)}); cut off at ` +
-    `${percent(threshold)}`;
-  const bar = el("div", { class: "meter", role: "img", "aria-label": sentence }, el("div"), el("i"));
-  bar.firstChild.style.width = `${(expiredFraction ?? 0) * 100}%`;
-  bar.lastChild.style.left = `${threshold * 100}%`;
-  const span = (sent, end = "") => (sent ? `${duration(millis(sent))}${end}` : null);
-  const excluded = (evidence.excluded ?? []).map((one) => `${one.leases} ${bare(one.reason, "EXCLUSION")}`);
-  return [...parts, el("p", {}, sentence), bar, list([
-    ["a lease expires after", span(evidence.expiryAge)],
-    ["newest expired renewal", span(evidence.newestExpiredRenewalAge, " before the verdict")],
-    ["unconfirmed", `${evidence.unconfirmed ?? 0}`],
-    ["leases, nodes", `${evidence.leases ?? 0}, ${number(evidence.nodes)}`],
-    ["largest clock skew", evidence.largestSkew ? `${millis(evidence.largestSkew)} ms` : null],
-    ["not counted", excluded.join(", ")],
-  ])];
 }
 
 function lane(label, middle, value = "") {
@@ -490,12 +459,9 @@ function drawIncident(incident) {
   const after = (span) => `${span < 0 ? "−" : "+"}${duration(Math.abs(span))}`;
   const list = moments.map((one) => el("tr", {}, el("td", { class: "number" }, after(one.after)),
     el("td", {}, clock(started + one.after)), el("td", {}, one.who), el("td", {}, one.what)));
-  const sentence = `${clock(started)}, ${restored === null ? "not ended" : `ended after ${duration(restored)}`}: ` +
-    `${incident.scaledDown ?? 0} down, ${incident.scaledUp ?? 0} up, ` +
-    `${plural(incident.failedWrites ?? 0, "failed write")}` +
-    `${incident.inModeObserve ? "; mode observe, nothing was written" : ""}`;
   return [
-    el("p", {}, el("b", {}, sentence)), incident.reason ? el("p", {}, incident.reason) : "",
+    el("p", {}, el("b", {}, `${clock(started)}, ${incident.summary}`)),
+    incident.reason ? el("p", {}, incident.reason) : "",
     incident.lastError ? el("p", { class: "warn" }, incident.lastError) : "", ...drawnLanes,
     lane("", el("p", { class: "scale" }, el("span", {}, after(times[0])), el("span", {}, after(end)))),
     el("p", { class: "dim" }, "Long gaps are drawn shorter; the times are exact."),
@@ -512,7 +478,7 @@ function moveInGrid(event) {
   if (!cell) return;
   if (event.key === "Enter" || event.key === " ") {
     event.preventDefault();
-    open(cell.dataset.name, cell);
+    cell.click();
     return;
   }
   const shown = [...grid.children].filter((element) => !element.hidden);
@@ -547,5 +513,4 @@ document.addEventListener("keydown", (event) => {
 $("seed").addEventListener("change", (event) => { location.search = `?seed=${event.target.value}`; });
 listen(`seed?seed=${seedNumber}`, onSeed, setBroken);
 setInterval(tick, 1000);
-document.addEventListener("visibilitychange", tick);
 if (location.hash.length > 1) open(decodeURIComponent(location.hash.slice(1)), null);

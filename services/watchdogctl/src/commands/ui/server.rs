@@ -53,7 +53,7 @@ const STRANGER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The head of the next request arrives within this time on a connection that is kept.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-const FILES: [(&str, &str, &str); 3] = [
+pub(super) const FILES: [(&str, &str, &str); 3] = [
     ("", "text/html; charset=utf-8", include_str!("page.html")),
     ("page.css", "text/css; charset=utf-8", include_str!("page.css")),
     (

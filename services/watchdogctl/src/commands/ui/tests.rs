@@ -15,11 +15,10 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
 
 use super::*;
-use crate::app;
 use crate::args;
 use crate::render::testing as states;
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
-use crate::testing::{BOUND, Recording};
+use crate::testing::{BOUND, Recording, fails, until};
 
 const SHOOT: &str = "shoot--a--one";
 
@@ -32,11 +31,18 @@ struct Served {
     programs: StubServer,
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
+impl Served {
+    /// Ends the server.
+    fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -75,7 +81,7 @@ async fn serve_beside(answers: Answers, others: Vec<FollowedSeed>) -> Served {
     let options = crate::testing::options(address);
     let line = format!("x {options} ui");
     let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
-    let mut seeds = FollowedSeed::each(&connect, FollowScope::Known).await.unwrap();
+    let mut seeds = follow(&connect).await;
     seeds.extend(others);
     let runtime = Runtime::new().unwrap();
     let bound = runtime.spawn(async move {
@@ -96,7 +102,12 @@ async fn serve_beside(answers: Answers, others: Vec<FollowedSeed>) -> Served {
 async fn away() -> Vec<FollowedSeed> {
     let words = "x --kubeconfig /no/such/kubeconfig --contexts away ui".split(' ');
     let connect = args::parse(words.map(OsString::from)).unwrap().connect;
-    FollowedSeed::each(&connect, FollowScope::Known).await.unwrap()
+    follow(&connect).await
+}
+
+async fn follow(connect: &ConnectArgs) -> Vec<FollowedSeed> {
+    let seeds = SeedConnection::each_to_follow(connect).await.unwrap().into_iter();
+    seeds.map(|seed| FollowedSeed::start(seed).unwrap()).collect()
 }
 
 impl Served {
@@ -184,6 +195,12 @@ impl Answer {
 fn state<'a>(message: &'a Value, shoot: &str) -> Option<&'a str> {
     let mut cells = message["cells"].as_array().unwrap().iter();
     cells.find(|cell| cell["name"] == shoot)?["state"].as_str()
+}
+
+#[test]
+fn the_page_stays_small() {
+    let lines = server::FILES.map(|(.., content)| content.lines().count());
+    assert!(lines.iter().sum::<usize>() < 700, "{lines:?}");
 }
 
 #[tokio::test]
@@ -317,8 +334,8 @@ async fn a_page_of_several_seeds_shows_each_of_them() {
         (&lost["title"], &lost["seeds"][1][0]),
         (&"away".into(), &"away".into())
     );
-    let why = lost["programs"][0]["why"].as_str().unwrap();
-    assert!(why.starts_with("cannot reach the seed: "), "{why}");
+    let why = lost["programs"][0]["text"].as_str().unwrap();
+    assert!(why.contains(": cannot reach the seed: "), "{why}");
     // A loss on one seed shows on the page of the other.
     page.services
         .change(|answers| answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired));
@@ -367,7 +384,11 @@ async fn texts_of_programs_are_printable() {
     let seed = stream
         .message_with(|message| state(message, "shoot-- a ") == Some("healthy"))
         .await;
-    assert_eq!(seed["programs"][0]["missing"][0], "replica -1");
+    let missing = seed["programs"][0]["text"].as_str().unwrap();
+    assert!(
+        missing.contains("INCOMPLETE: replica -1 not reached"),
+        "{missing}"
+    );
     assert!(seed.to_string().chars().all(text::is_printable), "{seed}");
 }
 
@@ -436,8 +457,11 @@ async fn a_program_that_is_lost_is_reported_until_it_is_back() {
         .change(|answers| answers.refusal = Some(Status::unavailable("draining")));
     let lost = stream.message_with(is("lost")).await;
     let program = &lost["programs"][0];
-    assert!(program["why"].as_str().unwrap().contains("draining"), "{program}");
-    assert!(program["since"].is_i64(), "{program}");
+    assert!(
+        program["text"].as_str().unwrap().contains("draining"),
+        "{program}"
+    );
+    assert_eq!(program["isFine"], false, "{program}");
     page.services.change(|answers| answers.refusal = None);
     stream.message_with(is("connected")).await;
 }
@@ -447,22 +471,18 @@ async fn the_command_prints_its_address_and_says_what_is_wrong() {
     let services = StubServices::new(healthy(&[SHOOT]));
     let programs = services.serve().await;
     let address = &programs.address;
-    let line = format!("x --insecure-plaintext --lease-probe {address} ui");
-    let cli = args::parse(line.split(' ').map(OsString::from)).unwrap();
+    let line = format!("--insecure-plaintext --lease-probe {address} ui");
     let (output, mut recording) = Recording::new(None);
-    let printed = tokio::select! {
-        ended = app::dispatch(cli, &output) => panic!("{ended:?}"),
-        printed = recording.until("Ctrl-C") => printed,
-    };
+    let printed = until(&line, &mut recording, &output, "Ctrl-C").await;
     assert!(printed.starts_with("http://127.0.0.1:"), "{printed}");
 
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
-    crate::testing::fails(
+    fails(
         &format!("--insecure-plaintext --lease-probe {address} ui --port {port}"),
         2,
         "choose another --port",
     )
     .await;
-    crate::testing::fails(&format!("--lease-probe {address} ui"), 2, "--insecure-plaintext").await;
+    fails(&format!("--lease-probe {address} ui"), 2, "--insecure-plaintext").await;
 }

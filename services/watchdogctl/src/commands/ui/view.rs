@@ -10,11 +10,11 @@ use watchdog_proto::scaling::v1::ShootScaling;
 use crate::api_message::ApiMessage;
 use crate::program::Program;
 use crate::render::incident::{self, DownTime, IncidentMoment};
-use crate::render::text;
+use crate::render::{Frame, text};
 use crate::seed::cell::{CellState, ShootCell};
 use crate::seed::model::{ClockReading, FollowedProgram, LeaseSample, LostContact, SeedModel, ShootRecord};
 
-use super::super::shoot::rule;
+use super::super::shoot::{evidence_lines, rule};
 
 /// The parts of the seed that a page has.
 #[derive(Debug, Default)]
@@ -44,13 +44,12 @@ struct SeedMessage<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct ProgramView {
-    program: &'static str,
     state: &'static str,
-    since: Option<i64>,
-    why: Option<String>,
-    missing: Vec<String>,
-    unreadable: u64,
+    /// Its name, its state and what is missing.
+    text: String,
+    is_fine: bool,
 }
 
 impl PageView {
@@ -64,7 +63,7 @@ impl PageView {
         let around = SeedAround {
             title: seed.title.clone(),
             seeds,
-            programs: ProgramView::all(seed),
+            programs: ProgramView::all(seed, now),
         };
         let cells = seed.cells(now);
         let known = self
@@ -88,36 +87,60 @@ impl PageView {
 }
 
 impl ProgramView {
-    fn all(seed: &SeedModel) -> Vec<Self> {
+    fn all(seed: &SeedModel, now: &ClockReading) -> Vec<Self> {
         if let Some(lost) = &seed.unconnected {
-            return vec![Self::new("seed", Some(&FollowedProgram::default()), Some(lost))];
+            return vec![Self::new(
+                "seed",
+                Some(&FollowedProgram::default()),
+                Some(lost),
+                now,
+            )];
         }
         let view = |program: Program| {
             let followed = seed.programs.get(&program);
             let lost = followed.and_then(|followed| followed.lost.as_ref());
-            Self::new(program.as_str(), followed, lost)
+            Self::new(program.as_str(), followed, lost, now)
         };
         Program::ALL.map(view).to_vec()
     }
 
-    fn new(name: &'static str, followed: Option<&FollowedProgram>, lost: Option<&LostContact>) -> Self {
+    fn new(
+        name: &'static str,
+        followed: Option<&FollowedProgram>,
+        lost: Option<&LostContact>,
+        now: &ClockReading,
+    ) -> Self {
         let state = match (followed, lost) {
-            (None, _) => "not-followed",
+            (None, _) => "not asked",
             (_, Some(_)) => "lost",
             (Some(followed), None) if followed.has_snapshot => "connected",
             (Some(_), None) => "connecting",
         };
-        let why = lost.map(|lost| lost.error.what());
-        let named = why.and_then(|why| why.strip_prefix(name)?.strip_prefix(": "));
+        let mut line = format!("{name} {state}");
+        if let Some(lost) = lost {
+            let why = lost.error.what();
+            let named = why.strip_prefix(name).and_then(|why| why.strip_prefix(": "));
+            let since = text::clock(lost.since.wall, now.wall);
+            line.push_str(&format!(" since {since}: {}", named.unwrap_or(why)));
+        }
+        let is_missing = followed.is_some_and(|followed| !followed.missing.is_empty());
+        if let Some(followed) = followed {
+            if is_missing {
+                let missing = followed.missing.join(", ");
+                line.push_str(&format!(
+                    ", INCOMPLETE: {missing} not reached; items may be absent or out of date"
+                ));
+            }
+            if followed.unreadable > 0 {
+                let unreadable =
+                    text::count(followed.unreadable, "unreadable message", "unreadable messages");
+                line.push_str(&format!(", {unreadable}"));
+            }
+        }
         Self {
-            program: name,
             state,
-            since: lost.map(|lost| lost.since.unix_millis()),
-            why: named.or(why).map(str::to_owned),
-            missing: followed
-                .map(|followed| followed.missing.clone())
-                .unwrap_or_default(),
-            unreadable: followed.map_or(0, |followed| followed.unreadable),
+            text: line,
+            is_fine: matches!(state, "not asked" | "connected") && !is_missing,
         }
     }
 }
@@ -144,6 +167,8 @@ struct ShootMessage<'a> {
 struct VerdictView<'a> {
     message: &'a ApiMessage<Verdict>,
     rule: String,
+    /// The lines of `watchdogctl shoot`.
+    evidence: Option<String>,
     observed_millis_ago: i64,
     /// Negative when it is over.
     valid_for_millis: i64,
@@ -151,18 +176,21 @@ struct VerdictView<'a> {
 
 #[derive(Serialize)]
 struct IncidentView {
+    summary: String,
     moments: Vec<IncidentMoment>,
     lanes: Vec<DownTime>,
 }
 
 /// All about a shoot.
 pub(crate) fn shoot_message(seed: &SeedModel, name: &str, now: &ClockReading) -> String {
+    let plain = Frame::plain(now.wall);
     let unknown = ShootRecord::default();
     let known = seed.shoots.get(name);
     let record = known.unwrap_or(&unknown);
     let scaling = record.scaling.as_ref();
     let incidents = scaling.map(|scaling| {
         let views = incident::incidents(scaling).map(|(_, incident)| IncidentView {
+            summary: incident::summary(incident),
             moments: incident::moments(incident, &scaling.replica),
             lanes: incident::down_times(incident),
         });
@@ -175,6 +203,11 @@ pub(crate) fn shoot_message(seed: &SeedModel, name: &str, now: &ClockReading) ->
         verdict: record.verdict.as_ref().map(|known| VerdictView {
             message: &known.verdict,
             rule: rule(&known.verdict),
+            evidence: known
+                .verdict
+                .evidence
+                .as_ref()
+                .map(|one| evidence_lines(one, &plain)),
             observed_millis_ago: millis_since(now, known.validity.observed),
             valid_for_millis: -millis_since(now, known.validity.valid_until),
         }),

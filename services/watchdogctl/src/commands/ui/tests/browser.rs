@@ -1,5 +1,7 @@
 //! The page in Debian's headless Chromium. Skipped where that is not installed.
 
+use std::sync::Arc;
+
 use watchdog_proto::probe::v1::ZoneEvidence;
 use watchdog_proto::scaling::v1::Incident;
 use watchdog_test_support::browser::{Browser, Tab};
@@ -42,20 +44,60 @@ fn incident(shoot: &str) -> ShootScaling {
     }
 }
 
-/// Nothing was refused, nothing failed, and everything came from the page's own address.
-fn assert_at_home(page: &Served, tab: &Tab) {
-    assert_eq!(tab.complaints(), [""; 0]);
-    assert!(tab.requests().len() > 3, "{:?}", tab.requests());
-    let is_own = |url: &String| url.starts_with(&page.url) || url == "about:blank";
-    assert!(tab.requests().iter().all(is_own), "{:?}", tab.requests());
+/// A page in a browser.
+struct OpenPage {
+    served: Served,
+    browser: Browser,
+    tab: Tab,
+    _scratch: Arc<Scratch>,
+}
+
+impl OpenPage {
+    /// None without a browser.
+    async fn open(served: Served, width: u32) -> Option<Self> {
+        let scratch = Scratch::new("page").unwrap();
+        let browser = Browser::start(&scratch).await.unwrap()?;
+        let tab = browser.open(&served.url, width).await.unwrap();
+        Some(Self {
+            served,
+            browser,
+            tab,
+            _scratch: scratch,
+        })
+    }
+
+    async fn until(&mut self, expression: &str) {
+        self.tab.until(expression).await.unwrap();
+    }
+
+    async fn eval(&mut self, expression: &str) -> Value {
+        self.tab.evaluate(expression).await.unwrap()
+    }
+
+    async fn text(&mut self, id: &str) -> String {
+        let text = self.eval(&format!("$('{id}').textContent")).await;
+        text.as_str().unwrap().to_owned()
+    }
+
+    /// Nothing sticks out of a narrow screen.
+    async fn assert_fits(&mut self, what: &str) {
+        let fits = self.eval("document.documentElement.scrollWidth <= 320").await;
+        assert_eq!(fits, true, "{what}");
+    }
+
+    /// Nothing was refused, nothing failed, and everything came from the page's own address.
+    async fn close_at_home(self) {
+        let (tab, url) = (&self.tab, &self.served.url);
+        assert_eq!(tab.complaints(), [""; 0]);
+        assert!(tab.requests().len() > 3, "{:?}", tab.requests());
+        let is_own = |request: &String| request.starts_with(url) || request == "about:blank";
+        assert!(tab.requests().iter().all(is_own), "{:?}", tab.requests());
+        self.browser.close().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_with_markup_are_text_everywhere() {
-    let scratch = Scratch::new("page-markup").unwrap();
-    let Some(browser) = Browser::start(&scratch).await.unwrap() else {
-        return;
-    };
     let markup =
         |text: &str| format!("<img src=x onerror=\"document.title='gone'\"><b class=evil>{text}</b>");
     let name = markup("name");
@@ -82,47 +124,38 @@ async fn names_with_markup_are_text_everywhere() {
     (running.reason, running.last_error) = (markup("started"), markup("failed"));
     running.scale_times[0].resource.as_mut().unwrap().name = markup("lane");
     lasting(&mut answers);
-    let page = serve(answers).await;
-    let mut tab = browser.open(&page.url, 1280).await.unwrap();
-    tab.until("document.querySelector('.row')").await.unwrap();
-    tab.evaluate("document.querySelector('.row').click()")
-        .await
-        .unwrap();
-    tab.until("document.querySelector('#part-incidents table')")
-        .await
-        .unwrap();
-    let shown = tab.evaluate("document.body.textContent").await.unwrap();
-    let shown = shown.as_str().unwrap();
-    for text in [
-        "name",
-        "replica",
-        "message",
-        "observer",
-        "zone",
-        "reason",
-        "owner",
-        "step",
-        "dependant",
-        "started",
-        "failed",
-        "lane",
-    ] {
-        assert!(shown.contains(&markup(text)), "{text} is not in {shown}");
-    }
-    let made = tab
-        .evaluate("document.querySelectorAll('img, .evil').length")
-        .await;
-    assert_eq!(made.unwrap(), 0);
-    assert_at_home(&page, &tab);
-    browser.close().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_shoots_are_one_cell_each_and_the_keyboard_reaches_them() {
-    let scratch = Scratch::new("page-many").unwrap();
-    let Some(browser) = Browser::start(&scratch).await.unwrap() else {
+    let Some(mut page) = OpenPage::open(serve(answers).await, 1280).await else {
         return;
     };
+    page.until("document.querySelector('.row')").await;
+    page.eval("document.querySelector('.row').click()").await;
+    page.until("document.querySelector('#part-incidents table')")
+        .await;
+    let shown = page.eval("document.body.textContent").await;
+    let texts = "name replica message observer zone reason owner step dependant started failed lane";
+    for text in texts.split(' ') {
+        let found = shown.as_str().unwrap().contains(&markup(text));
+        assert!(found, "{text} is not in {shown}");
+    }
+    let made = page.eval("document.querySelectorAll('img, .evil').length").await;
+    assert_eq!(made, 0);
+    page.close_at_home().await;
+}
+
+/// Draws all cells anew, and gives the milliseconds until the browser has laid them out.
+const DRAW_ALL: &str = "(() => {
+  const all = [...cells.values()].map(({ name, state, share, since, note }) => ({ name, state, share, since, note }));
+  const message = { ...seed, whole: true, cells: all };
+  $('grid').replaceChildren();
+  cells.clear();
+  const start = performance.now();
+  onSeed(message);
+  document.body.getBoundingClientRect();
+  return performance.now() - start;
+})()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_shoots_are_drawn_within_a_second_and_the_keyboard_reaches_them() {
     let names: Vec<String> = (0..MANY)
         .map(|n| format!("shoot--project--cluster-{n:04}"))
         .collect();
@@ -130,75 +163,53 @@ async fn thousands_of_shoots_are_one_cell_each_and_the_keyboard_reaches_them() {
     answers.verdicts[4_000] = states::verdict(&names[4_000], Outcome::LeasesExpired);
     answers.scalings[4_000] = incident(&names[4_000]);
     lasting(&mut answers);
-    let page = serve(answers).await;
-    let mut tab = browser.open(&page.url, 1280).await.unwrap();
-    tab.until("document.querySelectorAll('.cell.healthy').length === 4999 && document.querySelector('.row')")
-        .await
-        .unwrap();
-    let summary = tab
-        .evaluate("document.getElementById('summary').textContent")
-        .await
-        .unwrap();
-    assert_eq!(summary, "5,000 shoots: 1 cut off");
+    let Some(mut page) = OpenPage::open(serve(answers).await, 1280).await else {
+        return;
+    };
+    page.until(
+        "document.querySelectorAll('.cell.healthy').length === 4999 && document.querySelector('.row')",
+    )
+    .await;
+    assert_eq!(page.text("summary").await, "5,000 shoots: 1 cut off");
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        took.push(page.eval(DRAW_ALL).await.as_f64().unwrap());
+    }
+    // The fastest of three: the others may share the processor with other tests.
+    assert!(took.iter().any(|millis| *millis < 1_000.0), "{took:?} ms");
+    assert_eq!(page.eval("$('grid').children.length").await, MANY);
 
     // What is urgent comes first, in the list and in the grid.
     let first = "document.querySelector('#grid > :first-child')";
-    let label = tab
-        .evaluate(&format!("{first}.getAttribute('aria-label')"))
-        .await
-        .unwrap();
+    let label = page.eval(&format!("{first}.getAttribute('aria-label')")).await;
     assert_eq!(label, format!("{}: cut off", names[4_000]));
-    assert_eq!(tab.evaluate(&format!("{first}.textContent")).await.unwrap(), "↓");
-    tab.evaluate(&format!("{first}.focus()")).await.unwrap();
-    tab.press(&["ArrowRight", "ArrowRight", "ArrowLeft"])
-        .await
-        .unwrap();
+    assert_eq!(page.eval(&format!("{first}.textContent")).await, "↓");
+    page.eval(&format!("{first}.focus()")).await;
+    let keys = ["ArrowRight", "ArrowRight", "ArrowLeft"];
+    page.tab.press(&keys).await.unwrap();
     let focused = "document.activeElement.dataset.name";
-    assert_eq!(tab.evaluate(focused).await.unwrap(), names[0]);
-    tab.press(&["ArrowDown", "ArrowUp", "End", "Home", "Enter"])
-        .await
-        .unwrap();
-    tab.until("document.querySelector('#part-incidents table')")
-        .await
-        .unwrap();
-    let opened = tab
-        .evaluate("document.getElementById('shoot-name').textContent")
-        .await
-        .unwrap();
-    assert_eq!(opened, names[4_000]);
-    assert_eq!(tab.evaluate("document.activeElement.id").await.unwrap(), "shoot");
-    tab.press(&["Escape"]).await.unwrap();
-    assert_eq!(
-        tab.evaluate("document.getElementById('shoot').hidden")
-            .await
-            .unwrap(),
-        true
-    );
-    assert_eq!(
-        tab.evaluate(focused).await.unwrap(),
-        names[4_000],
-        "the focus comes back"
-    );
+    assert_eq!(page.eval(focused).await, names[0]);
+    let keys = ["ArrowDown", "ArrowUp", "End", "Home", "Enter"];
+    page.tab.press(&keys).await.unwrap();
+    page.until("document.querySelector('#part-incidents table')")
+        .await;
+    assert_eq!(page.text("shoot-name").await, names[4_000]);
+    assert_eq!(page.eval("document.activeElement.id").await, "shoot");
+    page.tab.press(&["Escape"]).await.unwrap();
+    assert_eq!(page.eval("$('shoot').hidden").await, true);
+    assert_eq!(page.eval(focused).await, names[4_000], "the focus comes back");
 
     // To find one.
-    tab.press(&["/"]).await.unwrap();
-    tab.evaluate("$('find').value = 'cluster-1234'; filter()")
-        .await
-        .unwrap();
-    let shown = tab
-        .evaluate("[...$('grid').children].filter((cell) => !cell.hidden).map((cell) => cell.dataset.name)");
-    assert_eq!(shown.await.unwrap(), serde_json::json!([names[1_234]]));
-    assert_eq!(tab.evaluate("document.activeElement.id").await.unwrap(), "find");
-    assert_at_home(&page, &tab);
-    browser.close().await.unwrap();
+    page.tab.press(&["/"]).await.unwrap();
+    page.eval("$('find').value = 'cluster-1234'; filter()").await;
+    let shown = "[...$('grid').children].filter((cell) => !cell.hidden).map((cell) => cell.dataset.name)";
+    assert_eq!(page.eval(shown).await, serde_json::json!([names[1_234]]));
+    assert_eq!(page.eval("document.activeElement.id").await, "find");
+    page.close_at_home().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_stale_is_never_shown_as_healthy_and_a_narrow_screen_has_room() {
-    let scratch = Scratch::new("page-stale").unwrap();
-    let Some(browser) = Browser::start(&scratch).await.unwrap() else {
-        return;
-    };
     let mut answers = healthy(&[
         SHOOT,
         "shoot--a--two",
@@ -207,95 +218,67 @@ async fn what_is_stale_is_never_shown_as_healthy_and_a_narrow_screen_has_room() 
     answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired);
     answers.scalings[0] = incident(SHOOT);
     lasting(&mut answers);
-    let page = serve(answers).await;
-    let mut tab = browser.open(&page.url, 320).await.unwrap();
-    tab.until("document.querySelectorAll('.cell.healthy').length === 2 && document.querySelector('.row')")
-        .await
-        .unwrap();
-    let width = "document.documentElement.scrollWidth <= 320";
-    assert_eq!(tab.evaluate(width).await.unwrap(), true, "the list");
-    tab.evaluate("document.querySelector('.row').click()")
-        .await
-        .unwrap();
-    tab.until("document.querySelector('#part-incidents table')")
-        .await
-        .unwrap();
-    assert_eq!(tab.evaluate(width).await.unwrap(), true, "a shoot");
-    let strip = tab
-        .evaluate("document.querySelectorAll('#part-leases svg').length")
-        .await
-        .unwrap();
-    assert_eq!(strip, 3, "two zones and all of them");
+    let Some(mut page) = OpenPage::open(serve(answers).await, 320).await else {
+        return;
+    };
+    page.until("document.querySelectorAll('.cell.healthy').length === 2 && document.querySelector('.row')")
+        .await;
+    page.assert_fits("the list").await;
+    page.eval("document.querySelector('.row').click()").await;
+    page.until("document.querySelector('#part-incidents table')")
+        .await;
+    page.assert_fits("a shoot").await;
+    let strips = page
+        .eval("document.querySelectorAll('#part-leases svg').length")
+        .await;
+    assert_eq!(strips, 3, "two zones and all of them");
 
     // The verdicts end, and then the page itself. What is held down stays so.
-    page.services.change(|answers| {
+    page.served.services.change(|answers| {
         for verdict in &mut answers.verdicts {
             verdict.valid_for = states::seconds(0);
         }
     });
-    tab.until(
+    page.until(
         "document.querySelector('.cell.held') && document.querySelectorAll('.cell.stale').length === 2",
     )
-    .await
-    .unwrap();
-    page.services.change(lasting);
-    tab.until("document.querySelectorAll('.cell.healthy').length === 2")
-        .await
-        .unwrap();
-    drop(page);
-    tab.until("!document.getElementById('broken').hidden")
-        .await
-        .unwrap();
-    let text = tab
-        .evaluate("document.getElementById('broken').textContent")
-        .await
-        .unwrap();
+    .await;
+    page.served.services.change(lasting);
+    page.until("document.querySelectorAll('.cell.healthy').length === 2")
+        .await;
+    page.served.stop();
+    page.until("!$('broken').hidden").await;
+    let broken = page.text("broken").await;
     assert!(
-        text.as_str()
-            .unwrap()
-            .starts_with("No message from watchdogctl since "),
-        "{text}"
+        broken.starts_with("No message from watchdogctl since "),
+        "{broken}"
     );
-    assert_eq!(
-        tab.evaluate("document.querySelectorAll('.cell.healthy').length")
-            .await
-            .unwrap(),
-        0
-    );
-    let state = tab
-        .evaluate("document.getElementById('shoot-state').textContent")
-        .await
-        .unwrap();
-    assert!(state.as_str().unwrap().contains("not current"), "{state}");
-    browser.close().await.unwrap();
+    let healthy = page
+        .eval("document.querySelectorAll('.cell.healthy').length")
+        .await;
+    assert_eq!(healthy, 0);
+    let state = page.text("shoot-state").await;
+    assert!(state.contains("not current"), "{state}");
+    page.browser.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_choice_of_a_seed_opens_its_page() {
-    let scratch = Scratch::new("page-seeds").unwrap();
-    let Some(browser) = Browser::start(&scratch).await.unwrap() else {
-        return;
-    };
     let mut answers = healthy(&[SHOOT]);
     answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired);
     lasting(&mut answers);
-    let page = serve_beside(answers, away().await).await;
-    let mut tab = browser.open(&page.url, 320).await.unwrap();
-    tab.until("document.querySelector('#seed option')?.textContent.startsWith('▼ 1 ')")
-        .await
-        .unwrap();
-    let width = "document.documentElement.scrollWidth <= 320";
-    assert_eq!(tab.evaluate(width).await.unwrap(), true, "the choice");
-    tab.evaluate("$('seed').value = 1; $('seed').dispatchEvent(new Event('change'))")
-        .await
-        .unwrap();
-    tab.until("location.search === '?seed=1' && document.querySelector('#programs .bad')")
-        .await
-        .unwrap();
-    let chosen = tab
-        .evaluate("[$('title').textContent, $('seed').value, document.querySelectorAll('.cell').length]")
+    let served = serve_beside(answers, away().await).await;
+    let Some(mut page) = OpenPage::open(served, 320).await else {
+        return;
+    };
+    page.until("document.querySelector('#seed option')?.textContent.startsWith('▼ 1 ')")
         .await;
-    assert_eq!(chosen.unwrap(), serde_json::json!(["away", "1", 0]));
-    assert_at_home(&page, &tab);
-    browser.close().await.unwrap();
+    page.assert_fits("the choice").await;
+    page.eval("$('seed').value = 1; $('seed').dispatchEvent(new Event('change'))")
+        .await;
+    page.until("location.search === '?seed=1' && document.querySelector('#programs .bad')")
+        .await;
+    let chosen = "[$('title').textContent, $('seed').value, document.querySelectorAll('.cell').length]";
+    assert_eq!(page.eval(chosen).await, serde_json::json!(["away", "1", 0]));
+    page.close_at_home().await;
 }
