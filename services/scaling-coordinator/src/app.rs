@@ -257,9 +257,7 @@ impl Indexes {
         leadership: Leadership,
         mode_source: ModeSource,
     ) -> Arc<DecisionInputs> {
-        self.wake_all_on("configuration", config.clone());
-        self.wake_all_on("leadership", leadership.subscribe());
-        self.wake_all_on("leader", leadership.leader());
+        self.wake_all_on_changes(config.clone(), &leadership);
         Arc::new(DecisionInputs {
             config,
             verdicts: Arc::new(VerdictTable::new(self.signals.work_queue.clone())),
@@ -295,18 +293,19 @@ impl Indexes {
     }
 
     /// Reconciles every shoot whenever something changes that concerns all of them.
-    fn wake_all_on<T: Send + Sync + 'static>(&self, task: &'static str, mut changes: watch::Receiver<T>) {
+    fn wake_all_on_changes(&self, mut config: watch::Receiver<Arc<ProberConfig>>, leadership: &Leadership) {
+        let (mut leads, mut leader) = (leadership.subscribe(), leadership.leader());
         let (work_queue, stop) = (self.signals.work_queue.clone(), self.tasks.draining());
-        self.tasks.critical(task, async move {
+        self.tasks.critical("changes", async move {
             loop {
+                // The senders live as long as the process.
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
-                    // The sender lives as long as the process.
-                    Ok(()) = changes.changed() => {
-                        changes.mark_unchanged();
-                        work_queue.add_all();
-                    }
+                    Ok(()) = config.changed() => {}
+                    Ok(()) = leads.changed() => {}
+                    Ok(()) = leader.changed() => {}
                 }
+                work_queue.add_all();
             }
         });
     }

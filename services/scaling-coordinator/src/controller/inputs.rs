@@ -17,14 +17,10 @@ use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
-use crate::domain::attempts::WriteAttempt;
 use crate::domain::decision::{Decision, HoldReason, decide};
-use crate::domain::next_step::earliest;
+use crate::domain::next_step::{Request, earliest};
 use crate::domain::overview::{Overview, ShootPlan};
 use crate::domain::plan;
-
-/// Why a write is cancelled whose shoot has another mode by now.
-const MODE_CHANGED: &str = "the mode of the shoot has changed";
 
 pub(crate) struct DecisionInputs {
     /// The configuration, completed by what was dropped from it and may still be held down.
@@ -107,20 +103,15 @@ impl DecisionInputs {
 
     /// The permit to send a write, if all that it was decided on still holds (S1 to S5), or what has changed. The last
     /// thing that is asked before it is sent. `mode` is the one in which the decision was made.
-    pub(crate) fn authorize(
-        &self,
-        shoot: &str,
-        attempt: &WriteAttempt,
-        mode: Mode,
-    ) -> Result<Permit, &'static str> {
+    pub(crate) fn authorize(&self, shoot: &str, write: &Request, mode: Mode) -> Result<Permit, &'static str> {
         let now = Instant::now();
-        if self.decide(shoot, now).direction != Some(attempt.direction) {
+        if self.decide(shoot, now).direction != Some(write.direction) {
             return Err("the direction of the shoot has changed");
         }
         if self.mode(shoot, now).mode != mode {
-            return Err(MODE_CHANGED);
+            return Err("the mode of the shoot has changed");
         }
-        if !self.is_configured(attempt) {
+        if !self.is_configured(write) {
             return Err("the resource was removed from the configuration");
         }
         if self.draining.is_cancelled() {
@@ -157,14 +148,14 @@ impl DecisionInputs {
         self.clusters.is_released(shoot) && self.leadership.is_leader()
     }
 
-    fn is_configured(&self, attempt: &WriteAttempt) -> bool {
+    fn is_configured(&self, write: &Request) -> bool {
         let config = self.config.borrow();
         let known = config
             .dependent_resource_infos
             .iter()
-            .any(|dependent| dependent.reference == attempt.reference);
-        let dropped = || self.resources.is_dropped(&attempt.reference);
-        known && (attempt.direction != Direction::Down || !dropped())
+            .any(|dependent| dependent.reference == write.reference);
+        let dropped = || self.resources.is_dropped(&write.reference);
+        known && (write.direction != Direction::Down || !dropped())
     }
 
     fn exists(&self, shoot: &str) -> bool {

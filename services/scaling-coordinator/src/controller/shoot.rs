@@ -7,15 +7,13 @@ use tokio::time::Instant;
 use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
 
-use crate::domain::attempts::{FlowHints, RequestOutcome, WriteAttempt};
+use crate::domain::attempts::{FlowHints, RequestOutcome};
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::incident::ShootIncidents;
-use crate::domain::next_step::{NextStep, RequestKind};
-use crate::domain::observed::Dependent;
+use crate::domain::next_step::Request;
 use crate::domain::other_writes::OtherWrites;
 use crate::domain::overview::WriteCounts;
-use crate::domain::resource_step::ResourceWrite;
-use crate::domain::status::{FlowState, ResourceState};
+use crate::domain::status::FlowState;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
 
@@ -39,8 +37,6 @@ pub(super) struct ShootMemory {
     /// When the round began that the shoot is in. On a slow API server the reads of a round take longer than
     /// [`JUST_NOW`].
     round_began: Option<Instant>,
-    /// A clause about each write under way.
-    pub(super) under_way: BTreeMap<ResourceRef, String>,
     /// The writes that mode observe has kept back since the direction changed.
     kept_back: BTreeSet<ResourceRef>,
     pub(super) others: OtherWrites,
@@ -68,7 +64,6 @@ impl ShootMemory {
             read_at: BTreeMap::new(),
             cluster_read_at: None,
             round_began: None,
-            under_way: BTreeMap::new(),
             kept_back: BTreeSet::new(),
             others: OtherWrites::default(),
             incidents: ShootIncidents::default(),
@@ -134,53 +129,9 @@ impl ShootMemory {
         self.cluster_read_at = Some(now);
     }
 
-    /// The direction in which requests must be made now, if any.
-    pub(super) fn work(&self, next: &NextStep) -> Option<Direction> {
-        self.direction.filter(|_| !next.requests.is_empty())
-    }
-
-    /// Takes the writes out of a step that mode observe keeps back, and returns those that it has not kept back before.
-    /// The status says which ones they are.
-    pub(super) fn keep_back(
-        &mut self,
-        dependents: &[Dependent<'_>],
-        next: &mut NextStep,
-    ) -> Vec<WriteAttempt> {
-        let Some(direction) = self.work(next).filter(|_| self.mode != Mode::Protect) else {
-            return Vec::new();
-        };
-        let (mut kept_back, status) = (Vec::new(), &mut next.status);
-        next.requests.retain(|request| {
-            let RequestKind::Write { write, .. } = &request.kind else {
-                return true;
-            };
-            let reference = &request.reference;
-            let seen = dependents
-                .iter()
-                .find(|dependent| dependent.config.reference == *reference)
-                .and_then(|dependent| dependent.observed.seen());
-            if seen.is_some_and(|seen| write.restores_own(direction, seen)) {
-                return true;
-            }
-            if self.kept_back.insert(reference.clone()) {
-                kept_back.push(WriteAttempt {
-                    reference: reference.clone(),
-                    direction,
-                    write: write.clone(),
-                });
-            }
-            let shown = status.resources.iter_mut();
-            for progress in shown.filter(|progress| progress.reference == *reference) {
-                progress.state = ResourceState::KeptBack;
-                progress.message = format!("would {write}, but the mode is observe");
-            }
-            false
-        });
-        let shows = |state| status.resources.iter().any(|progress| progress.state == state);
-        if status.state == FlowState::Running && next.requests.is_empty() && shows(ResourceState::KeptBack) {
-            status.state = FlowState::KeptBack;
-        }
-        kept_back
+    /// Returns true if mode observe has not kept this write back before.
+    pub(super) fn is_news(&mut self, kept_back: &Request) -> bool {
+        self.kept_back.insert(kept_back.reference.clone())
     }
 
     /// Takes the warnings that hold now, and returns those that are new.
@@ -190,9 +141,9 @@ impl ShootMemory {
     }
 
     /// Notes a write that has ended or was kept back.
-    pub(super) fn note_write(&mut self, now: Instant, attempt: &WriteAttempt, outcome: &RequestOutcome) {
-        let direction = attempt.direction;
-        self.incidents.note_write(now, attempt, outcome);
+    pub(super) fn note_write(&mut self, now: Instant, write: &Request, outcome: &RequestOutcome) {
+        let direction = write.direction;
+        self.incidents.note_write(now, write, outcome);
         WRITES.inc((direction, outcome.clone()));
         let counted = self.write_counts.entry((direction, outcome.as_str()));
         *counted.or_default() += 1;
@@ -254,14 +205,5 @@ impl ShootMemory {
                 "all resources have reached their targets"
             );
         }
-    }
-}
-
-/// The clause about a write under way.
-pub(super) fn under_way(write: &ResourceWrite) -> String {
-    match write {
-        ResourceWrite::Record { replicas } => format!("its {replicas} replicas are being recorded"),
-        ResourceWrite::Scale { from, to, .. } => format!("it is being scaled from {from} to {to}"),
-        ResourceWrite::CleanUp => "meltdown-protection-active is being removed".to_owned(),
     }
 }
