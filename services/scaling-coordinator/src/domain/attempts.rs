@@ -1,7 +1,8 @@
 //! The tries on one resource: how often, since when, and when the next one may begin.
 //!
-//! A shoot's [`FlowHints`] hold these, and what was reported. They may be lost at any time, by a crash or a change of the leader: then
-//! a delay or a round of tries begins anew. Neither the order of the levels nor what is written rests on them.
+//! A shoot's [`FlowHints`] hold these, and what was reported. They may be lost at any time, by a crash or a change of
+//! the leader: then a delay or a round of tries begins anew. Neither the order of the levels nor what is written rests
+//! on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
