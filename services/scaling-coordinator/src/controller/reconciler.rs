@@ -24,11 +24,11 @@ use super::limiter::{RequestLimiter, Turn};
 use super::shoot::ShootMemory;
 use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_failed, refused};
 use crate::domain::attempts::RequestOutcome;
-use crate::domain::incident::ShootIncidents;
 use crate::domain::next_step::{Alert, NextStep, Request, earliest, next_step};
 use crate::domain::observed::Dependent;
 use crate::domain::overview::ShootScaling;
 use crate::domain::resource_step::ResourceWrite;
+use crate::domain::status::FlowState;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::FAILURES;
 
@@ -84,20 +84,29 @@ impl Reconciler {
         }
         self.report_alerts(shoot, memory, &next.alerts);
         self.report_warnings(shoot, memory, &dependents);
+        let is_restored = decision.direction == Some(Direction::Up)
+            && next.status.state == FlowState::Settled
+            && next.status.held_down() == 0;
+        if is_restored && let Some(ended) = memory.incidents.end(now) {
+            history::log(shoot, &ended);
+            history::measure(&ended);
+            self.publish_notice(mode.mode, events::incident_ended(shoot, ended.summary()));
+        }
         let scaling = ShootScaling {
             direction: decision
                 .direction
                 .filter(|direction| *direction != Direction::Release),
             held: decision.held,
             reason: decision.reason,
-            since: memory.since,
+            since: memory.since.unwrap_or(now),
             mode,
             status: next.status.clone(),
-            incidents: ShootIncidents::default(),
+            incidents: memory.incidents.clone(),
             write_counts: memory.write_counts.clone(),
             replica: self.inputs.leadership.identity().clone(),
         };
-        self.publish(shoot, memory, scaling);
+        self.states
+            .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
         next
     }
 
@@ -386,19 +395,6 @@ impl Reconciler {
         if mode != Mode::Observe || self.observe_events {
             self.events.publish(notice);
         }
-    }
-
-    fn publish(&self, shoot: &Arc<str>, memory: &mut ShootMemory, mut scaling: ShootScaling) {
-        if scaling.is_restored()
-            && let Some(ended) = memory.incidents.end(Instant::now())
-        {
-            history::log(shoot, &ended);
-            history::measure(&ended);
-            self.publish_notice(scaling.mode.mode, events::incident_ended(shoot, ended.summary()));
-        }
-        scaling.incidents.clone_from(&memory.incidents);
-        self.states
-            .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
     }
 
     /// A shoot is gone, or another replica leads.

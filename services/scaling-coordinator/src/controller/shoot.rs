@@ -28,6 +28,7 @@ const CLUSTER_LASTS: Duration = Duration::from_secs(5);
 type AnnotationWarning = (Option<ResourceRef>, String);
 
 /// It may be lost at any time; a shoot whose mode changes begins with nothing, too.
+#[derive(Default)]
 pub(super) struct ShootMemory {
     pub(super) mode: Mode,
     pub(super) hints: FlowHints,
@@ -47,11 +48,11 @@ pub(super) struct ShootMemory {
     /// The sentence of the last decision.
     pub(super) reason: String,
     /// When the direction last changed.
-    pub(super) since: Instant,
+    pub(super) since: Option<Instant>,
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
-    state: FlowState,
+    state: Option<FlowState>,
     /// Warnings that were published.
     warnings: BTreeSet<AnnotationWarning>,
 }
@@ -60,22 +61,8 @@ impl ShootMemory {
     pub(super) fn new(now: Instant, mode: Mode) -> Self {
         Self {
             mode,
-            hints: FlowHints::default(),
-            read_at: BTreeMap::new(),
-            cluster_read_at: None,
-            round_began: None,
-            kept_back: BTreeSet::new(),
-            others: OtherWrites::default(),
-            incidents: ShootIncidents::default(),
-            write_counts: WriteCounts::new(),
-            direction: None,
-            held: None,
-            reason: String::new(),
-            since: now,
-            verdict: None,
-            first_write: false,
-            state: FlowState::Holding,
-            warnings: BTreeSet::new(),
+            since: Some(now),
+            ..Self::default()
         }
     }
 
@@ -179,7 +166,7 @@ impl ShootMemory {
         } else {
             tracing::debug!(from, to, reason, "the direction of a shoot has changed");
         }
-        self.since = now;
+        self.since = Some(now);
         self.verdict = decision.decided_by.as_ref().map(|verdict| verdict.sent);
         self.first_write = false;
         self.kept_back.clear();
@@ -187,11 +174,11 @@ impl ShootMemory {
 
     /// Notes the state of the shoot; measures when everything has reached its target.
     pub(super) fn keep_state(&mut self, now: Instant, state: FlowState) {
-        let before = std::mem::replace(&mut self.state, state);
+        let before = self.state.replace(state);
         let Some(direction) = self.direction else {
             return;
         };
-        if state != FlowState::Settled || !matches!(before, FlowState::Running | FlowState::Failed) {
+        if state != FlowState::Settled || !matches!(before, Some(FlowState::Running | FlowState::Failed)) {
             return;
         }
         // A flow that only waited for something to become ready has not scaled.

@@ -145,7 +145,7 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         direction_change_time: Some(timestamp(clock, scaling.since)),
         retry_time: scaling.status.retry_at.map(|at| timestamp(clock, at)),
         replica: scaling.replica.to_string(),
-        meltdown_protection_active: scaling.held_down() > 0,
+        meltdown_protection_active: scaling.status.held_down() > 0,
         hold_reason: held(scaling.held).into(),
         mode: mode(scaling.mode.mode).into(),
         mode_from_annotation: scaling.mode.from_annotation,
