@@ -142,9 +142,10 @@ fn what_is_ignored_absent_or_unknown() {
         optional: true,
         ..mandatory.clone()
     };
-    let directions: [(fn(&DependentResource, Observed) -> String, &str); 2] =
-        [(down, "Missing"), (up, "Repair")];
-    for (step, absent) in directions {
+    for (direction, absent) in [(Direction::Down, "Missing"), (Direction::Up, "Repair")] {
+        let step = |dependent: &DependentResource, observed: Observed| {
+            shown(&next_step(direction, dependent, observed))
+        };
         for replicas in [0, 3] {
             let ignored = testing::ignored(seen(replicas, 0));
             assert_eq!(step(&mandatory, ignored.clone().into()), "Ignored");

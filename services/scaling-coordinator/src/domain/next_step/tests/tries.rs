@@ -30,11 +30,13 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
     }
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"], "while the verdict stands");
     assert_eq!(bench.state(DOWN), FlowState::Running);
-    let mut pauses = Vec::new();
+    let (mut pauses, mut alerts) = (Vec::new(), 0);
     for _ in 0..6 {
         for _ in 0..3 {
             bench.answer(DOWN, "down mcm 1", refused());
             let steps = bench.next(DOWN);
+            alerts += steps.alerts.len();
+            assert_eq!(bench.next(DOWN).alerts, [], "reported once");
             if let Some(retry) = steps.status.retry_at {
                 pauses.push((retry - bench.now).as_secs());
             }
@@ -42,6 +44,7 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
         }
     }
     assert_eq!(pauses, [10, 20, 40, 60, 60, 60], "the pause grows to a bound");
+    assert_eq!(alerts, 6, "each round that fails is reported");
     bench.done(DOWN, "down mcm 1", held(1));
     assert_eq!(
         bench.wanted(DOWN),
