@@ -32,7 +32,9 @@ pub(crate) struct Resources {
     watched: RwLock<BTreeMap<ResourceRef, WatchedResource>>,
     served_changes: watch::Sender<()>,
     predecessor: Option<&'static str>,
-    restores_only: bool,
+    /// All resources count as dropped from the configuration, and all shoots as protected and healthy: what is held
+    /// down is restored, and nothing else is touched.
+    pub(crate) restores_only: bool,
 }
 
 /// A resource that is configured, or was and may still be held down.
@@ -65,8 +67,6 @@ impl Resources {
         Self { predecessor, ..self }
     }
 
-    /// Counts all resources as dropped from the configuration: what is held down is restored, and nothing else is
-    /// touched.
     #[must_use]
     pub(crate) fn restoring_only(self) -> Self {
         Self {

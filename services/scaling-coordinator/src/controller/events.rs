@@ -90,11 +90,11 @@ pub(super) fn malformed_policy(shoot: &str, note: String) -> Notice {
 }
 
 /// The Kubernetes Event about a resource that failed its level.
-pub(super) fn failed(about: ObjectReference, direction: Option<Direction>, why: String) -> Notice {
+pub(super) fn failed(about: ObjectReference, direction: Direction, why: String) -> Notice {
     let (event, action) = match direction {
-        Some(Direction::Up) => ("ScaleUpFailed", "ScaleUp"),
-        Some(Direction::Release) => ("ReleaseFailed", "Release"),
-        Some(Direction::Down) | None => ("ScaleDownFailed", "ScaleDown"),
+        Direction::Up => ("ScaleUpFailed", "ScaleUp"),
+        Direction::Release => ("ReleaseFailed", "Release"),
+        Direction::Down => ("ScaleDownFailed", "ScaleDown"),
     };
     warning(about, event, action, why)
 }

@@ -32,17 +32,9 @@ pub(crate) struct DecisionInputs {
     pub(crate) leadership: Leadership,
     /// Cancelled when the process drains: no write begins after that.
     pub(crate) draining: CancellationToken,
-    pub(crate) mode_source: ModeSource,
+    /// The mode of the shoots whose annotations set none.
+    pub(crate) mode_of_seed: Mode,
     pub(crate) clock: Clock,
-}
-
-/// Where the modes of the shoots come from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum ModeSource {
-    /// From the annotations of the Shoots; this one for those that do not say.
-    BySeed(Mode),
-    /// All shoots are protected, whatever they say, and count as healthy.
-    RestoreAll,
 }
 
 impl DecisionInputs {
@@ -63,14 +55,12 @@ impl DecisionInputs {
 
     /// The mode of a shoot that is in force now.
     pub(crate) fn mode(&self, shoot: &str, now: Instant) -> ModeInForce {
-        match self.mode_source {
-            ModeSource::BySeed(of_seed) => {
-                let now = UnixTime(self.clock.micros_at(now));
-                let of_shoot = self.clusters.get(shoot).and_then(|known| known.mode);
-                mode_in_force(of_shoot, of_seed, now)
-            }
-            ModeSource::RestoreAll => ModeInForce::default(),
+        if self.resources.restores_only {
+            return ModeInForce::default();
         }
+        let now = UnixTime(self.clock.micros_at(now));
+        let of_shoot = self.clusters.get(shoot).and_then(|known| known.mode);
+        mode_in_force(of_shoot, self.mode_of_seed, now)
     }
 
     /// The malformed annotations of a Shoot, a sentence each.
@@ -86,7 +76,7 @@ impl DecisionInputs {
             Err((held, reason)) if !self.is_released(shoot) => Decision::hold(held, reason),
             _ if mode.mode == Mode::Off => Decision::hold(HoldReason::Mode, switched_off(mode)),
             Err((_, reason)) => Decision::release(reason),
-            Ok(()) if matches!(self.mode_source, ModeSource::RestoreAll) => Decision::restore(),
+            Ok(()) if self.resources.restores_only => Decision::restore(),
             Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
         };
         for malformed in self.malformed_policy(shoot) {

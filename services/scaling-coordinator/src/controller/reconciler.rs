@@ -23,13 +23,13 @@ use super::inputs::DecisionInputs;
 use super::limiter::{RequestLimiter, Turn};
 use super::shoot::ShootMemory;
 use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_failed, refused};
+use crate::domain::Direction;
 use crate::domain::attempts::RequestOutcome;
 use crate::domain::next_step::{Alert, NextStep, Request, earliest, next_step};
 use crate::domain::observed::Dependent;
 use crate::domain::overview::ShootScaling;
 use crate::domain::resource_step::ResourceWrite;
 use crate::domain::status::FlowState;
-use crate::domain::{Direction, direction_name};
 use crate::metrics::FAILURES;
 
 /// After a write that met a newer version or got no answer the resource is read within this time.
@@ -82,7 +82,7 @@ impl Reconciler {
                 memory.incidents.note_other(now, &other);
             }
         }
-        self.report_alerts(shoot, memory, &next.alerts);
+        self.report_alerts(shoot, mode.mode, &next.alerts);
         self.report_warnings(shoot, memory, &dependents);
         let is_restored = decision.direction == Some(Direction::Up)
             && next.status.state == FlowState::Settled
@@ -340,28 +340,23 @@ impl Reconciler {
         notices.into_iter().for_each(|notice| self.events.publish(notice));
     }
 
-    fn report_alerts(&self, shoot: &str, memory: &ShootMemory, alerts: &[Alert]) {
-        let direction = memory.direction;
-        let name = direction_name(direction);
+    fn report_alerts(&self, shoot: &str, mode: Mode, alerts: &[Alert]) {
         for alert in alerts {
-            let (resource, error) = (&alert.reference, &alert.why);
+            let (resource, error, direction) = (&alert.reference, &alert.why, alert.direction.as_str());
             let about = self.inputs.resources.about(resource, shoot);
             let notice = if alert.failed {
-                // While a shoot is held, no level runs that could fail.
-                if let Some(direction) = direction {
-                    FAILURES.inc(direction);
-                }
-                tracing::warn!(%resource, direction = name, error, "a resource failed its level; trying again");
-                events::failed(about, direction, alert.why.clone())
+                FAILURES.inc(alert.direction);
+                tracing::warn!(%resource, direction, error, "a resource failed its level; trying again");
+                events::failed(about, alert.direction, alert.why.clone())
             } else {
                 tracing::warn!(
                     %resource,
-                    direction = name,
+                    direction,
                     "a resource that is not optional is absent; continuing without it"
                 );
                 events::missing(about, alert.why.clone())
             };
-            self.publish_notice(memory.mode, notice);
+            self.publish_notice(mode, notice);
         }
     }
 

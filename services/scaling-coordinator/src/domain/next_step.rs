@@ -79,6 +79,8 @@ pub struct NextStep {
 pub struct Alert {
     /// The resource.
     pub reference: ResourceRef,
+    /// In which direction.
+    pub direction: Direction,
     /// Why.
     pub why: String,
     /// True if the resource has failed its level; false if the level goes on without it.
@@ -243,6 +245,7 @@ impl Level {
             } else if hints.reported.insert(reference.clone()) {
                 next.alerts.push(Alert {
                     reference: reference.clone(),
+                    direction: self.direction,
                     why: error.unwrap_or(&message).to_owned(),
                     failed,
                 });
