@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
+use watchdog_api::policy::Mode;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::events;
 use watchdog_kube::leadership::Leadership;
@@ -37,7 +38,7 @@ use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::controller::collector::Scrape;
-use crate::controller::inputs::{DecisionInputs, ModeSource};
+use crate::controller::inputs::DecisionInputs;
 use crate::controller::limiter::RequestLimiter;
 use crate::controller::reconciler::Reconciler;
 use crate::controller::verdicts::VerdictTable;
@@ -116,9 +117,8 @@ pub fn start(
     let resources = |signals| Resources::new(signals).in_place_of(predecessor);
     let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, resources);
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
-    let mode = ModeSource::BySeed(config.args.mode);
     let on_cluster_change = indexes.on_cluster_change();
-    let inputs = indexes.inputs(in_force, replica.leadership().clone(), mode);
+    let inputs = indexes.inputs(in_force, replica.leadership().clone(), config.args.mode);
     let observers = Observers::new(inputs.verdicts.clone(), base.readiness.clone());
     observe(base, lease_probes, observers);
     let reconciler = Arc::new(Reconciler {
@@ -255,11 +255,9 @@ impl Indexes {
         &self,
         config: watch::Receiver<Arc<ProberConfig>>,
         leadership: Leadership,
-        mode_source: ModeSource,
+        mode_of_seed: Mode,
     ) -> Arc<DecisionInputs> {
-        self.wake_all_on("configuration", config.clone());
-        self.wake_all_on("leadership", leadership.subscribe());
-        self.wake_all_on("leader", leadership.leader());
+        self.wake_all_on_changes(config.clone(), &leadership);
         Arc::new(DecisionInputs {
             config,
             verdicts: Arc::new(VerdictTable::new(self.signals.work_queue.clone())),
@@ -267,7 +265,7 @@ impl Indexes {
             resources: self.resources.clone(),
             leadership,
             draining: self.tasks.draining(),
-            mode_source,
+            mode_of_seed,
             clock: Clock::start(),
         })
     }
@@ -295,18 +293,19 @@ impl Indexes {
     }
 
     /// Reconciles every shoot whenever something changes that concerns all of them.
-    fn wake_all_on<T: Send + Sync + 'static>(&self, task: &'static str, mut changes: watch::Receiver<T>) {
+    fn wake_all_on_changes(&self, mut config: watch::Receiver<Arc<ProberConfig>>, leadership: &Leadership) {
+        let (mut leads, mut leader) = (leadership.subscribe(), leadership.leader());
         let (work_queue, stop) = (self.signals.work_queue.clone(), self.tasks.draining());
-        self.tasks.critical(task, async move {
+        self.tasks.critical("changes", async move {
             loop {
+                // The senders live as long as the process.
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
-                    // The sender lives as long as the process.
-                    Ok(()) = changes.changed() => {
-                        changes.mark_unchanged();
-                        work_queue.add_all();
-                    }
+                    Ok(()) = config.changed() => {}
+                    Ok(()) = leads.changed() => {}
+                    Ok(()) = leader.changed() => {}
                 }
+                work_queue.add_all();
             }
         });
     }

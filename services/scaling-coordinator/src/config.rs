@@ -160,32 +160,6 @@ mod tests {
     }
 
     #[test]
-    fn all_errors_are_reported_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("config.yaml");
-        std::fs::write(&file, "probeInterval: soon\nnonsense: 1\n").unwrap();
-        let args = [
-            "x",
-            "--insecure-plaintext",
-            "--config-file",
-            file.to_str().unwrap(),
-        ];
-        let error = Args::try_parse_from(args)
-            .unwrap()
-            .check()
-            .unwrap_err()
-            .to_string();
-        for part in [
-            ":1:16: probeInterval",
-            ":2:1: ",
-            "kubeConfigSecretName",
-            "dependentResourceInfos",
-        ] {
-            assert!(error.contains(part), "{part} is not in {error}");
-        }
-    }
-
-    #[test]
     fn the_command_line_is_sound() {
         use clap::CommandFactory as _;
         Args::command().debug_assert();

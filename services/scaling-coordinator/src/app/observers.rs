@@ -94,24 +94,19 @@ mod tests {
         let readiness = Readiness::default();
         let verdicts = Arc::new(VerdictTable::new(Arc::default()));
         let observers = Observers::new(verdicts, readiness.clone());
-        let why = || readiness.blockers().get(BLOCKER).cloned().unwrap_or_default();
-        assert!(why().starts_with("no lease-probe replica is known"), "{}", why());
+        let assert_blocked = |why: &str| {
+            let blocker = readiness.blockers().get(BLOCKER).cloned().unwrap_or_default();
+            assert!(blocker.starts_with(why), "{blocker}");
+        };
+        assert_blocked("no lease-probe replica is known");
         let replica: Arc<str> = "lease-probe-0".into();
         observers.on_join(&replica);
-        assert!(
-            why().starts_with("none of the 1 known lease-probe replicas"),
-            "{}",
-            why()
-        );
+        assert_blocked("none of the 1 known lease-probe replicas");
         observers.on_update(&replica, Update::Snapshot(Default::default(), COMPLETE));
-        assert_eq!(why(), "");
+        assert_eq!(readiness.blockers().get(BLOCKER), None);
         observers.on_update(&replica, Update::Lost(Failure::new(Reason::Connection, &"cut")));
-        assert!(
-            why().starts_with("none of the 1 known lease-probe replicas"),
-            "{}",
-            why()
-        );
+        assert_blocked("none of the 1 known lease-probe replicas");
         observers.on_leave(&replica);
-        assert!(why().starts_with("no lease-probe replica is known"), "{}", why());
+        assert_blocked("no lease-probe replica is known");
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
+use watchdog_api::policy::Mode;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use watchdog_kube::replica::PermissionGrantor;
@@ -24,7 +25,6 @@ use crate::cluster::deployment;
 use crate::cluster::resources::Resources;
 use crate::config::{Config, Release};
 use crate::controller::Controller;
-use crate::controller::inputs::ModeSource;
 use crate::controller::releaser::Releaser;
 use crate::metrics;
 
@@ -130,7 +130,7 @@ impl SeedRelease {
                 options.not_in_time(what, &readiness)
             })??;
         let before = releaser.held();
-        let inputs = indexes.inputs(in_force, leadership, ModeSource::RestoreAll);
+        let inputs = indexes.inputs(in_force, leadership, Mode::Protect);
         let reconciler = indexes.reconciler(inputs, PermissionGrantor::Chart, self.request_rate);
         let states = reconciler.states.clone();
         let controller = Controller::new(Arc::new(reconciler), indexes.signals);

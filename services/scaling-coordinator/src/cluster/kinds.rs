@@ -6,18 +6,11 @@ use kube::error::DiscoveryError;
 use watchdog_api::prober::ResourceRef;
 use watchdog_kube::client::{RequestError, request};
 
-/// How the API server serves the kind of a configured resource.
-#[derive(Debug, Clone)]
-pub(crate) enum ServedKind {
-    /// That is not known, for this reason.
-    Unknown(String),
-    /// It does not: the resource is absent everywhere.
-    NotServed,
-    /// In a way that cannot be scaled, for this reason.
-    NotScalable(String),
-    /// In namespaces and with a scale sub-resource.
-    Served(ApiResource),
-}
+use crate::domain::observed::Observed;
+
+/// How the API server serves the kind of a configured resource: in namespaces and with a scale sub-resource. If it does
+/// not, or if that is not known, the resource is observed like this in all shoots.
+pub(crate) type ServedKind = Result<ApiResource, Observed>;
 
 /// Asks the API server for a kind.
 pub(crate) async fn resolve(
@@ -27,13 +20,13 @@ pub(crate) async fn resolve(
     let wanted = GroupVersionKind::gvk(reference.group(), reference.version(), &reference.kind);
     let found = request(async {
         match pinned_kind(seed, &wanted).await {
-            Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => Ok(ServedKind::NotServed),
+            Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => Ok(Err(Observed::Absent)),
             found => found.map(|(resource, capabilities)| scalable(resource, &capabilities)),
         }
     });
     match found.await {
         // The group or the version is not served.
-        Err(error) if error.is_not_found() => Ok(ServedKind::NotServed),
+        Err(error) if error.is_not_found() => Ok(Err(Observed::Absent)),
         answer => answer,
     }
 }
@@ -42,10 +35,10 @@ fn scalable(resource: ApiResource, capabilities: &ApiCapabilities) -> ServedKind
     let plural = &resource.plural;
     let mut subresources = capabilities.subresources.iter();
     if capabilities.scope != Scope::Namespaced {
-        ServedKind::NotScalable(format!("{plural} are not namespaced"))
+        Err(Observed::Unusable(format!("{plural} are not namespaced")))
     } else if !subresources.any(|(sub, _)| sub.plural == "scale") {
-        ServedKind::NotScalable(format!("{plural} have no scale subresource"))
+        Err(Observed::Unusable(format!("{plural} have no scale subresource")))
     } else {
-        ServedKind::Served(resource)
+        Ok(resource)
     }
 }

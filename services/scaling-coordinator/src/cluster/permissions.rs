@@ -38,7 +38,6 @@ mod tests {
     use watchdog_api::prober::ResourceRef;
 
     use super::*;
-    use crate::cluster::kinds::ServedKind;
     use crate::cluster::object_index::IndexSignals;
 
     /// The verbs asked for on a resource and its scale sub-resource.
@@ -51,7 +50,7 @@ mod tests {
         let resources = Resources::new(IndexSignals::default());
         resources.add(&reference);
         let served = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
-        resources.set_kind(&reference, ServedKind::Served(served));
+        resources.set_kind(&reference, Ok(served));
         let asked = permissions(&resources, PermissionGrantor::Chart);
         let on = |resource: &str| {
             let named = asked

@@ -16,9 +16,9 @@ use watchdog_api::workload::Workload;
 use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, found, request_within};
 use watchdog_kube::permissions::Permission;
 
-use super::kinds::ServedKind;
 use super::resources::Resources;
 use crate::domain::attempts::RequestOutcome;
+use crate::domain::observed::Observed;
 use crate::domain::resource_step::{ResourceWrite, has_spec_replicas};
 
 /// The shortest deadline of a request, even if less of its timeout is left: a shorter one would only make it fail.
@@ -44,7 +44,7 @@ impl ResourceRequests {
         against: &str,
         within: Duration,
     ) -> RequestOutcome {
-        let Some(ServedKind::Served(served)) = self.resources.kind(reference) else {
+        let Some(Ok(served)) = self.resources.kind(reference) else {
             return not_served();
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
@@ -87,9 +87,9 @@ impl ResourceRequests {
         within: Duration,
     ) -> RequestOutcome {
         let served = match self.resources.kind(reference) {
-            Some(ServedKind::Served(served)) => served,
+            Some(Ok(served)) => served,
             // There is nothing that could be read.
-            Some(ServedKind::NotServed) => return RequestOutcome::Done,
+            Some(Err(Observed::Absent)) => return RequestOutcome::Done,
             _ => return not_served(),
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);

@@ -32,7 +32,9 @@ pub(crate) struct Resources {
     watched: RwLock<BTreeMap<ResourceRef, WatchedResource>>,
     served_changes: watch::Sender<()>,
     predecessor: Option<&'static str>,
-    restores_only: bool,
+    /// All resources count as dropped from the configuration, and all shoots as protected and healthy: what is held
+    /// down is restored, and nothing else is touched.
+    pub(crate) restores_only: bool,
 }
 
 /// A resource that is configured, or was and may still be held down.
@@ -65,8 +67,6 @@ impl Resources {
         Self { predecessor, ..self }
     }
 
-    /// Counts all resources as dropped from the configuration: what is held down is restored, and nothing else is
-    /// touched.
     #[must_use]
     pub(crate) fn restoring_only(self) -> Self {
         Self {
@@ -92,10 +92,10 @@ impl Resources {
 
     /// From now on the API server is known to serve a kind like this. Its objects are listed anew.
     pub(crate) fn set_kind(&self, reference: &ResourceRef, kind: ServedKind) {
-        let is_served = matches!(kind, ServedKind::Served(_));
+        let is_served = kind.is_ok();
         self.change(reference, |watched| {
             watched.objects.unlist();
-            if matches!(kind, ServedKind::NotServed) {
+            if kind == Err(Observed::Absent) {
                 watched.objects.clear();
             }
             watched.kind = kind;
@@ -201,9 +201,9 @@ impl Resources {
     /// How the API server serves each of the resources for which that is known.
     pub(crate) fn all_served(&self) -> Vec<(ResourceRef, ApiResource)> {
         let all = self.watched.read();
-        let served = all.iter().filter_map(|(reference, watched)| match &watched.kind {
-            ServedKind::Served(served) => Some((reference.clone(), served.clone())),
-            _ => None,
+        let served = all.iter().filter_map(|(reference, watched)| {
+            let served = watched.kind.as_ref().ok()?;
+            Some((reference.clone(), served.clone()))
         });
         served.collect()
     }
@@ -228,19 +228,17 @@ impl WatchedResource {
 
     fn observed(&self, shoot: &str) -> Observed {
         match &self.kind {
-            ServedKind::NotServed => Observed::Absent,
-            ServedKind::NotScalable(why) => Observed::Unusable(why.clone()),
-            _ if self.objects.is_listed() => {
+            Err(everywhere) => everywhere.clone(),
+            Ok(_) if self.objects.is_listed() => {
                 let known = self.objects.get(shoot);
                 known.map_or(Observed::Absent, |known| known.observed.clone())
             }
-            ServedKind::Unknown(why) => Observed::Unknown(why.clone()),
-            ServedKind::Served(_) => Self::not_listed(),
+            Ok(_) => Self::not_listed(),
         }
     }
 
     fn is_listed(&self) -> bool {
-        self.objects.is_listed() || matches!(self.kind, ServedKind::NotServed | ServedKind::NotScalable(_))
+        self.objects.is_listed() || matches!(self.kind, Err(Observed::Absent | Observed::Unusable(_)))
     }
 
     fn held_down_in(&self) -> Vec<Arc<str>> {

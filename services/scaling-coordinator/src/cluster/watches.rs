@@ -18,8 +18,9 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
-use super::kinds::{self, ServedKind};
+use super::kinds;
 use super::resources::Resources;
+use crate::domain::observed::Observed;
 
 /// The interval at which the index is checked for dropped resources that are still held down. It runs only while there
 /// are dropped resources.
@@ -108,8 +109,8 @@ impl ResourceWatch {
                 return Ok(());
             }
             tracing::warn!("the seed no longer serves the kind of a resource; looking it up again");
-            let gone = ServedKind::Unknown("the seed no longer serves its kind".to_owned());
-            self.resources.set_kind(&self.reference, gone);
+            let gone = Observed::Unknown("the seed no longer serves its kind".to_owned());
+            self.resources.set_kind(&self.reference, Err(gone));
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(backoff.next_delay()) => {}
@@ -131,18 +132,17 @@ impl ResourceWatch {
         loop {
             let found = kinds::resolve(&self.seed, reference).await;
             let pause = pause(backoff, found.is_err());
-            if !matches!(found, Ok(ServedKind::NotServed)) {
+            if !matches!(found, Ok(Err(Observed::Absent))) {
                 missing_since = None;
             }
             match found {
-                Ok(ServedKind::Served(served)) => {
-                    let kind = ServedKind::Served(served.clone());
-                    self.resources.set_kind(reference, kind);
+                Ok(Ok(served)) => {
+                    self.resources.set_kind(reference, Ok(served.clone()));
                     return Some((served, blocker));
                 }
-                Ok(kind) => {
-                    let why = match &kind {
-                        ServedKind::NotScalable(why) => why.clone(),
+                Ok(Err(everywhere)) => {
+                    let why = match &everywhere {
+                        Observed::Unusable(why) => why.clone(),
                         _ => format!(
                             "the seed does not serve {} {}",
                             reference.api_version, reference.kind
@@ -151,9 +151,9 @@ impl ResourceWatch {
                     blocker.because(format!("{why}: correct the configuration"));
                     tracing::warn!(%why, "a configured resource cannot be scaled; looking up its kind again");
                     let missing_since = missing_since.get_or_insert_with(Instant::now);
-                    let is_served = matches!(kind, ServedKind::NotScalable(_));
+                    let is_served = matches!(everywhere, Observed::Unusable(_));
                     if is_served || missing_since.elapsed() >= ABSENT_AFTER {
-                        self.resources.set_kind(reference, kind);
+                        self.resources.set_kind(reference, Err(everywhere));
                     }
                 }
                 Err(error) => {

@@ -57,7 +57,7 @@ impl Collector for Scrape {
             }));
             failed += u32::from(scaling.status.state == FlowState::Failed);
             for (resources, n) in [
-                (&mut held_down, scaling.held_down()),
+                (&mut held_down, scaling.status.held_down()),
                 (&mut to_restore, scaling.to_restore()),
             ] {
                 if n > 0 {

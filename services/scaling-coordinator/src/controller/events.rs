@@ -5,18 +5,15 @@ use watchdog_api::names::{CLUSTER_GROUP, V1ALPHA1};
 use watchdog_kube::events::Notice;
 
 use crate::domain::Direction;
-use crate::domain::attempts::{RequestOutcome, WriteAttempt};
+use crate::domain::attempts::RequestOutcome;
+use crate::domain::next_step::Request;
 use crate::domain::resource_step::ResourceWrite;
 
 /// The span of a write: every line about it names what was done to which shoot.
-pub(super) fn span(shoot: &str, attempt: &WriteAttempt) -> tracing::Span {
-    let WriteAttempt {
-        reference,
-        direction,
-        write,
-    } = attempt;
+pub(super) fn span(shoot: &str, write: &Request) -> tracing::Span {
+    let (resource, direction) = (&write.reference, write.direction.as_str());
     // At the level of errors, so that no filter takes the fields away from a line that it lets pass.
-    tracing::error_span!("write", shoot, resource = %reference, direction = direction.as_str(), what = %write)
+    tracing::error_span!("write", shoot, %resource, direction, what = %write)
 }
 
 /// Logs the outcome of a write, in its span.
@@ -40,18 +37,21 @@ pub(super) fn ended(outcome: &RequestOutcome) {
 }
 
 /// The Kubernetes Events about an applied write.
-pub(super) fn events(about: ObjectReference, attempt: &WriteAttempt, reason: &str) -> Vec<Notice> {
-    let (from, to, unreadable) = match &attempt.write {
-        ResourceWrite::Scale {
-            from, to, unreadable, ..
-        } => (from, to, unreadable),
-        ResourceWrite::CleanUp if attempt.direction == Direction::Release => {
+pub(super) fn events(about: ObjectReference, request: &Request, reason: &str) -> Vec<Notice> {
+    let (from, to, unreadable) = match &request.write {
+        Some((
+            ResourceWrite::Scale {
+                from, to, unreadable, ..
+            },
+            _,
+        )) => (from, to, unreadable),
+        Some((ResourceWrite::CleanUp, _)) if request.direction == Direction::Release => {
             let note = format!("Removed meltdown-protection-active; replicas not changed. {reason}");
             return vec![normal(about, "MeltdownProtectionReleased", "Released", note)];
         }
-        ResourceWrite::Record { .. } | ResourceWrite::CleanUp => return Vec::new(),
+        _ => return Vec::new(),
     };
-    let (event, action) = match attempt.direction {
+    let (event, action) = match request.direction {
         Direction::Down => ("MeltdownProtectionStarted", "ScaledDown"),
         Direction::Up | Direction::Release => ("MeltdownProtectionEnded", "ScaledUp"),
     };
@@ -69,7 +69,7 @@ pub(super) fn events(about: ObjectReference, attempt: &WriteAttempt, reason: &st
 }
 
 /// The Kubernetes Event about a write that mode observe has kept back.
-pub(super) fn kept_back(about: ObjectReference, write: &ResourceWrite, reason: &str) -> Notice {
+pub(super) fn kept_back(about: ObjectReference, write: &Request, reason: &str) -> Notice {
     let note = format!("Would {write}, but the mode is observe. {reason}");
     normal(about, "WriteKeptBack", "KeptBack", note)
 }
@@ -90,11 +90,11 @@ pub(super) fn malformed_policy(shoot: &str, note: String) -> Notice {
 }
 
 /// The Kubernetes Event about a resource that failed its level.
-pub(super) fn failed(about: ObjectReference, direction: Option<Direction>, why: String) -> Notice {
+pub(super) fn failed(about: ObjectReference, direction: Direction, why: String) -> Notice {
     let (event, action) = match direction {
-        Some(Direction::Up) => ("ScaleUpFailed", "ScaleUp"),
-        Some(Direction::Release) => ("ReleaseFailed", "Release"),
-        Some(Direction::Down) | None => ("ScaleDownFailed", "ScaleDown"),
+        Direction::Up => ("ScaleUpFailed", "ScaleUp"),
+        Direction::Release => ("ReleaseFailed", "Release"),
+        Direction::Down => ("ScaleDownFailed", "ScaleDown"),
     };
     warning(about, event, action, why)
 }

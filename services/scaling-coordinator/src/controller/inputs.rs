@@ -17,14 +17,10 @@ use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
-use crate::domain::attempts::WriteAttempt;
 use crate::domain::decision::{Decision, HoldReason, decide};
-use crate::domain::next_step::earliest;
+use crate::domain::next_step::{Request, earliest};
 use crate::domain::overview::{Overview, ShootPlan};
 use crate::domain::plan;
-
-/// Why a write is cancelled whose shoot has another mode by now.
-const MODE_CHANGED: &str = "the mode of the shoot has changed";
 
 pub(crate) struct DecisionInputs {
     /// The configuration, completed by what was dropped from it and may still be held down.
@@ -36,17 +32,9 @@ pub(crate) struct DecisionInputs {
     pub(crate) leadership: Leadership,
     /// Cancelled when the process drains: no write begins after that.
     pub(crate) draining: CancellationToken,
-    pub(crate) mode_source: ModeSource,
+    /// The mode of the shoots whose annotations set none.
+    pub(crate) mode_of_seed: Mode,
     pub(crate) clock: Clock,
-}
-
-/// Where the modes of the shoots come from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum ModeSource {
-    /// From the annotations of the Shoots; this one for those that do not say.
-    BySeed(Mode),
-    /// All shoots are protected, whatever they say, and count as healthy.
-    RestoreAll,
 }
 
 impl DecisionInputs {
@@ -67,14 +55,12 @@ impl DecisionInputs {
 
     /// The mode of a shoot that is in force now.
     pub(crate) fn mode(&self, shoot: &str, now: Instant) -> ModeInForce {
-        match self.mode_source {
-            ModeSource::BySeed(of_seed) => {
-                let now = UnixTime(self.clock.micros_at(now));
-                let of_shoot = self.clusters.get(shoot).and_then(|known| known.mode);
-                mode_in_force(of_shoot, of_seed, now)
-            }
-            ModeSource::RestoreAll => ModeInForce::default(),
+        if self.resources.restores_only {
+            return ModeInForce::default();
         }
+        let now = UnixTime(self.clock.micros_at(now));
+        let of_shoot = self.clusters.get(shoot).and_then(|known| known.mode);
+        mode_in_force(of_shoot, self.mode_of_seed, now)
     }
 
     /// The malformed annotations of a Shoot, a sentence each.
@@ -90,7 +76,7 @@ impl DecisionInputs {
             Err((held, reason)) if !self.is_released(shoot) => Decision::hold(held, reason),
             _ if mode.mode == Mode::Off => Decision::hold(HoldReason::Mode, switched_off(mode)),
             Err((_, reason)) => Decision::release(reason),
-            Ok(()) if matches!(self.mode_source, ModeSource::RestoreAll) => Decision::restore(),
+            Ok(()) if self.resources.restores_only => Decision::restore(),
             Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
         };
         for malformed in self.malformed_policy(shoot) {
@@ -107,20 +93,15 @@ impl DecisionInputs {
 
     /// The permit to send a write, if all that it was decided on still holds (S1 to S5), or what has changed. The last
     /// thing that is asked before it is sent. `mode` is the one in which the decision was made.
-    pub(crate) fn authorize(
-        &self,
-        shoot: &str,
-        attempt: &WriteAttempt,
-        mode: Mode,
-    ) -> Result<Permit, &'static str> {
+    pub(crate) fn authorize(&self, shoot: &str, write: &Request, mode: Mode) -> Result<Permit, &'static str> {
         let now = Instant::now();
-        if self.decide(shoot, now).direction != Some(attempt.direction) {
+        if self.decide(shoot, now).direction != Some(write.direction) {
             return Err("the direction of the shoot has changed");
         }
         if self.mode(shoot, now).mode != mode {
-            return Err(MODE_CHANGED);
+            return Err("the mode of the shoot has changed");
         }
-        if !self.is_configured(attempt) {
+        if !self.is_configured(write) {
             return Err("the resource was removed from the configuration");
         }
         if self.draining.is_cancelled() {
@@ -157,14 +138,14 @@ impl DecisionInputs {
         self.clusters.is_released(shoot) && self.leadership.is_leader()
     }
 
-    fn is_configured(&self, attempt: &WriteAttempt) -> bool {
+    fn is_configured(&self, write: &Request) -> bool {
         let config = self.config.borrow();
         let known = config
             .dependent_resource_infos
             .iter()
-            .any(|dependent| dependent.reference == attempt.reference);
-        let dropped = || self.resources.is_dropped(&attempt.reference);
-        known && (attempt.direction != Direction::Down || !dropped())
+            .any(|dependent| dependent.reference == write.reference);
+        let dropped = || self.resources.is_dropped(&write.reference);
+        known && (write.direction != Direction::Down || !dropped())
     }
 
     fn exists(&self, shoot: &str) -> bool {

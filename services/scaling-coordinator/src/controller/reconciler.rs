@@ -21,15 +21,15 @@ use super::events;
 use super::history;
 use super::inputs::DecisionInputs;
 use super::limiter::{RequestLimiter, Turn};
-use super::shoot::{ShootMemory, under_way};
+use super::shoot::ShootMemory;
 use crate::cluster::requests::{LEAST_DEADLINE, ResourceRequests, deadline, read_failed, refused};
-use crate::domain::attempts::{RequestOutcome, WriteAttempt};
-use crate::domain::incident::ShootIncidents;
-use crate::domain::next_step::{Alert, NextStep, Request, RequestKind, earliest, next_step};
-use crate::domain::observed::{Dependent, ObservedResource};
+use crate::domain::Direction;
+use crate::domain::attempts::RequestOutcome;
+use crate::domain::next_step::{Alert, NextStep, Request, earliest, next_step};
+use crate::domain::observed::Dependent;
 use crate::domain::overview::ShootScaling;
-use crate::domain::status::ResourceState;
-use crate::domain::{Direction, direction_name};
+use crate::domain::resource_step::ResourceWrite;
+use crate::domain::status::FlowState;
 use crate::metrics::FAILURES;
 
 /// After a write that met a newer version or got no answer the resource is read within this time.
@@ -60,28 +60,20 @@ impl Reconciler {
         memory.keep_mode(now, mode.mode);
         memory.keep_decision(now, &decision);
         let mut dependents = self.inputs.resources.dependents(&config, shoot);
-        let holds_down = dependents
-            .iter()
-            .filter_map(|dependent| dependent.observed.seen())
-            .any(ObservedResource::is_protected_by_coordinator);
-        // What is only kept back rests on nothing.
-        let writes = mode.mode == Mode::Protect || holds_down;
         for dependent in &mut dependents {
-            dependent.read = !writes || memory.was_read(now, &dependent.config.reference);
+            dependent.read = memory.was_read(now, &dependent.config.reference);
         }
-        let mut next = next_step(now, decision.direction, &dependents, &mut memory.hints);
+        let hints = &mut memory.hints;
+        let mut next = next_step(now, decision.direction, mode.mode, &dependents, hints);
         next.wake = earliest(next.wake, decision.again_at);
-        for attempt in memory.keep_back(&dependents, &mut next) {
-            let outcome = RequestOutcome::KeptBack;
-            memory.note_write(now, &attempt, &outcome);
-            self.report_write(shoot, &attempt, &outcome, &decision.reason);
-        }
-        memory.keep_state(now, next.status.state);
-        for progress in &mut next.status.resources {
-            if let Some(message) = memory.under_way.get(&progress.reference) {
-                (progress.state, progress.message) = (ResourceState::Writing, message.clone());
+        for write in &next.kept_back {
+            if memory.is_news(write) {
+                let outcome = RequestOutcome::KeptBack;
+                memory.note_write(now, write, &outcome);
+                self.report_write(shoot, write, &outcome, &decision.reason);
             }
         }
+        memory.keep_state(now, next.status.state);
         if mode.mode == Mode::Observe {
             for other in memory.others.find(&dependents) {
                 let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
@@ -90,22 +82,31 @@ impl Reconciler {
                 memory.incidents.note_other(now, &other);
             }
         }
-        self.report_alerts(shoot, memory, &next.alerts);
+        self.report_alerts(shoot, mode.mode, &next.alerts);
         self.report_warnings(shoot, memory, &dependents);
+        let is_restored = decision.direction == Some(Direction::Up)
+            && next.status.state == FlowState::Settled
+            && next.status.held_down() == 0;
+        if is_restored && let Some(ended) = memory.incidents.end(now) {
+            history::log(shoot, &ended);
+            history::measure(&ended);
+            self.publish_notice(mode.mode, events::incident_ended(shoot, ended.summary()));
+        }
         let scaling = ShootScaling {
             direction: decision
                 .direction
                 .filter(|direction| *direction != Direction::Release),
             held: decision.held,
             reason: decision.reason,
-            since: memory.since,
+            since: memory.since.unwrap_or(now),
             mode,
             status: next.status.clone(),
-            incidents: ShootIncidents::default(),
+            incidents: memory.incidents.clone(),
             write_counts: memory.write_counts.clone(),
             replica: self.inputs.leadership.identity().clone(),
         };
-        self.publish(shoot, memory, scaling);
+        self.states
+            .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
         next
     }
 
@@ -114,7 +115,7 @@ impl Reconciler {
     pub(super) async fn act(&self, shoot: &Arc<str>, memory: &mut ShootMemory, news: &Notify) {
         while !self.inputs.draining.is_cancelled() && self.inputs.acts_on(shoot) {
             let next = self.look(shoot, memory);
-            let Some(direction) = memory.work(&next) else {
+            let Some(direction) = next.work() else {
                 return;
             };
             if let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await {
@@ -149,7 +150,7 @@ impl Reconciler {
                 () = self.inputs.draining.cancelled() => return None,
                 () = news.notified() => {
                     let next = self.look(shoot, memory);
-                    if memory.work(&next) != Some(direction) {
+                    if next.work() != Some(direction) {
                         return None;
                     }
                 }
@@ -168,11 +169,10 @@ impl Reconciler {
     ) -> bool {
         // Time has passed.
         let mut next = self.look(shoot, memory);
-        if memory.work(&next) != Some(direction) || self.inputs.draining.is_cancelled() {
+        if next.work() != Some(direction) || self.inputs.draining.is_cancelled() {
             return false;
         }
-        let needs_cluster = |request: &Request| request.kind.needs_cluster();
-        let reads_cluster = (next.prepares_write || next.requests.iter().any(needs_cluster))
+        let reads_cluster = (next.prepares_write || next.requests.iter().any(Request::needs_cluster))
             && !memory.was_cluster_read(Instant::now());
         let mut failed = None;
         if next.prepares_write || reads_cluster {
@@ -191,7 +191,7 @@ impl Reconciler {
                 None => {}
             }
             next = self.look(shoot, memory);
-            if next.prepares_write || memory.work(&next) != Some(direction) {
+            if next.prepares_write || next.work() != Some(direction) {
                 return false;
             }
         }
@@ -199,7 +199,7 @@ impl Reconciler {
         let is_confirmed = memory.was_cluster_read(now);
         let mut requests = std::mem::take(&mut next.requests);
         requests.retain(|request| {
-            let may_go = is_confirmed || !needs_cluster(request);
+            let may_go = is_confirmed || !request.needs_cluster();
             if let (false, Some(outcome)) = (may_go, &failed) {
                 let (hints, reference) = (&mut memory.hints, &request.reference);
                 hints.begin(now, reference, request.timeout);
@@ -228,70 +228,42 @@ impl Reconciler {
         requests: Vec<Request>,
         turn: &Turn<'_>,
     ) {
-        let Some(direction) = memory.direction else {
-            return;
-        };
         let (mut running, mode) = (FuturesUnordered::new(), memory.mode);
         let reason = memory.reason.clone();
-        for Request {
-            reference,
-            kind,
-            timeout,
-        } in requests
-        {
-            let within = memory.hints.begin(Instant::now(), &reference, timeout);
-            let write = match kind {
-                RequestKind::Read => None,
-                RequestKind::Write { write, against } => {
-                    memory.under_way.insert(reference.clone(), under_way(&write));
-                    let attempt = WriteAttempt {
-                        reference: reference.clone(),
-                        direction,
-                        write,
-                    };
-                    Some((attempt, against))
-                }
-            };
+        for request in requests {
+            let within = memory
+                .hints
+                .begin(Instant::now(), &request.reference, request.timeout);
             running.push(async move {
-                let outcome = match &write {
-                    None => self.read(shoot, &reference, within, turn).await,
-                    Some((attempt, against)) => {
-                        let write = self.write(shoot, attempt, mode, against, within, turn);
-                        write.instrument(events::span(shoot, attempt)).await
+                let outcome = match &request.write {
+                    None => self.read(shoot, &request.reference, within, turn).await,
+                    Some(change) => {
+                        let write = self.write(shoot, &request, change, mode, within, turn);
+                        write.instrument(events::span(shoot, &request)).await
                     }
                 };
-                (reference, write.map(|(attempt, _)| attempt), outcome)
+                (request, outcome)
             });
         }
-        if !memory.under_way.is_empty() {
-            self.look(shoot, memory);
-        }
-        while let Some((reference, attempt, outcome)) = running.next().await {
-            let now = Instant::now();
-            match attempt {
-                None => {
-                    if outcome == RequestOutcome::Done {
-                        memory.note_read(now, &reference);
-                    } else if let Some(error) = outcome.error() {
-                        let resource = &reference;
-                        tracing::warn!(%resource, error, "a read of a resource failed; reading it again later");
-                    }
-                    memory.hints.end_read(now, &reference, &outcome);
-                }
-                Some(attempt) => {
-                    memory.under_way.remove(&reference);
-                    memory.note_write(now, &attempt, &outcome);
-                    if outcome == RequestOutcome::Done {
-                        memory.note_read(now, &reference);
-                    } else {
-                        memory.forget_read(&reference);
-                    }
-                    memory.hints.end_write(now, direction, &reference, &outcome);
-                    self.report_write(shoot, &attempt, &outcome, &reason);
-                    if !running.is_empty() {
-                        self.look(shoot, memory);
-                    }
-                }
+        while let Some((request, outcome)) = running.next().await {
+            let (now, resource) = (Instant::now(), &request.reference);
+            if outcome == RequestOutcome::Done {
+                memory.note_read(now, resource);
+            } else if request.write.is_some() {
+                // What came of the write is not known.
+                memory.forget_read(resource);
+            } else if let Some(error) = outcome.error() {
+                tracing::warn!(%resource, error, "a read of a resource failed; reading it again later");
+            }
+            if request.write.is_none() {
+                memory.hints.end_read(now, resource, &outcome);
+                continue;
+            }
+            memory.note_write(now, &request, &outcome);
+            memory.hints.end_write(now, request.direction, resource, &outcome);
+            self.report_write(shoot, &request, &outcome, &reason);
+            if !running.is_empty() {
+                self.look(shoot, memory);
             }
         }
     }
@@ -312,14 +284,14 @@ impl Reconciler {
     async fn write(
         &self,
         shoot: &str,
-        attempt: &WriteAttempt,
+        request: &Request,
+        (write, against): &(ResourceWrite, Arc<str>),
         mode: Mode,
-        against: &str,
         within: Duration,
         turn: &Turn<'_>,
     ) -> RequestOutcome {
-        let (reference, write) = (&attempt.reference, &attempt.write);
-        let permit = match self.inputs.authorize(shoot, attempt, mode) {
+        let reference = &request.reference;
+        let permit = match self.inputs.authorize(shoot, request, mode) {
             Ok(permit) => permit,
             Err(why) => return RequestOutcome::Cancelled { why },
         };
@@ -334,63 +306,57 @@ impl Reconciler {
             .write(shoot, reference, write, against, within)
             .await;
         drop((in_flight, permit));
-        let is_shown = self.inputs.resources.version(reference, shoot).as_deref() != Some(against);
-        match outcome {
-            RequestOutcome::Done if is_shown => RequestOutcome::Done,
-            RequestOutcome::Done | RequestOutcome::Conflict | RequestOutcome::Unknown { .. } => {
-                let read = self.read(shoot, reference, READ_AFTER_WRITE, turn).await;
-                if let Some(error) = read.error() {
-                    tracing::warn!(error, "the result of a write could not be read; deciding again");
-                }
-                let observed = self.inputs.resources.observed(reference, shoot);
-                let seen = observed.seen().filter(|seen| *seen.resource_version != *against);
-                let applied = seen.and_then(|seen| write.shows_in(seen)) == Some(true);
-                if matches!(outcome, RequestOutcome::Unknown { .. }) && applied {
-                    tracing::info!("a write without an answer was applied");
-                    return RequestOutcome::Done;
-                }
-                outcome
-            }
-            outcome => outcome,
+        let version = self.inputs.resources.version(reference, shoot);
+        if outcome == RequestOutcome::Done && version.as_ref() != Some(against)
+            || matches!(outcome, RequestOutcome::Refused { .. })
+        {
+            return outcome;
         }
+        let read = self.read(shoot, reference, READ_AFTER_WRITE, turn).await;
+        if let Some(error) = read.error() {
+            tracing::warn!(error, "the result of a write could not be read; deciding again");
+        }
+        let observed = self.inputs.resources.observed(reference, shoot);
+        let seen = observed.seen().filter(|seen| seen.resource_version != *against);
+        let applied = seen.and_then(|seen| write.shows_in(seen)) == Some(true);
+        if applied && matches!(outcome, RequestOutcome::Unknown { .. }) {
+            tracing::info!("a write without an answer was applied");
+            return RequestOutcome::Done;
+        }
+        outcome
     }
 
     /// Reports a write that has ended or was kept back.
-    fn report_write(&self, shoot: &Arc<str>, attempt: &WriteAttempt, outcome: &RequestOutcome, reason: &str) {
-        events::span(shoot, attempt).in_scope(|| events::ended(outcome));
-        let about = || self.inputs.resources.about(&attempt.reference, shoot);
+    fn report_write(&self, shoot: &Arc<str>, write: &Request, outcome: &RequestOutcome, reason: &str) {
+        events::span(shoot, write).in_scope(|| events::ended(outcome));
+        let about = || self.inputs.resources.about(&write.reference, shoot);
         let notices = match outcome {
-            RequestOutcome::Done => events::events(about(), attempt, reason),
+            RequestOutcome::Done => events::events(about(), write, reason),
             RequestOutcome::KeptBack if self.observe_events => {
-                vec![events::kept_back(about(), &attempt.write, reason)]
+                vec![events::kept_back(about(), write, reason)]
             }
             _ => Vec::new(),
         };
         notices.into_iter().for_each(|notice| self.events.publish(notice));
     }
 
-    fn report_alerts(&self, shoot: &str, memory: &ShootMemory, alerts: &[Alert]) {
-        let direction = memory.direction;
-        let name = direction_name(direction);
+    fn report_alerts(&self, shoot: &str, mode: Mode, alerts: &[Alert]) {
         for alert in alerts {
-            let (resource, error) = (&alert.reference, &alert.why);
+            let (resource, error, direction) = (&alert.reference, &alert.why, alert.direction.as_str());
             let about = self.inputs.resources.about(resource, shoot);
             let notice = if alert.failed {
-                // While a shoot is held, no level runs that could fail.
-                if let Some(direction) = direction {
-                    FAILURES.inc(direction);
-                }
-                tracing::warn!(%resource, direction = name, error, "a resource failed its level; trying again");
-                events::failed(about, direction, alert.why.clone())
+                FAILURES.inc(alert.direction);
+                tracing::warn!(%resource, direction, error, "a resource failed its level; trying again");
+                events::failed(about, alert.direction, alert.why.clone())
             } else {
                 tracing::warn!(
                     %resource,
-                    direction = name,
+                    direction,
                     "a resource that is not optional is absent; continuing without it"
                 );
                 events::missing(about, alert.why.clone())
             };
-            self.publish_notice(memory.mode, notice);
+            self.publish_notice(mode, notice);
         }
     }
 
@@ -424,19 +390,6 @@ impl Reconciler {
         if mode != Mode::Observe || self.observe_events {
             self.events.publish(notice);
         }
-    }
-
-    fn publish(&self, shoot: &Arc<str>, memory: &mut ShootMemory, mut scaling: ShootScaling) {
-        if scaling.is_restored()
-            && let Some(ended) = memory.incidents.end(Instant::now())
-        {
-            history::log(shoot, &ended);
-            history::measure(&ended);
-            self.publish_notice(scaling.mode.mode, events::incident_ended(shoot, ended.summary()));
-        }
-        scaling.incidents.clone_from(&memory.incidents);
-        self.states
-            .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
     }
 
     /// A shoot is gone, or another replica leads.

@@ -7,15 +7,13 @@ use tokio::time::Instant;
 use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
 
-use crate::domain::attempts::{FlowHints, RequestOutcome, WriteAttempt};
+use crate::domain::attempts::{FlowHints, RequestOutcome};
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::incident::ShootIncidents;
-use crate::domain::next_step::{NextStep, RequestKind};
-use crate::domain::observed::Dependent;
+use crate::domain::next_step::Request;
 use crate::domain::other_writes::OtherWrites;
 use crate::domain::overview::WriteCounts;
-use crate::domain::resource_step::ResourceWrite;
-use crate::domain::status::{FlowState, ResourceState};
+use crate::domain::status::FlowState;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
 
@@ -30,6 +28,7 @@ const CLUSTER_LASTS: Duration = Duration::from_secs(5);
 type AnnotationWarning = (Option<ResourceRef>, String);
 
 /// It may be lost at any time; a shoot whose mode changes begins with nothing, too.
+#[derive(Default)]
 pub(super) struct ShootMemory {
     pub(super) mode: Mode,
     pub(super) hints: FlowHints,
@@ -39,8 +38,6 @@ pub(super) struct ShootMemory {
     /// When the round began that the shoot is in. On a slow API server the reads of a round take longer than
     /// [`JUST_NOW`].
     round_began: Option<Instant>,
-    /// A clause about each write under way.
-    pub(super) under_way: BTreeMap<ResourceRef, String>,
     /// The writes that mode observe has kept back since the direction changed.
     kept_back: BTreeSet<ResourceRef>,
     pub(super) others: OtherWrites,
@@ -51,11 +48,11 @@ pub(super) struct ShootMemory {
     /// The sentence of the last decision.
     pub(super) reason: String,
     /// When the direction last changed.
-    pub(super) since: Instant,
+    pub(super) since: Option<Instant>,
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
-    state: FlowState,
+    state: Option<FlowState>,
     /// Warnings that were published.
     warnings: BTreeSet<AnnotationWarning>,
 }
@@ -64,23 +61,8 @@ impl ShootMemory {
     pub(super) fn new(now: Instant, mode: Mode) -> Self {
         Self {
             mode,
-            hints: FlowHints::default(),
-            read_at: BTreeMap::new(),
-            cluster_read_at: None,
-            round_began: None,
-            under_way: BTreeMap::new(),
-            kept_back: BTreeSet::new(),
-            others: OtherWrites::default(),
-            incidents: ShootIncidents::default(),
-            write_counts: WriteCounts::new(),
-            direction: None,
-            held: None,
-            reason: String::new(),
-            since: now,
-            verdict: None,
-            first_write: false,
-            state: FlowState::Holding,
-            warnings: BTreeSet::new(),
+            since: Some(now),
+            ..Self::default()
         }
     }
 
@@ -134,53 +116,9 @@ impl ShootMemory {
         self.cluster_read_at = Some(now);
     }
 
-    /// The direction in which requests must be made now, if any.
-    pub(super) fn work(&self, next: &NextStep) -> Option<Direction> {
-        self.direction.filter(|_| !next.requests.is_empty())
-    }
-
-    /// Takes the writes out of a step that mode observe keeps back, and returns those that it has not kept back before.
-    /// The status says which ones they are.
-    pub(super) fn keep_back(
-        &mut self,
-        dependents: &[Dependent<'_>],
-        next: &mut NextStep,
-    ) -> Vec<WriteAttempt> {
-        let Some(direction) = self.work(next).filter(|_| self.mode != Mode::Protect) else {
-            return Vec::new();
-        };
-        let (mut kept_back, status) = (Vec::new(), &mut next.status);
-        next.requests.retain(|request| {
-            let RequestKind::Write { write, .. } = &request.kind else {
-                return true;
-            };
-            let reference = &request.reference;
-            let seen = dependents
-                .iter()
-                .find(|dependent| dependent.config.reference == *reference)
-                .and_then(|dependent| dependent.observed.seen());
-            if seen.is_some_and(|seen| write.restores_own(direction, seen)) {
-                return true;
-            }
-            if self.kept_back.insert(reference.clone()) {
-                kept_back.push(WriteAttempt {
-                    reference: reference.clone(),
-                    direction,
-                    write: write.clone(),
-                });
-            }
-            let shown = status.resources.iter_mut();
-            for progress in shown.filter(|progress| progress.reference == *reference) {
-                progress.state = ResourceState::KeptBack;
-                progress.message = format!("would {write}, but the mode is observe");
-            }
-            false
-        });
-        let shows = |state| status.resources.iter().any(|progress| progress.state == state);
-        if status.state == FlowState::Running && next.requests.is_empty() && shows(ResourceState::KeptBack) {
-            status.state = FlowState::KeptBack;
-        }
-        kept_back
+    /// Returns true if mode observe has not kept this write back before.
+    pub(super) fn is_news(&mut self, kept_back: &Request) -> bool {
+        self.kept_back.insert(kept_back.reference.clone())
     }
 
     /// Takes the warnings that hold now, and returns those that are new.
@@ -190,9 +128,9 @@ impl ShootMemory {
     }
 
     /// Notes a write that has ended or was kept back.
-    pub(super) fn note_write(&mut self, now: Instant, attempt: &WriteAttempt, outcome: &RequestOutcome) {
-        let direction = attempt.direction;
-        self.incidents.note_write(now, attempt, outcome);
+    pub(super) fn note_write(&mut self, now: Instant, write: &Request, outcome: &RequestOutcome) {
+        let direction = write.direction;
+        self.incidents.note_write(now, write, outcome);
         WRITES.inc((direction, outcome.clone()));
         let counted = self.write_counts.entry((direction, outcome.as_str()));
         *counted.or_default() += 1;
@@ -228,7 +166,7 @@ impl ShootMemory {
         } else {
             tracing::debug!(from, to, reason, "the direction of a shoot has changed");
         }
-        self.since = now;
+        self.since = Some(now);
         self.verdict = decision.decided_by.as_ref().map(|verdict| verdict.sent);
         self.first_write = false;
         self.kept_back.clear();
@@ -236,11 +174,11 @@ impl ShootMemory {
 
     /// Notes the state of the shoot; measures when everything has reached its target.
     pub(super) fn keep_state(&mut self, now: Instant, state: FlowState) {
-        let before = std::mem::replace(&mut self.state, state);
+        let before = self.state.replace(state);
         let Some(direction) = self.direction else {
             return;
         };
-        if state != FlowState::Settled || !matches!(before, FlowState::Running | FlowState::Failed) {
+        if state != FlowState::Settled || !matches!(before, Some(FlowState::Running | FlowState::Failed)) {
             return;
         }
         // A flow that only waited for something to become ready has not scaled.
@@ -254,14 +192,5 @@ impl ShootMemory {
                 "all resources have reached their targets"
             );
         }
-    }
-}
-
-/// The clause about a write under way.
-pub(super) fn under_way(write: &ResourceWrite) -> String {
-    match write {
-        ResourceWrite::Record { replicas } => format!("its {replicas} replicas are being recorded"),
-        ResourceWrite::Scale { from, to, .. } => format!("it is being scaled from {from} to {to}"),
-        ResourceWrite::CleanUp => "meltdown-protection-active is being removed".to_owned(),
     }
 }

@@ -118,25 +118,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-
-    fn received(outcome: ReportedOutcome, observed: Instant) -> ReceivedVerdict {
-        ReceivedVerdict {
-            outcome,
-            observer: "o".into(),
-            observed,
-            outcome_since: observed,
-            list_revision: 0,
-            first_revision: 0,
-            sent: observed,
-            valid_until: observed + Duration::from_secs(20),
-            message: "".into(),
-            evidence: None,
-        }
-    }
-
-    fn verdict() -> ReceivedVerdict {
-        received(ReportedOutcome::Healthy, Instant::now())
-    }
+    use crate::domain::testing::verdict;
 
     #[test]
     fn what_is_older_than_before_does_not_count_until_something_new_comes() {
@@ -144,7 +126,7 @@ mod tests {
         verdicts.joined(&stream);
         let now = Instant::now() + Duration::from_secs(1_000);
         let upsert = |observed: Instant, outcome| {
-            verdicts.upsert(&stream, "s", received(outcome, observed));
+            verdicts.upsert(&stream, "s", verdict(outcome, observed));
             let of_shoot = verdicts.on("s");
             (of_shoot[0].outcome, of_shoot[0].observed, of_shoot[0].valid_until)
         };
@@ -182,7 +164,7 @@ mod tests {
         let start = Instant::now() + Duration::from_secs(1_000);
         let after = |seconds| start + Duration::from_secs(seconds);
         let upsert = |outcome, since: u64, first_revision| {
-            let mut new = received(outcome, after(since));
+            let mut new = verdict(outcome, after(since));
             (new.outcome_since, new.first_revision) = (after(since), first_revision);
             verdicts.upsert(&stream, "s", new);
             verdicts.on("s")[0].first_revision
@@ -214,14 +196,15 @@ mod tests {
     fn the_verdicts_of_a_stream_go_with_it() {
         let verdicts = VerdictTable::new(Arc::default());
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        verdicts.upsert(&a, "s", verdict());
+        let healthy = || verdict(ReportedOutcome::Healthy, Instant::now());
+        verdicts.upsert(&a, "s", healthy());
         assert!(
             verdicts.on("s").is_empty(),
             "a stream that is not known is not believed"
         );
         for stream in [&a, &b] {
             verdicts.joined(stream);
-            verdicts.snapshot(stream, [("s".to_owned(), verdict()), ("t".to_owned(), verdict())]);
+            verdicts.snapshot(stream, [("s".to_owned(), healthy()), ("t".to_owned(), healthy())]);
         }
         assert_eq!(
             (verdicts.on("s").len(), verdicts.streams()),

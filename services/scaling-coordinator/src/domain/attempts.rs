@@ -1,9 +1,10 @@
 //! The tries on one resource: how often, since when, and when the next one may begin.
 //!
-//! A shoot's [`FlowHints`] hold nothing else. They may be lost at any time, by a crash or a change of the leader: then
-//! a delay or a round of tries begins anew. Neither the order of the levels nor what is written rests on them.
+//! A shoot's [`FlowHints`] hold these, and what was reported. They may be lost at any time, by a crash or a change of
+//! the leader: then a delay or a round of tries begins anew. Neither the order of the levels nor what is written rests
+//! on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use watchdog_api::duration::doubled;
 use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
-use super::resource_step::ResourceWrite;
 use super::status::ResourceState;
 
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
@@ -123,17 +123,6 @@ impl RequestOutcome {
     }
 }
 
-/// A write that was made, or kept back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WriteAttempt {
-    /// On which resource.
-    pub reference: ResourceRef,
-    /// In which direction.
-    pub direction: Direction,
-    /// The change.
-    pub write: ResourceWrite,
-}
-
 /// The times that one shoot's reconciliations pass on to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct FlowHints {
@@ -143,6 +132,8 @@ pub struct FlowHints {
     /// When something was first to be written in a level.
     pub(super) started: BTreeMap<i32, Instant>,
     pub(super) attempts: BTreeMap<ResourceRef, Attempts>,
+    /// The resources whose failure or absence was reported and lasts.
+    pub(super) reported: BTreeSet<ResourceRef>,
 }
 
 /// The tries on one resource.
@@ -152,10 +143,6 @@ pub(super) struct Attempts {
     pub(super) since: Option<Instant>,
     /// Why the last try failed.
     pub(super) error: String,
-    /// An alert to report once.
-    pub(super) alert: Option<String>,
-    /// True once the absence or defect of the resource was reported.
-    pub(super) broken_reported: bool,
     tries: u32,
     rounds: u32,
     conflicts: u32,
@@ -210,7 +197,7 @@ impl FlowHints {
     /// Nothing is left to do: delays and tries are over.
     pub(super) fn settle(&mut self) {
         self.started.clear();
-        self.attempts.retain(|_, attempts| attempts.broken_reported);
+        self.attempts.clear();
     }
 
     /// Begins with nothing in a new direction.
@@ -285,6 +272,11 @@ impl Attempts {
         None
     }
 
+    /// Why all tries have failed, until a new round of tries begins.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.is_exhausted().then_some(&*self.error)
+    }
+
     /// Returns true if the level has failed, until a new round of tries begins.
     const fn is_exhausted(&self) -> bool {
         self.tries >= MAX_TRIES
@@ -297,7 +289,6 @@ impl Attempts {
         let pause = if self.is_exhausted() {
             let pause = doubled(FAILED_PAUSE, self.rounds, LONGEST_PAUSE);
             self.rounds = self.rounds.saturating_add(1);
-            self.alert = Some(why.clone());
             pause
         } else {
             doubled(TRY_PAUSE, self.tries - 1, LONGEST_PAUSE)

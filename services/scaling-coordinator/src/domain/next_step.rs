@@ -2,16 +2,18 @@
 //!
 //! [`next_step`] derives this from the observed state of the resources alone, so a crash between any two writes, an
 //! answer that is lost, a conflict and a new leader are the same case: it is called again. [`FlowHints`] only carry the
-//! times of delays and tries.
+//! times of delays and tries, and what was reported.
 //!
 //! The current level is the lowest one with a resource that has not reached its target. A write in it requires that all
 //! lower levels have *reached* theirs, as a read right before the write shows, not an earlier watch (S3). If a resource
 //! of a lower level was not [read](Dependent::read), the step is to read it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use watchdog_api::policy::Mode;
 use watchdog_api::prober::{ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
 
@@ -26,34 +28,31 @@ use super::status::{FlowState, FlowStatus, Progress, ResourceState};
 pub struct Request {
     /// The resource.
     pub reference: ResourceRef,
-    /// Its kind.
-    pub kind: RequestKind,
+    /// The direction.
+    pub direction: Direction,
     /// The duration of one try on the resource.
     pub timeout: Duration,
+    /// The change, and the version that the resource must still have. Without a change the resource is read, and its
+    /// scale sub-resource if the resource itself does not show its replicas.
+    pub write: Option<(ResourceWrite, Arc<str>)>,
 }
 
-/// The kind of a request on a resource.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum RequestKind {
-    /// Changes the resource, if it still has the version `against`.
-    Write {
-        /// The change.
-        write: ResourceWrite,
-        /// The version of the resource that the decision rests on.
-        against: Arc<str>,
-    },
-    /// Read the resource, and its scale sub-resource if the resource itself does not show its replicas.
-    Read,
-}
-
-impl RequestKind {
+impl Request {
     /// Returns true if the Cluster must be confirmed right before the request, because that changes a replica count or
     /// leads to such a change (S4).
     #[must_use]
-    pub const fn needs_cluster(&self) -> bool {
-        match self {
-            Self::Write { write, .. } => !matches!(write, ResourceWrite::CleanUp),
-            Self::Read => false,
+    pub fn needs_cluster(&self) -> bool {
+        let write = self.write.as_ref();
+        write.is_some_and(|(write, _)| *write != ResourceWrite::CleanUp)
+    }
+}
+
+/// The change, in words.
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.write {
+            Some((write, _)) => write.fmt(f),
+            None => f.write_str("read"),
         }
     }
 }
@@ -65,6 +64,8 @@ pub struct NextStep {
     pub requests: Vec<Request>,
     /// True if a write comes as soon as the requests have read what it rests on.
     pub prepares_write: bool,
+    /// The writes that mode observe keeps back.
+    pub kept_back: Vec<Request>,
     /// When to derive again even if nothing happens.
     pub wake: Option<Instant>,
     /// The status to publish.
@@ -78,6 +79,8 @@ pub struct NextStep {
 pub struct Alert {
     /// The resource.
     pub reference: ResourceRef,
+    /// In which direction.
+    pub direction: Direction,
     /// Why.
     pub why: String,
     /// True if the resource has failed its level; false if the level goes on without it.
@@ -89,6 +92,7 @@ impl NextStep {
         Self {
             requests: Vec::new(),
             prepares_write: false,
+            kept_back: Vec::new(),
             wake: None,
             status: FlowStatus {
                 state,
@@ -104,10 +108,10 @@ impl NextStep {
         self.wake = earliest(self.wake, at);
     }
 
-    /// Returns true if the level has failed.
+    /// The direction in which requests must be made now, if any.
     #[must_use]
-    pub fn has_failed(&self) -> bool {
-        self.status.state == FlowState::Failed
+    pub fn work(&self) -> Option<Direction> {
+        self.requests.first().map(|request| request.direction)
     }
 }
 
@@ -119,12 +123,14 @@ type PlannedDependent<'a> = (&'a Dependent<'a>, PlannedStep);
 pub fn next_step(
     now: Instant,
     wanted: Option<Direction>,
+    mode: Mode,
     dependents: &[Dependent<'_>],
     hints: &mut FlowHints,
 ) -> NextStep {
     hints.turn(wanted);
     let is_configured = |reference: &ResourceRef| dependents.iter().any(|d| d.config.reference == *reference);
     hints.attempts.retain(|reference, _| is_configured(reference));
+    hints.reported.retain(is_configured);
     let Some(direction) = wanted else {
         return hold(dependents);
     };
@@ -150,6 +156,7 @@ pub fn next_step(
     let level = Level {
         now,
         direction,
+        mode,
         level,
         runs,
     };
@@ -176,7 +183,11 @@ const fn keeps_level_open(step: &ResourceStep, runs: bool) -> bool {
 
 fn hold(dependents: &[Dependent<'_>]) -> NextStep {
     let resources = dependents.iter().map(|dependent| {
-        let (state, message) = if dependent.observed.seen().is_some_and(|seen| seen.ignored) {
+        let (state, message) = if dependent
+            .observed
+            .seen()
+            .is_some_and(ObservedResource::is_ignored)
+        {
             (ResourceState::Ignored, "it carries ignore-scaling")
         } else if dependent.observed.seen().is_none() && dependent.config.optional {
             (ResourceState::Absent, "it is optional and absent")
@@ -186,21 +197,6 @@ fn hold(dependents: &[Dependent<'_>]) -> NextStep {
         progress(dependent, None, state, message.to_owned(), None, None)
     });
     NextStep::showing(FlowState::Holding, None, resources.collect())
-}
-
-/// The warning about a resource that is absent and not optional, once.
-fn missing(dependent: &Dependent<'_>, planned: &PlannedStep, hints: &mut FlowHints) -> Option<Alert> {
-    if planned.step != ResourceStep::Missing {
-        return None;
-    }
-    let reference = dependent.config.reference.clone();
-    let attempts = hints.attempts.entry(reference.clone()).or_default();
-    let is_new = !std::mem::replace(&mut attempts.broken_reported, true);
-    is_new.then(|| Alert {
-        reference,
-        why: planned.why.clone(),
-        failed: false,
-    })
 }
 
 /// The state of a resource that needs nothing.
@@ -216,6 +212,7 @@ const fn resting(step: &ResourceStep) -> ResourceState {
 struct Level {
     now: Instant,
     direction: Direction,
+    mode: Mode,
     level: Option<i32>,
     runs: bool,
 }
@@ -229,8 +226,6 @@ impl Level {
         let mut next = NextStep::showing(state, self.level, Vec::with_capacity(planned.len()));
         for (dependent, planned) in planned {
             let info = self.direction.info(dependent.config);
-            next.alerts.extend(missing(dependent, planned, hints));
-            let reference = &dependent.config.reference;
             let (state, message) = match self.level {
                 Some(level) if keeps_level_open(&planned.step, self.runs) && info.level > level => {
                     let message = format!("level {level} comes first; {}", planned.why);
@@ -241,19 +236,30 @@ impl Level {
                 }
                 _ => (resting(&planned.step), planned.why.clone()),
             };
-            let mut attempts = hints.attempts.get_mut(reference);
-            let alert = attempts.as_mut().and_then(|attempts| attempts.alert.take());
-            next.alerts.extend(alert.map(|why| Alert {
-                reference: reference.clone(),
-                why,
-                failed: true,
-            }));
+            let reference = &dependent.config.reference;
+            // A lower level, which is done, fails if it cannot be read.
+            let error = hints.attempts.get(reference).and_then(Attempts::failure);
+            let failed = error.is_some() || state == ResourceState::Failed;
+            if !failed && planned.step != ResourceStep::Missing {
+                hints.reported.remove(reference);
+            } else if hints.reported.insert(reference.clone()) {
+                next.alerts.push(Alert {
+                    reference: reference.clone(),
+                    direction: self.direction,
+                    why: error.unwrap_or(&message).to_owned(),
+                    failed,
+                });
+            }
             let (level, target) = (Some(info.level), planned.target);
-            let attempts = attempts.as_deref().filter(|_| self.level.is_some());
+            let attempts = hints.attempts.get(reference).filter(|_| self.level.is_some());
             let shown = progress(dependent, level, state, message, target, attempts);
             next.status.resources.push(shown);
         }
         self.read_what_writes_rest_on(planned, hints, &mut next);
+        let running = next.status.state == FlowState::Running;
+        if running && next.requests.is_empty() && !next.kept_back.is_empty() {
+            next.status.state = FlowState::KeptBack;
+        }
         next
     }
 
@@ -265,8 +271,7 @@ impl Level {
         hints: &mut FlowHints,
         next: &mut NextStep,
     ) {
-        let rests_on_levels = |request: &Request| request.kind.needs_cluster();
-        let rests = next.requests.iter().any(rests_on_levels);
+        let rests = next.requests.iter().any(Request::needs_cluster);
         let mut reads = Vec::new();
         let mut waits = None;
         for (dependent, _) in planned {
@@ -279,21 +284,19 @@ impl Level {
             }
             if !rests || irrelevant || dependent.read {
                 // This resource is done; the others of its level are not.
-                hints
-                    .attempts
-                    .retain(|of, attempts| of != reference || attempts.broken_reported);
+                hints.attempts.remove(reference);
                 continue;
             }
             let attempts = hints.attempts.entry(reference.clone()).or_default();
             match attempts.paused(self.now) {
                 Some((_, until)) => waits = earliest(waits, Some(until)),
-                None => reads.push(request(dependent, RequestKind::Read, info)),
+                None => reads.push(self.request(dependent, None)),
             }
         }
         if reads.is_empty() && waits.is_none() {
             return;
         }
-        next.requests.retain(|request| !rests_on_levels(request));
+        next.requests.retain(|request| !request.needs_cluster());
         next.prepares_write = !reads.is_empty();
         next.requests.extend(reads);
         next.wake_at(waits);
@@ -314,13 +317,9 @@ impl Level {
             .entry(dependent.config.reference.clone())
             .or_default();
         if planned.step == ResourceStep::Repair {
-            if !std::mem::replace(&mut attempts.broken_reported, true) {
-                attempts.alert = Some(planned.why.clone());
-            }
             next.status.state = FlowState::Failed;
             return (ResourceState::Failed, planned.why.clone());
         }
-        attempts.broken_reported = false;
         if planned.step != ResourceStep::Wait {
             attempts.end_wait(planned.step == ResourceStep::Write(ResourceWrite::CleanUp));
         }
@@ -342,8 +341,8 @@ impl Level {
             }
             return (state, attempts.error.clone());
         }
-        match (&planned.step, dependent.observed.version()) {
-            (ResourceStep::Write(write), Some(against)) => {
+        match (&planned.step, dependent.observed.seen()) {
+            (ResourceStep::Write(write), Some(seen)) => {
                 let due = *started.entry(info.level).or_insert(now) + initial_delay(self.direction, info);
                 if now < due {
                     // A read that had to come first is no part of the operation that the timeout bounds.
@@ -354,27 +353,41 @@ impl Level {
                     return (ResourceState::Delayed, message);
                 }
                 next.wake_at(times_out);
-                let (write, against) = (write.clone(), against.clone());
-                let write = RequestKind::Write { write, against };
-                next.requests.push(request(dependent, write, info));
-                let message = format!("{}; the write is queued", planned.why);
+                let change = (write.clone(), seen.resource_version.clone());
+                let request = self.request(dependent, Some(change));
+                if self.mode != Mode::Protect && !write.restores_own(self.direction, seen) {
+                    next.kept_back.push(request);
+                    let message = format!("would {write}, but the mode is observe");
+                    return (ResourceState::KeptBack, message);
+                }
+                next.requests.push(request);
+                let message = format!("{}; the write is queued or under way", planned.why);
                 return (ResourceState::Writing, message);
             }
             (ResourceStep::Read, _) => {
                 next.wake_at(times_out);
-                next.requests.push(request(dependent, RequestKind::Read, info));
+                next.requests.push(self.request(dependent, None));
             }
             // For its ready replicas. It is read if nothing new is observed.
-            (_, version) => {
+            (_, seen) => {
                 next.wake_at(Some(*attempts.since.get_or_insert(now) + info.timeout));
                 let pause = read_pause(self.direction);
-                match version.map(|version| attempts.read_at(now, version, pause)) {
-                    Some(at) if now >= at => next.requests.push(request(dependent, RequestKind::Read, info)),
+                match seen.map(|seen| attempts.read_at(now, &seen.resource_version, pause)) {
+                    Some(at) if now >= at => next.requests.push(self.request(dependent, None)),
                     read_at => next.wake_at(read_at),
                 }
             }
         }
         (ResourceState::Waiting, planned.why.clone())
+    }
+
+    fn request(&self, dependent: &Dependent<'_>, write: Option<(ResourceWrite, Arc<str>)>) -> Request {
+        Request {
+            reference: dependent.config.reference.clone(),
+            direction: self.direction,
+            timeout: self.direction.info(dependent.config).timeout,
+            write,
+        }
     }
 }
 
@@ -382,14 +395,6 @@ const fn initial_delay(direction: Direction, info: &ScaleInfo) -> Duration {
     match direction {
         Direction::Down | Direction::Up => info.initial_delay,
         Direction::Release => Duration::ZERO,
-    }
-}
-
-fn request(dependent: &Dependent<'_>, kind: RequestKind, info: &ScaleInfo) -> Request {
-    Request {
-        reference: dependent.config.reference.clone(),
-        kind,
-        timeout: info.timeout,
     }
 }
 

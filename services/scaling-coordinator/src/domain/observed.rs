@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
 use watchdog_api::prober::DependentResource;
-use watchdog_api::workload::{FieldWriters, RecordedReplicas};
+use watchdog_api::workload::{FieldWriters, IgnoreScaling, RecordedReplicas};
 
 /// A resource that exists, as last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,10 +21,8 @@ pub struct ObservedResource {
     pub recorded: RecordedReplicas,
     /// True if the resource carries meltdown-protection-active.
     pub protected: bool,
-    /// Its annotation ignore-scaling is true.
-    pub ignored: bool,
-    /// The text of its annotation ignore-scaling, where that is neither true nor false.
-    pub invalid_ignore_scaling: Option<String>,
+    /// Its annotation ignore-scaling.
+    pub ignore_scaling: IgnoreScaling,
     /// The last writers of its replicas and of meltdown-protection-active, where a watchdog scales it or has scaled it.
     /// Nearly all resources are in memory without them.
     pub writers: Option<Box<FieldWriters>>,
@@ -53,10 +51,16 @@ impl ObservedResource {
         }
     }
 
+    pub(crate) fn is_ignored(&self) -> bool {
+        self.ignore_scaling == IgnoreScaling::Yes
+    }
+
     /// A clause about an annotation that an operator has to correct.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        let text = self.invalid_ignore_scaling.as_ref()?;
+        let IgnoreScaling::Invalid(text) = &self.ignore_scaling else {
+            return None;
+        };
         Some(format!(
             "its annotation ignore-scaling is {text:?}, which is neither true nor false, so it is scaled as usual"
         ))
@@ -97,12 +101,6 @@ impl Observed {
             Self::Present(seen) => Some(seen),
             _ => None,
         }
-    }
-
-    /// Its version, where it exists.
-    #[must_use]
-    pub fn version(&self) -> Option<&Arc<str>> {
-        self.seen().map(|seen| &seen.resource_version)
     }
 }
 

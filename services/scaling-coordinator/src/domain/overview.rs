@@ -10,7 +10,7 @@ use super::Direction;
 use super::decision::HoldReason;
 use super::incident::ShootIncidents;
 use super::plan::Planned;
-use super::status::{FlowState, FlowStatus};
+use super::status::FlowStatus;
 
 /// The writes of a shoot by direction and result.
 pub(crate) type WriteCounts = BTreeMap<(Direction, &'static str), u64>;
@@ -35,22 +35,6 @@ pub(crate) struct ShootScaling {
 }
 
 impl ShootScaling {
-    /// Resources that carry meltdown-protection-active, as opposed to kept-back writes.
-    pub(crate) fn held_down(&self) -> usize {
-        self.status
-            .resources
-            .iter()
-            .filter(|resource| resource.protected)
-            .count()
-    }
-
-    /// Returns true if the shoot is healthy, nothing is held down and every resource is where it was.
-    pub(crate) fn is_restored(&self) -> bool {
-        self.direction == Some(Direction::Up)
-            && self.status.state == FlowState::Settled
-            && self.held_down() == 0
-    }
-
     /// Resources that the coordinator must restore. In mode observe those are only its own: what another watchdog holds
     /// down is restored by that one.
     pub(crate) fn to_restore(&self) -> usize {

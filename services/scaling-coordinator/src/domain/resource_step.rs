@@ -169,7 +169,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
         plain(step, format!("it is {state} and not optional{note}"))
     };
     match &dependent.observed {
-        Observed::Present(seen) if seen.ignored => ignored(seen),
+        Observed::Present(seen) if seen.is_ignored() => ignored(seen),
         Observed::Present(seen) => match (seen.replicas, direction) {
             (None, _) => plain(
                 ResourceStep::Read,

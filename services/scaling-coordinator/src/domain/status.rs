@@ -84,3 +84,11 @@ pub(crate) struct FlowStatus {
     /// When a failed level is tried again; `None` also when only a change of a resource can help.
     pub(crate) retry_at: Option<Instant>,
 }
+
+impl FlowStatus {
+    /// Resources that carry meltdown-protection-active, as opposed to kept-back writes.
+    pub(crate) fn held_down(&self) -> usize {
+        let resources = self.resources.iter();
+        resources.filter(|resource| resource.protected).count()
+    }
+}

@@ -4,15 +4,45 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
-use watchdog_api::workload::RecordedReplicas;
+use watchdog_api::workload::{IgnoreScaling, RecordedReplicas};
 
+use super::Direction;
+use super::decision::{ReceivedVerdict, ReportedOutcome};
+use super::next_step::Request;
 use super::observed::{Dependent, Observed, ObservedResource};
+use super::resource_step::ResourceWrite;
 
 pub(crate) const S: Duration = Duration::from_secs(1);
 
 /// An instant with room before it.
 pub(crate) fn start() -> Instant {
     Instant::now() + 10_000 * S
+}
+
+/// A verdict that has just come and is valid for 20 s.
+pub(crate) fn verdict(outcome: ReportedOutcome, observed: Instant) -> ReceivedVerdict {
+    ReceivedVerdict {
+        outcome,
+        observer: "lease-probe-0".into(),
+        observed,
+        outcome_since: observed,
+        list_revision: 0,
+        first_revision: 0,
+        sent: observed,
+        valid_until: observed + 20 * S,
+        message: "Because.".into(),
+        evidence: None,
+    }
+}
+
+/// A write on a resource of this name.
+pub(crate) fn write(name: &str, direction: Direction) -> Request {
+    Request {
+        reference: dependent(name, 0, 0).reference,
+        direction,
+        timeout: 30 * S,
+        write: Some((ResourceWrite::CleanUp, "1".into())),
+    }
 }
 
 pub(crate) fn dependent(name: &str, up: i32, down: i32) -> DependentResource {
@@ -62,8 +92,7 @@ pub(crate) fn seen(replicas: i32, ready: i32) -> ObservedResource {
         current: true,
         recorded: RecordedReplicas::Absent,
         protected: false,
-        ignored: false,
-        invalid_ignore_scaling: None,
+        ignore_scaling: IgnoreScaling::No,
         writers: None,
     }
 }
@@ -77,12 +106,36 @@ pub(crate) fn held(recorded: i32) -> ObservedResource {
     }
 }
 
+/// Scaled down by us, and all of its pods still run.
+pub(crate) fn stopping(replicas: i32) -> ObservedResource {
+    ObservedResource {
+        ready: replicas,
+        ..held(replicas)
+    }
+}
+
+/// Scaled up by us, and none of its pods runs yet.
+pub(crate) fn starting(replicas: i32) -> ObservedResource {
+    ObservedResource {
+        ready: 0,
+        ..recorded(replicas)
+    }
+}
+
 /// Restored by us, and not cleaned up yet.
 pub(crate) fn recorded(replicas: i32) -> ObservedResource {
     ObservedResource {
         replicas: Some(replicas),
         ready: replicas,
         ..held(replicas)
+    }
+}
+
+/// Its annotation says that it must be left alone.
+pub(crate) fn ignored(seen: ObservedResource) -> ObservedResource {
+    ObservedResource {
+        ignore_scaling: IgnoreScaling::Yes,
+        ..seen
     }
 }
 

@@ -25,27 +25,6 @@ use crate::domain::status::{FlowState, Progress, ResourceState};
 /// Zones whose counts are kept. A region has a handful.
 const MAX_ZONES: usize = 16;
 
-const OUTCOMES: [(ReportedOutcome, probe::Outcome); 9] = [
-    (ReportedOutcome::Healthy, probe::Outcome::Healthy),
-    (ReportedOutcome::LeasesExpired, probe::Outcome::LeasesExpired),
-    (
-        ReportedOutcome::ExternalUnreachable,
-        probe::Outcome::ExternalUnreachable,
-    ),
-    (
-        ReportedOutcome::ApiServerUnreachable,
-        probe::Outcome::ApiServerUnreachable,
-    ),
-    (ReportedOutcome::Throttled, probe::Outcome::Throttled),
-    (ReportedOutcome::Inconclusive, probe::Outcome::Inconclusive),
-    (
-        ReportedOutcome::TooFewCandidates,
-        probe::Outcome::TooFewCandidates,
-    ),
-    (ReportedOutcome::Skipped, probe::Outcome::Skipped),
-    (ReportedOutcome::Pending, probe::Outcome::Pending),
-];
-
 /// Characters of a verdict's sentence that are kept.
 const LONGEST_MESSAGE: usize = 512;
 
@@ -104,8 +83,18 @@ fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Instant {
 }
 
 fn outcome(outcome: i32) -> ReportedOutcome {
-    let known = OUTCOMES.iter().find(|(_, of_api)| i32::from(*of_api) == outcome);
-    known.map_or(ReportedOutcome::Unknown, |(outcome, _)| *outcome)
+    match probe::Outcome::try_from(outcome).unwrap_or_default() {
+        probe::Outcome::Unspecified => ReportedOutcome::Unknown,
+        probe::Outcome::Healthy => ReportedOutcome::Healthy,
+        probe::Outcome::LeasesExpired => ReportedOutcome::LeasesExpired,
+        probe::Outcome::ExternalUnreachable => ReportedOutcome::ExternalUnreachable,
+        probe::Outcome::ApiServerUnreachable => ReportedOutcome::ApiServerUnreachable,
+        probe::Outcome::Throttled => ReportedOutcome::Throttled,
+        probe::Outcome::Inconclusive => ReportedOutcome::Inconclusive,
+        probe::Outcome::TooFewCandidates => ReportedOutcome::TooFewCandidates,
+        probe::Outcome::Skipped => ReportedOutcome::Skipped,
+        probe::Outcome::Pending => ReportedOutcome::Pending,
+    }
 }
 
 fn evidence_counts(evidence: &probe::Evidence) -> Arc<EvidenceCounts> {
@@ -156,7 +145,7 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         direction_change_time: Some(timestamp(clock, scaling.since)),
         retry_time: scaling.status.retry_at.map(|at| timestamp(clock, at)),
         replica: scaling.replica.to_string(),
-        meltdown_protection_active: scaling.held_down() > 0,
+        meltdown_protection_active: scaling.status.held_down() > 0,
         hold_reason: held(scaling.held).into(),
         mode: mode(scaling.mode.mode).into(),
         mode_from_annotation: scaling.mode.from_annotation,
@@ -256,10 +245,7 @@ fn incident(incident: &Incident, clock: Clock) -> pb::Incident {
     };
     let down = incident.compare(Direction::Down);
     pb::Incident {
-        outcome: incident
-            .outcome
-            .map_or(probe::Outcome::Unspecified, probe_outcome)
-            .into(),
+        outcome: loss_outcome(incident.outcome).into(),
         start_time: Some(timestamp(clock, incident.started)),
         last_renewal_to_verdict: incident.last_renewal_to_verdict.map(duration),
         verdict_to_first_write: incident.until_first_write().map(duration),
@@ -309,10 +295,13 @@ fn scale_times(incident: &Incident) -> Vec<pb::ScaleTimes> {
     times.collect()
 }
 
-/// Outcomes of this program's own stand for none of the API.
-fn probe_outcome(outcome: ReportedOutcome) -> probe::Outcome {
-    let known = OUTCOMES.iter().find(|(of_domain, _)| *of_domain == outcome);
-    known.map_or(probe::Outcome::Unspecified, |(_, of_api)| *of_api)
+/// Only these two begin an incident.
+const fn loss_outcome(outcome: Option<ReportedOutcome>) -> probe::Outcome {
+    match outcome {
+        Some(ReportedOutcome::LeasesExpired) => probe::Outcome::LeasesExpired,
+        Some(ReportedOutcome::ExternalUnreachable) => probe::Outcome::ExternalUnreachable,
+        _ => probe::Outcome::Unspecified,
+    }
 }
 
 /// The rules speak in clauses, the API in sentences.

@@ -1,6 +1,5 @@
 //! A replica of the coordinator.
 
-use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use clap::Parser;
@@ -86,24 +85,6 @@ impl Coordinator {
             .ok()?
             .into_inner()
             .scaling
-    }
-
-    /// The plan of the leader, which rests on its own watches, by the name of the resource.
-    pub async fn planned(
-        &self,
-        shoot: &str,
-        direction: pb::Direction,
-    ) -> BTreeMap<String, pb::PlannedResource> {
-        let request = pb::PlanScalingRequest {
-            shoot: shoot.to_owned(),
-            direction: direction.into(),
-        };
-        let answer = self.client.clone().plan_scaling(request).await.unwrap();
-        let levels = answer.into_inner().levels.into_iter();
-        levels
-            .flat_map(|level| level.resources)
-            .map(|planned| (planned.resource.clone().unwrap_or_default().name, planned))
-            .collect()
     }
 
     /// Waits until the process would end because of a failure, and kills it. Returns why.

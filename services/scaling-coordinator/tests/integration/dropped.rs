@@ -1,11 +1,10 @@
 //! Resources that leave the configuration while something is done with them.
 
 use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
-use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
-use watchdog_test_support::in_process::rule;
+use watchdog_test_support::fake_probe::Outcome;
 
-use crate::coordinator::{Coordinator, one_shoot, resource};
-use crate::seed::{CONFIG, PROTECTED, Seed};
+use crate::coordinator::{one_shoot, resource};
+use crate::seed::{CONFIG, PROTECTED};
 use crate::{CA, KCM, MCM, SHOOT, eventually};
 
 /// The configuration without one of its resources.
@@ -77,26 +76,4 @@ async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
         (down.state(), is_dropped(&down, KCM)),
         (FlowState::Settled, false)
     );
-}
-
-#[tokio::test]
-async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
-    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    seed.api.deny(rule(&["patch"], &["statefulsets"]));
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    seed.configure(&format!(
-        "{CONFIG}- ref: {{kind: StatefulSet, name: etcd-main, apiVersion: apps/v1}}
-  optional: true
-  scaleUp: {{level: 0}}
-  scaleDown: {{level: 0}}
-"
-    ));
-    let missing = "patch statefulsets.apps named etcd-main";
-    eventually("readiness names the permission", || {
-        coordinator.blockers().iter().any(|line| line.contains(missing))
-    })
-    .await;
-    seed.configure(CONFIG);
-    // A dropped resource stays watched for 15 s.
-    coordinator.wait_ready().await;
 }

@@ -5,7 +5,7 @@ use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::bulk::requests;
-use crate::coordinator::{Coordinator, one_shoot, resource, state_of, until_written};
+use crate::coordinator::{Coordinator, one_shoot, resource, state_of};
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{CA, KCM, MCM, SHOOT, eventually};
 
@@ -144,23 +144,6 @@ async fn a_contrary_verdict_turns_the_flow_round() {
 }
 
 #[tokio::test]
-async fn ignored_resources_are_left_alone_and_cleaned_up() {
-    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    seed.shoot(SHOOT, 1, false).await;
-    seed.annotate(SHOOT, MCM, IGNORE, "true");
-    seed.annotate(SHOOT, MCM, PROTECTED, "");
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    let down = coordinator.lose(&probe, SHOOT).await;
-    assert_eq!(state_of(&down, MCM), ResourceState::Ignored);
-    assert_eq!(seed.all(SHOOT), [0, 1, -1]);
-    assert_eq!(seed.annotation(SHOOT, MCM, PROTECTED), None);
-    assert_eq!(seed.writes(SHOOT)[0], format!("clean {MCM}"));
-    seed.scale(SHOOT, MCM, 0);
-    coordinator.recover(&probe, SHOOT).await;
-    assert_eq!(seed.all(SHOOT), [1, 0, -1], "not scaled up either");
-}
-
-#[tokio::test]
 async fn a_text_that_is_neither_true_nor_false_is_named() {
     const REASON: &str = "IgnoreScalingInvalid";
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
@@ -240,24 +223,4 @@ async fn an_unreadable_count_falls_back_and_says_so() {
             .contains(&"RecordedReplicasUnreadable".to_owned())
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_changed_configuration_is_taken_up() {
-    let (seed, probe, coordinator) = one_shoot(1, true).await;
-    let without_ca = crate::seed::CONFIG
-        .split("- ref: {kind: Deployment, name: cluster-autoscaler")
-        .next()
-        .unwrap();
-    seed.configure(without_ca);
-    coordinator
-        .until(SHOOT, "the autoscaler is not configured", |s| {
-            s.resources.len() == 2
-        })
-        .await;
-    seed.configure("nonsense");
-    coordinator.lose(&probe, SHOOT).await;
-    assert_eq!(seed.all(SHOOT), [0, 0, 1]);
-    seed.configure(crate::seed::CONFIG);
-    until_written(&seed, SHOOT, &format!("down {CA} 1")).await;
 }

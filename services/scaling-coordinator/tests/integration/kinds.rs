@@ -56,7 +56,7 @@ async fn any_kind_with_a_scale_sub_resource_works() {
         resources: vec!["statefulsets/scale".into()],
         ..Rule::default()
     });
-    seed.cluster(SHOOT, json!({}));
+    seed.cluster(SHOOT);
     let set = json!({
         "metadata": { "name": "etcd-events" },
         "spec": {
@@ -162,7 +162,7 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
         "rocks",
         None,
     ));
-    seed.cluster(SHOOT, json!({}));
+    seed.cluster(SHOOT);
     let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     probe.say([SHOOT], Outcome::LeasesExpired);
     let failed = coordinator
@@ -182,7 +182,7 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
 async fn a_kind_that_comes_back_is_followed_again() {
     let (seed, probe) = (Seed::with_config(CONFIG).await, FakeProbe::start().await.unwrap());
     seed.api.register(engines());
-    seed.cluster(SHOOT, json!({}));
+    seed.cluster(SHOOT);
     let engine = |size: i64| json!({ "metadata": { "name": "engine" }, "spec": { "size": size } });
     seed.api.create(&ENGINES, SHOOT, engine(2)).unwrap();
     let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;

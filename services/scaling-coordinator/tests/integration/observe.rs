@@ -6,8 +6,7 @@ use serde_json::json;
 use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
 use watchdog_api::unix_time::{UnixTime, micros};
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, HoldReason, Incident, ListScalingRequest, Mode, ResourceState, ScaleTimes,
-    ShootScaling,
+    Direction, FlowState, HoldReason, Incident, ListScalingRequest, Mode, ResourceState, ShootScaling,
 };
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
@@ -15,7 +14,7 @@ use watchdog_watch_stream::wire;
 
 use crate::coordinator::{Coordinator, one_shoot_with, resource, state_of, until_written};
 use crate::seed::{PROTECTED, Seed};
-use crate::{CA, KCM, MCM, SHOOT, eventually, eventually_async};
+use crate::{CA, KCM, MCM, SHOOT, eventually};
 
 const OBSERVE: &[&str] = &["--mode=observe"];
 
@@ -81,14 +80,6 @@ async fn the_first_writes_are_kept_back_and_nothing_is_simulated_after_them() {
     let down = lose_observed(&coordinator, &probe).await;
     assert_eq!((down.mode(), down.mode_from_annotation), (Mode::Observe, false));
     assert!(!down.meltdown_protection_active, "nothing is held down");
-    for (name, shown) in [
-        (KCM, ResourceState::Pending),
-        (MCM, ResourceState::KeptBack),
-        (CA, ResourceState::KeptBack),
-    ] {
-        assert_eq!(state_of(&down, name), shown, "{down:#?}");
-    }
-    assert_eq!(resource(&down, MCM).spec_replicas, Some(1));
     // A renewed verdict keeps nothing back a second time.
     probe.say([SHOOT], Outcome::LeasesExpired);
     coordinator.recover(&probe, SHOOT).await;
@@ -102,12 +93,6 @@ async fn the_first_writes_are_kept_back_and_nothing_is_simulated_after_them() {
     assert!(ended.verdict_to_first_write.is_some(), "{ended:#?}");
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator");
     assert_eq!(ended.scale_down_lead, None, "nobody else has scaled");
-
-    let shown = |times: &ScaleTimes| (times.resource.clone().unwrap().name, times.direction());
-    let mut kept_back: Vec<_> = ended.scale_times.iter().map(shown).collect();
-    kept_back.sort_unstable();
-    let down = |name: &str| (name.to_owned(), Direction::Down);
-    assert_eq!(kept_back, [down(CA), down(MCM)]);
     // Its time is that of the write, had it been sent.
     let after = ended.scale_times.iter().map(|times| times.scaled_after);
     assert!(
@@ -301,31 +286,6 @@ async fn malformed_annotations_are_named_and_change_nothing() {
     assert_eq!(seed.all(SHOOT), [0, 0, 0]);
 }
 
-#[tokio::test]
-async fn a_crash_in_observe_costs_nothing_but_the_memory() {
-    let (seed, probe, coordinator) = start(OBSERVE).await;
-    lose_observed(&coordinator, &probe).await;
-    coordinator.kill();
-    let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
-    until_kept_back(&coordinator, Direction::Down).await;
-    coordinator.recover(&probe, SHOOT).await;
-    assert!(incident(&coordinator).await.in_mode_observe);
-    assert_eq!(seed.all_writes(), [""; 0]);
-    coordinator.kill();
-    // And a crash between two modes: what protect has held down, observe restores.
-    let coordinator = Coordinator::start_with(&seed, &[&probe], &[]).await;
-    coordinator.lose(&probe, SHOOT).await;
-    coordinator.kill();
-    let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
-    probe.say([SHOOT], Outcome::Healthy);
-    let restored = || {
-        let is_free = |name: &&str| seed.annotation(SHOOT, name, PROTECTED).is_none();
-        seed.all(SHOOT) == [2, 1, 1] && [KCM, MCM, CA].iter().all(is_free)
-    };
-    eventually("everything is restored", restored).await;
-    coordinator.stop().await;
-}
-
 /// The position of a write among those of the shoot.
 fn place(seed: &Seed, write: &str) -> usize {
     let writes = seed.writes(SHOOT);
@@ -390,24 +350,6 @@ async fn a_mode_that_changes_all_the_time_breaks_no_order() {
     assert!(mcm < place(&seed, &format!("scale {CA} 1")));
     let protected = [KCM, MCM, CA].map(|name| seed.annotation(SHOOT, name, PROTECTED));
     assert_eq!(protected, [None, None, None]);
-}
-
-#[tokio::test]
-async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
-    let (seed, probe, coordinator) = start(OBSERVE).await;
-    lose_observed(&coordinator, &probe).await;
-    seed.delete(&keys::CLUSTERS, "", SHOOT);
-    eventually_async("it is gone", async || {
-        listed(&coordinator, Mode::Observe).await == 0
-    })
-    .await;
-    let metrics = coordinator.metrics().await;
-    for gone in [SHOOT, "watchdog_scaling_shoots_by_mode{"] {
-        assert!(!metrics.contains(gone), "{gone} is in\n{metrics}");
-    }
-    seed.cluster_again(SHOOT, json!({}));
-    coordinator.recover(&probe, SHOOT).await;
-    assert_eq!(seed.all_writes(), [""; 0]);
 }
 
 #[tokio::test]

@@ -6,10 +6,9 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
-use watchdog_test_support::fake_probe::FakeProbe;
 use watchdog_test_support::in_process::CapturedOutput;
 
-use crate::coordinator::{Coordinator, one_shoot};
+use crate::coordinator::one_shoot;
 use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{BOUND, CA, KCM, MCM, SHOOT, eventually};
 
@@ -209,40 +208,6 @@ async fn the_coordinator_is_stopped_where_its_deployment_is_named() {
         .end()
         .await;
     result.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_plan_says_what_would_be_done_and_writes_nothing() {
-    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    seed.shoot(SHOOT, 2, true).await;
-    seed.shoot(OTHER, 1, true).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    for shoot in [SHOOT, OTHER] {
-        coordinator.lose(&probe, shoot).await;
-    }
-    seed.hibernate(OTHER);
-    coordinator.until_holding(OTHER, "ibernat").await;
-    eventually("the hibernating shoot is released", || {
-        [KCM, MCM, CA]
-            .iter()
-            .all(|name| seed.annotation(OTHER, name, PROTECTED).is_none())
-    })
-    .await;
-    let (result, stdout) = Run::start_plan(&seed, "release").end().await;
-    result.unwrap();
-    for part in [
-        format!("{SHOOT}: level 0: "),
-        "scale to 2: it has 0 replicas, target 2 (as recorded)".to_owned(),
-        format!("{SHOOT}: level 1: "),
-        format!("{SHOOT}: level 2: "),
-        "3 resources are held down in 1 shoots\n".to_owned(),
-    ] {
-        assert!(stdout.contains(&part), "{part} is not in {stdout}");
-    }
-    let audit = seed.api.audit().into_iter();
-    let writes: Vec<_> = audit.filter(|e| e.user == "release" && e.is_write()).collect();
-    assert!(writes.is_empty(), "{writes:?}");
-    assert_eq!((seed.all(SHOOT), seed.all(OTHER)), ([0, 0, 0], [0, 0, 0]));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use watchdog_sandbox::store::Backup;
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::Coordinator;
-use crate::seed::{PROTECTED, RECORDED, Seed};
+use crate::seed::{RECORDED, Seed};
 use crate::{KCM, MCM, SHOOT, eventually};
 
 /// Changes objects of another shoot, so that the backup is 200 revisions older.
@@ -56,24 +56,6 @@ async fn in_the_middle_of_a_flow_down() {
     assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
     coordinator.recover(&probe, SHOOT).await;
     assert_eq!(seed.all(SHOOT), [2, 1, -1]);
-}
-
-#[tokio::test]
-async fn in_the_middle_of_a_flow_up() {
-    let (seed, probe, coordinator) = start().await;
-    coordinator.lose(&probe, SHOOT).await;
-    let down = seed.api.store().backup();
-    time_passes(&seed);
-    seed.freeze(SHOOT, KCM);
-    probe.say([SHOOT], Outcome::Healthy);
-    coordinator.until_state(SHOOT, KCM, ResourceState::Waiting).await;
-    let coordinator = restore(&seed, &probe, coordinator, &down).await;
-    seed.thaw(SHOOT, KCM);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert_eq!(seed.all(SHOOT), [2, 1, -1]);
-    for name in [KCM, MCM] {
-        assert_eq!(seed.annotation(SHOOT, name, PROTECTED), None);
-    }
 }
 
 #[tokio::test]

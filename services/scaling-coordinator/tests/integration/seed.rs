@@ -11,6 +11,7 @@ use watchdog_sandbox::ApiServer;
 use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::object::Object;
 use watchdog_sandbox::store::{Part, WriteOptions};
+use watchdog_test_support::fixtures;
 use watchdog_test_support::in_process::{self, ServiceFiles};
 
 use crate::{CA, KCM, MCM, eventually};
@@ -71,7 +72,7 @@ impl Seed {
     /// A shoot with `kcm` replicas of kube-controller-manager, one of machine-controller-manager and, if `with_ca`, one
     /// of the autoscaler, all ready.
     pub async fn shoot(&self, name: &str, kcm: i32, with_ca: bool) {
-        self.cluster(name, json!({}));
+        self.cluster(name);
         self.deployment(name, KCM, kcm);
         self.deployment(name, MCM, 1);
         if with_ca {
@@ -85,25 +86,10 @@ impl Seed {
         .await;
     }
 
-    pub fn cluster(&self, name: &str, spec: Value) {
-        self.api
-            .create(&keys::NAMESPACES, "", json!({ "metadata": { "name": name } }))
-            .unwrap();
-        self.cluster_again(name, spec);
-    }
-
-    /// A Cluster in a namespace that is there.
-    pub fn cluster_again(&self, name: &str, spec: Value) {
-        let mut shoot = json!({
-            "apiVersion": "core.gardener.cloud/v1beta1",
-            "kind": "Shoot",
-            "spec": { "provider": { "workers": [{ "name": "pool" }] } },
-            "status": { "lastOperation": { "type": "Reconcile", "state": "Succeeded" } },
-        });
-        for (field, value) in spec.as_object().unwrap() {
-            shoot["spec"][field] = value.clone();
-        }
-        let cluster = json!({ "metadata": { "name": name }, "spec": { "shoot": shoot } });
+    pub fn cluster(&self, name: &str) {
+        let namespace = json!({ "metadata": { "name": name } });
+        self.api.create(&keys::NAMESPACES, "", namespace).unwrap();
+        let cluster = json!({ "metadata": { "name": name }, "spec": { "shoot": fixtures::shoot("40s") } });
         self.api.create(&keys::CLUSTERS, "", cluster).unwrap();
     }
 

@@ -10,46 +10,6 @@ use crate::seed::Seed;
 use crate::{KCM, MCM, SHOOT};
 
 #[tokio::test]
-async fn a_coordinator_that_starts_before_lease_probe_waits_for_it() {
-    let (seed, mut probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    // Its address is known, but it does not run.
-    probe.kill();
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
-    coordinator
-        .until_holding(SHOOT, "No stream from lease-probe is connected")
-        .await;
-    let blockers = coordinator.blockers();
-    assert!(
-        blockers.iter().any(|line| line.starts_with("verdicts: ")),
-        "{blockers:?}"
-    );
-    probe.restart().await.unwrap();
-    coordinator.wait_ready().await;
-    coordinator
-        .until_holding(SHOOT, "No lease-probe replica reports this shoot")
-        .await;
-    coordinator.lose(&probe, SHOOT).await;
-}
-
-#[tokio::test]
-async fn outcomes_that_say_nothing_about_the_nodes_hold() {
-    let (seed, probe, coordinator) = one_shoot(1, false).await;
-    for (outcome, reason) in [
-        (Outcome::ApiServerUnreachable, "API_SERVER_UNREACHABLE"),
-        (Outcome::Throttled, "THROTTLED"),
-        (Outcome::Inconclusive, "INCONCLUSIVE"),
-        (Outcome::TooFewCandidates, "TOO_FEW_CANDIDATES"),
-        (Outcome::Skipped, "SKIPPED"),
-        (Outcome::Pending, "PENDING"),
-    ] {
-        probe.say([SHOOT], outcome);
-        coordinator.until_holding(SHOOT, reason).await;
-    }
-    assert_eq!(seed.writes(SHOOT), [""; 0]);
-}
-
-#[tokio::test]
 async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
     let (seed, probe, coordinator) = one_shoot(1, false).await;
     seed.freeze(SHOOT, MCM);
@@ -109,33 +69,6 @@ async fn until_counted(coordinator: &Coordinator, held: &str) {
         coordinator.metrics().await.contains(&line)
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_something_new() {
-    let (seed, one, two) = (
-        Seed::new().await,
-        FakeProbe::start_as("one").await.unwrap(),
-        FakeProbe::start_as("two").await.unwrap(),
-    );
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&one, &two]).await;
-    one.say([SHOOT], Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    // What it saw a minute ago, as if it were still valid: before it reported that all is well.
-    let (minute, long) = (Duration::from_secs(60), Duration::from_secs(300));
-    one.say_of(SHOOT, Outcome::LeasesExpired, minute, long);
-    coordinator
-        .until_holding(SHOOT, "one reports an outdated verdict")
-        .await;
-    until_counted(&coordinator, "outdated").await;
-    assert_eq!(seed.writes(SHOOT), [""; 0]);
-    // It does not vote, so the other one decides.
-    two.say([SHOOT], Outcome::Healthy);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    two.take_back(SHOOT);
-    one.say([SHOOT], Outcome::LeasesExpired);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
 }
 
 #[tokio::test]

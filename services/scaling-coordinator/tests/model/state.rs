@@ -17,6 +17,7 @@ use scaling_coordinator::domain::decision::{
 use scaling_coordinator::domain::next_step::{Request, next_step};
 use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
+use watchdog_api::policy::Mode;
 
 use self::object::{Object, dependents, index};
 use crate::rules::{Budget, Rules};
@@ -84,19 +85,12 @@ struct Coordinator {
     read: [bool; 2],
     cluster: bool,
     /// The requests of its turn that were not made yet.
-    queued: Vec<Sent>,
+    queued: Vec<Request>,
     /// Its turn has begun: what follows from news must wait for the end of it.
     has_turn: bool,
     /// When it reconciles again although nothing happens.
     wake: Option<Instant>,
-    sent: Vec<Sent>,
-}
-
-/// A request, and the direction for which it is made.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Sent {
-    request: Request,
-    direction: Direction,
+    sent: Vec<Request>,
 }
 
 /// One state of everything around the shoot.
@@ -108,7 +102,7 @@ pub struct ModelState {
     allowed: bool,
     verdict: CombinedVerdict,
     coordinators: [Coordinator; 2],
-    late: Vec<Sent>,
+    late: Vec<Request>,
     now: Instant,
     left: Budget,
     /// How it began.
@@ -185,7 +179,7 @@ impl ModelState {
             }
             Event::Arrive(late) => {
                 let sent = self.late.remove(late);
-                let i = index(&sent.request);
+                let i = index(&sent);
                 if self.apply(&sent, rules)? {
                     self.objects[i].surprise = self.objects[i].version;
                 }
@@ -254,9 +248,9 @@ impl ModelState {
                 read: read || !rules.reads,
             })
             .collect();
-        let next = next_step(self.now, direction, &dependents, &mut coordinator.hints);
-        let sent = |request| direction.map(|direction| Sent { request, direction });
-        coordinator.queued = next.requests.into_iter().filter_map(sent).collect();
+        let hints = &mut coordinator.hints;
+        let next = next_step(self.now, direction, Mode::Protect, &dependents, hints);
+        coordinator.queued = next.requests;
         (coordinator.has_turn, coordinator.wake) = (false, next.wake);
     }
 

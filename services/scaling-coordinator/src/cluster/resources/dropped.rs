@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 
-use super::{ObjectIndex, Resources, ServedKind, WatchedResource};
+use super::{ObjectIndex, Resources, WatchedResource};
 
 /// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
 /// and the watch can take to deliver it.
@@ -49,7 +49,7 @@ impl Resources {
                     dependent: dependent.clone(),
                     dropped_at: None,
                     stop,
-                    kind: ServedKind::Unknown("its objects are not listed yet".to_owned()),
+                    kind: Err(WatchedResource::not_listed()),
                     objects: ObjectIndex::new(self.signals.clone()),
                 }
             });

@@ -1,7 +1,7 @@
 //! One object in the index.
 
 use k8s_openapi::api::autoscaling::v1::Scale;
-use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
+use watchdog_api::workload::{RecordedReplicas, Workload};
 
 use crate::cluster::object_index::version_of;
 use crate::domain::observed::{Observed, ObservedResource};
@@ -65,7 +65,6 @@ fn observed(workload: &Workload) -> Observed {
         Ok(ready) => ready,
         Err(why) => return Observed::Unusable(format!("its status cannot be read: {why}")),
     };
-    let ignore_scaling = workload.ignore_scaling();
     let is_scaled =
         workload.is_meltdown_protected() || workload.recorded_replicas() != RecordedReplicas::Absent;
     Observed::Present(ObservedResource {
@@ -75,11 +74,7 @@ fn observed(workload: &Workload) -> Observed {
         current: workload.is_observed(),
         recorded: workload.recorded_replicas(),
         protected: workload.is_meltdown_protected(),
-        ignored: ignore_scaling == IgnoreScaling::Yes,
-        invalid_ignore_scaling: match ignore_scaling {
-            IgnoreScaling::Invalid(text) => Some(text),
-            IgnoreScaling::Yes | IgnoreScaling::No => None,
-        },
+        ignore_scaling: workload.ignore_scaling(),
         writers: is_scaled.then(|| Box::new(workload.writers())),
     })
 }

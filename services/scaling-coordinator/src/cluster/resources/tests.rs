@@ -1,7 +1,8 @@
 use std::collections::BTreeSet;
 
+use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
-use watchdog_api::workload::RecordedReplicas;
+use watchdog_api::workload::{IgnoreScaling, RecordedReplicas};
 use watchdog_kube::key::ObjectKey;
 use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
@@ -16,7 +17,11 @@ impl Resources {
             dependent: dependent("kcm", 0, 0),
             dropped_at: None,
             stop: CancellationToken::new(),
-            kind: ServedKind::Unknown("its objects are not listed yet".to_owned()),
+            kind: Ok(ApiResource::from_gvk(&GroupVersionKind::gvk(
+                "apps",
+                "v1",
+                "Deployment",
+            ))),
             objects: ObjectIndex::new(self.signals.clone()),
         };
         self.watched.write().insert(reference.clone(), watched);
@@ -123,35 +128,6 @@ async fn nothing_is_absent_before_the_list_is_complete() {
 }
 
 #[test]
-fn an_object_never_goes_back_to_an_older_version() {
-    let (resources, _) = listed();
-    resources.synced(&BTreeSet::new());
-    let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
-    resources.applied(&kcm(), &at("10", 0), None);
-    resources.applied(&kcm(), &at("9", 3), None);
-    assert_eq!(
-        replicas(&resources.observed(&kcm(), "shoot--a")),
-        Some(0),
-        "the watch is behind our own write"
-    );
-    let another = |version: &str, n: i32| {
-        let mut object = at(version, n);
-        object.metadata.uid = Some("another".into());
-        object
-    };
-    resources.applied(&kcm(), &another("12", 1), None);
-    for last in ["10", "11"] {
-        resources.applied(&kcm(), &at(last, 3), None);
-        resources.take_in(&kcm(), Change::Deleted(at(last, 3)));
-    }
-    assert_eq!(
-        replicas(&resources.observed(&kcm(), "shoot--a")),
-        Some(1),
-        "the watch is behind a read that found another object of the same name"
-    );
-}
-
-#[test]
 fn what_the_rules_read() {
     let (resources, _) = listed();
     resources.synced(&BTreeSet::new());
@@ -178,8 +154,7 @@ fn what_the_rules_read() {
         current: false,
         recorded: RecordedReplicas::Count(3),
         protected: true,
-        ignored: false,
-        invalid_ignore_scaling: None,
+        ignore_scaling: IgnoreScaling::No,
         writers: Some(Box::default()),
     };
     assert_eq!(

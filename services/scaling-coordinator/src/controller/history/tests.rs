@@ -8,14 +8,15 @@ use watchdog_runtime::telemetry;
 
 use super::{log, measure};
 use crate::domain::Direction;
-use crate::domain::attempts::{RequestOutcome, WriteAttempt};
+use crate::domain::attempts::RequestOutcome;
 use crate::domain::decision::{
     Decision, EvidenceCounts, ReceivedVerdict, ReportedOutcome, StreamCounts, decide,
 };
 use crate::domain::incident::ShootIncidents;
 use crate::domain::other_writes::OtherWrite;
-use crate::domain::resource_step::ResourceWrite;
-use crate::domain::testing::{S, dependent};
+use crate::domain::testing::{S, verdict, write};
+
+const KCM: &str = "kube-controller-manager";
 
 #[tokio::test(start_paused = true)]
 async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
@@ -25,15 +26,6 @@ async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
     let start = Instant::now();
     let zone = |name: &str, expired| (name.to_owned(), 2, expired);
     let lost = ReceivedVerdict {
-        outcome: ReportedOutcome::LeasesExpired,
-        observer: "lease-probe-0".into(),
-        observed: start,
-        outcome_since: start,
-        list_revision: 0,
-        first_revision: 0,
-        sent: start,
-        valid_until: start + S,
-        message: "Because.".into(),
         evidence: Some(Arc::new(EvidenceCounts {
             candidates: 4,
             expired: 3,
@@ -41,23 +33,19 @@ async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
             newest_expired_renewal: Some(32 * S),
             grace: Some(40 * S),
         })),
+        ..verdict(ReportedOutcome::LeasesExpired, start)
     };
     let down = decide(start, [&lost], StreamCounts::default());
     let up = Decision {
         direction: Some(Direction::Up),
         ..down.clone()
     };
-    let write = |direction| WriteAttempt {
-        reference: dependent("kube-controller-manager", 0, 0).reference,
-        direction,
-        write: ResourceWrite::CleanUp,
-    };
     let mut incidents = ShootIncidents::default();
     incidents.note_decision(start, &down);
-    incidents.note_write(start + S, &write(Direction::Down), &RequestOutcome::Conflict);
-    incidents.note_write(start + 2 * S, &write(Direction::Down), &RequestOutcome::Done);
+    incidents.note_write(start + S, &write(KCM, Direction::Down), &RequestOutcome::Conflict);
+    incidents.note_write(start + 2 * S, &write(KCM, Direction::Down), &RequestOutcome::Done);
     incidents.note_decision(start + 62 * S, &up);
-    incidents.note_write(start + 62 * S, &write(Direction::Up), &RequestOutcome::Done);
+    incidents.note_write(start + 62 * S, &write(KCM, Direction::Up), &RequestOutcome::Done);
     log("a", &incidents.end(start + 62 * S + S / 2).unwrap());
 
     (&*file).rewind().unwrap();
@@ -88,14 +76,9 @@ async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
 #[tokio::test(start_paused = true)]
 async fn an_incident_in_mode_observe_is_compared_with_what_others_scaled() {
     let start = Instant::now();
-    let reference = dependent("kube-controller-manager", 0, 0).reference;
-    let write = WriteAttempt {
-        reference: reference.clone(),
-        direction: Direction::Down,
-        write: ResourceWrite::CleanUp,
-    };
+    let write = write(KCM, Direction::Down);
     let other = OtherWrite {
-        reference,
+        reference: write.reference.clone(),
         direction: Direction::Down,
         from: 1,
         to: 0,

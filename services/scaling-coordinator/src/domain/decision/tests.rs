@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::direction_name;
+use crate::domain::testing::{self, start};
 
 const STREAMS: StreamCounts = StreamCounts { known: 2, synced: 2 };
 const ALL: [ReportedOutcome; 11] = [
@@ -20,10 +20,6 @@ const ALL: [ReportedOutcome; 11] = [
     ReportedOutcome::Outdated,
 ];
 
-fn start() -> Instant {
-    Instant::now() + Duration::from_secs(1_000)
-}
-
 fn verdict(
     start: Instant,
     observer: &str,
@@ -36,16 +32,9 @@ fn verdict(
         Err(_) => start - Duration::from_secs(seconds.unsigned_abs()),
     };
     ReceivedVerdict {
-        outcome,
         observer: observer.into(),
-        observed: at(observed),
-        outcome_since: at(observed),
-        list_revision: 0,
-        first_revision: 0,
-        sent: at(observed),
         valid_until: at(valid),
-        message: "6 of 10 leases expired.".into(),
-        evidence: None,
+        ..testing::verdict(outcome, at(observed))
     }
 }
 
@@ -62,6 +51,8 @@ fn one_valid_verdict_decides_until_its_validity_ends() {
         };
         assert_eq!(decision.direction, expected, "{outcome:?}");
         assert!(decision.reason.contains(outcome.as_str()), "{}", decision.reason);
+        let is_outdated = decision.held == Some(HoldReason::Outdated);
+        assert_eq!(is_outdated, outcome == ReportedOutcome::Outdated);
         assert_eq!(decision.again_at, Some(now + Duration::from_secs(20)));
         let later = decide(now + Duration::from_secs(20), [&verdict], STREAMS);
         assert_eq!(
@@ -81,16 +72,10 @@ fn vote(
     observed: Instant,
 ) -> ReceivedVerdict {
     ReceivedVerdict {
-        outcome,
         observer: observer.into(),
-        observed,
         outcome_since: since,
         list_revision: revision,
-        first_revision: 0,
-        sent: observed,
-        valid_until: observed + Duration::from_secs(20),
-        message: "".into(),
-        evidence: None,
+        ..testing::verdict(outcome, observed)
     }
 }
 
@@ -367,41 +352,6 @@ fn the_newest_of_several_expired_verdicts_is_named() {
         let decision = decide(now, given, STREAMS);
         assert_eq!(decision.held, Some(HoldReason::Expired));
         assert!(decision.reason.contains(named), "{}", decision.reason);
-    }
-}
-
-#[test]
-fn a_release_has_its_direction_and_the_cluster_as_its_cause() {
-    let release = Decision::release("The shoot hibernates.");
-    assert_eq!(
-        (release.direction, release.held),
-        (Some(Direction::Release), Some(HoldReason::Cluster))
-    );
-}
-
-#[test]
-fn label_values() {
-    let directions = [
-        (None, "hold"),
-        (Some(Direction::Down), "down"),
-        (Some(Direction::Up), "up"),
-        (Some(Direction::Release), "release"),
-    ];
-    for (direction, label) in directions {
-        assert_eq!(direction_name(direction), label);
-    }
-    let reasons = [
-        (HoldReason::Cluster, "cluster"),
-        (HoldReason::NotLeading, "not_leading"),
-        (HoldReason::Unreported, "unreported"),
-        (HoldReason::Expired, "expired"),
-        (HoldReason::Disagreement, "disagreement"),
-        (HoldReason::Outdated, "outdated"),
-        (HoldReason::Verdict, "verdict"),
-        (HoldReason::Mode, "mode"),
-    ];
-    for (reason, label) in reasons {
-        assert_eq!(reason.as_str(), label);
     }
 }
 

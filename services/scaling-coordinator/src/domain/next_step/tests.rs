@@ -1,47 +1,29 @@
 mod bench;
 mod tries;
 
-use self::bench::{Bench, DOWN, UP};
+use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
+use watchdog_api::workload::FieldWriters;
+
+use self::bench::{Bench, DOWN, UP, refused};
 use super::*;
 use crate::domain::attempts::RequestOutcome;
 use crate::domain::observed::Observed;
-use crate::domain::testing::{S, held, recorded, seen, unread};
+use crate::domain::testing::{S, held, recorded, seen, starting, stopping, unread};
 
 #[test]
 fn down_runs_level_by_level_and_waits_for_ready_replicas() {
     let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
-    assert_eq!(
-        bench.steps(DOWN),
-        [
-            ResourceState::Pending,
-            ResourceState::Writing,
-            ResourceState::Absent
-        ]
-    );
-    bench.done(
-        DOWN,
-        "down mcm 1",
-        "mcm",
-        ObservedResource { ready: 1, ..held(1) },
-    );
+    assert_eq!(bench.steps(DOWN), "Pending Writing Absent");
+    bench.done(DOWN, "down mcm 1", stopping(1));
     assert_eq!(bench.wanted(DOWN), [""; 0]);
     assert_eq!(
         bench.steps(DOWN),
-        [
-            ResourceState::Pending,
-            ResourceState::Waiting,
-            ResourceState::Absent
-        ],
+        "Pending Waiting Absent",
         "scaled is not reached"
     );
     bench.see("mcm", held(1));
-    bench.done(
-        DOWN,
-        "down kcm 2",
-        "kcm",
-        ObservedResource { ready: 2, ..held(2) },
-    );
+    bench.done(DOWN, "down kcm 2", stopping(2));
     assert_eq!(bench.state(DOWN), FlowState::Running);
     bench.see("kcm", held(2));
     assert_eq!(bench.state(DOWN), FlowState::Settled);
@@ -52,7 +34,7 @@ fn down_runs_level_by_level_and_waits_for_ready_replicas() {
 fn the_resources_of_a_level_go_together() {
     let mut bench = Bench::new(seen(2, 2), seen(1, 1), seen(1, 1));
     assert_eq!(bench.wanted(DOWN), ["down mcm 1", "down ca 1"]);
-    bench.done(DOWN, "down ca 1", "ca", held(1));
+    bench.done(DOWN, "down ca 1", held(1));
     assert_eq!(
         bench.wanted(DOWN),
         ["down mcm 1"],
@@ -63,22 +45,11 @@ fn the_resources_of_a_level_go_together() {
 #[test]
 fn up_restores_counts_after_delays_and_cleans_up() {
     let mut bench = Bench::new(held(2), held(1), held(1));
-    let unready = ObservedResource {
-        ready: 0,
-        ..recorded(2)
-    };
-    bench.done(UP, "scale kcm 2", "kcm", unready);
+    bench.done(UP, "scale kcm 2", starting(2));
     assert_eq!(bench.wanted(UP), [""; 0], "protected until it is ready");
-    assert_eq!(
-        bench.steps(UP),
-        [
-            ResourceState::Waiting,
-            ResourceState::Pending,
-            ResourceState::Pending
-        ]
-    );
+    assert_eq!(bench.steps(UP), "Waiting Pending Pending");
     bench.see("kcm", recorded(2));
-    bench.done(UP, "clean kcm", "kcm", seen(2, 1));
+    bench.done(UP, "clean kcm", seen(2, 1));
     let started = bench.now;
     let steps = bench.next(UP);
     assert_eq!(steps.status.resources[1].state, ResourceState::Delayed);
@@ -90,15 +61,15 @@ fn up_restores_counts_after_delays_and_cleans_up() {
         "the delay counts once"
     );
     bench.now += 20 * S;
-    bench.done(UP, "scale mcm 1", "mcm", recorded(1));
+    bench.done(UP, "scale mcm 1", recorded(1));
     assert_eq!(
         bench.wanted(UP),
         ["clean mcm"],
         "no second delay in the same level"
     );
-    bench.done(UP, "clean mcm", "mcm", seen(1, 1));
-    bench.done(UP, "scale ca 1", "ca", recorded(1));
-    bench.done(UP, "clean ca", "ca", seen(1, 1));
+    bench.done(UP, "clean mcm", seen(1, 1));
+    bench.done(UP, "scale ca 1", recorded(1));
+    bench.done(UP, "clean ca", seen(1, 1));
     assert_eq!(bench.state(UP), FlowState::Settled);
 }
 
@@ -109,14 +80,7 @@ fn a_healthy_shoot_with_nothing_to_write_is_settled_even_when_unready() {
     assert_eq!((steps.status.state, steps.wake), (FlowState::Settled, None));
     // But an unready level keeps the next one back once there is something to do there.
     bench.see("mcm", held(1));
-    assert_eq!(
-        bench.steps(UP),
-        [
-            ResourceState::Waiting,
-            ResourceState::Pending,
-            ResourceState::Absent
-        ]
-    );
+    assert_eq!(bench.steps(UP), "Waiting Pending Absent");
 }
 
 #[test]
@@ -124,11 +88,7 @@ fn an_initial_delay_does_not_count_without_work() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 0), held(1));
     assert_eq!(
         bench.steps(UP),
-        [
-            ResourceState::Reached,
-            ResourceState::Waiting,
-            ResourceState::Pending
-        ],
+        "Reached Waiting Pending",
         "nothing to write at mcm"
     );
     bench.see("mcm", seen(1, 1));
@@ -138,14 +98,7 @@ fn an_initial_delay_does_not_count_without_work() {
 #[test]
 fn while_holding_only_an_optional_resource_is_absent() {
     let mut bench = Bench::new(Observed::Absent, seen(1, 1), Observed::Absent);
-    assert_eq!(
-        bench.steps(None),
-        [
-            ResourceState::Pending,
-            ResourceState::Pending,
-            ResourceState::Absent
-        ]
-    );
+    assert_eq!(bench.steps(None), "Pending Pending Absent");
 }
 
 #[test]
@@ -181,7 +134,7 @@ fn the_initial_delay_goes_on_while_holding() {
 #[test]
 fn replicas_that_the_object_does_not_show_are_read_first() {
     let mut bench = Bench::new(seen(1, 1), unread(), Observed::Absent);
-    bench.done(DOWN, "read mcm", "mcm", seen(2, 2));
+    bench.done(DOWN, "read mcm", seen(2, 2));
     assert_eq!(bench.wanted(DOWN), ["down mcm 2"]);
     let mut bench = Bench::new(seen(1, 1), unread(), Observed::Absent);
     assert_eq!(bench.wanted(None), [""; 0]);
@@ -201,9 +154,9 @@ fn a_level_starts_on_what_was_just_read() {
     bench.answer(DOWN, "read ca", RequestOutcome::Done);
     assert_eq!(bench.wanted(DOWN), ["read mcm"]);
     // It shows that the watch was wrong.
-    bench.done(DOWN, "read mcm", "mcm", seen(1, 1));
+    bench.done(DOWN, "read mcm", seen(1, 1));
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
-    bench.done(DOWN, "down mcm 1", "mcm", held(1));
+    bench.done(DOWN, "down mcm 1", held(1));
     assert_eq!(bench.wanted(DOWN), ["down kcm 2"]);
     // Nothing is read where nothing must be written.
     let mut bench = Bench::new(held(2), held(1), held(1));
@@ -225,7 +178,7 @@ fn removing_the_annotation_rests_on_the_resource_alone() {
     bench.now += 30 * S;
     assert_eq!(bench.wanted(UP), ["clean mcm"]);
     assert!(!bench.next(UP).prepares_write);
-    bench.done(UP, "clean mcm", "mcm", seen(1, 1));
+    bench.done(UP, "clean mcm", seen(1, 1));
     assert_eq!(
         bench.wanted(UP),
         ["read kcm", "read mcm"],
@@ -237,10 +190,14 @@ fn removing_the_annotation_rests_on_the_resource_alone() {
 fn a_read_that_fails_holds_the_next_level_up_and_is_tried_again() {
     let mut bench = Bench::new(seen(2, 2), held(1), Observed::Absent);
     bench.unread.insert("mcm");
-    bench.answer(DOWN, "read mcm", bench::refused());
-    let next = bench.next(DOWN);
-    assert_eq!((next.requests.len(), next.prepares_write), (0, false));
-    bench.now = next.wake.unwrap();
+    for attempt in 1..=3 {
+        bench.answer(DOWN, "read mcm", refused());
+        let next = bench.next(DOWN);
+        assert_eq!((next.requests.len(), next.prepares_write), (0, false));
+        let why = next.alerts.iter().map(|alert| &*alert.why);
+        assert!(why.eq(refused().error().filter(|_| attempt == 3)));
+        bench.now = next.wake.unwrap();
+    }
     bench.answer(DOWN, "read mcm", RequestOutcome::Done);
     assert_eq!(bench.wanted(DOWN), ["down kcm 2"]);
 }
@@ -258,18 +215,11 @@ fn what_is_absent_and_not_optional_is_at_zero_on_the_way_down_and_fails_on_the_w
     );
     assert_eq!(bench.next(DOWN).alerts, [], "reported once");
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
-    bench.done(DOWN, "down kcm 1", "kcm", held(1));
-    assert_eq!(
-        bench.steps(DOWN),
-        [
-            ResourceState::Reached,
-            ResourceState::Absent,
-            ResourceState::Absent
-        ]
-    );
+    bench.done(DOWN, "down kcm 1", held(1));
+    assert_eq!(bench.steps(DOWN), "Reached Absent Absent");
     assert_eq!(bench.next(DOWN).alerts, [], "reported once");
-    bench.done(UP, "scale kcm 1", "kcm", recorded(1));
-    bench.done(UP, "clean kcm", "kcm", seen(1, 1));
+    bench.done(UP, "scale kcm 1", recorded(1));
+    bench.done(UP, "clean kcm", seen(1, 1));
     let next = bench.next(UP);
     assert_eq!(
         (next.status.state, next.status.level),
@@ -296,12 +246,12 @@ fn a_contrary_direction_turns_at_the_next_write() {
     let retry_after = Some(60 * S);
     let why = "500".into();
     bench.answer(UP, "scale kcm 2", RequestOutcome::Refused { why, retry_after });
-    assert_eq!(bench.steps(UP)[0], ResourceState::BackingOff);
+    assert_eq!(bench.steps(UP), "BackingOff Pending Absent");
     assert_eq!(bench.state(DOWN), FlowState::Settled);
     assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
     // The end of a write of the direction before means nothing.
     let kcm = bench.next(UP).requests[0].reference.clone();
-    let (now, refused) = (bench.now, bench::refused());
+    let (now, refused) = (bench.now, refused());
     bench.hints.end_write(now, Direction::Down, &kcm, &refused);
     assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
 }
@@ -309,22 +259,11 @@ fn a_contrary_direction_turns_at_the_next_write() {
 #[test]
 fn losing_the_hints_costs_only_time() {
     let mut bench = Bench::new(held(2), held(1), held(1));
-    let unready = ObservedResource {
-        ready: 0,
-        ..recorded(2)
-    };
-    bench.done(UP, "scale kcm 2", "kcm", unready);
+    bench.done(UP, "scale kcm 2", starting(2));
     bench.hints = FlowHints::default();
-    assert_eq!(
-        bench.steps(UP),
-        [
-            ResourceState::Waiting,
-            ResourceState::Pending,
-            ResourceState::Pending
-        ]
-    );
+    assert_eq!(bench.steps(UP), "Waiting Pending Pending");
     bench.see("kcm", recorded(2));
-    bench.done(UP, "clean kcm", "kcm", seen(2, 1));
+    bench.done(UP, "clean kcm", seen(2, 1));
     bench.next(UP);
     bench.now += 20 * S;
     bench.hints = FlowHints::default();
@@ -340,9 +279,44 @@ fn a_released_shoot_is_cleaned_up_without_delay_and_then_held() {
     let release = Some(Direction::Release);
     let mut bench = Bench::new(held(2), held(1), Observed::Absent);
     bench.unread = ["kcm", "mcm", "ca"].into();
-    bench.done(release, "clean kcm", "kcm", seen(0, 0));
-    bench.done(release, "clean mcm", "mcm", seen(0, 0));
+    bench.done(release, "clean kcm", seen(0, 0));
+    bench.done(release, "clean mcm", seen(0, 0));
     let next = bench.next(release);
     let found = (next.status.state, next.requests.len(), next.wake);
     assert_eq!(found, (FlowState::Holding, 0, None));
+}
+
+#[test]
+fn mode_observe_keeps_back_what_restores_nothing_of_its_own() {
+    let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
+    bench.mode = Mode::Observe;
+    bench.unread = ["kcm", "mcm", "ca"].into();
+    let kept_back = |next: &NextStep| next.kept_back.iter().map(bench::text).collect::<Vec<_>>();
+    let next = bench.next(DOWN);
+    assert_eq!(kept_back(&next), ["down mcm 1"]);
+    assert_eq!((next.status.state, next.requests), (FlowState::KeptBack, vec![]));
+    assert_eq!(
+        bench.steps(DOWN),
+        "Pending KeptBack Absent",
+        "nothing is simulated"
+    );
+    // Another watchdog has scaled it down: the next level rests on no read, because nothing is written.
+    bench.see("mcm", held(1));
+    assert_eq!(kept_back(&bench.next(DOWN)), ["down kcm 2"]);
+    // What another watchdog holds down is its own; what this program holds down is restored.
+    bench.see("kcm", held(2));
+    assert_eq!(kept_back(&bench.next(UP)), ["scale kcm 2"]);
+    let own = FieldWriters {
+        replicas: None,
+        protection: Some(COORDINATOR_FIELD_MANAGER.to_owned()),
+    };
+    bench.see(
+        "kcm",
+        ObservedResource {
+            writers: Some(Box::new(own)),
+            ..held(2)
+        },
+    );
+    assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
+    assert_eq!(bench.state(UP), FlowState::Running);
 }

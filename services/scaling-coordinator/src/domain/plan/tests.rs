@@ -1,6 +1,6 @@
 use super::*;
-use crate::domain::observed::{Observed, ObservedResource};
-use crate::domain::testing::{S, dependent_of, gardener, held, seen};
+use crate::domain::observed::Observed;
+use crate::domain::testing::{S, dependent_of, gardener, held, ignored, seen};
 
 /// A line for each resource: level, name and next step.
 fn shown(direction: Direction, observed: [Observed; 3]) -> Vec<String> {
@@ -33,12 +33,11 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
             "1 kube-controller-manager: record 2 replicas and scale to 0",
         ]
     );
-    let ignored = ObservedResource {
-        ignored: true,
-        ..held(1)
-    };
     assert_eq!(
-        shown(Direction::Up, [held(2).into(), Observed::Absent, ignored.into()]),
+        shown(
+            Direction::Up,
+            [held(2).into(), Observed::Absent, ignored(held(1)).into()]
+        ),
         [
             "0 kube-controller-manager: scale from 0 to 2",
             "1 machine-controller-manager: Repair",

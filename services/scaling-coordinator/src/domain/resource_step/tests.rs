@@ -1,8 +1,13 @@
 use proptest::prelude::*;
 use watchdog_api::prober::DependentResource;
+use watchdog_api::workload::IgnoreScaling;
 
 use super::*;
-use crate::domain::testing::{dependent, dependent_of, held, recorded, scale_only, seen, unread};
+use crate::domain::testing::{
+    self, dependent, dependent_of, held, recorded, scale_only, seen, starting, unread,
+};
+
+const CLEAN_UP: &str = "remove meltdown-protection-active";
 
 fn next_step(
     direction: Direction,
@@ -12,158 +17,122 @@ fn next_step(
     plan_step(direction, &dependent_of(dependent, observed)).step
 }
 
-fn scale(from: i32, to: i32) -> ResourceStep {
-    ResourceStep::Write(ResourceWrite::Scale {
-        from,
-        to,
-        record: false,
-        unreadable: None,
-    })
+fn shown(step: &ResourceStep) -> String {
+    match step {
+        ResourceStep::Write(ResourceWrite::Scale {
+            from,
+            to,
+            unreadable: Some(text),
+            ..
+        }) => format!("scale from {from} to {to} instead of {text}"),
+        ResourceStep::Write(write) => write.to_string(),
+        step => format!("{step:?}"),
+    }
 }
 
-fn record_and_scale(from: i32, to: i32) -> ResourceStep {
-    ResourceStep::Write(ResourceWrite::Scale {
-        from,
-        to,
-        record: true,
-        unreadable: None,
-    })
+/// The next step on the way down, in words.
+fn down(dependent: &DependentResource, observed: impl Into<Observed>) -> String {
+    shown(&next_step(Direction::Down, dependent, observed))
+}
+
+/// The next step on the way up, in words.
+fn up(dependent: &DependentResource, observed: impl Into<Observed>) -> String {
+    shown(&next_step(Direction::Up, dependent, observed))
+}
+
+/// Its status may be that of before.
+fn outdated(seen: ObservedResource) -> ObservedResource {
+    ObservedResource {
+        current: false,
+        ..seen
+    }
 }
 
 #[test]
 fn down_is_one_write_for_deployments_and_two_for_kinds_with_only_a_scale_sub_resource() {
     let (kcm, etcd) = (dependent("kcm", 0, 0), scale_only(dependent("etcd", 0, 0)));
-    let one = |seen: ObservedResource| next_step(Direction::Down, &kcm, seen);
-    let next_step = |seen: ObservedResource| next_step(Direction::Down, &etcd, seen);
-    let recorded = |n| ObservedResource {
-        recorded: RecordedReplicas::Count(n),
-        ..seen(3, 3)
+    let recorded_only = ObservedResource {
+        protected: false,
+        ..recorded(3)
     };
-    let protected = |n| ObservedResource {
-        protected: true,
-        ..recorded(n)
+    // Somebody scaled it since.
+    let scaled = ObservedResource {
+        replicas: Some(3),
+        ready: 3,
+        ..recorded(2)
     };
-    let record = |replicas| ResourceStep::Write(ResourceWrite::Record { replicas });
-    for already in [seen(3, 3), recorded(3), protected(2), protected(3)] {
-        assert_eq!(one(already), record_and_scale(3, 0));
+    for (observed, deployment, engine) in [
+        (
+            seen(3, 3),
+            "record 3 replicas and scale to 0",
+            "record 3 replicas",
+        ),
+        (
+            recorded_only,
+            "record 3 replicas and scale to 0",
+            "record 3 replicas",
+        ),
+        (scaled, "record 3 replicas and scale to 0", "record 3 replicas"),
+        (
+            recorded(3),
+            "record 3 replicas and scale to 0",
+            "scale from 3 to 0",
+        ),
+        (ObservedResource { ready: 1, ..held(3) }, "Wait", "Wait"),
+        (outdated(held(3)), "Wait", "Wait"),
+        (held(3), "Nothing", "Nothing"),
+        // Zero is never recorded.
+        (seen(0, 0), "Nothing", "Nothing"),
+    ] {
+        assert_eq!(down(&kcm, observed.clone()), deployment, "{observed:?}");
+        assert_eq!(down(&etcd, observed.clone()), engine, "{observed:?}");
     }
-    for down in [held(3), seen(0, 0)] {
-        assert_eq!(one(down), ResourceStep::Nothing);
-    }
-    assert_eq!(next_step(seen(3, 3)), record(3));
-    assert_eq!(
-        next_step(recorded(3)),
-        record(3),
-        "a leftover count does not protect"
-    );
-    assert_eq!(next_step(protected(2)), record(3), "somebody scaled it since");
-    assert_eq!(next_step(protected(3)), scale(3, 0));
-    assert_eq!(
-        next_step(ObservedResource { ready: 1, ..held(3) }),
-        ResourceStep::Wait
-    );
-    assert_eq!(
-        next_step(ObservedResource {
-            current: false,
-            ..held(3)
-        }),
-        ResourceStep::Wait,
-        "the status may be that of before"
-    );
-    assert_eq!(next_step(held(3)), ResourceStep::Nothing);
-    assert_eq!(
-        next_step(seen(0, 0)),
-        ResourceStep::Nothing,
-        "zero is never recorded"
-    );
 }
 
 #[test]
 fn down_to_more_than_zero_never_scales_up_and_is_restored() {
     let mut kcm = dependent("kcm", 0, 0);
     kcm.scale_down.replicas = Some(2);
-    assert_eq!(
-        next_step(Direction::Down, &kcm, seen(1, 1)),
-        ResourceStep::Nothing
-    );
-    assert_eq!(
-        next_step(Direction::Down, &kcm, seen(3, 3)),
-        record_and_scale(3, 2)
-    );
+    assert_eq!(down(&kcm, seen(1, 1)), "Nothing");
+    assert_eq!(down(&kcm, seen(3, 3)), "record 3 replicas and scale to 2");
     let half = ObservedResource {
         recorded: RecordedReplicas::Count(3),
         ..recorded(2)
     };
-    assert_eq!(
-        next_step(Direction::Down, &kcm, half.clone()),
-        ResourceStep::Nothing,
-        "2 is not recorded over 3"
-    );
-    assert_eq!(next_step(Direction::Up, &kcm, half.clone()), scale(2, 3));
-    let recorded_only = ObservedResource {
-        replicas: Some(3),
-        ..half
-    };
-    assert_eq!(
-        next_step(Direction::Up, &kcm, recorded_only),
-        ResourceStep::Write(ResourceWrite::CleanUp),
-        "it was not scaled yet"
-    );
+    assert_eq!(down(&kcm, half.clone()), "Nothing", "2 is not recorded over 3");
+    assert_eq!(up(&kcm, half), "scale from 2 to 3");
+    assert_eq!(up(&kcm, recorded(3)), CLEAN_UP, "it was not scaled yet");
 }
 
 #[test]
 fn up_scales_then_waits_then_cleans_up() {
     let mut kcm = dependent("kcm", 0, 0);
-    assert_eq!(next_step(Direction::Up, &kcm, held(3)), scale(0, 3));
-    assert_eq!(next_step(Direction::Up, &kcm, seen(0, 0)), scale(0, 1));
     let unreadable = ObservedResource {
         recorded: RecordedReplicas::Unreadable("two".into()),
         ..held(1)
     };
-    let fallback = |to| {
-        ResourceStep::Write(ResourceWrite::Scale {
-            from: 0,
-            to,
-            record: false,
-            unreadable: Some("two".into()),
-        })
-    };
-    assert_eq!(next_step(Direction::Up, &kcm, unreadable.clone()), fallback(1));
-    kcm.scale_up.replicas = Some(2);
-    assert_eq!(next_step(Direction::Up, &kcm, seen(0, 0)), scale(0, 2));
-    assert_eq!(next_step(Direction::Up, &kcm, unreadable), fallback(2));
+    for configured in [None, Some(2)] {
+        kcm.scale_up.replicas = configured;
+        let fallback = configured.unwrap_or(1);
+        assert_eq!(up(&kcm, held(3)), "scale from 0 to 3", "a recorded count wins");
+        assert_eq!(up(&kcm, seen(0, 0)), format!("scale from 0 to {fallback}"));
+        let instead = format!("scale from 0 to {fallback} instead of two");
+        assert_eq!(up(&kcm, unreadable.clone()), instead);
+    }
+    assert_eq!(up(&kcm, starting(3)), "Wait");
     assert_eq!(
-        next_step(Direction::Up, &kcm, held(3)),
-        scale(0, 3),
-        "a recorded count wins"
-    );
-    let restored = |ready| ObservedResource {
-        replicas: Some(3),
-        ready,
-        ..held(3)
-    };
-    assert_eq!(next_step(Direction::Up, &kcm, restored(0)), ResourceStep::Wait);
-    assert_eq!(
-        next_step(Direction::Up, &kcm, restored(1)),
-        ResourceStep::Write(ResourceWrite::CleanUp)
-    );
-    assert_eq!(next_step(Direction::Up, &kcm, seen(3, 0)), ResourceStep::Wait);
-    assert_eq!(
-        next_step(
-            Direction::Up,
+        up(
             &kcm,
             ObservedResource {
-                current: false,
-                ..seen(3, 1)
+                ready: 1,
+                ..recorded(3)
             }
         ),
-        ResourceStep::Wait
+        CLEAN_UP
     );
-    assert_eq!(
-        next_step(Direction::Up, &kcm, seen(3, 1)),
-        ResourceStep::Nothing,
-        "one is enough"
-    );
+    assert_eq!(up(&kcm, seen(3, 0)), "Wait");
+    assert_eq!(up(&kcm, outdated(seen(3, 1))), "Wait");
+    assert_eq!(up(&kcm, seen(3, 1)), "Nothing", "one is enough");
 }
 
 #[test]
@@ -173,45 +142,29 @@ fn what_is_ignored_absent_or_unknown() {
         optional: true,
         ..mandatory.clone()
     };
-    for direction in [Direction::Down, Direction::Up] {
+    for (direction, absent) in [(Direction::Down, "Missing"), (Direction::Up, "Repair")] {
+        let step = |dependent: &DependentResource, observed: Observed| {
+            shown(&next_step(direction, dependent, observed))
+        };
         for replicas in [0, 3] {
-            let ignored = ObservedResource {
-                ignored: true,
-                ..seen(replicas, 0)
-            };
-            assert_eq!(
-                next_step(direction, &mandatory, ignored.clone()),
-                ResourceStep::Ignored
-            );
+            let ignored = testing::ignored(seen(replicas, 0));
+            assert_eq!(step(&mandatory, ignored.clone().into()), "Ignored");
             let leftover = ObservedResource {
                 protected: true,
                 ..ignored
             };
-            assert_eq!(
-                next_step(direction, &mandatory, leftover),
-                ResourceStep::Write(ResourceWrite::CleanUp)
-            );
+            assert_eq!(step(&mandatory, leftover.into()), CLEAN_UP);
         }
         for gone in [Observed::Absent, Observed::Deleting] {
-            let expected = match direction {
-                Direction::Down => ResourceStep::Missing,
-                _ => ResourceStep::Repair,
-            };
-            assert_eq!(next_step(direction, &mandatory, gone.clone()), expected);
-            assert_eq!(
-                next_step(direction, &optional, gone),
-                ResourceStep::AbsentOptional
-            );
+            assert_eq!(step(&mandatory, gone.clone()), absent);
+            assert_eq!(step(&optional, gone), "AbsentOptional");
         }
+        assert_eq!(step(&optional, Observed::Unusable("bad".into())), "Repair");
         assert_eq!(
-            next_step(direction, &optional, Observed::Unusable("bad".into())),
-            ResourceStep::Repair
+            step(&optional, Observed::Unknown("not listed".into())),
+            "NotObserved"
         );
-        assert_eq!(
-            next_step(direction, &optional, Observed::Unknown("not listed".into())),
-            ResourceStep::NotObserved
-        );
-        assert_eq!(next_step(direction, &optional, unread()), ResourceStep::Read);
+        assert_eq!(step(&optional, unread().into()), "Read");
     }
 }
 
@@ -227,14 +180,14 @@ fn any_seen() -> impl Strategy<Value = ObservedResource> {
         any::<bool>(),
         recorded,
         any::<bool>(),
-        any::<bool>(),
+        prop_oneof![Just(IgnoreScaling::No), Just(IgnoreScaling::Yes)],
     )
         .prop_map(
-            |(replicas, ready, current, recorded, protected, ignored)| ObservedResource {
+            |(replicas, ready, current, recorded, protected, ignore_scaling)| ObservedResource {
                 current,
                 recorded,
                 protected,
-                ignored,
+                ignore_scaling,
                 ..seen(replicas, ready)
             },
         )
@@ -265,13 +218,13 @@ proptest! {
             prop_assert!(writes <= most, "{write:?} after {most} writes");
             match write {
                 ResourceWrite::Record { replicas } => {
-                    prop_assert!(down && in_two_steps && replicas > 0 && !now.ignored);
+                    prop_assert!(down && in_two_steps && replicas > 0 && !now.is_ignored());
                     now.recorded = RecordedReplicas::Count(replicas);
                     now.protected = true;
                 }
                 ResourceWrite::Scale { from, to, record, .. } => {
                     prop_assert_eq!(Some(from), now.replicas);
-                    prop_assert!(!now.ignored);
+                    prop_assert!(!now.is_ignored());
                     if record {
                         prop_assert!(down && !in_two_steps);
                         now.recorded = RecordedReplicas::Count(from);
@@ -289,21 +242,21 @@ proptest! {
                     }
                 }
                 ResourceWrite::CleanUp => {
-                    prop_assert!(now.protected && (now.ignored || now.replicas != Some(0)));
+                    prop_assert!(now.protected && (now.is_ignored() || now.replicas != Some(0)));
                     now.protected = false;
                 }
             }
         }
         let end = next_step(direction, &kcm, now.clone());
         prop_assert!(matches!(end, ResourceStep::Nothing | ResourceStep::Wait | ResourceStep::Ignored), "{end:?}");
-        if !first.ignored && !down {
+        if !first.is_ignored() && !down {
             prop_assert!(now.replicas > Some(0) && (!now.protected || end == ResourceStep::Wait));
         }
-        if !first.ignored && down {
+        if !first.is_ignored() && down {
             prop_assert!(now.replicas <= first.replicas && now.replicas <= Some(down_to.unwrap_or(0)));
         }
         // And there and back again: whatever was scaled down comes up with the count that it had.
-        if !first.ignored && down && now.replicas < first.replicas {
+        if !first.is_ignored() && down && now.replicas < first.replicas {
             let step = next_step(Direction::Up, &kcm, now.clone());
             let ResourceStep::Write(ResourceWrite::Scale { to, .. }) = step else {
                 return Err(TestCaseError::fail("it is not restored"));
@@ -316,84 +269,53 @@ proptest! {
 #[test]
 fn what_is_dropped_from_the_configuration_is_only_restored() {
     let kcm = dependent("kcm", 0, 0);
-    let next_step = |direction, observed: Observed| {
+    for (observed, on_the_way_up) in [
+        (seen(3, 3).into(), "Nothing"),
+        // The next level waits for what was restored.
+        (seen(3, 0).into(), "Wait"),
+        // Somebody else wants none.
+        (seen(0, 0).into(), "Nothing"),
+        (held(3).into(), "scale from 0 to 3"),
+        (recorded(3).into(), CLEAN_UP),
+        (testing::ignored(held(3)).into(), CLEAN_UP),
+        (Observed::Absent, "Nothing"),
+        (Observed::Deleting, "Nothing"),
+        (Observed::Unusable("no spec".into()), "Nothing"),
+        (Observed::Unknown("not listed".into()), "Nothing"),
+    ] {
         let dropped = Dependent {
             dropped: true,
             ..dependent_of(&kcm, observed)
         };
-        plan_step(direction, &dropped).step
-    };
-    let ignored = ObservedResource {
-        ignored: true,
-        ..held(3)
-    };
-    let anything: [Observed; 8] = [
-        seen(3, 3).into(),
-        seen(0, 0).into(),
-        held(3).into(),
-        ignored.clone().into(),
-        Observed::Absent,
-        Observed::Deleting,
-        Observed::Unusable("no spec".into()),
-        Observed::Unknown("not listed".into()),
-    ];
-    for observed in anything {
-        assert_eq!(
-            next_step(Direction::Down, observed.clone()),
-            ResourceStep::Nothing,
-            "{observed:?}"
-        );
-        if observed.seen().is_none() {
-            assert_eq!(
-                next_step(Direction::Up, observed.clone()),
-                ResourceStep::Nothing,
-                "{observed:?}"
-            );
-        }
+        let steps =
+            [Direction::Down, Direction::Up].map(|direction| shown(&plan_step(direction, &dropped).step));
+        assert_eq!(steps, ["Nothing", on_the_way_up], "{:?}", dropped.observed);
     }
-    assert_eq!(next_step(Direction::Up, held(3).into()), scale(0, 3));
-    let clean_up = ResourceStep::Write(ResourceWrite::CleanUp);
-    assert_eq!(next_step(Direction::Up, recorded(3).into()), clean_up);
-    assert_eq!(next_step(Direction::Up, ignored.into()), clean_up);
-    assert_eq!(
-        next_step(Direction::Up, seen(3, 0).into()),
-        ResourceStep::Wait,
-        "the next level waits for what was restored"
-    );
-    assert_eq!(next_step(Direction::Up, seen(3, 1).into()), ResourceStep::Nothing);
-    assert_eq!(
-        next_step(Direction::Up, seen(0, 0).into()),
-        ResourceStep::Nothing,
-        "somebody else wants none"
-    );
 }
 
 #[test]
 fn a_release_removes_the_annotation_and_nothing_else() {
     let kcm = dependent("kcm", 0, 0);
-    for protected in [held(3), recorded(3)] {
+    for (observed, step) in [
+        (held(3).into(), CLEAN_UP),
+        (recorded(3).into(), CLEAN_UP),
+        (seen(0, 0).into(), "Nothing"),
+        (seen(3, 0).into(), "Nothing"),
+        (Observed::Absent, "Nothing"),
+        (Observed::Unusable("no spec".into()), "Nothing"),
+        (Observed::Unknown("not listed".into()), "Nothing"),
+    ] {
         for dropped in [false, true] {
-            let held_down = Dependent {
+            let released = Dependent {
                 dropped,
-                ..dependent_of(&kcm, protected.clone())
+                ..dependent_of(&kcm, observed.clone())
             };
-            let next_step = plan_step(Direction::Release, &held_down).step;
-            assert_eq!(next_step, ResourceStep::Write(ResourceWrite::CleanUp));
+            assert_eq!(
+                shown(&plan_step(Direction::Release, &released).step),
+                step,
+                "{observed:?}"
+            );
         }
-    }
-    let rest: [Observed; 5] = [
-        seen(0, 0).into(),
-        seen(3, 0).into(),
-        Observed::Absent,
-        Observed::Unusable("no spec".into()),
-        Observed::Unknown("not listed".into()),
-    ];
-    for observed in rest {
-        assert_eq!(
-            next_step(Direction::Release, &kcm, observed.clone()),
-            ResourceStep::Nothing,
-            "{observed:?}"
-        );
     }
 }
 

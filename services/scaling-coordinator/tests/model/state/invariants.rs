@@ -1,11 +1,11 @@
 //! The invariants, judged by what is true and not by what a coordinator sees.
 
 use super::object::{Object, dependents, index};
-use super::{Checked, CombinedVerdict, Direction, ModelState, Rules, Sent};
+use super::{Checked, CombinedVerdict, Direction, ModelState, Request, Rules};
 
 impl ModelState {
     /// Checks the invariants of a write when a coordinator sends it.
-    pub(super) fn check_sending(&self, c: usize, sent: &Sent, rules: Rules) -> Checked {
+    pub(super) fn check_sending(&self, c: usize, sent: &Request, rules: Rules) -> Checked {
         let because = |ok: bool, why: &str| {
             anyhow::ensure!(ok, "{why}: {sent:?}");
             Ok(())
@@ -18,21 +18,21 @@ impl ModelState {
             _ => return because(false, "S2: no verdict asks for it"),
         }
         because(
-            self.allowed || !sent.request.kind.needs_cluster(),
+            self.allowed || !sent.needs_cluster(),
             "S4: a replica count of a shoot that is not to be acted on",
         )?;
         if !rules.judged {
             return Ok(());
         }
         // To remove meltdown-protection-active begins no level: the resource is up already.
-        let begins_level = sent.direction != Direction::Release && sent.request.kind.needs_cluster();
+        let begins_level = sent.direction != Direction::Release && sent.needs_cluster();
         let other = &self.coordinators[1 - c];
         because(
             !other.acts && other.sent.is_empty(),
             "S5: another replica acts on it",
         )?;
         let dependents = dependents(rules, true);
-        let level = sent.direction.info(&dependents[index(&sent.request)]).level;
+        let level = sent.direction.info(&dependents[index(sent)]).level;
         for (i, dependent) in dependents.iter().enumerate() {
             // A change that came out of the blue and has not been seen yet cannot be taken into account.
             let known = self.coordinators[c].view[i].version >= self.objects[i].surprise;

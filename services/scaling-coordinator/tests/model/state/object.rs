@@ -6,7 +6,7 @@ use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::next_step::Request;
 use scaling_coordinator::domain::observed::ObservedResource;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
-use watchdog_api::workload::RecordedReplicas;
+use watchdog_api::workload::{IgnoreScaling, RecordedReplicas};
 
 use crate::rules::Rules;
 
@@ -63,8 +63,7 @@ impl Object {
                 .recorded
                 .map_or(RecordedReplicas::Absent, RecordedReplicas::Count),
             protected: self.protected,
-            ignored: false,
-            invalid_ignore_scaling: None,
+            ignore_scaling: IgnoreScaling::No,
             writers: None,
         }
     }

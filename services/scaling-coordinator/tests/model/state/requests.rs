@@ -1,32 +1,24 @@
 //! The fate of requests and processes, and of the shoot at a handover.
 
 use scaling_coordinator::domain::attempts::{FlowHints, RequestOutcome};
-use scaling_coordinator::domain::next_step::RequestKind;
 use scaling_coordinator::domain::resource_step::ResourceWrite;
 
 use super::object::index;
-use super::{Checked, ModelState, RequestFate, Rules, Sent};
+use super::{Checked, ModelState, Request, RequestFate, Rules};
 
 /// The write down as it would be if nothing were recorded.
-fn unrecorded(kind: RequestKind) -> RequestKind {
-    match kind {
-        RequestKind::Write {
-            write:
-                ResourceWrite::Record { replicas: from }
-                | ResourceWrite::Scale {
-                    from, record: true, ..
-                },
-            against,
-        } => RequestKind::Write {
-            write: ResourceWrite::Scale {
-                from,
-                to: 0,
-                record: false,
-                unreadable: None,
-            },
-            against,
+fn unrecorded(write: ResourceWrite) -> ResourceWrite {
+    match write {
+        ResourceWrite::Record { replicas: from }
+        | ResourceWrite::Scale {
+            from, record: true, ..
+        } => ResourceWrite::Scale {
+            from,
+            to: 0,
+            record: false,
+            unreadable: None,
         },
-        kind => kind,
+        write => write,
     }
 }
 
@@ -35,16 +27,16 @@ impl ModelState {
     pub(super) fn send(&mut self, c: usize, request: usize, rules: Rules) -> anyhow::Result<bool> {
         self.coordinators[c].has_turn = true;
         let mut sent = self.coordinators[c].queued.remove(request);
-        let (now, i) = (self.now, index(&sent.request));
-        let reference = sent.request.reference.clone();
+        let (now, i) = (self.now, index(&sent));
+        let reference = sent.reference.clone();
         let hints = &mut self.coordinators[c].hints;
-        hints.begin(now, &reference, sent.request.timeout);
-        if sent.request.kind == RequestKind::Read {
+        hints.begin(now, &reference, sent.timeout);
+        if sent.write.is_none() {
             hints.end_read(now, &reference, &RequestOutcome::Done);
             self.read(c, i, rules);
             return Ok(false);
         }
-        if rules.cluster && sent.request.kind.needs_cluster() {
+        if rules.cluster && sent.needs_cluster() {
             self.coordinators[c].cluster = self.allowed;
         }
         // What is checked right before a write.
@@ -56,7 +48,7 @@ impl ModelState {
         }
         self.check_sending(c, &sent, rules)?;
         if !rules.record {
-            sent.request.kind = unrecorded(sent.request.kind);
+            sent.write = sent.write.map(|(write, against)| (unrecorded(write), against));
         }
         if !rules.exclusive && c == 0 {
             self.answer(c, sent, RequestFate::Answered, rules)?;
@@ -73,8 +65,8 @@ impl ModelState {
         }
     }
 
-    pub(super) fn answer(&mut self, c: usize, sent: Sent, fate: RequestFate, rules: Rules) -> Checked {
-        let i = index(&sent.request);
+    pub(super) fn answer(&mut self, c: usize, sent: Request, fate: RequestFate, rules: Rules) -> Checked {
+        let i = index(&sent);
         let unknown = RequestOutcome::Unknown {
             why: "no answer".into(),
             retry_after: None,
@@ -105,17 +97,16 @@ impl ModelState {
                 retry_after: None,
             },
         };
-        let (now, reference) = (self.now, &sent.request.reference);
         let hints = &mut self.coordinators[c].hints;
-        hints.end_write(now, sent.direction, reference, &outcome);
+        hints.end_write(self.now, sent.direction, &sent.reference, &outcome);
         Ok(())
     }
 
     /// The API server gets a write: whether it was applied.
-    pub(super) fn apply(&mut self, sent: &Sent, rules: Rules) -> anyhow::Result<bool> {
-        let i = index(&sent.request);
+    pub(super) fn apply(&mut self, sent: &Request, rules: Rules) -> anyhow::Result<bool> {
+        let i = index(sent);
         let (object, wanted) = (&mut self.objects[i], self.wanted[i]);
-        let RequestKind::Write { write, against } = &sent.request.kind else {
+        let Some((write, against)) = &sent.write else {
             return Ok(false);
         };
         if rules.precondition && **against != *object.version.to_string() {

@@ -20,6 +20,7 @@ pub(super) struct Bench {
     observed: BTreeMap<&'static str, Observed>,
     /// The resources that were not read just now.
     pub(super) unread: BTreeSet<&'static str>,
+    pub(super) mode: Mode,
     pub(super) hints: FlowHints,
     pub(super) now: Instant,
     version: u32,
@@ -46,6 +47,7 @@ impl Bench {
             config: gardener(),
             observed: observed.into(),
             unread: BTreeSet::new(),
+            mode: Mode::Protect,
             hints: FlowHints::default(),
             now: start(),
             version: 1,
@@ -60,7 +62,7 @@ impl Bench {
             dependent
         };
         let dependents: Vec<_> = self.config.iter().map(dependent).collect();
-        next_step(self.now, direction, &dependents, &mut self.hints)
+        next_step(self.now, direction, self.mode, &dependents, &mut self.hints)
     }
 
     /// The requests that must be made now, as text.
@@ -68,9 +70,11 @@ impl Bench {
         self.next(direction).requests.iter().map(text).collect()
     }
 
-    pub(super) fn steps(&mut self, direction: Option<Direction>) -> Vec<ResourceState> {
+    /// The states of the three resources, as text.
+    pub(super) fn steps(&mut self, direction: Option<Direction>) -> String {
         let resources = self.next(direction).status.resources;
-        resources.iter().map(|resource| resource.state).collect()
+        let states = resources.iter().map(|resource| format!("{:?}", resource.state));
+        states.collect::<Vec<_>>().join(" ")
     }
 
     pub(super) fn state(&mut self, direction: Option<Direction>) -> FlowState {
@@ -84,7 +88,7 @@ impl Bench {
         let request = request.unwrap_or_else(|| panic!("{wanted} is not among {requests:?}"));
         let (reference, now) = (&request.reference, self.now);
         self.hints.begin(now, reference, request.timeout);
-        if request.kind == RequestKind::Read {
+        if request.write.is_none() {
             if outcome == RequestOutcome::Done {
                 self.unread.remove(short(reference));
             }
@@ -110,21 +114,19 @@ impl Bench {
             .insert(name, Observed::Unknown("not listed yet".into()));
     }
 
-    pub(super) fn done(
-        &mut self,
-        direction: Option<Direction>,
-        wanted: &str,
-        name: &'static str,
-        then: ObservedResource,
-    ) {
+    /// Makes a request that must be made now, after which the watch shows this.
+    pub(super) fn done(&mut self, direction: Option<Direction>, wanted: &str, then: ObservedResource) {
         self.answer(direction, wanted, RequestOutcome::Done);
-        self.see(name, then);
+        let names = NAMES.map(|(short, _)| short).into_iter();
+        names
+            .filter(|short| wanted.split(' ').nth(1) == Some(short))
+            .for_each(|short| self.see(short, then.clone()));
     }
 }
 
-fn text(request: &Request) -> String {
+pub(super) fn text(request: &Request) -> String {
     let name = short(&request.reference);
-    let RequestKind::Write { write, .. } = &request.kind else {
+    let Some((write, _)) = &request.write else {
         return format!("read {name}");
     };
     match write {

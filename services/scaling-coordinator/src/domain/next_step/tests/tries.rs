@@ -2,7 +2,7 @@ use super::super::*;
 use super::bench::{Bench, DOWN, MS, UP, refused};
 use crate::domain::attempts::RequestOutcome;
 use crate::domain::observed::Observed;
-use crate::domain::testing::{S, held, recorded, seen};
+use crate::domain::testing::{S, held, recorded, seen, starting, stopping};
 
 #[test]
 fn three_tries_then_the_level_has_failed_and_is_tried_again() {
@@ -30,11 +30,13 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
     }
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"], "while the verdict stands");
     assert_eq!(bench.state(DOWN), FlowState::Running);
-    let mut pauses = Vec::new();
+    let (mut pauses, mut alerts) = (Vec::new(), 0);
     for _ in 0..6 {
         for _ in 0..3 {
             bench.answer(DOWN, "down mcm 1", refused());
             let steps = bench.next(DOWN);
+            alerts += steps.alerts.len();
+            assert_eq!(bench.next(DOWN).alerts, [], "reported once");
             if let Some(retry) = steps.status.retry_at {
                 pauses.push((retry - bench.now).as_secs());
             }
@@ -42,7 +44,8 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
         }
     }
     assert_eq!(pauses, [10, 20, 40, 60, 60, 60], "the pause grows to a bound");
-    bench.done(DOWN, "down mcm 1", "mcm", held(1));
+    assert_eq!(alerts, 6, "each round that fails is reported");
+    bench.done(DOWN, "down mcm 1", held(1));
     assert_eq!(
         bench.wanted(DOWN),
         ["down kcm 1"],
@@ -70,19 +73,14 @@ fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
 #[test]
 fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.done(
-        DOWN,
-        "down mcm 1",
-        "mcm",
-        ObservedResource { ready: 1, ..held(1) },
-    );
+    bench.done(DOWN, "down mcm 1", stopping(1));
     let begun = bench.now;
     bench.next(DOWN);
     bench.now = begun + 30 * S;
     for _ in 0..2 {
-        assert_eq!(bench.steps(DOWN)[1], ResourceState::BackingOff);
+        assert_eq!(bench.steps(DOWN), "Pending BackingOff Absent");
         bench.now = bench.next(DOWN).wake.unwrap();
-        assert_eq!(bench.steps(DOWN)[1], ResourceState::Waiting);
+        assert_eq!(bench.steps(DOWN), "Pending Waiting Absent");
         bench.now += 30 * S;
     }
     let steps = bench.next(DOWN);
@@ -97,35 +95,31 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
 }
 
 /// kcm is scaled up and its level has failed, because it did not become ready.
-fn failed_to_start() -> (Bench, ObservedResource) {
+fn failed_to_start() -> Bench {
     let mut bench = Bench::new(held(1), held(1), Observed::Absent);
-    let starting = ObservedResource {
-        ready: 0,
-        ..recorded(1)
-    };
-    bench.done(UP, "scale kcm 1", "kcm", starting.clone());
+    bench.done(UP, "scale kcm 1", starting(1));
     while bench.state(UP) != FlowState::Failed {
         bench.now = bench.next(UP).wake.unwrap();
         if !bench.wanted(UP).is_empty() {
             bench.answer(UP, "read kcm", RequestOutcome::Done);
         }
     }
-    (bench, starting)
+    bench
 }
 
 #[test]
 fn what_is_ready_after_its_level_failed_is_cleaned_up_at_once() {
-    let (mut bench, _) = failed_to_start();
+    let mut bench = failed_to_start();
     bench.see("kcm", recorded(1));
     assert_eq!(bench.wanted(UP), ["clean kcm"]);
 }
 
 #[test]
 fn a_watch_that_lists_again_ends_no_failure() {
-    let (mut bench, starting) = failed_to_start();
+    let mut bench = failed_to_start();
     bench.forget("kcm");
     bench.next(UP);
-    bench.see("kcm", starting);
+    bench.see("kcm", starting(1));
     assert_eq!(bench.state(UP), FlowState::Failed);
 }
 
@@ -160,23 +154,22 @@ fn a_withdrawn_write_costs_nothing() {
 #[test]
 fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    let stopping = || ObservedResource { ready: 1, ..held(1) };
-    bench.done(DOWN, "down mcm 1", "mcm", stopping());
+    bench.done(DOWN, "down mcm 1", stopping(1));
     let begun = bench.now;
     let mut read_after = Vec::new();
     for outcome in [RequestOutcome::Done, refused(), refused()] {
         bench.now = bench.next(DOWN).wake.unwrap();
         bench.answer(DOWN, "read mcm", outcome);
         assert_eq!(
-            bench.steps(DOWN)[1],
-            ResourceState::Waiting,
+            bench.steps(DOWN),
+            "Pending Waiting Absent",
             "a read that fails is no failed try"
         );
         read_after.push((bench.now - begun).as_secs());
     }
     assert_eq!(read_after, [2, 6, 14]);
     // Something new: it is waited for from the start.
-    bench.see("mcm", stopping());
+    bench.see("mcm", stopping(1));
     let wake = bench.next(DOWN).wake.unwrap();
     assert_eq!(wake, bench.now + 2 * S);
     bench.now = wake;
@@ -184,14 +177,10 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
     // What was read is not read again for the next level.
-    bench.done(DOWN, "down kcm 1", "kcm", held(1));
+    bench.done(DOWN, "down kcm 1", held(1));
     assert_eq!(bench.next(DOWN).wake, None, "nothing is read once all is reached");
     // On the way up most pods need longer.
-    let starting = ObservedResource {
-        ready: 0,
-        ..recorded(1)
-    };
-    bench.done(UP, "scale kcm 1", "kcm", starting);
+    bench.done(UP, "scale kcm 1", starting(1));
     assert_eq!(bench.next(UP).wake, Some(bench.now + 5 * S));
 }
 
@@ -208,7 +197,7 @@ fn the_timeout_covers_the_writes_of_a_try() {
         .begin(bench.now, &request.reference, request.timeout);
     assert_eq!(within, S, "what remains of the timeout");
     bench.now += S;
-    assert_eq!(bench.steps(DOWN)[1], ResourceState::BackingOff);
+    assert_eq!(bench.steps(DOWN), "Pending BackingOff Absent");
 }
 
 #[test]
@@ -239,19 +228,14 @@ fn conflicts_are_decided_again_but_not_for_ever() {
 #[test]
 fn no_try_times_out_while_holding() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.done(
-        DOWN,
-        "down mcm 1",
-        "mcm",
-        ObservedResource { ready: 1, ..held(1) },
-    );
+    bench.done(DOWN, "down mcm 1", stopping(1));
     bench.next(DOWN);
     bench.now += 20 * S;
     bench.next(None);
     bench.now += 60 * S;
-    assert_eq!(bench.steps(DOWN)[1], ResourceState::Waiting);
+    assert_eq!(bench.steps(DOWN), "Pending Waiting Absent");
     bench.now += 30 * S - MS;
-    assert_eq!(bench.steps(DOWN)[1], ResourceState::Waiting);
+    assert_eq!(bench.steps(DOWN), "Pending Waiting Absent");
     bench.now += MS;
-    assert_eq!(bench.steps(DOWN)[1], ResourceState::BackingOff);
+    assert_eq!(bench.steps(DOWN), "Pending BackingOff Absent");
 }
