@@ -2,10 +2,17 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use watchdog_api::names::{IGNORE_SCALING_ANNOTATION, REPLICAS_ANNOTATION};
+use watchdog_api::names::{IGNORE_SCALING_ANNOTATION, MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
 use watchdog_api::text;
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 use weeder::domain::readiness::Slice;
+
+/// The annotations of a workload that are kept.
+const ANNOTATIONS: [&str; 3] = [
+    REPLICAS_ANNOTATION,
+    MELTDOWN_PROTECTION_ANNOTATION,
+    IGNORE_SCALING_ANNOTATION,
+];
 
 /// Characters of a wrong value that are kept.
 const LONGEST_QUOTE: usize = 64;
@@ -95,9 +102,7 @@ pub(crate) fn annotations(data: &[u8]) {
 fn scaled_resource(workload: &Workload) {
     let annotations = workload.metadata.annotations.clone().unwrap_or_default();
     assert!(
-        annotations
-            .keys()
-            .all(|key| Workload::ANNOTATIONS.contains(&key.as_str())),
+        annotations.keys().all(|key| ANNOTATIONS.contains(&key.as_str())),
         "{annotations:?}"
     );
     let recorded = annotations.get(REPLICAS_ANNOTATION);

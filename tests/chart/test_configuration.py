@@ -11,7 +11,6 @@ from programs import binary
 from test_documents import CONFIGURATION, SOURCES
 
 API = ROOT / "services/common/api/src"
-UNITS = {"from_millis": 1, "from_secs": 1000}
 SPELT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 RESOURCE = {"ref": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}, "scaleUp": {}, "scaleDown": {}}
 PROBER = {"kubeConfigSecretName": "x", "dependentResourceInfos": [RESOURCE]}
@@ -39,22 +38,18 @@ FIELDS = rows("Prober file") | rows("Weeder file")
 
 
 def test_defaults_are_those_of_the_code():
-    constants = {}
-    names = SOURCES[API / "names.rs"]
-    for name, unit, digits in re.findall(r"(DEFAULT_\w+): Duration = Duration::(\w+)\((\d+)\)", names):
-        constants[name] = int(digits) * UNITS[unit]
-    constants |= dict.fromkeys(re.findall(r"(DEFAULT_\w+): Duration = Duration::ZERO", names), 0)
-    for name, digits in re.findall(r"(DEFAULT_\w+): (?:f64|u32) = ([\d.]+);", names):
-        constants[name] = float(digits)
     checked = set()
     for file in "prober.rs", "prober/dependents.rs", "weeder.rs":
-        for field, constant in re.findall(r'"(\w+)",\s*(?:names::)?(DEFAULT_\w+)', SOURCES[API / file]):
+        text = SOURCES[API / file]
+        declared = re.findall(r'Setting::(duration|number)\("(\w+)", (?:secs\()?([\d.]+)', text)
+        for kind, field, default in declared:
             documented = f"….{field}" if "dependents" in file else field
-            assert number(FIELDS[documented][1].strip("`")) == constants[constant], documented
+            scale = SPELT["s"] if kind == "duration" else 1
+            assert number(FIELDS[documented][1].strip("`")) == float(default) * scale, documented
             checked.add(documented)
-    # Read without a range of the usual form.
     fraction = "nodeLeaseFailureFraction"
-    assert number(FIELDS[fraction][1].strip("`")) == constants["DEFAULT_NODE_LEASE_FAILURE_FRACTION"]
+    default = re.search(r"DEFAULT_NODE_LEASE_FAILURE_FRACTION: f64 = ([\d.]+);", SOURCES[API / "prober.rs"])[1]
+    assert number(FIELDS[fraction][1].strip("`")) == float(default)
     assert {"probeInterval", "failureThreshold", "….timeout", "watchDuration"} <= checked
 
 

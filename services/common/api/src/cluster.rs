@@ -8,7 +8,7 @@ use crate::{
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::Value;
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 /// `extensions.gardener.cloud/v1alpha1` Cluster. Its name is the shoot's namespace in the seed. Reading one fails only
 /// on broken JSON. CloudProfile and Seed are not read.
@@ -149,34 +149,14 @@ impl Cluster {
     }
 }
 
-impl kube::core::Resource for Cluster {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Cluster".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        names::CLUSTER_GROUP.into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        names::V1ALPHA1.into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "clusters".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+crate::trimmed!(
+    Cluster,
+    ClusterResourceScope,
+    names::CLUSTER_GROUP,
+    names::V1ALPHA1,
+    "Cluster",
+    "clusters"
+);
 
 #[cfg(test)]
 mod tests;

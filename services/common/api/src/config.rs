@@ -3,25 +3,29 @@
 
 pub use crate::config_error::{ConfigError, ConfigErrors};
 
-use crate::{
-    duration,
-    yaml::{self, cut},
-};
-use serde::{
-    Deserialize,
-    de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor, value::SeqAccessDeserializer},
-};
-use serde_saphyr::{Location, Spanned};
+use crate::{duration, names, text::cut, yaml};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_saphyr::granit_parser::{Event, Parser, Span};
 use std::{
     cell::{LazyCell, RefCell},
     collections::HashMap,
     fmt,
-    ops::RangeInclusive,
     time::Duration,
 };
 
 /// Longest duration that a field takes. No setting comes near a day; a longer one is a typing error.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The least duration that is not zero.
+pub(crate) const POSITIVE: Duration = Duration::from_millis(1);
+
+/// A number or a duration of a file.
+pub(crate) struct Setting<T> {
+    name: &'static str,
+    default: T,
+    least: T,
+    most: T,
+}
 
 /// Most faults that are reported: a file of another kind must not flood the log.
 const MAX_FAULTS: usize = 100;
@@ -83,16 +87,14 @@ pub(crate) fn read<F: DeserializeOwned, T>(
     let mut unknown_fields: Vec<PathFault> = Vec::new();
     let file = serde_saphyr::with_deserializer_from_str_with_options(text, yaml::options(), |yaml| {
         let mut note = |path: serde_ignored::Path<'_>| {
-            if unknown_fields.len() <= MAX_FAULTS {
-                let path = shown(&path);
-                let message = unknown_field(&path).to_owned();
-                unknown_fields.push((path, message));
-            }
+            let path = shown(&path);
+            let message = unknown_field(&path).to_owned();
+            unknown_fields.push((path, message));
         };
         Option::<F>::deserialize(serde_ignored::Deserializer::new(yaml, &mut note))
     });
     let file = file.map_err(|error| failed(yaml::fault(&error)))?;
-    let file = file.ok_or_else(|| failed(ConfigError::of_file((1, 1), "the file is empty")))?;
+    let file = file.ok_or_else(|| failed(ConfigError::new((1, 1), "", "the file is empty")))?;
     let faults = RefCell::default();
     let root = Section {
         faults: &faults,
@@ -125,8 +127,8 @@ fn unknown_field(path: &str) -> &'static str {
 }
 
 /// The faults with their places; at most [`MAX_FAULTS`], and one that says that there are more.
-fn located(faults: Vec<PathFault>, place: impl Fn(&str) -> Location) -> Vec<ConfigError> {
-    let faults = faults.into_iter();
+fn located(faults: Vec<PathFault>, place: impl Fn(&str) -> Place) -> Vec<ConfigError> {
+    let faults = faults.into_iter().take(MAX_FAULTS + 1);
     let mut errors: Vec<_> = faults
         .map(|(path, message)| ConfigError::new(place(&path), path, message))
         .collect();
@@ -166,50 +168,59 @@ fn item_of(path: &str, index: usize) -> String {
     format!("{path}[{index}]")
 }
 
+/// Line and column.
+type Place = (u64, u64);
+
 /// The places of the keys and values of a file, by their paths.
 #[derive(Default)]
-struct Places(HashMap<String, (Location, Location)>);
-
-/// A file of any content.
-enum Node {
-    Scalar,
-    Mapping(Vec<(Spanned<String>, Spanned<Self>)>),
-    List(Vec<Spanned<Self>>),
-}
+struct Places(HashMap<String, (Place, Place)>);
 
 impl Places {
-    /// Knows none if the file cannot be read that way.
+    /// Of a file that was read before: it is neither broken nor too deep.
     fn of(text: &str) -> Self {
+        let events = Parser::new_from_str(text).map_while(Result::ok);
+        let is_end = |event: &Event<'_>| matches!(event, Event::MappingEnd | Event::SequenceEnd);
+        let mut nodes = events.filter(|(event, _)| event.is_node() || is_end(event));
         let mut places = Self::default();
-        if let Ok(root) = serde_saphyr::from_str_with_options::<Spanned<Node>>(text, yaml::options()) {
-            places.add(String::new(), root.referenced, root);
+        if let Some(root) = nodes.next() {
+            places.add(String::new(), place(&root.1), root, &mut nodes);
         }
         places
     }
 
-    fn add(&mut self, path: String, key: Location, value: Spanned<Node>) {
-        match value.value {
-            Node::Scalar => {}
-            Node::Mapping(fields) => {
-                for (name, field) in fields {
-                    self.add(joined(&path, &name.value), name.referenced, field);
+    /// Adds a node and all that is in it, which comes next. What an alias stands for is at the alias.
+    fn add<'t>(
+        &mut self,
+        path: String,
+        key: Place,
+        (event, span): (Event<'t>, Span),
+        nodes: &mut impl Iterator<Item = (Event<'t>, Span)>,
+    ) {
+        match event {
+            Event::MappingStart(..) => {
+                while let Some((Event::Scalar(name, ..), span)) = nodes.next() {
+                    let Some(value) = nodes.next() else { break };
+                    self.add(joined(&path, &name), place(&span), value, nodes);
                 }
             }
-            Node::List(items) => {
-                for (index, item) in items.into_iter().enumerate() {
-                    self.add(item_of(&path, index), item.referenced, item);
+            Event::SequenceStart(..) => {
+                let mut index = 0;
+                while let Some(item) = nodes.next().filter(|(event, _)| *event != Event::SequenceEnd) {
+                    self.add(item_of(&path, index), place(&item.1), item, nodes);
+                    index += 1;
                 }
             }
+            _ => {}
         }
-        self.0.insert(path, (key, value.referenced));
+        self.0.insert(path, (key, place(&span)));
     }
 
-    fn key(&self, path: &str) -> Location {
-        self.0.get(path).map_or(Location::UNKNOWN, |(key, _)| *key)
+    fn key(&self, path: &str) -> Place {
+        self.0.get(path).map_or_else(|| self.value(path), |(key, _)| *key)
     }
 
     /// Of a value that is not there, the place of what should hold it.
-    fn value(&self, path: &str) -> Location {
+    fn value(&self, path: &str) -> Place {
         let older = OLDER_NAMES.iter().filter(|(name, _)| *name == path);
         let names = [path].into_iter().chain(older.map(|(_, older)| *older));
         if let Some((_, value)) = names.filter_map(|name| self.0.get(name)).next() {
@@ -218,61 +229,36 @@ impl Places {
         let end = path.rfind(['.', '[']).unwrap_or(0);
         match path.get(..end) {
             Some(holder) if !path.is_empty() => self.value(holder),
-            _ => Location::UNKNOWN,
+            _ => (1, 1),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+fn place(span: &Span) -> Place {
+    (span.start.line() as u64, span.start.col() as u64 + 1)
+}
+
+// === impl Setting ===
+
+impl<N> Setting<N> {
+    pub(crate) const fn number(name: &'static str, default: N, least: N, most: N) -> Self {
+        Self {
+            name,
+            default,
+            least,
+            most,
+        }
     }
 }
 
-struct NodeVisitor;
-
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
+impl Setting<Duration> {
+    pub(crate) const fn duration(name: &'static str, default: Duration, least: Duration) -> Self {
+        Self::number(name, default, least, MAX_DURATION)
     }
+}
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::Scalar)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-        Ok(Node::Scalar)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-        Ok(Node::Scalar)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-        Ok(Node::Scalar)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
-        Ok(Node::Scalar)
-    }
-
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Scalar)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Node, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(items)).map(Node::List)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
-        let mut fields = Vec::new();
-        while let Some(entry) = entries.next_entry()? {
-            fields.push(entry);
-        }
-        Ok(Node::Mapping(fields))
-    }
+pub(crate) const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
 }
 
 // === impl Section ===
@@ -301,10 +287,8 @@ impl Section<'_> {
 
     /// Something is wrong with this mapping, list or value as a whole.
     pub(crate) fn wrong(&self, message: impl Into<String>) {
-        let mut faults = self.faults.borrow_mut();
-        if faults.len() <= MAX_FAULTS {
-            faults.push((self.path.clone(), message.into()));
-        }
+        let fault = (self.path.clone(), message.into());
+        self.faults.borrow_mut().push(fault);
     }
 
     /// Something is wrong with a field.
@@ -320,42 +304,50 @@ impl Section<'_> {
         field
     }
 
-    /// A number within a range; the default where it is absent or out of range.
-    pub(crate) fn number<N: PartialOrd + fmt::Display>(
-        &self,
-        name: &str,
-        default: N,
-        field: Option<N>,
-        range: RangeInclusive<N>,
-    ) -> N {
+    /// The name of a Kubernetes object: a DNS subdomain.
+    pub(crate) fn object_name(&self, name: &str, value: String) -> Option<String> {
+        if names::is_dns_subdomain(&value) {
+            return Some(value);
+        }
+        let rule = match &*value {
+            "" => "must not be empty",
+            _ => "must be the name of an object: lower-case letters, digits, - and ., at most 253 characters",
+        };
+        self.fault(name, rule);
+        None
+    }
+
+    /// A number; the default where it is absent or out of range.
+    pub(crate) fn number<N: PartialOrd + fmt::Display>(&self, setting: Setting<N>, field: Option<N>) -> N {
+        let Setting {
+            name,
+            default,
+            least,
+            most,
+        } = setting;
         match field {
             None => default,
-            Some(value) if range.contains(&value) => value,
+            Some(value) if (&least..=&most).contains(&&value) => value,
             Some(value) => {
-                let (least, most) = range.into_inner();
                 self.fault(name, format!("must be from {least} to {most}, not {value}"));
                 default
             }
         }
     }
 
-    /// A duration from `min` to a day; the default where it is absent or wrong.
-    pub(crate) fn duration(
-        &self,
-        name: &str,
-        default: Duration,
-        field: Option<String>,
-        min: Duration,
-    ) -> Duration {
-        let Some(text) = field else { return default };
-        let message = match duration::parse(&text) {
-            Ok(value) if value < min => out_of_bounds("least", min, &text),
-            Ok(value) if value > MAX_DURATION => out_of_bounds("most", MAX_DURATION, &text),
-            Ok(value) => return value,
-            Err(error) => error.to_string(),
+    /// A duration; the default where it is absent or wrong.
+    pub(crate) fn duration(&self, setting: Setting<Duration>, field: Option<String>) -> Duration {
+        let Some(text) = field else {
+            return setting.default;
         };
-        self.fault(name, message);
-        default
+        let message = match duration::parse(&text) {
+            Ok(value) if value < setting.least => out_of_bounds("least", setting.least, &text),
+            Ok(value) if value > setting.most => out_of_bounds("most", setting.most, &text),
+            Ok(value) => return value,
+            Err(error) => error,
+        };
+        self.fault(setting.name, message);
+        setting.default
     }
 }
 

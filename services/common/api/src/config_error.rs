@@ -1,6 +1,5 @@
 //! Errors in a file, with their places: what the reader of YAML and the check of a configuration both report.
 
-use serde_saphyr::Location;
 use std::fmt;
 
 /// One error in a file.
@@ -26,20 +25,16 @@ pub struct ConfigErrors {
 // === impl ConfigError ===
 
 impl ConfigError {
-    /// An unknown place counts as the begin of the file.
-    pub(crate) fn new(at: Location, path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            ..Self::of_file((at.line(), at.column()), message)
-        }
-    }
-
-    /// An error of the file as a whole, at a line and column.
-    pub(crate) fn of_file((line, column): (u64, u64), message: impl Into<String>) -> Self {
+    /// An unknown line and column are 0, and count as the begin of the file.
+    pub(crate) fn new(
+        (line, column): (u64, u64),
+        path: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
         Self {
             line: line.max(1),
             column: column.max(1),
-            path: String::new(),
+            path: path.into(),
             message: message.into(),
         }
     }

@@ -4,7 +4,7 @@
 //! of crates accepts other units and spaces, so this is own code. Nothing in the watchdog may be negative, therefore a
 //! negative duration is an error here. The largest value is Go's: 2^63 - 1 nanoseconds, about 292 years.
 
-use crate::yaml::cut;
+use crate::text::cut;
 use serde::{Deserialize, Deserializer};
 use std::{borrow::Cow, time::Duration};
 
@@ -16,28 +16,20 @@ const HOUR: u64 = 60 * MINUTE;
 /// Go counts nanoseconds in an int64.
 const MAX_NANOS: u64 = i64::MAX as u64;
 
-/// Why a text is not a duration that the watchdog can use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} {reason}")]
-pub struct DurationError {
-    text: String,
-    reason: String,
-}
-
 /// Reads a duration in Go's notation: an optional sign and numbers with an optional fraction and a unit each (`ns`,
 /// `us` or `µs`, `ms`, `s`, `m`, `h`), or `0`.
-pub fn parse(text: &str) -> Result<Duration, DurationError> {
+///
+/// # Errors
+/// The text, and why it is not a duration that the watchdog can use.
+pub fn parse(text: &str) -> Result<Duration, String> {
     let magnitude = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let nanos = nanos(magnitude).and_then(|nanos| match nanos {
-        1.. if text.starts_with('-') => Err("is negative; a duration here must be zero or more".to_owned()),
-        0..=MAX_NANOS => Ok(nanos),
-        _ => Err(TOO_LONG.to_owned()),
-    });
-    let failed = |reason| DurationError {
-        text: cut(text),
-        reason,
+    let why = match nanos(magnitude) {
+        Ok(1..) if text.starts_with('-') => "is negative; a duration here must be zero or more".to_owned(),
+        Ok(nanos @ 0..=MAX_NANOS) => return Ok(Duration::from_nanos(nanos)),
+        Ok(_) => TOO_LONG.to_owned(),
+        Err(why) => why,
     };
-    nanos.map(Duration::from_nanos).map_err(failed)
+    Err(format!("{:?} {why}", cut(text)))
 }
 
 const TOO_LONG: &str = "is longer than a duration can be (about 292 years)";
@@ -45,12 +37,11 @@ const TOO_LONG: &str = "is longer than a duration can be (about 292 years)";
 /// Nanoseconds of an unsigned duration, or why it is none.
 fn nanos(magnitude: &str) -> Result<u64, String> {
     const INVALID: &str = "is not a duration; write it like 1m30s, 500ms or 0s";
-    match magnitude {
+    let mut rest = match magnitude {
         "0" => return Ok(0),
         "" => return Err(INVALID.to_owned()),
-        _ => {}
-    }
-    let mut rest = magnitude;
+        magnitude => magnitude,
+    };
     let mut total: u64 = 0;
     while !rest.is_empty() {
         let (whole, after_whole) = split_digits(rest);
@@ -79,11 +70,17 @@ fn nanos(magnitude: &str) -> Result<u64, String> {
                 ));
             }
         };
-        let nanos = scaled_whole(whole, unit)
-            .and_then(|n| n.checked_add(scaled_fraction(fraction, unit)))
-            .and_then(|n| total.checked_add(n))
+        let whole = if whole.is_empty() {
+            Ok(0)
+        } else {
+            whole.parse::<u64>()
+        };
+        let nanos = { whole.ok() }
+            .and_then(|whole| whole.checked_mul(unit))
+            .and_then(|nanos| nanos.checked_add(scaled_fraction(fraction, unit)))
+            .and_then(|nanos| total.checked_add(nanos))
             // Go's limit for the magnitude is 2^63, because -2^63 is a valid duration there.
-            .filter(|n| *n <= MAX_NANOS + 1);
+            .filter(|nanos| *nanos <= MAX_NANOS + 1);
         total = nanos.ok_or(TOO_LONG)?;
         rest = after_unit;
     }
@@ -92,14 +89,6 @@ fn nanos(magnitude: &str) -> Result<u64, String> {
 
 fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
-}
-
-fn scaled_whole(digits: &str, unit: u64) -> Option<u64> {
-    if digits.is_empty() {
-        Some(0)
-    } else {
-        digits.parse::<u64>().ok()?.checked_mul(unit)
-    }
 }
 
 /// The fraction's share of the unit, in Go's floating-point arithmetic, so that the last nanosecond is Go's too

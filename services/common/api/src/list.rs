@@ -45,6 +45,13 @@ pub(crate) struct RawMeta<Labels = IgnoredAny, Annotations = IgnoredAny> {
     pub(crate) annotations: Option<Annotations>,
 }
 
+/// `spec` of a Node or a Machine.
+#[derive(Deserialize)]
+pub(crate) struct RawSpec {
+    #[serde(default, rename = "providerID", deserialize_with = "text::provider_id")]
+    pub(crate) provider_id: Option<Arc<str>>,
+}
+
 /// An item of a list, or what is known of one that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item<T> {

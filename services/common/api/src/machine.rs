@@ -1,6 +1,9 @@
 //! Machines, as which machine-controller-manager knows the nodes of a shoot.
 
-use crate::{list::RawMeta, text};
+use crate::{
+    list::{RawMeta, RawSpec},
+    text,
+};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -39,12 +42,6 @@ struct Raw {
 }
 
 #[derive(Deserialize)]
-struct RawSpec {
-    #[serde(default, rename = "providerID", deserialize_with = "text::provider_id")]
-    provider_id: Option<Arc<str>>,
-}
-
-#[derive(Deserialize)]
 struct RawLabels {
     #[serde(default, deserialize_with = "text::label")]
     node: Option<Arc<str>>,
@@ -76,9 +73,7 @@ impl From<Raw> for MachineItem {
                 .labels
                 .and_then(|labels| labels.node)
                 .filter(|node| !node.is_empty()),
-            provider_id: { raw.spec }
-                .and_then(|spec| spec.provider_id)
-                .filter(|id| !id.is_empty()),
+            provider_id: raw.spec.and_then(|spec| spec.provider_id),
             phase: phase.unwrap_or_default(),
         }
     }

@@ -67,28 +67,39 @@ fn deletion(value: &Value) -> Time {
     Time(time.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
 }
 
-/// Makes a type an object of the API: the same as `$of`, reduced to what is read of it.
+/// Makes a type an object of the API: the same as one of Kubernetes, reduced to what is read of it, or one with this
+/// scope, group, kind and plural.
 #[macro_export]
 macro_rules! trimmed {
     ($type:ident, $of:ty) => {
+        $crate::trimmed!(
+            $type,
+            <$of as ::k8s_openapi::Resource>::Scope,
+            <$of as ::k8s_openapi::Resource>::GROUP,
+            <$of as ::k8s_openapi::Resource>::VERSION,
+            <$of as ::k8s_openapi::Resource>::KIND,
+            <$of as ::k8s_openapi::Resource>::URL_PATH_SEGMENT
+        );
+    };
+    ($type:ident, $scope:ty, $group:expr, $version:expr, $kind:expr, $plural:expr) => {
         impl ::kube::Resource for $type {
             type DynamicType = ();
-            type Scope = <$of as ::kube::Resource>::Scope;
-
-            fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                <$of as ::kube::Resource>::kind(&())
-            }
+            type Scope = $scope;
 
             fn group((): &()) -> std::borrow::Cow<'_, str> {
-                <$of as ::kube::Resource>::group(&())
+                $group.into()
             }
 
             fn version((): &()) -> std::borrow::Cow<'_, str> {
-                <$of as ::kube::Resource>::version(&())
+                $version.into()
+            }
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                $kind.into()
             }
 
             fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                <$of as ::kube::Resource>::plural(&())
+                $plural.into()
             }
 
             fn meta(&self) -> &::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {

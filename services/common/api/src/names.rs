@@ -1,4 +1,4 @@
-//! Every annotation, label, condition, namespace and default that the watchdog shares with Gardener, Kubernetes or the
+//! Every annotation, label, condition and namespace that the watchdog shares with Gardener, Kubernetes or the
 //! Go dependency-watchdog ("DWD"), in one place and with its source.
 
 use std::time::Duration;
@@ -110,55 +110,11 @@ pub const V1ALPHA1: &str = "v1alpha1";
 /// Key of a kubeconfig in a Secret's data. Source: Gardener, `pkg/utils/secrets` (`DataKeyKubeconfig`).
 pub const KUBECONFIG_KEY: &str = "kubeconfig";
 
-/// Name of the Secret that Gardener provides in each shoot's namespace for the probe.
-/// Source: Gardener, `pkg/component/nodemanagement/dependencywatchdog` (`KubeConfigSecretName`).
-pub const GARDENER_PROBE_SECRET: &str = "shoot-access-dependency-watchdog-probe";
-
-// === defaults of the configuration ===
-
-/// `probeInterval`: between two probes of a shoot. Source: DWD, `internal/prober/config.go`.
-pub const DEFAULT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
-
-/// `initialDelay`: before the first probe of a shoot. Source: DWD, `internal/prober/config.go`.
-pub const DEFAULT_PROBE_INITIAL_DELAY: Duration = Duration::from_secs(30);
-
-/// `probeTimeout`: for one probe as a whole. Source: DWD, `internal/prober/config.go`.
-pub const DEFAULT_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// `backoffJitterFactor`: an interval grows by a random share of up to this much.
-/// Source: DWD, `internal/prober/config.go`.
-pub const DEFAULT_BACKOFF_JITTER_FACTOR: f64 = 0.2;
-
-/// `kcmNodeMonitorGraceDuration`: kube-controller-manager's `--node-monitor-grace-period`.
-/// Source: DWD, `internal/prober/config.go`; Gardener sets the same for shoots.
-pub const DEFAULT_KCM_NODE_MONITOR_GRACE_DURATION: Duration = Duration::from_secs(40);
-
-/// `nodeLeaseFailureFraction`: share of expired leases at which a shoot counts as cut off.
-/// Source: DWD, `internal/prober/config.go`.
-pub const DEFAULT_NODE_LEASE_FAILURE_FRACTION: f64 = 0.6;
-
-/// `successThreshold`: healthy probes in a row before a shoot counts as healthy again.
-pub const DEFAULT_SUCCESS_THRESHOLD: u32 = 1;
-
-/// `failureThreshold`: failed probes in a row before a shoot counts as cut off. Older DWD releases had 3; with it a
-/// loss is seen after kube-controller-manager has acted.
-pub const DEFAULT_FAILURE_THRESHOLD: u32 = 1;
-
-/// `internalProbeFailureBackOffDuration`: pause after the internal endpoint failed. Source: DWD before v1.
-pub const DEFAULT_INTERNAL_PROBE_FAILURE_BACK_OFF: Duration = Duration::from_secs(30);
+// === times ===
 
 /// Least pause after a 429, also when Retry-After asks for less.
 /// Source: DWD, `internal/prober/prober.go` (`backOffDurationForThrottledRequests`).
 pub const BACK_OFF_FOR_THROTTLED_REQUESTS: Duration = Duration::from_secs(10);
-
-/// `scaleUp.initialDelay` and `scaleDown.initialDelay`. Source: DWD, `internal/prober/config.go`.
-pub const DEFAULT_SCALE_INITIAL_DELAY: Duration = Duration::ZERO;
-
-/// `scaleUp.timeout` and `scaleDown.timeout`. Source: DWD, `internal/prober/config.go`.
-pub const DEFAULT_SCALE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// `watchDuration`: life of a weeder after a service became ready. Source: DWD, `internal/weeder/config.go`.
-pub const DEFAULT_WATCH_DURATION: Duration = Duration::from_secs(300);
 
 // === the syntax of names ===
 

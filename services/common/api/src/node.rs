@@ -1,6 +1,10 @@
 //! Nodes of a shoot: which of them may testify?
 
-use crate::{bounded::Bounded, list::RawMeta, names, text};
+use crate::{
+    bounded::Bounded,
+    list::{RawMeta, RawSpec},
+    names, text,
+};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -44,12 +48,6 @@ struct Raw {
     metadata: RawMeta<RawLabels, RawAnnotations>,
     spec: Option<RawSpec>,
     status: Option<RawStatus>,
-}
-
-#[derive(Deserialize)]
-struct RawSpec {
-    #[serde(default, rename = "providerID", deserialize_with = "text::provider_id")]
-    provider_id: Option<Arc<str>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -111,9 +109,7 @@ impl From<Raw> for NodeItem {
             name: raw.metadata.name,
             pool: labels.pool,
             zone: labels.zone,
-            provider_id: { raw.spec }
-                .and_then(|spec| spec.provider_id)
-                .filter(|id| !id.is_empty()),
+            provider_id: raw.spec.and_then(|spec| spec.provider_id),
             not_managed_by_mcm: raw
                 .metadata
                 .annotations

@@ -299,14 +299,5 @@ mod tests {
             let expected = ShootMode { mode, until: Some(until) };
             prop_assert_eq!(parse_mode(&format!("{mode} until={until}")), Ok(expected));
         }
-
-        #[test]
-        fn only_a_valid_setting_differs_from_the_default(text in "[a-z]{0,8}( [a-z0-9=:TZ-]{0,24})?", now: i64) {
-            let asked = parse_mode(&text);
-            let in_force = mode_in_force(asked.clone().ok(), Mode::Protect, UnixTime(now));
-            if asked.is_err() {
-                prop_assert_eq!(in_force, ModeInForce::default());
-            }
-        }
     }
 }

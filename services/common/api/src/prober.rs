@@ -5,10 +5,7 @@ mod dependents;
 pub use dependents::{DependentResource, ResourceRef, ScaleInfo};
 
 use self::dependents::DependentFile;
-use crate::{
-    config::{self, ConfigErrors, Parsed, Section, UnknownFields},
-    names,
-};
+use crate::config::{self, ConfigErrors, POSITIVE, Parsed, Section, Setting, UnknownFields, secs};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -72,14 +69,23 @@ struct ProberFile {
     dependent_resource_infos: Option<Vec<DependentFile>>,
 }
 
-/// Probes and leases are never looked at more often: kubelets renew every 10 s.
-const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// The least duration that is not zero.
-const POSITIVE: Duration = Duration::from_millis(1);
-/// kube-controller-manager knows seconds, and a lease is only renewed every few.
-const MIN_GRACE: Duration = Duration::from_secs(1);
-const MAX_JITTER: f64 = 10.0;
-const MAX_THRESHOLD: u32 = 1_000;
+// Where DWD has a default, it is the same: `internal/prober/config.go`.
+
+/// Kubelets renew every 10 s: probes and leases are never looked at more often than each second.
+const PROBE_INTERVAL: Setting<Duration> = Setting::duration("probeInterval", secs(10), secs(1));
+const INITIAL_DELAY: Setting<Duration> = Setting::duration("initialDelay", secs(30), secs(0));
+const PROBE_TIMEOUT: Setting<Duration> = Setting::duration("probeTimeout", secs(30), POSITIVE);
+const JITTER: Setting<f64> = Setting::number("backoffJitterFactor", 0.2, 0.0, 10.0);
+/// Gardener sets the same for shoots. kube-controller-manager knows seconds, and a lease is only renewed every few.
+const GRACE: Setting<Duration> = Setting::duration("kcmNodeMonitorGraceDuration", secs(40), secs(1));
+const SUCCESS_THRESHOLD: Setting<u32> = Setting::number("successThreshold", 1, 1, 1_000);
+/// Older DWD releases had 3; with it a loss is seen after kube-controller-manager has acted.
+const FAILURE_THRESHOLD: Setting<u32> = Setting::number("failureThreshold", 1, 1, 1_000);
+/// Of DWD before v1.
+const INTERNAL_BACK_OFF: Setting<Duration> =
+    Setting::duration("internalProbeFailureBackOffDuration", secs(30), secs(0));
+
+const DEFAULT_NODE_LEASE_FAILURE_FRACTION: f64 = 0.6;
 
 /// Reads and checks a prober configuration (YAML or JSON).
 ///
@@ -92,97 +98,41 @@ pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<ProberConfig
 fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
     let secret = at
         .required("kubeConfigSecretName", file.kube_config_secret_name)
-        .and_then(|name| object_name(at, "kubeConfigSecretName", name));
+        .and_then(|name| at.object_name("kubeConfigSecretName", name));
     // Go writes a text that is not set as an empty one.
     let set = |name: &String| !name.is_empty();
     let external = file.external_kube_config_secret_name.filter(set);
-    let external = external.and_then(|name| object_name(at, "externalKubeConfigSecretName", name));
+    let external = external.and_then(|name| at.object_name("externalKubeConfigSecretName", name));
     let dependents = at
         .required("dependentResourceInfos", file.dependent_resource_infos)
         .and_then(|list| dependents::validate(list, at));
     Some(ProberConfig {
-        probe_interval: at.duration(
-            "probeInterval",
-            names::DEFAULT_PROBE_INTERVAL,
-            file.probe_interval,
-            MIN_INTERVAL,
-        ),
-        initial_delay: at.duration(
-            "initialDelay",
-            names::DEFAULT_PROBE_INITIAL_DELAY,
-            file.initial_delay,
-            Duration::ZERO,
-        ),
-        probe_timeout: at.duration(
-            "probeTimeout",
-            names::DEFAULT_PROBE_TIMEOUT,
-            file.probe_timeout,
-            POSITIVE,
-        ),
-        backoff_jitter_factor: at.number(
-            "backoffJitterFactor",
-            names::DEFAULT_BACKOFF_JITTER_FACTOR,
-            file.backoff_jitter_factor,
-            0.0..=MAX_JITTER,
-        ),
-        kcm_node_monitor_grace_duration: at.duration(
-            "kcmNodeMonitorGraceDuration",
-            names::DEFAULT_KCM_NODE_MONITOR_GRACE_DURATION,
-            file.kcm_node_monitor_grace_duration,
-            MIN_GRACE,
-        ),
-        node_lease_failure_fraction: fraction(
-            at,
-            "nodeLeaseFailureFraction",
-            names::DEFAULT_NODE_LEASE_FAILURE_FRACTION,
-            file.node_lease_failure_fraction,
-        ),
-        success_threshold: at.number(
-            "successThreshold",
-            names::DEFAULT_SUCCESS_THRESHOLD,
-            file.success_threshold,
-            1..=MAX_THRESHOLD,
-        ),
-        failure_threshold: at.number(
-            "failureThreshold",
-            names::DEFAULT_FAILURE_THRESHOLD,
-            file.failure_threshold,
-            1..=MAX_THRESHOLD,
-        ),
-        internal_probe_failure_back_off_duration: at.duration(
-            "internalProbeFailureBackOffDuration",
-            names::DEFAULT_INTERNAL_PROBE_FAILURE_BACK_OFF,
-            file.internal_probe_failure_back_off_duration,
-            Duration::ZERO,
-        ),
-        name: file.name.filter(|name| !name.is_empty()),
-        namespace: file.namespace.filter(|namespace| !namespace.is_empty()),
+        probe_interval: at.duration(PROBE_INTERVAL, file.probe_interval),
+        initial_delay: at.duration(INITIAL_DELAY, file.initial_delay),
+        probe_timeout: at.duration(PROBE_TIMEOUT, file.probe_timeout),
+        backoff_jitter_factor: at.number(JITTER, file.backoff_jitter_factor),
+        kcm_node_monitor_grace_duration: at.duration(GRACE, file.kcm_node_monitor_grace_duration),
+        node_lease_failure_fraction: failure_fraction(file.node_lease_failure_fraction, at),
+        success_threshold: at.number(SUCCESS_THRESHOLD, file.success_threshold),
+        failure_threshold: at.number(FAILURE_THRESHOLD, file.failure_threshold),
+        internal_probe_failure_back_off_duration: at
+            .duration(INTERNAL_BACK_OFF, file.internal_probe_failure_back_off_duration),
+        name: file.name.filter(set),
+        namespace: file.namespace.filter(set),
         kube_config_secret_name: secret?,
         external_kube_config_secret_name: external,
         dependent_resource_infos: dependents?,
     })
 }
 
-/// A share; the default where it is absent.
-fn fraction(at: &Section<'_>, name: &str, default: f64, field: Option<f64>) -> f64 {
-    let value = field.unwrap_or(default);
+/// A share: more than 0, which is no range.
+fn failure_fraction(field: Option<f64>, at: &Section<'_>) -> f64 {
+    let value = field.unwrap_or(DEFAULT_NODE_LEASE_FAILURE_FRACTION);
     if !(value > 0.0 && value <= 1.0) {
-        at.fault(name, format!("must be more than 0 and at most 1, not {value}"));
+        let message = format!("must be more than 0 and at most 1, not {value}");
+        at.fault("nodeLeaseFailureFraction", message);
     }
     value
-}
-
-/// The name of a Kubernetes object: a DNS subdomain.
-fn object_name(at: &Section<'_>, field: &str, name: String) -> Option<String> {
-    if names::is_dns_subdomain(&name) {
-        return Some(name);
-    }
-    let rule = match &*name {
-        "" => "must not be empty",
-        _ => "must be the name of an object: lower-case letters, digits, - and ., at most 253 characters",
-    };
-    at.fault(field, rule);
-    None
 }
 
 #[cfg(test)]

@@ -3,35 +3,25 @@
 //! kube's [`Selector`] matches labels and writes the query, so both follow the API server's rules. What is here reads
 //! one from a configuration file and checks it as the API server would.
 
-use crate::{config::Section, yaml::cut};
+use crate::{config::Section, text::cut};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::Expression;
 pub use kube::core::{Selector, SelectorExt};
-use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
-
-/// A selector, as it is written.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct SelectorFile {
-    match_labels: Option<BTreeMap<String, String>>,
-    match_expressions: Option<Vec<ExpressionFile>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ExpressionFile {
-    key: Option<String>,
-    operator: Option<String>,
-    values: Option<Vec<String>>,
-}
+use std::collections::BTreeSet;
 
 /// Checks a selector of a configuration file. It names at least one label: an empty one would match every pod.
 ///
 /// Its expressions are sorted and none is repeated, and a label that must have one value is a set of one value: two
 /// selectors that are written differently share their query, and so their watch.
-pub(crate) fn validate(file: SelectorFile, at: &Section<'_>) -> Option<Selector> {
+pub(crate) fn validate(file: LabelSelector, at: &Section<'_>) -> Option<Selector> {
     let labels = file.match_labels.unwrap_or_default();
-    let is_empty = labels.is_empty();
+    let list = file.match_expressions.unwrap_or_default();
+    if labels.is_empty() && list.is_empty() {
+        at.wrong(
+            "selects every pod of the namespace; name at least one label in matchLabels or matchExpressions",
+        );
+        return None;
+    }
     let mut expressions = BTreeSet::new();
     let at_labels = at.below("matchLabels");
     for (key, value) in labels {
@@ -39,16 +29,6 @@ pub(crate) fn validate(file: SelectorFile, at: &Section<'_>) -> Option<Selector>
         let value = label_value(&at_labels.below(&key), value);
         expressions.extend(value.map(|value| Expression::In(key, BTreeSet::from([value]))));
     }
-    let list = file.match_expressions.filter(|list| !list.is_empty());
-    let Some(list) = list else {
-        if is_empty {
-            at.wrong(
-                "selects every pod of the namespace; name at least one label in matchLabels or matchExpressions",
-            );
-            return None;
-        }
-        return Some(expressions.into_iter().collect());
-    };
     let at = at.below("matchExpressions");
     for (index, item) in list.into_iter().enumerate() {
         expressions.extend(expression(item, &at.item(index)));
@@ -56,10 +36,11 @@ pub(crate) fn validate(file: SelectorFile, at: &Section<'_>) -> Option<Selector>
     Some(expressions.into_iter().collect())
 }
 
-fn expression(file: ExpressionFile, at: &Section<'_>) -> Option<Expression> {
-    let key = at.required("key", file.key);
-    let key = key.filter(|key| check_key(at, "key", key));
-    let operator = at.required("operator", file.operator)?;
+fn expression(file: LabelSelectorRequirement, at: &Section<'_>) -> Option<Expression> {
+    // Kubernetes' own type takes what is absent for empty.
+    let required = |name, text: String| at.required(name, Some(text).filter(|text| !text.is_empty()));
+    let key = required("key", file.key).filter(|key| check_key(at, "key", key));
+    let operator = required("operator", file.operator)?;
     let (at_values, list) = match file.values {
         Some(list) => (at.below("values"), list),
         None => (at.clone(), Vec::new()),

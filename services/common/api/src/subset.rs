@@ -89,26 +89,10 @@ fn located(path: &str, message: &str) -> String {
 /// Serde quotes strings that it did not expect; whatever stands in them stays out of logs.
 pub(crate) fn scrub(message: &str) -> String {
     const LIMIT: usize = 200;
-    let mut out = String::with_capacity(message.len().min(LIMIT));
-    let mut rest = message;
-    while let Some((before, quoted)) = rest.split_once('"') {
-        out.push_str(before);
-        let end = closing_quote(quoted);
-        out.push('…');
-        rest = end.and_then(|end| quoted.get(end + 1..)).unwrap_or_default();
+    match (message.split_once('"'), message.rsplit_once('"')) {
+        (Some((before, _)), Some((_, after))) => text::begin(&format!("{before}…{after}"), LIMIT),
+        _ => text::begin(message, LIMIT),
     }
-    out.push_str(rest);
-    text::begin(&out, LIMIT)
-}
-
-/// Index of the quote that ends a string in Rust's debug notation.
-fn closing_quote(text: &str) -> Option<usize> {
-    let mut escaped = false;
-    text.bytes().position(|b| {
-        let end = b == b'"' && !escaped;
-        escaped = b == b'\\' && !escaped;
-        end
-    })
 }
 
 // === impl Pruned ===

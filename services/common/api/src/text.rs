@@ -84,6 +84,11 @@ pub(crate) fn begin(text: &str, characters: usize) -> String {
     }
 }
 
+/// A text of a file cut to what fits into a message.
+pub(crate) fn cut(text: &str) -> String {
+    begin(text, 60)
+}
+
 fn bounded(text: &str, most: usize) -> Result<Arc<str>, &'static str> {
     if text.len() > most {
         return Err("must not be longer than any real one");
@@ -110,9 +115,9 @@ pub(crate) fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     optional(deserializer, LONGEST_NAME)
 }
 
-/// A `spec.providerID`, which may be empty.
+/// A `spec.providerID`; none where it is empty.
 pub(crate) fn provider_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
-    optional(deserializer, LONGEST_ID)
+    Ok(optional(deserializer, LONGEST_ID)?.filter(|id| !id.is_empty()))
 }
 
 fn optional<'de, D: Deserializer<'de>>(deserializer: D, most: usize) -> Result<Option<Arc<str>>, D::Error> {

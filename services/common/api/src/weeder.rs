@@ -1,10 +1,11 @@
 //! The configuration of the weeder: the file that Gardener writes for DWD's weeder.
 
 use crate::{
-    config::{self, ConfigErrors, Parsed, Section, UnknownFields},
+    config::{self, ConfigErrors, Parsed, Section, Setting, UnknownFields, secs},
     names,
-    selector::{self, Selector, SelectorFile},
+    selector::{self, Selector},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,7 +44,7 @@ struct WeederFile {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ServiceFile {
-    pod_selectors: Option<Vec<SelectorFile>>,
+    pod_selectors: Option<Vec<LabelSelector>>,
 }
 
 /// Names of kinds that are worth a question when they are written in lower case or as a plural.
@@ -56,7 +57,9 @@ const KNOWN_KINDS: [&str; 6] = [
     "StatefulSet",
 ];
 
-const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
+/// The default is that of DWD, `internal/weeder/config.go`.
+const WATCH_DURATION: Setting<Duration> = Setting::duration("watchDuration", secs(300), secs(1));
+const READY_FOR: Setting<Duration> = Setting::duration("readyFor", secs(0), secs(0));
 
 /// Reads and checks a weeder configuration (YAML or JSON).
 ///
@@ -72,13 +75,8 @@ fn validate(file: WeederFile, at: &Section<'_>) -> Option<WeederConfig> {
         file.services_and_dependant_selectors,
     );
     Some(WeederConfig {
-        watch_duration: at.duration(
-            "watchDuration",
-            names::DEFAULT_WATCH_DURATION,
-            file.watch_duration,
-            MIN_WATCH_DURATION,
-        ),
-        ready_for: at.duration("readyFor", Duration::ZERO, file.ready_for, Duration::ZERO),
+        watch_duration: at.duration(WATCH_DURATION, file.watch_duration),
+        ready_for: at.duration(READY_FOR, file.ready_for),
         exclude_kinds: kinds(file.exclude_kinds.unwrap_or_default(), at),
         delete_pods_without_controller: file.delete_pods_without_controller.unwrap_or(false),
         delete_pods_of_jobs: file.delete_pods_of_jobs.unwrap_or(false),
@@ -126,7 +124,7 @@ fn validate_services(
     valid
 }
 
-fn selectors(list: Vec<SelectorFile>, at: &Section<'_>) -> Vec<Selector> {
+fn selectors(list: Vec<LabelSelector>, at: &Section<'_>) -> Vec<Selector> {
     if list.is_empty() {
         at.wrong("must hold at least one selector");
     }

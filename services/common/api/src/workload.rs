@@ -104,13 +104,6 @@ impl From<&str> for IgnoreScaling {
 // === impl Workload ===
 
 impl Workload {
-    /// The three annotations that the watchdog reads.
-    pub const ANNOTATIONS: [&'static str; 3] = [
-        names::REPLICAS_ANNOTATION,
-        names::MELTDOWN_PROTECTION_ANNOTATION,
-        names::IGNORE_SCALING_ANNOTATION,
-    ];
-
     /// `status.readyReplicas`, by default 0; `Err` when it cannot be read.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The limits within which serde-saphyr reads every file, and what its errors mean.
 
 use crate::config_error::ConfigError;
-use crate::text::begin;
+use crate::text::{begin, cut};
 use serde_saphyr::{Error, Location, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
 
 /// Largest file that is read: the size limit of a ConfigMap or Secret.
@@ -18,13 +18,13 @@ const MAX_NODES: usize = 100_000;
 pub(crate) fn text(bytes: &[u8]) -> Result<&str, ConfigError> {
     if bytes.len() > MAX_BYTES {
         let message = format!("the file has {} bytes; the limit is {MAX_BYTES}", bytes.len());
-        return Err(ConfigError::of_file((1, 1), message));
+        return Err(ConfigError::new((1, 1), "", message));
     }
     std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default());
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        ConfigError::of_file((line as u64, column as u64), "the file is not UTF-8")
+        ConfigError::new((line as u64, column as u64), "", "the file is not UTF-8")
     })
 }
 
@@ -90,16 +90,8 @@ pub(crate) fn fault(error: &Error) -> ConfigError {
             message.split(" at line ").next().unwrap_or_default().to_owned()
         }
     };
-    ConfigError::new(
-        error.location().unwrap_or(Location::UNKNOWN),
-        "",
-        begin(&message, 200),
-    )
-}
-
-/// A text of the file cut to what fits into a message.
-pub(crate) fn cut(text: &str) -> String {
-    begin(text, 60)
+    let at = error.location().unwrap_or(Location::UNKNOWN);
+    ConfigError::new((at.line(), at.column()), "", begin(&message, 200))
 }
 
 #[cfg(test)]

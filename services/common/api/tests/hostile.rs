@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{may_continue, may_start};
 use watchdog_api::lease::LeaseItem;
-use watchdog_api::list::{Item, ItemList};
+use watchdog_api::list::{Item, ItemList, ListError};
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
 use watchdog_api::node::NodeItem;
@@ -52,52 +52,50 @@ fn check_items<T>(items: &[Item<T>], texts: impl Fn(&T) -> Vec<Option<&str>>) ->
     malformed
 }
 
-#[test]
-fn leases_nodes_and_machines() {
+/// Reads the list with hostile text in every place. Counts the malformed items, and the lists that are refused.
+fn check_lists<T>(
+    list: &Value,
+    read: impl Fn(&[u8]) -> Result<ItemList<T>, ListError>,
+    texts: impl Fn(&T) -> Vec<Option<&str>>,
+) -> (usize, usize) {
     let (mut malformed, mut refused) = (0, 0);
-    let leases: Value = serde_json::from_str(LEASES).unwrap();
-    for list in variants(&leases) {
-        match LeaseItem::page::<500>(list.to_string().as_bytes()) {
-            Ok(page) => malformed += check_items(&page.items, |lease| vec![Some(&lease.name)]),
+    for list in variants(list) {
+        match read(list.to_string().as_bytes()) {
+            Ok(page) => malformed += check_items(&page.items, &texts),
             Err(error) => {
                 check(&error.to_string(), SENTENCE);
                 refused += 1;
             }
         }
     }
+    (malformed, refused)
+}
+
+#[test]
+fn leases_nodes_and_machines() {
+    let leases: Value = serde_json::from_str(LEASES).unwrap();
+    let of_leases = check_lists(&leases, LeaseItem::page::<500>, |lease| vec![Some(&lease.name)]);
     let nodes: Value = serde_json::from_str(NODES).unwrap();
-    for list in variants(&nodes) {
-        match ItemList::<NodeItem>::from_slice(list.to_string().as_bytes()) {
-            Ok(page) => {
-                malformed += check_items(&page.items, |node| {
-                    let texts = [&node.pool, &node.zone, &node.provider_id];
-                    let texts = texts.into_iter().map(Option::as_deref);
-                    texts.chain([Some(&*node.name)]).collect()
-                });
-            }
-            Err(error) => check(&error.to_string(), SENTENCE),
-        }
-    }
+    let read = |bytes: &[u8]| ItemList::<NodeItem>::from_slice(bytes);
+    let of_nodes = check_lists(&nodes, read, |node| {
+        let texts = [&node.pool, &node.zone, &node.provider_id];
+        let texts = texts.into_iter().map(Option::as_deref);
+        texts.chain([Some(&*node.name)]).collect()
+    });
     let machine = json!({
         "metadata": {"name": "m", "resourceVersion": "7", "labels": {"node": "n"}},
         "spec": {"providerID": "aws:///z/i-1"},
         "status": {"currentStatus": {"phase": "Running"}},
     });
-    for list in variants(&json!({"metadata": {"resourceVersion": "7"}, "items": [machine]})) {
-        match ItemList::<MachineItem>::from_slice(list.to_string().as_bytes()) {
-            Ok(page) => {
-                malformed += check_items(&page.items, |machine| {
-                    vec![
-                        Some(&machine.name),
-                        machine.node.as_deref(),
-                        machine.provider_id.as_deref(),
-                    ]
-                });
-            }
-            Err(error) => check(&error.to_string(), SENTENCE),
-        }
+    let machines = json!({"metadata": {"resourceVersion": "7"}, "items": [machine]});
+    let read = |bytes: &[u8]| ItemList::<MachineItem>::from_slice(bytes);
+    let of_machines = check_lists(&machines, read, |machine| {
+        let (node, id) = (machine.node.as_deref(), machine.provider_id.as_deref());
+        vec![Some(&machine.name), node, id]
+    });
+    for (malformed, refused) in [of_leases, of_nodes, of_machines] {
+        assert!(malformed > 0 && refused > 0, "{malformed} {refused}");
     }
-    assert!(malformed > 0 && refused > 0, "{malformed} {refused}");
 }
 
 #[test]

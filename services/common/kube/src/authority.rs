@@ -1,11 +1,9 @@
 //! The certificate authority that all programs of a seed share, in a Secret, and the certificate that this process
 //! issues for itself from it. The rules are those of [`watchdog_certificates`].
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -19,7 +17,7 @@ use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::readiness::{Blocker, Readiness};
 use watchdog_runtime::tls::{CertificateSource, Tls, TlsCredentials};
 
-use crate::client::{RequestError, found, request};
+use crate::client::{found, request};
 
 /// The Secret is read this often: one small request a minute and process, and nothing that can be half open.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -35,35 +33,6 @@ const NAME: &str = "certificate";
 
 /// Name of the certificate for people, in the metric of failed tries.
 const OBSERVER: &str = "observer-certificate";
-
-/// Why a turn failed.
-#[derive(Debug, thiserror::Error)]
-enum TurnError {
-    /// The Secret could not be read or written.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// Nobody but the chart creates it.
-    #[error("the Secret {0} does not exist; install the chart again, which creates it")]
-    Missing(String),
-    #[error(
-        "the Secret was changed by others at each of {} tries to renew the authority",
-        MAX_WRITES
-    )]
-    Overtaken,
-    /// The authority in the Secret cannot be used, or no certificate can be issued from it.
-    #[error("{0:#}")]
-    Certificate(#[from] anyhow::Error),
-}
-
-impl TurnError {
-    fn failure(&self) -> Failure {
-        match self {
-            Self::Request(error) => error.failure(),
-            Self::Missing(_) => Failure::new(Reason::NotFound, &self.to_string()),
-            Self::Overtaken | Self::Certificate(_) => Failure::new(Reason::Certificate, &self.to_string()),
-        }
-    }
-}
 
 /// The Secret with the certificate of people who look, beside that of the authority.
 pub struct ObserverSecret {
@@ -146,70 +115,58 @@ impl CertificateIssuer {
             self.namespace, self.secret
         );
         let blocker = self.readiness.block(NAME, why);
-        self.keep_issuing(blocker, stop)
+        async move {
+            stop.run_until_cancelled(self.keep_issuing(blocker)).await;
+            Ok(())
+        }
     }
 
-    async fn keep_issuing(self, blocker: Blocker, stop: CancellationToken) -> anyhow::Result<()> {
+    /// Never ends.
+    async fn keep_issuing(&self, blocker: Blocker) {
         let mut blocker = Some(blocker);
         let mut known = KnownAuthorities::default();
         let mut backoff = Backoff::new(Duration::from_secs(1), self.look_every);
         loop {
-            let turn = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                turn = self.turn(&mut known) => turn,
-            };
+            let turn = self.turn(&mut known).await;
             if known.certificate_in_use.is_some() {
                 blocker = None;
                 self.has_certificate.send_replace(true);
             }
-            let pause = match turn {
-                Ok(()) => {
-                    self.readiness.recovered(NAME);
-                    backoff.reset();
-                    self.look_every
-                }
-                Err(error) => {
-                    self.report(NAME, &self.secret, &error, blocker.is_some());
-                    pause(&mut backoff, blocker.is_some())
-                }
+            let waits = blocker.is_some();
+            let pause = if turn.is_ok() {
+                backoff.reset();
+                self.look_every
+            } else {
+                pause(&mut backoff, waits)
             };
+            self.report(NAME, &self.secret, turn, waits);
             if let Some(observer) = &self.observer {
-                let kept = tokio::select! {
-                    () = stop.cancelled() => return Ok(()),
-                    kept = self.keep_observer(observer, &known.authorities) => kept,
-                };
-                match kept {
-                    Ok(()) => self.readiness.recovered(OBSERVER),
-                    Err(error) => self.report(OBSERVER, &observer.secret, &error, false),
-                }
+                let kept = self.keep_observer(observer, &known.authorities).await;
+                self.report(OBSERVER, &observer.secret, kept, false);
             }
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(pause) => {}
-            }
+            tokio::time::sleep(pause).await;
         }
     }
 
     /// Reads the Secret, renews the authority if it is due, and issues a certificate if it is due, even when the Secret
     /// cannot be read, written or used.
-    async fn turn(&self, known: &mut KnownAuthorities) -> Result<(), TurnError> {
+    async fn turn(&self, known: &mut KnownAuthorities) -> Result<(), Failure> {
         let now = (self.clock)();
-        let (read, outcome) = match self.read(now).await {
-            Ok(read) => read,
-            Err(error) => (Authorities::default(), Err(error)),
-        };
+        let read = self.read(now).await;
+        let (read, outcome) = read.unwrap_or_else(|failure| (Authorities::default(), Err(failure)));
         let mut used = Ok(());
         if !read.is_empty() && read != known.authorities {
-            match self.issue(&read, now).with_context(|| self.unusable()) {
+            match self.issue(&read, now) {
                 Ok(in_use) => {
                     known.authorities = read;
                     known.certificate_in_use = Some(in_use);
                 }
-                Err(error) => used = Err(error.into()),
+                Err(error) => used = Err(self.unusable(error)),
             }
         }
         if known.need_certificate(now) && !known.authorities.is_empty() {
-            known.certificate_in_use = Some(self.issue(&known.authorities, now)?);
+            let in_use = self.issue(&known.authorities, now);
+            known.certificate_in_use = Some(in_use.map_err(|error| refused(&error))?);
         }
         used.and(outcome)
     }
@@ -219,53 +176,45 @@ impl CertificateIssuer {
         &self,
         observer: &ObserverSecret,
         authorities: &Authorities,
-    ) -> Result<(), TurnError> {
+    ) -> Result<(), Failure> {
         if authorities.is_empty() {
             return Ok(());
         }
         let now = (self.clock)();
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let secret = found(&observer.secret, request(secrets.get(&observer.secret)).await)?;
-        let missing = || TurnError::Missing(format!("{}/{}", self.namespace, observer.secret));
-        let mut secret = secret.ok_or_else(missing)?;
-        let part = |name: &str| data_of(&secret, name);
+        let secret = self.get(&observer.secret).await?;
         let client = ClientPem {
-            ca: part("ca.crt"),
-            certificate: part("tls.crt"),
-            key: part("tls.key"),
+            ca: data_of(&secret, "ca.crt"),
+            certificate: data_of(&secret, "tls.crt"),
+            key: data_of(&secret, "tls.key"),
         };
         if authorities.is_client_current(&client, &observer.name, now) {
             return Ok(());
         }
-        let (certificate, key) = authorities.issue_for_client(&observer.name, now)?.to_pem();
+        let issued = authorities.issue_for_client(&observer.name, now);
+        let (certificate, key) = issued.map_err(|error| refused(&error))?.to_pem();
         let data = [
             ("ca.crt", authorities.trusted_pem(now)),
             ("tls.crt", certificate),
             ("tls.key", key),
         ];
-        let data = data.map(|(name, pem)| (name.to_owned(), ByteString(pem.into_bytes())));
-        secret.data = Some(BTreeMap::from(data));
-        let params = PostParams::default();
-        match request(secrets.replace(&observer.secret, &params, &secret)).await {
-            Err(error) if !error.is_conflict() => Err(error.into()),
-            _ => Ok(()),
-        }
+        self.replace(&observer.secret, secret, data).await.map(drop)
     }
 
     /// Returns the authorities in the Secret, renewed if that was due, and the error if they could not be renewed.
-    async fn read(&self, now: Timestamp) -> Result<(Authorities, Result<(), TurnError>), TurnError> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+    async fn read(&self, now: Timestamp) -> Result<(Authorities, Result<(), Failure>), Failure> {
         let mut authorities = Authorities::default();
         for _ in 0..MAX_WRITES {
-            let secret = found(&self.secret, request(secrets.get(&self.secret)).await)?;
-            let missing = || TurnError::Missing(format!("{}/{}", self.namespace, self.secret));
-            let secret = secret.ok_or_else(missing)?;
-            authorities = self.parse(&secret)?;
-            let Some(renewed) = authorities.renewed(now)? else {
+            let secret = self.get(&self.secret).await?;
+            authorities = Authorities::from_pem(data_of(&secret, "ca.crt"), data_of(&secret, "ca.key"))
+                .map_err(|error| self.unusable(error))?;
+            let renewed = authorities.renewed(now);
+            let Some(renewed) = renewed.map_err(|error| refused(&error))? else {
                 return Ok((authorities, Ok(())));
             };
-            match self.write(&secrets, secret, &renewed).await {
-                Ok(()) => {
+            let (certificates, keys) = renewed.to_pem();
+            let data = [("ca.crt", certificates), ("ca.key", keys)];
+            match self.replace(&self.secret, secret, data).await {
+                Ok(true) => {
                     tracing::info!(
                         namespace = self.namespace,
                         secret = self.secret,
@@ -274,39 +223,54 @@ impl CertificateIssuer {
                     );
                     return Ok((renewed, Ok(())));
                 }
-                Err(error) if error.is_conflict() => {}
+                Ok(false) => {}
                 // The authorities that were read are good for months.
-                Err(error) => return Ok((authorities, Err(error.into()))),
+                Err(failure) => return Ok((authorities, Err(failure))),
             }
         }
-        Ok((authorities, Err(TurnError::Overtaken)))
+        let overtaken =
+            format!("the Secret was changed by others at each of {MAX_WRITES} tries to renew the authority");
+        Ok((authorities, Err(Failure::new(Reason::Certificate, &overtaken))))
     }
 
-    fn parse(&self, secret: &Secret) -> anyhow::Result<Authorities> {
-        Authorities::from_pem(data_of(secret, "ca.crt"), data_of(secret, "ca.key"))
-            .with_context(|| self.unusable())
+    async fn get(&self, name: &str) -> Result<Secret, Failure> {
+        let secret = found(name, request(self.secrets().get(name)).await);
+        let secret = secret.map_err(|error| error.failure())?;
+        // Nobody but the chart creates it.
+        secret.ok_or_else(|| {
+            let text = format!(
+                "the Secret {}/{name} does not exist; install the chart again, which creates it",
+                self.namespace
+            );
+            Failure::new(Reason::NotFound, &text)
+        })
     }
 
-    fn unusable(&self) -> String {
-        format!(
+    /// Replaces exactly this version of a Secret by one with these parts. Returns false if there is another version.
+    async fn replace<const PARTS: usize>(
+        &self,
+        name: &str,
+        mut secret: Secret,
+        parts: [(&str, String); PARTS],
+    ) -> Result<bool, Failure> {
+        let parts = parts.map(|(part, pem)| (part.to_owned(), ByteString(pem.into_bytes())));
+        secret.data.get_or_insert_default().extend(parts);
+        match request(self.secrets().replace(name, &PostParams::default(), &secret)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_conflict() => Ok(false),
+            Err(error) => Err(error.failure()),
+        }
+    }
+
+    fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn unusable(&self, error: anyhow::Error) -> Failure {
+        refused(&error.context(format!(
             "the Secret {}/{} cannot be used; correct it, or remove its data to have a new authority made",
             self.namespace, self.secret
-        )
-    }
-
-    /// Replaces exactly this version of the Secret.
-    async fn write(
-        &self,
-        secrets: &Api<Secret>,
-        mut secret: Secret,
-        authorities: &Authorities,
-    ) -> Result<(), RequestError> {
-        let (certificates, keys) = authorities.to_pem();
-        let data = [("ca.crt", certificates), ("ca.key", keys)];
-        let data = data.map(|(name, pem)| (name.to_owned(), ByteString(pem.into_bytes())));
-        secret.data.get_or_insert_default().extend(BTreeMap::from(data));
-        request(secrets.replace(&self.secret, &PostParams::default(), &secret)).await?;
-        Ok(())
+        )))
     }
 
     /// Puts a new certificate into use and returns the time in which it needs no replacement.
@@ -326,19 +290,26 @@ impl CertificateIssuer {
         Ok(issued.in_use)
     }
 
-    fn report(&self, name: &'static str, secret: &str, error: &TurnError, blocks: bool) {
-        let failure = error.failure();
+    fn report(&self, name: &'static str, secret: &str, outcome: Result<(), Failure>, blocks: bool) {
+        let Err(failure) = outcome else {
+            return self.readiness.recovered(name);
+        };
         let reason = failure.reason.as_str();
         tracing::warn!(
             namespace = self.namespace,
             secret,
             reason,
             blocks,
-            %error,
+            error = %failure,
             "cannot follow a Secret with certificates; trying again"
         );
         self.readiness.failing(name, failure);
     }
+}
+
+/// No certificate can be issued.
+fn refused(error: &anyhow::Error) -> Failure {
+    Failure::new(Reason::Certificate, &format!("{error:#}"))
 }
 
 /// A part of a Secret; empty if it is absent.

@@ -17,6 +17,9 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 use crate::client::{RequestError, request};
 use crate::metrics::{PERMISSION_MISSING, VerbAndResource};
 
+/// Name of the blocker, and of the loop in the metric of failed tries.
+const NAME: &str = "permissions";
+
 /// Something that a service must be allowed to do on the seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permission {
@@ -136,19 +139,12 @@ pub async fn preflight<T>(
     client: kube::Client,
     readiness: Readiness,
     needed: impl Fn() -> Vec<Permission>,
-    mut changes: watch::Receiver<T>,
+    changes: watch::Receiver<T>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut preflight = Preflight::new(client, readiness);
-    loop {
-        changes.mark_unchanged();
-        let needed = needed();
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = preflight.keep_asking(&needed) => {}
-            Ok(()) = changes.changed() => {}
-        }
-    }
+    let asking = Preflight::new(client, readiness).keep_asking(needed, changes);
+    stop.run_until_cancelled(asking).await;
+    Ok(())
 }
 
 /// From an answer by which everything is granted to the next question. What is withdrawn is otherwise noticed in the
@@ -164,6 +160,8 @@ pub struct Preflight {
     /// The pause from an answer by which everything is granted to the next question.
     pub ask_again: Duration,
     shown: MissingPermissions,
+    /// The missing ones by the last answer, if there was one; empty if all are granted.
+    missing: Option<String>,
 }
 
 /// The values of the metric: whether a permission is missing, by verb and resource. Several permissions share one
@@ -175,69 +173,84 @@ impl Preflight {
     #[must_use]
     pub fn new(client: kube::Client, readiness: Readiness) -> Self {
         Self {
-            blocker: Some(readiness.block("permissions", "not checked yet")),
+            blocker: Some(readiness.block(NAME, "not checked yet")),
             client,
             readiness,
             ask_again: ASK_AGAIN,
             shown: MissingPermissions::new(),
+            missing: None,
         }
     }
 
-    /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends;
-    /// to be dropped, at any point, and called again when the needs change.
-    pub async fn keep_asking(&mut self, needed: &[Permission]) {
+    /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends.
+    pub async fn keep_asking<T>(
+        mut self,
+        needed: impl Fn() -> Vec<Permission>,
+        mut changes: watch::Receiver<T>,
+    ) {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-        let mut reported = None;
-        let mut granted = false;
         loop {
-            match missing(&self.client, needed).await {
-                Ok(missing) => {
-                    self.readiness.recovered("permissions");
-                    self.show(needed, &missing);
-                    if missing.is_empty() {
-                        if !granted {
-                            tracing::info!(
-                                permissions = needed.len(),
-                                "all permissions on the seed are granted"
-                            );
-                        }
-                        (granted, reported) = (true, None);
-                        backoff.reset();
-                        self.blocker = None;
-                        tokio::time::sleep(self.ask_again).await;
-                        continue;
-                    }
-                    granted = false;
-                    let list = missing
-                        .iter()
-                        .map(ToString::to_string)
-                        .collect::<Vec<_>>()
-                        .join("; ");
-                    self.block(format!("grant this service on the seed: {list}"));
-                    if reported.as_ref() != Some(&list) {
-                        tracing::error!(missing = list, "permissions on the seed are missing: grant them");
-                        reported = Some(list);
-                    }
-                }
-                Err(error) => {
-                    // What was granted is believed until the seed says otherwise.
-                    if !granted {
-                        self.block("cannot check them on the seed".to_owned());
-                    }
-                    let failure = error.failure();
-                    let reason = failure.reason.as_str();
-                    tracing::warn!(reason, %error, "cannot check the permissions on the seed; trying again");
-                    self.readiness.failing("permissions", failure);
+            changes.mark_unchanged();
+            let pause = if self.ask(&needed()).await {
+                backoff.reset();
+                self.ask_again
+            } else {
+                backoff.next_delay()
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = changes.changed() => {
+                    // Of other needs nothing is known.
+                    self.missing = None;
+                    backoff.reset();
                 }
             }
-            tokio::time::sleep(backoff.next_delay()).await;
         }
+    }
+
+    /// Returns true if all permissions are granted.
+    async fn ask(&mut self, needed: &[Permission]) -> bool {
+        let missing = match missing(&self.client, needed).await {
+            Ok(missing) => missing,
+            Err(error) => {
+                // What was granted is believed until the seed says otherwise.
+                if self.missing.as_deref() != Some("") {
+                    self.block("cannot check them on the seed".to_owned());
+                }
+                let failure = error.failure();
+                let reason = failure.reason.as_str();
+                tracing::warn!(reason, %error, "cannot check the permissions on the seed; trying again");
+                self.readiness.failing(NAME, failure);
+                return false;
+            }
+        };
+        self.readiness.recovered(NAME);
+        self.show(needed, &missing);
+        let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        let list = list.join("; ");
+        let is_news = self.missing.as_ref() != Some(&list);
+        self.missing = Some(list.clone());
+        if list.is_empty() {
+            self.blocker = None;
+            if is_news {
+                tracing::info!(
+                    permissions = needed.len(),
+                    "all permissions on the seed are granted"
+                );
+            }
+            return true;
+        }
+        self.block(format!("grant this service on the seed: {list}"));
+        if is_news {
+            tracing::error!(missing = list, "permissions on the seed are missing: grant them");
+        }
+        false
     }
 
     fn block(&mut self, why: String) {
         match &self.blocker {
             Some(blocker) => blocker.because(why),
-            None => self.blocker = Some(self.readiness.block("permissions", why)),
+            None => self.blocker = Some(self.readiness.block(NAME, why)),
         }
     }
 

@@ -215,14 +215,14 @@ mod tests {
     use std::time::Duration;
 
     use clap::Parser;
-    use k8s_openapi::api::core::v1::{Namespace, Secret};
+    use k8s_openapi::api::core::v1::Secret;
     use kube::Api;
     use kube::api::PostParams;
-    use kube::config::{Config, KubeConfigOptions, Kubeconfig};
     use serde_json::json;
     use watchdog_runtime::args::CommonArgs;
     use watchdog_runtime::process::Process;
-    use watchdog_sandbox::{ApiOptions, ApiServer};
+    use watchdog_test_support::in_process::api_server;
+    use watchdog_test_support::sandboxed::client;
 
     use super::*;
 
@@ -248,14 +248,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_replica_can_be_called_at_once_or_with_its_first_certificate() {
-        let api = ApiServer::start(ApiOptions::default()).await.unwrap();
-        let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("weeder")).unwrap();
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-        let seed = kube::Client::try_from(config.unwrap()).unwrap();
-        let garden: Namespace = serde_json::from_value(json!({"metadata": {"name": "garden"}})).unwrap();
-        let namespaces: Api<Namespace> = Api::all(seed.clone());
-        namespaces.create(&PostParams::default(), &garden).await.unwrap();
+        let api = api_server(&["garden"]).await.unwrap();
+        let seed = client(&api.kubeconfig("weeder")).await.unwrap();
         let empty: Secret = serde_json::from_value(json!({"metadata": {"name": "authority"}})).unwrap();
         let secrets: Api<Secret> = Api::namespaced(seed.clone(), "garden");
         secrets.create(&PostParams::default(), &empty).await.unwrap();

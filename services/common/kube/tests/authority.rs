@@ -249,57 +249,6 @@ async fn an_authority_is_followed_by_the_next_while_all_trust_each_other() {
 }
 
 #[tokio::test]
-async fn certificates_are_renewed_while_the_seed_does_not_answer() {
-    let seed = Seed::start().await;
-    let replica = seed.replica().await;
-    replica.ready().await;
-    seed.api
-        .inject(Fault::always(FaultAction::InternalError).verb("get"));
-    replica.renews(&seed.clock, SignedDuration::from_hours(9)).await;
-    replica.failure().await;
-    assert!(*replica.readiness.subscribe().borrow(), "it serves all the same");
-}
-
-#[tokio::test]
-async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
-    let seed = Seed::start().await;
-    let replica = seed.replica().await;
-    replica.ready().await;
-    let bad = json!({"data": {"ca.key": "Y2xhc3NpZmllZA=="}});
-    seed.patch(bad).await;
-    let shown = replica.failure().await;
-    assert!(
-        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or remove its data"),
-        "{shown}"
-    );
-    assert!(
-        shown.contains("ca.crt holds 1 certificates and ca.key holds 0 keys"),
-        "{shown}"
-    );
-    assert!(!shown.contains("classified"), "{shown}");
-    assert!(calls(&replica, &replica).await);
-}
-
-/// Nobody but the chart may create a Secret: one with the right to do that can ask for the token of any ServiceAccount.
-#[tokio::test]
-async fn a_secret_that_is_missing_is_named_and_not_created() {
-    let seed = Seed::start().await;
-    let replica = seed.replica().await;
-    replica.ready().await;
-    seed.secrets
-        .delete(SECRET, &DeleteParams::default())
-        .await
-        .unwrap();
-    let shown = replica.failure().await;
-    assert!(
-        shown.contains("the Secret garden/watchdog-authority does not exist; install the chart"),
-        "{shown}"
-    );
-    assert!(calls(&replica, &replica).await, "it goes on with what it has");
-    assert!(seed.secrets.get_opt(SECRET).await.unwrap().is_none());
-}
-
-#[tokio::test]
 async fn a_replica_starts_from_an_authority_that_it_cannot_renew() {
     let seed = Seed::start().await;
     let due = seed.clock.now() - SignedDuration::from_hours(24 * 250);
@@ -349,26 +298,58 @@ fn foreign(change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
+/// Nobody but the chart may create a Secret: one with the right to do that can ask for the token of any ServiceAccount.
 #[tokio::test]
-async fn an_authority_whose_certificates_nobody_would_accept_is_named_and_the_old_one_stays() {
-    let seed = Seed::start().await;
-    let replica = seed.replica().await;
-    replica.ready().await;
-    let (certificate, key) = foreign(|params| {
-        params.name_constraints = Some(NameConstraints {
-            permitted_subtrees: vec![GeneralSubtree::DnsName("elsewhere.test".to_owned())],
-            excluded_subtrees: Vec::new(),
-        });
-    });
-    seed.put(&certificate, &key).await;
-    let shown = replica.failure().await;
-    assert!(
-        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or remove its data"),
-        "{shown}"
-    );
-    assert!(calls(&replica, &replica).await);
-    // Until somebody has looked at it, the old one goes on.
-    replica.renews(&seed.clock, SignedDuration::from_hours(9)).await;
+async fn an_authority_that_cannot_be_read_or_used_is_named_and_the_old_one_goes_on() {
+    const UNUSABLE: &str =
+        "the Secret garden/watchdog-authority cannot be used; correct it, or remove its data";
+    const MISSING: &str = "the Secret garden/watchdog-authority does not exist; install the chart";
+    for (wrong, expected, cause) in [
+        ("no answer", "certificate", ""),
+        ("missing", MISSING, ""),
+        (
+            "no key",
+            UNUSABLE,
+            "ca.crt holds 1 certificates and ca.key holds 0 keys",
+        ),
+        ("nobody would accept its certificates", UNUSABLE, ""),
+    ] {
+        let seed = Seed::start().await;
+        let replica = seed.replica().await;
+        replica.ready().await;
+        match wrong {
+            "no answer" => {
+                seed.api
+                    .inject(Fault::always(FaultAction::InternalError).verb("get"));
+            }
+            "missing" => {
+                let params = DeleteParams::default();
+                seed.secrets.delete(SECRET, &params).await.unwrap();
+            }
+            "no key" => seed.patch(json!({"data": {"ca.key": "Y2xhc3NpZmllZA=="}})).await,
+            _ => {
+                let (certificate, key) = foreign(|params| {
+                    params.name_constraints = Some(NameConstraints {
+                        permitted_subtrees: vec![GeneralSubtree::DnsName("elsewhere.test".to_owned())],
+                        excluded_subtrees: Vec::new(),
+                    });
+                });
+                seed.put(&certificate, &key).await;
+            }
+        }
+        let shown = replica.failure().await;
+        assert!(
+            shown.contains(expected) && shown.contains(cause),
+            "{wrong}: {shown}"
+        );
+        assert!(!shown.contains("classified"), "{shown}");
+        assert!(*replica.readiness.subscribe().borrow(), "it serves all the same");
+        assert!(calls(&replica, &replica).await, "{wrong}");
+        replica.renews(&seed.clock, SignedDuration::from_hours(9)).await;
+        if wrong == "missing" {
+            assert!(seed.secrets.get_opt(SECRET).await.unwrap().is_none());
+        }
+    }
 }
 
 #[tokio::test]

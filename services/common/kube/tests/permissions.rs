@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use watchdog_kube::permissions::{Permission, Preflight};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
@@ -21,7 +22,8 @@ async fn what_is_withdrawn_later_is_named_before_somebody_needs_it() {
         Permission::new("get", "apps", "deployments/scale"),
         Permission::new("patch", "apps", "deployments"),
     ];
-    let asking = tokio::spawn(async move { preflight.keep_asking(&needed).await });
+    let changes = watch::Sender::new(()).subscribe();
+    let asking = tokio::spawn(preflight.keep_asking(move || needed.to_vec(), changes));
     until_ready(&readiness, true).await;
 
     api.deny(rule(&["patch"], &["deployments"]));

@@ -2,7 +2,10 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as scaling;
@@ -19,6 +22,30 @@ pub trait StreamItem: Keyed<Key: Display + FromStr> + prost::Message + Clone {
 
     /// The item as it is after `later`.
     fn age(&mut self, _later: Duration) {}
+}
+
+/// An item as it was at a moment.
+#[derive(Debug, Clone)]
+pub(crate) struct TimedItem<M> {
+    pub(crate) item: Arc<M>,
+    pub(crate) as_of: Instant,
+    /// When its replica set it.
+    pub(crate) set_at: Instant,
+}
+
+impl<M> PartialEq for TimedItem<M> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.item, &other.item) && self.as_of == other.as_of
+    }
+}
+
+impl<M: StreamItem> TimedItem<M> {
+    /// The item now.
+    pub(crate) fn now(&self) -> M {
+        let mut item = M::clone(&self.item);
+        item.age(self.as_of.elapsed());
+        item
+    }
 }
 
 impl StreamItem for probe::Verdict {

@@ -18,7 +18,6 @@ pub mod client;
 pub mod item;
 pub mod metrics;
 pub mod replicas;
-mod reports;
 pub mod seed_view;
 pub mod server;
 pub mod stream;

@@ -40,16 +40,6 @@ pub trait ReplicaHandler: Send + Sync + 'static {
     fn on_update(&self, replica: &Arc<str>, update: Update<String, Verdict>);
 }
 
-/// The replicas that are followed, and what following one takes.
-struct FollowedReplicas {
-    dialer: Dialer,
-    handler: Arc<dyn ReplicaHandler>,
-    readiness: Readiness,
-    stop: CancellationToken,
-    // By identity: the address, and the task.
-    tasks: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)>,
-}
-
 /// Follows the replicas, apart from the one named `me`, until `stop` is cancelled.
 ///
 /// # Errors
@@ -65,81 +55,52 @@ pub async fn follow_replicas(
         mut addresses,
         dialer,
     } = endpoints;
-    let mut replicas = FollowedReplicas {
-        dialer,
-        handler,
-        readiness,
-        stop: stop.clone(),
-        tasks: BTreeMap::new(),
-    };
+    // By identity: the address, and the task.
+    let mut tasks: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
     // The first list counts as a change.
     let mut listed = addresses.has_changed().unwrap_or(true);
     loop {
-        let mut current = addresses.borrow_and_update().clone();
-        if let Some(me) = &me {
-            current.remove(me);
-        }
-        let current = at_most(current);
-        replicas.unfollow_gone(&current);
-        replicas.follow_new(current);
-        if std::mem::take(&mut listed) {
-            replicas.handler.on_listed();
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            changed = addresses.changed() => {
-                if changed.is_err() {
-                    // Static addresses never change.
-                    stop.cancelled().await;
-                    return Ok(());
-                }
-                listed = true;
+        let current = at_most(addresses.borrow_and_update().clone(), me.as_deref());
+        tasks.retain(|replica, (address, task)| {
+            let stays = current.get(replica) == Some(address);
+            if !stays {
+                tracing::info!(stream = Verdict::STREAM, %replica, "replica removed");
+                task.abort();
+                readiness.part(replica).recovered(Verdict::STREAM);
+                handler.on_leave(replica);
             }
-        }
-    }
-}
-
-impl FollowedReplicas {
-    /// Ends with the replicas that are no longer there, or are at another address.
-    fn unfollow_gone(&mut self, current: &BTreeMap<Arc<str>, Arc<str>>) {
-        let gone: Vec<Arc<str>> = self
-            .tasks
-            .iter()
-            .filter(|(replica, (address, _))| current.get(*replica) != Some(address))
-            .map(|(replica, _)| replica.clone())
-            .collect();
-        for replica in gone {
-            tracing::info!(stream = Verdict::STREAM, %replica, "replica removed");
-            self.tasks.remove(&replica);
-            self.readiness.part(&replica).recovered(Verdict::STREAM);
-            self.handler.on_leave(&replica);
-        }
-    }
-
-    /// Begins with the replicas that are not followed yet.
-    fn follow_new(&mut self, current: BTreeMap<Arc<str>, Arc<str>>) {
+            stays
+        });
         for (replica, address) in current {
-            if self.tasks.contains_key(&replica) {
+            if tasks.contains_key(&replica) {
                 continue;
             }
             tracing::info!(stream = Verdict::STREAM, %replica, %address, "following a replica");
-            self.handler.on_join(&replica);
+            handler.on_join(&replica);
             let task = follow_one(
                 replica.clone(),
                 address.clone(),
-                self.dialer.clone(),
-                self.handler.clone(),
-                self.readiness.part(&replica),
-                self.stop.clone(),
+                dialer.clone(),
+                handler.clone(),
+                readiness.part(&replica),
+                stop.clone(),
             );
-            self.tasks
-                .insert(replica, (address, AbortOnDropHandle::new(tokio::spawn(task))));
+            tasks.insert(replica, (address, AbortOnDropHandle::new(tokio::spawn(task))));
+        }
+        if std::mem::take(&mut listed) {
+            handler.on_listed();
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            // Static addresses never change.
+            Ok(()) = addresses.changed() => listed = true,
         }
     }
 }
 
-/// The first [`MAX_REPLICAS`].
-fn at_most(replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<str>, Arc<str>> {
+/// The first [`MAX_REPLICAS`], apart from this one.
+fn at_most(mut replicas: BTreeMap<Arc<str>, Arc<str>>, me: Option<&str>) -> BTreeMap<Arc<str>, Arc<str>> {
+    replicas.retain(|replica, _| Some(&**replica) != me);
     if replicas.len() > MAX_REPLICAS {
         tracing::error!(
             stream = Verdict::STREAM,

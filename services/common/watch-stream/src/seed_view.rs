@@ -4,6 +4,7 @@
 mod answers;
 mod known_replicas;
 mod merge;
+mod reports;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +22,10 @@ use watchdog_runtime::service_builder::ServiceBuilder;
 
 pub use self::answers::{ItemAnswer, scope};
 pub use self::known_replicas::{KnownReplicas, PeerState};
-use crate::item::StreamItem;
+use self::reports::Reports;
+use crate::item::{StreamItem, TimedItem};
 use crate::message::{Event, Message};
 use crate::replicas::ReplicaHandler;
-use crate::reports::Reports;
 use crate::server::{KeyUpdate, StreamStore};
 use crate::wire::forward;
 
@@ -49,15 +50,6 @@ pub type Encode<K, V, M> = Box<dyn Fn(&K, &V) -> M + Send + Sync>;
 /// Says whether all items are there, by what says so of a key.
 pub type IsFilled<K> = Box<dyn Fn(&dyn Fn(&K) -> bool) -> bool + Send + Sync>;
 
-/// An item as it was at a moment.
-#[derive(Debug, Clone)]
-pub(crate) struct TimedItem<M> {
-    pub(crate) item: Arc<M>,
-    pub(crate) as_of: Instant,
-    /// When its replica set it.
-    pub(crate) set_at: Instant,
-}
-
 /// The items of the whole seed. Cheap to clone.
 #[derive(Clone)]
 pub struct SeedView<M: StreamItem> {
@@ -68,23 +60,6 @@ pub struct SeedView<M: StreamItem> {
     /// The reports that are merged.
     reports: Arc<Mutex<HashMap<M::Key, Reports>>>,
     replicas: watch::Sender<KnownReplicas>,
-}
-
-// === impl TimedItem ===
-
-impl<M> PartialEq for TimedItem<M> {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.item, &other.item) && self.as_of == other.as_of
-    }
-}
-
-impl<M: StreamItem> TimedItem<M> {
-    /// The item now.
-    fn now(&self) -> M {
-        let mut item = M::clone(&self.item);
-        item.age(self.as_of.elapsed());
-        item
-    }
 }
 
 // === impl SeedView ===
@@ -104,11 +79,11 @@ impl<M: StreamItem> SeedView<M> {
     pub fn new(me: Arc<str>) -> Self {
         let own = StreamStore::new();
         Self {
-            me,
             whole: own.clone(),
             own,
             reports: Arc::default(),
-            replicas: watch::Sender::new(KnownReplicas::new(Instant::now())),
+            replicas: watch::Sender::new(KnownReplicas::new(me.clone(), Instant::now())),
+            me,
         }
     }
 
@@ -139,7 +114,7 @@ impl<M: StreamItem> SeedView<M> {
     async fn follow_lead(&self, mut leads: watch::Receiver<bool>, is_filled: &IsFilled<M::Key>) {
         loop {
             let leads_now = *leads.borrow_and_update();
-            self.replicas.send_modify(|replicas| replicas.filled = false);
+            self.replicas.send_modify(|replicas| replicas.set_filled(false));
             let filled = async {
                 if leads_now {
                     self.fill(is_filled).await;
@@ -204,7 +179,7 @@ impl<M: StreamItem> SeedView<M> {
         while !is_filled(&|key| self.own.get(key).is_some()) {
             ticks.tick().await;
         }
-        self.replicas.send_modify(|replicas| replicas.filled = true);
+        self.replicas.send_modify(|replicas| replicas.set_filled(true));
     }
 }
 

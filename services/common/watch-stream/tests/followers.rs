@@ -19,6 +19,7 @@ use watchdog_watch_stream::client::{Update, follow};
 use watchdog_watch_stream::message::{COMPLETE, Event, HEARTBEAT_INTERVAL, Message};
 use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::{Responses, Streams};
+use watchdog_watch_stream::subscription::Lagged;
 
 type Line = Message<String, u32>;
 
@@ -63,7 +64,9 @@ fn open(server: &Mutex<Server>, pace: &Arc<Mutex<Duration>>) -> Result<Responses
     if !server.up {
         return Err(Status::unavailable("connection refused"));
     }
-    let plain = |message: Message<String, Arc<u32>>| {
+    let mut contract = Contract::default();
+    let plain = move |message: Message<String, Arc<u32>>| {
+        contract.check(&message);
         Ok(Message {
             position: message.position,
             event: message.event.map(|value| *value),
@@ -88,6 +91,33 @@ fn open(server: &Mutex<Server>, pace: &Arc<Mutex<Duration>>) -> Result<Responses
     let cut = server.connections.cancelled_owned();
     let end = futures::stream::once(async { Err(Status::unknown("connection reset")) });
     Ok(Box::pin(paced.take_until(cut).chain(end)))
+}
+
+/// The promise of a stream: one snapshot, whole and without removals, and then changes in the order of their revisions.
+#[derive(Default)]
+struct Contract {
+    items: u64,
+    /// That of the snapshot or the last change; none within the snapshot.
+    revision: Option<u64>,
+}
+
+impl Contract {
+    fn check(&mut self, message: &Message<String, Arc<u32>>) {
+        let revision = message.position.revision;
+        match (&message.event, self.revision) {
+            (Event::Heartbeat { .. }, _) => {}
+            (Event::Upsert(..), None) => self.items += 1,
+            (Event::SnapshotComplete { items, .. }, None) => {
+                assert_eq!(*items, self.items);
+                self.revision = Some(revision);
+            }
+            (Event::Upsert(..) | Event::Removed(_), Some(before)) => {
+                assert!(revision > before, "{revision} after {before}");
+                self.revision = Some(revision);
+            }
+            (event, before) => panic!("{event:?} after {before:?}"),
+        }
+    }
 }
 
 /// The state that one follower has received.
@@ -213,11 +243,18 @@ async fn play(steps: Vec<Step>) {
         assert!(believed.synced);
         assert_eq!(believed.items, model);
     }
+    let listed = server.lock().store.snapshot().into_iter();
+    assert_eq!(
+        listed
+            .map(|(key, value)| (key, *value))
+            .collect::<BTreeMap<_, _>>(),
+        model
+    );
     stop.cancel();
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn every_follower_ends_in_the_servers_state(steps in prop::collection::vec(step(), 0..60)) {
@@ -228,6 +265,22 @@ proptest! {
             .unwrap();
         runtime.block_on(play(steps));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_missed_forgotten_removals_is_told_so() {
+    let (wide, narrow) = (StreamStore::new(), StreamStore::new());
+    narrow.upsert(0_u32, ());
+    let (mut behind, mut slow) = (wide.subscribe(|_| true), narrow.subscribe(|_| true));
+    behind.next().await.unwrap();
+    slow.next().await.unwrap();
+    for key in 0_u32..5_000 {
+        wide.upsert(key, ());
+        wide.remove(&key);
+    }
+    assert_eq!(behind.next().await.unwrap_err(), Lagged);
+    // A reader of a store that forgot nothing is not.
+    slow.next().await.unwrap();
 }
 
 /// A verdict of every shoot each 10 s, read by a hundred; one of them reads nothing.

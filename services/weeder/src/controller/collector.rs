@@ -49,6 +49,10 @@ impl Collector for StateCollector {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
     use super::*;
     use crate::cluster::watches::WatchUpdate;
     use crate::domain::fixtures::{config, crashing, slice};
@@ -79,7 +83,9 @@ mod tests {
             StateCollector { leadership, state }.collect(&mut out);
             out.text
         };
-        let leader = text(Leadership::always("weeder-0"));
+        let (setter, leading) = Leadership::channel("weeder-0", None);
+        setter.lead(Some(Instant::now() + Duration::from_secs(60)));
+        let leader = text(leading);
         for line in [
             "watchdog_weeder_services{readiness=\"ready\"} 2",
             "watchdog_weeder_services{readiness=\"not_ready\"} 1",
@@ -90,7 +96,8 @@ mod tests {
         ] {
             assert!(leader.lines().any(|l| l == line), "{line} is not in\n{leader}");
         }
-        let standby = text(Leadership::never("weeder-0"));
+        let (_, standby) = Leadership::channel("weeder-0", None);
+        let standby = text(standby);
         assert!(
             standby.contains("watchdog_weeder_pending_deletions 0"),
             "{standby}"

@@ -124,18 +124,14 @@ fn malformed_metadata_never_fails_the_object() {
 
 #[test]
 fn one_bad_cluster_hides_no_other_in_lists_and_watches() {
-    let list = json!({
-        "apiVersion": "extensions.gardener.cloud/v1alpha1", "kind": "ClusterList",
-        "metadata": {"resourceVersion": "12", "continue": "next"},
-        "items": [
-            {"metadata": {"name": "bad"}, "spec": {"shoot": {"spec": {"provider": {"workers": "none"}}}}},
-            {"metadata": {"name": "good"}, "spec": {"shoot": {"spec": {"provider": {"workers": [{"name": "w"}]}}}}},
-        ],
-    });
+    let list = json!({"metadata": {"resourceVersion": "12"}, "items": [
+        {"metadata": {"name": "bad"}, "spec": {"shoot": {"spec": {"provider": {"workers": "none"}}}}},
+        {"metadata": {"name": "good"}, "spec": {"shoot": {}}},
+    ]});
     let list: ObjectList<Cluster> = serde_json::from_value(list).unwrap();
     let states: Vec<_> = list.items.iter().map(|c| (c.name(), c.shoot.is_ok())).collect();
     assert_eq!(states, [("bad", false), ("good", true)]);
-
+    // With the type last, serde keeps the object until then.
     let event = r#"{"object": {"metadata": {"name": "bad"}, "spec": {"shoot": []}}, "type": "DELETED"}"#;
     let WatchEvent::Deleted(cluster) = serde_json::from_str::<WatchEvent<Cluster>>(event).unwrap() else {
         panic!("a deletion")
@@ -145,39 +141,32 @@ fn one_bad_cluster_hides_no_other_in_lists_and_watches() {
 
 #[test]
 fn the_annotations_of_the_cluster_take_precedence() {
-    let cluster = |own: serde_json::Value| -> Cluster {
-        serde_json::from_value(json!({
+    let read = |own: serde_json::Value| {
+        let of_shoot = json!({names::MODE_ANNOTATION: "observe", names::FAILURE_FRACTION_ANNOTATION: "0.8"});
+        let cluster = json!({
             "metadata": { "name": "shoot--a", "annotations": own },
-            "spec": { "shoot": { "metadata": { "annotations": {
-                names::MODE_ANNOTATION: "observe", names::FAILURE_FRACTION_ANNOTATION: "0.8",
-            } } } },
-        }))
-        .unwrap()
-    };
-    let read = |own| {
-        let cluster = cluster(own);
-        let shoot = cluster.shoot.unwrap();
+            "spec": { "shoot": { "metadata": { "annotations": of_shoot } } },
+        });
+        let shoot = serde_json::from_value::<Cluster>(cluster).unwrap().shoot.unwrap();
         (shoot.mode.unwrap(), shoot.failure_fraction.unwrap())
     };
-    let text = str::to_owned;
-    assert_eq!(read(json!({})), (text("observe"), text("0.8")));
-    assert_eq!(
-        read(json!({ names::MODE_ANNOTATION: "off", "other": "x" })),
-        (text("off"), text("0.8"))
-    );
-    assert_eq!(
-        read(json!({ names::FAILURE_FRACTION_ANNOTATION: "0.5" })),
-        (text("observe"), text("0.5"))
-    );
-    assert_eq!(read(json!({ names::MODE_ANNOTATION: 1 })).0, "observe", "no text");
-    assert_eq!(
-        read(json!({ names::MODE_ANNOTATION: "x".repeat(1_000) })).0.len(),
-        policy::LONGEST + 1
-    );
-    let malformed: Cluster = serde_json::from_value(json!({
-        "metadata": { "name": "shoot--a", "annotations": { names::MODE_ANNOTATION: "off" } },
-        "spec": 1,
-    }))
-    .unwrap();
-    assert!(malformed.shoot.is_err());
+    for (own, mode, fraction) in [
+        (json!({}), "observe", "0.8"),
+        (
+            json!({ names::MODE_ANNOTATION: "off", "other": "x" }),
+            "off",
+            "0.8",
+        ),
+        (
+            json!({ names::FAILURE_FRACTION_ANNOTATION: "0.5" }),
+            "observe",
+            "0.5",
+        ),
+        // It is no text.
+        (json!({ names::MODE_ANNOTATION: 1 }), "observe", "0.8"),
+    ] {
+        assert_eq!(read(own), (mode.to_owned(), fraction.to_owned()));
+    }
+    let long = read(json!({ names::MODE_ANNOTATION: "x".repeat(1_000) }));
+    assert_eq!(long.0.len(), LONGEST + 1);
 }

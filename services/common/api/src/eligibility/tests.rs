@@ -1,5 +1,4 @@
 use super::*;
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 /// A shoot that is probed; each row changes one thing.
@@ -35,43 +34,27 @@ fn stop_rules_end_and_prevent_a_probe() {
     use SkipReason::{Deleting, Hibernating, Migrating, NoWorkers};
     let malformed = |reason: &str| SkipReason::Malformed(reason.to_owned());
     let zero = "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod is zero";
-    let rows = [
-        (
-            "/metadata/deletionTimestamp",
-            json!("2026-11-21T10:00:00Z"),
-            Deleting,
-        ),
-        (
-            "/spec/shoot/metadata/deletionTimestamp",
-            json!("2026-11-21T10:00:00Z"),
-            Deleting,
-        ),
-        (
-            "/spec/shoot/metadata/deletionTimestamp",
-            json!({"not": "a time"}),
-            Deleting,
-        ),
-        ("/spec/shoot/spec/hibernation/enabled", json!(true), Hibernating),
-        (
-            "/spec/shoot/status/lastOperation/type",
-            json!("Migrate"),
-            Migrating,
-        ),
-        ("/spec/shoot/spec/provider/workers", json!([]), NoWorkers),
-        ("/spec/shoot/spec/provider/workers", json!(null), NoWorkers),
-        ("/spec/shoot/spec/provider", json!({}), NoWorkers),
-        ("/spec/shoot", json!(null), malformed("spec.shoot is absent")),
-        (
-            "/spec/shoot/spec/kubernetes/kubeControllerManager/nodeMonitorGracePeriod",
-            json!("0s"),
-            malformed(zero),
-        ),
-    ];
-    for (pointer, value, reason) in rows {
-        let cluster = with(pointer, value.clone());
+    let (deleted, grace) = (
+        "metadata/deletionTimestamp",
+        "spec/kubernetes/kubeControllerManager",
+    );
+    for (pointer, value, reason) in [
+        (deleted, json!("2026-11-21T10:00:00Z"), Deleting),
+        (deleted, json!({"not": "a time"}), Deleting),
+        ("spec/hibernation/enabled", json!(true), Hibernating),
+        ("status/lastOperation/type", json!("Migrate"), Migrating),
+        ("spec/provider/workers", json!([]), NoWorkers),
+        ("spec/provider/workers", json!(null), NoWorkers),
+        ("spec/provider", json!({}), NoWorkers),
+        (grace, json!({"nodeMonitorGracePeriod": "0s"}), malformed(zero)),
+    ] {
+        let cluster = with(&format!("/spec/shoot/{pointer}"), value.clone());
         assert_eq!(may_continue(&cluster), Err(reason.clone()), "{pointer} = {value}");
         assert_eq!(may_start(&cluster), Err(reason), "{pointer} = {value}");
     }
+    let absent = with("/spec/shoot", json!(null));
+    assert_eq!(may_start(&absent), Err(malformed("spec.shoot is absent")));
+    assert_eq!(may_continue(&absent), Err(malformed("spec.shoot is absent")));
 }
 
 #[test]
@@ -105,36 +88,26 @@ fn start_rules_prevent_a_probe_but_do_not_end_one() {
 #[test]
 fn probes_reconciled_created_and_restored_shoots() {
     let mut rows = vec![("Create", "Succeeded"), ("Restore", "Succeeded")];
-    rows.extend(
-        [
-            "Processing",
-            "Succeeded",
-            "Error",
-            "Failed",
-            "Pending",
-            "Aborted",
-            "",
-        ]
-        .map(|s| ("Reconcile", s)),
-    );
+    let states = [
+        "Processing",
+        "Succeeded",
+        "Error",
+        "Failed",
+        "Pending",
+        "Aborted",
+        "",
+    ];
+    rows.extend(states.map(|state| ("Reconcile", state)));
     for (kind, state) in rows {
-        let cluster = with(
-            "/spec/shoot/status/lastOperation",
-            json!({"type": kind, "state": state}),
-        );
+        let operation = json!({"type": kind, "state": state});
+        let cluster = with("/spec/shoot/status/lastOperation", operation);
         let settings = may_start(&cluster);
         assert!(settings.is_ok(), "{kind} {state}");
         assert_eq!(settings, may_continue(&cluster));
     }
-    for (pointer, value) in [
-        ("/spec/shoot/spec/hibernation", json!(null)),
-        ("/spec/shoot/spec/hibernation", json!({})),
-        (
-            "/spec/shoot/spec/hibernation",
-            json!({"enabled": null, "schedules": [{"start": "0 20 * * *"}]}),
-        ),
-    ] {
-        assert!(may_start(&with(pointer, value)).is_ok());
+    let scheduled = json!({"enabled": null, "schedules": [{"start": "0 20 * * *"}]});
+    for hibernation in [json!(null), json!({}), scheduled] {
+        assert!(may_start(&with("/spec/shoot/spec/hibernation", hibernation)).is_ok());
     }
 }
 
@@ -166,14 +139,8 @@ fn settings_follow_the_shoot() {
         !settings.is_unhealthy_condition(Some("own"), "DiskPressure"),
         "its own list replaces the default one"
     );
-    for pool in [
-        Some("empty"),
-        Some("null"),
-        Some("other"),
-        Some("plain"),
-        Some("gone"),
-        None,
-    ] {
+    let named = ["empty", "null", "other", "plain", "gone"].map(Some);
+    for pool in named.into_iter().chain([None]) {
         assert!(settings.is_unhealthy_condition(pool, "DiskPressure"), "{pool:?}");
         assert!(!settings.is_unhealthy_condition(pool, "Z"), "{pool:?}");
     }
@@ -192,73 +159,22 @@ fn only_what_matters_changes_the_settings() {
 
 #[test]
 fn reasons_have_a_label_and_a_sentence() {
-    use SkipReason::{Deleting, Hibernating, Malformed, Migrating, NoWorkers, NotReconciled, WakingUp};
-    let all = [
+    use SkipReason::*;
+    let plain = [
         Deleting,
         Hibernating,
         WakingUp,
         Migrating,
         NoWorkers,
+        SelfHosted,
         NotReconciled,
-        Malformed("x".to_owned()),
     ];
+    let all: Vec<_> = plain.into_iter().chain([Malformed("x".to_owned())]).collect();
     let labels: std::collections::BTreeSet<_> = all.iter().map(SkipReason::as_str).collect();
     assert_eq!(labels.len(), all.len());
-    assert!(
-        labels
-            .iter()
-            .all(|label| label.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
-    );
-    assert!(
-        all.iter()
-            .map(ToString::to_string)
-            .all(|text| text.starts_with("The ") && text.ends_with('.'))
-    );
-}
-
-prop_compose! {
-    fn any_cluster()(
-        cluster_deleted in any::<bool>(),
-        shoot_deleted in any::<bool>(),
-        malformed in prop::bool::weighted(0.1),
-        hibernation in prop::option::of(prop::option::of(any::<bool>())),
-        hibernated in any::<bool>(),
-        kind in prop::sample::select(vec!["", "Create", "Reconcile", "Delete", "Migrate", "Restore", "Other"]),
-        state in prop::sample::select(vec!["", "Processing", "Succeeded", "Error", "Failed", "Pending", "Aborted"]),
-        workers in prop::collection::vec("[a-z]{1,3}", 0..3),
-        grace in prop::option::of(prop::sample::select(vec!["0s", "40s", "2m", "-1s", "soon"])),
-    ) -> Cluster {
-        let deleted = |deleted| if deleted { json!("2026-11-21T10:00:00Z") } else { json!(null) };
-        let workers: Vec<_> = workers.into_iter().map(|name| json!({"name": name})).collect();
-        let shoot = json!({
-            "metadata": {"deletionTimestamp": deleted(shoot_deleted)},
-            "spec": {
-                "hibernation": hibernation.map(|enabled| json!({"enabled": enabled})),
-                "kubernetes": {"kubeControllerManager": {"nodeMonitorGracePeriod": grace}},
-                "provider": {"workers": workers},
-            },
-            "status": {
-                "hibernated": hibernated,
-                "lastOperation": if kind.is_empty() { json!(null) } else { json!({"type": kind, "state": state}) },
-            },
-        });
-        serde_json::from_value(json!({
-            "metadata": {"name": "x", "deletionTimestamp": deleted(cluster_deleted)},
-            "spec": {"shoot": if malformed { json!("oops") } else { shoot }},
-        })).unwrap()
-    }
-}
-
-proptest! {
-    #[test]
-    fn what_may_start_may_continue_with_the_same_settings(cluster in any_cluster()) {
-        match may_start(&cluster) {
-            Ok(settings) => prop_assert_eq!(may_continue(&cluster), Ok(settings)),
-            // What may continue although it may not start fails a start rule.
-            Err(reason) => match may_continue(&cluster) {
-                Ok(_) => prop_assert!(matches!(reason, SkipReason::WakingUp | SkipReason::NotReconciled)),
-                Err(stop) => prop_assert!(stop == reason || matches!(stop, SkipReason::Malformed(_))),
-            },
-        }
+    let is_label = |label: &&str| label.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    assert!(labels.iter().all(is_label), "{labels:?}");
+    for text in all.iter().map(ToString::to_string) {
+        assert!(text.starts_with("The ") && text.ends_with('.'), "{text}");
     }
 }

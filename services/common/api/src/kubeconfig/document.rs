@@ -111,38 +111,30 @@ pub(super) fn select(
 pub(super) fn context_names(documents: &[Document]) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for document in documents {
-        for entry in document.items("contexts")? {
-            if let Some(name) = entry.get("name").and_then(name)
-                && !names.iter().any(|known| *known == name)
-            {
-                names.push(name.into_owned());
-            }
+        for (name, _) in document.entries("contexts", "context")? {
+            names.extend(name.map(Cow::into_owned).filter(|name| !names.contains(name)));
         }
     }
     Ok(names)
 }
 
 /// The context in use.
-fn current<'d>(documents: &'d [Document], asked: Option<&str>) -> Result<Entry<'d>> {
+fn current<'d>(documents: &'d [Document], asked: Option<&'d str>) -> Result<Entry<'d>> {
     let (name, referrer) = match asked {
         Some(name) => (Some(Cow::Borrowed(name)), "--context"),
         None => (current_name(documents)?, "current-context"),
     };
     if let Some(name) = name {
-        return match find(documents, "contexts", "context", &name)? {
-            Some(entry) => Ok(entry),
-            None => refuse(
-                "contexts",
-                format!("no entry has the name that {referrer} refers to"),
-            ),
-        };
+        let unknown = || format!("no entry has the name that {referrer} refers to");
+        let found = find(documents, "contexts", "context", &name)?;
+        return found.map_or_else(|| refuse("contexts", unknown()), Ok);
     }
     let mut all = Vec::new();
     for document in documents {
         all.extend(document.entries("contexts", "context")?);
     }
     match (all.pop(), all.is_empty()) {
-        (Some(only), true) => Ok(only),
+        (Some((_, only)), true) => Ok(only),
         (Some(_), false) => refuse("current-context", "is required when there are several contexts"),
         (None, _) => refuse("contexts", "must hold a context"),
     }
@@ -165,10 +157,9 @@ fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
 /// The entry of a list by its name.
 fn find<'d>(documents: &'d [Document], list: &str, field: &str, wanted: &str) -> Result<Option<Entry<'d>>> {
     for document in documents {
-        let named = |entry: &Value| entry.get("name").and_then(name).as_deref() == Some(wanted);
-        let items = document.items(list)?;
-        let mut found = items.iter().enumerate().filter(|(_, entry)| named(entry));
-        let Some((index, entry)) = found.next() else {
+        let entries = document.entries(list, field)?.into_iter().enumerate();
+        let mut found = entries.filter(|(_, (name, _))| name.as_deref() == Some(wanted));
+        let Some((_, (_, entry))) = found.next() else {
             continue;
         };
         if let Some((second, _)) = found.next() {
@@ -177,7 +168,7 @@ fn find<'d>(documents: &'d [Document], list: &str, field: &str, wanted: &str) ->
                 "is the same as that of an entry before",
             );
         }
-        return Ok(Some(document.entry(list, field, index, entry)));
+        return Ok(Some(entry));
     }
     Ok(None)
 }
@@ -196,25 +187,22 @@ const WRONG_TYPE: &str = "has a value of the wrong type";
 // === impl Document ===
 
 impl Document {
-    fn items(&self, list: &str) -> Result<&[Value]> {
-        match self.root.get(list) {
-            Some(Value::Array(items)) => Ok(items),
-            Some(value) if !is_empty(value) => refuse(located(&self.file, list), WRONG_TYPE),
-            _ => Ok(&[]),
-        }
-    }
-
-    fn entries<'d>(&'d self, list: &'d str, field: &'d str) -> Result<impl Iterator<Item = Entry<'d>>> {
-        let numbered = self.items(list)?.iter().enumerate();
-        Ok(numbered.map(move |(index, entry)| self.entry(list, field, index, entry)))
-    }
-
-    fn entry<'d>(&'d self, list: &str, field: &str, index: usize, entry: &'d Value) -> Entry<'d> {
-        FilePart {
-            value: entry.get(field).unwrap_or(&Value::Null),
-            path: located(&self.file, &format!("{list}[{index}].{field}")),
-            folder: self.file.parent().unwrap_or(Path::new("")).to_owned(),
-        }
+    /// The entries of a list, each with its name, if it has one.
+    fn entries<'d>(&'d self, list: &str, field: &str) -> Result<Vec<(Option<Cow<'d, str>>, Entry<'d>)>> {
+        let items = match self.root.get(list) {
+            Some(Value::Array(items)) => items.as_slice(),
+            Some(value) if !is_empty(value) => return refuse(located(&self.file, list), WRONG_TYPE),
+            _ => &[],
+        };
+        let entry = |(index, item): (usize, &'d Value)| {
+            let part = FilePart {
+                value: item.get(field).unwrap_or(&Value::Null),
+                path: located(&self.file, &format!("{list}[{index}].{field}")),
+                folder: self.file.parent().unwrap_or(Path::new("")).to_owned(),
+            };
+            (item.get("name").and_then(name), part)
+        };
+        Ok(items.iter().enumerate().map(entry).collect())
     }
 }
 

@@ -99,31 +99,23 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_named_and_not_shown() {
+        const NOTHING: &str = "status: has neither a token nor a client certificate";
+        const HEADER: &str = "status.token: has characters that no HTTP header can carry";
+        const NO_KEY: &str = "status.clientKeyData: is required beside clientCertificateData";
+        const NO_PEM: &str = "status.clientCertificateData: holds no certificate in PEM";
         for (status, expected) in [
-            (json!(null), "status: is missing"),
-            (json!({}), "status: has neither a token nor a client certificate"),
+            ("null", "status: is missing"),
+            ("{}", NOTHING),
+            ("{token: ''}", NOTHING),
+            ("{token: hunter2 hunter2}", HEADER),
+            ("{clientCertificateData: hunter2}", NO_KEY),
+            ("{clientCertificateData: hunter2, clientKeyData: hunter2}", NO_PEM),
             (
-                json!({"token": ""}),
-                "status: has neither a token nor a client certificate",
-            ),
-            (
-                json!({"token": "hunter2 hunter2"}),
-                "status.token: has characters that no HTTP header can carry",
-            ),
-            (
-                json!({"clientCertificateData": "hunter2"}),
-                "status.clientKeyData: is required beside clientCertificateData",
-            ),
-            (
-                json!({"clientCertificateData": "hunter2", "clientKeyData": "hunter2"}),
-                "status.clientCertificateData: holds no certificate in PEM",
-            ),
-            (
-                json!({"token": "x", "expirationTimestamp": "hunter2"}),
+                "{token: x, expirationTimestamp: hunter2}",
                 "status.expirationTimestamp: is not a time",
             ),
         ] {
-            let error = of(status).unwrap_err();
+            let error = credentials_of_plugin(format!("status: {status}").as_bytes()).unwrap_err();
             assert_eq!(format!("{}: {}", error.field, error.reason), expected);
         }
         for output in [&b""[..], b"hunter2", b"{", b"\xff", b"[]"] {

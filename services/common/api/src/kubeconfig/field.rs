@@ -29,27 +29,25 @@ pub(super) fn server(cluster: &FilePart<Cluster>, allow_http: bool) -> Result<Ur
     let Ok(uri) = server.parse::<Uri>() else {
         return refuse(field, "is not an address such as https://host:443");
     };
-    match (uri.scheme_str(), uri.authority()) {
-        (Some("https" | "http"), Some(authority)) if authority.as_str().contains('@') => {
-            refuse(field, "must not hold credentials; put them into the user")
+    let reason = match (uri.scheme_str(), uri.authority()) {
+        (Some(scheme @ ("https" | "http")), Some(authority)) => {
+            if authority.as_str().contains('@') {
+                "must not hold credentials; put them into the user"
+            } else if authority.host().contains('%') {
+                "must not have the zone of an IPv6 address; use an address or a name without one"
+            } else if !has_valid_port(authority) {
+                "must have a port between 1 and 65535, or none"
+            } else if uri.query().is_some() {
+                "must not have a query"
+            } else if scheme == "http" && !allow_http {
+                "must be https: credentials are not sent in the clear"
+            } else {
+                return Ok(uri);
+            }
         }
-        (Some("https" | "http"), Some(authority)) if authority.host().contains('%') => refuse(
-            field,
-            "must not have the zone of an IPv6 address; use an address or a name without one",
-        ),
-        (Some("https" | "http"), Some(authority)) if !has_valid_port(authority) => {
-            refuse(field, "must have a port between 1 and 65535, or none")
-        }
-        (Some("https" | "http"), Some(_)) if uri.query().is_some() => refuse(field, "must not have a query"),
-        (Some("http"), Some(_)) if !allow_http => {
-            refuse(field, "must be https: credentials are not sent in the clear")
-        }
-        (Some("https" | "http"), Some(_)) => Ok(uri),
-        _ => refuse(
-            field,
-            "must be an address such as https://host:443, with https:// before the host",
-        ),
-    }
+        _ => "must be an address such as https://host:443, with https:// before the host",
+    };
+    refuse(field, reason)
 }
 
 /// False if what follows the host is no port. The parser of addresses ignores it then.

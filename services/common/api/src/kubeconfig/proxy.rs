@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 
 use http::Uri;
-use http::uri::{Authority, PathAndQuery, Scheme};
 use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 use secrecy::SecretString;
@@ -63,16 +62,14 @@ fn first_set(names: [&'static str; 2], variable: Variable<'_>) -> Option<(&'stat
 
 fn read(url: &str, source: &'static str) -> Result<Proxy> {
     const WRONG: &str = "is not the address of a proxy, such as http://host:3128";
-    let Ok(parts) = url.parse::<Uri>().map(Uri::into_parts) else {
+    let url = url.parse::<Uri>().unwrap_or_default();
+    let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
         return refuse(source, WRONG);
     };
-    let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {
-        return refuse(source, WRONG);
-    };
-    if !field::has_valid_port(&authority) {
+    if !field::has_valid_port(authority) {
         return refuse(source, WRONG);
     }
-    let (scheme, default_port) = match scheme.as_str() {
+    let (scheme, default_port) = match scheme {
         "http" => ("http", 80),
         "https" => ("https", 443),
         // Either way the proxy looks up the name.
@@ -89,25 +86,14 @@ fn read(url: &str, source: &'static str) -> Result<Proxy> {
         let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
         (decoded(name), SecretString::from(decoded(password)))
     });
-    let port = authority.port_u16().unwrap_or(default_port);
-    let address = Scheme::try_from(scheme).ok().zip({
-        let host = format!("{}:{port}", authority.host());
-        host.parse::<Authority>().ok()
-    });
-    let address = address.and_then(|(scheme, authority)| {
-        let address = Uri::builder().scheme(scheme).authority(authority);
-        address
-            .path_and_query(PathAndQuery::from_static("/"))
-            .build()
-            .ok()
-    });
-    match address {
-        Some(address) => Ok(Proxy {
+    let (host, port) = (authority.host(), authority.port_u16().unwrap_or(default_port));
+    match format!("{scheme}://{host}:{port}/").parse() {
+        Ok(address) => Ok(Proxy {
             address,
             user,
             source,
         }),
-        None => refuse(source, WRONG),
+        Err(_) => refuse(source, WRONG),
     }
 }
 
@@ -166,62 +152,50 @@ mod tests {
     use super::*;
     use secrecy::ExposeSecret as _;
 
-    fn found(server: &str, proxy_url: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<Proxy>> {
-        let variable = |name: &str| {
-            let found = variables.iter().find(|(set, _)| *set == name);
-            found.map(|(_, value)| (*value).to_owned())
+    /// With an environment such as `HTTPS_PROXY=a NO_PROXY=b`, or a `proxy-url=a` of the kubeconfig.
+    fn found(server: &str, settings: &str) -> Result<Option<Proxy>> {
+        let set = |name: &str| {
+            let mut set = settings.split(' ').filter_map(|set| set.split_once('='));
+            let found = set.find(|(set, _)| *set == name);
+            found.map(|(_, value)| value.to_owned())
         };
-        proxy_of(&server.parse().unwrap(), proxy_url, &variable)
+        proxy_of(&server.parse().unwrap(), set("proxy-url").as_deref(), &set)
     }
 
     #[test]
     fn the_proxy_of_the_kubeconfig_is_before_that_of_the_environment() {
-        const SERVER: &str = "https://api.test:6443";
-        let environment = [("HTTPS_PROXY", "http://of-environment:1"), ("NO_PROXY", "*")];
-        for (proxy_url, variables, expected) in [
-            (None, &[][..], None),
-            (None, &[("HTTPS_PROXY", "")][..], None),
-            (None, &[("HTTP_PROXY", "http://plain:1")][..], None),
-            (
-                None,
-                &environment[..1],
-                Some(("HTTPS_PROXY", "http://of-environment:1/")),
-            ),
-            (None, &environment[..], None),
+        let shown = |server, settings| {
+            let proxy = found(server, settings).unwrap();
+            proxy.map(|proxy| format!("{} {}", proxy.source, proxy.address))
+        };
+        for (settings, expected) in [
+            ("HTTPS_PROXY=http://a:1", "HTTPS_PROXY http://a:1/"),
             // NO_PROXY is about the environment only.
             (
-                Some("http://named:3128"),
-                &environment[..],
-                Some(("proxy-url", "http://named:3128/")),
+                "HTTPS_PROXY=b proxy-url=http://a:3 NO_PROXY=*",
+                "proxy-url http://a:3/",
             ),
+            ("https_proxy=lower:8080", "https_proxy http://lower:8080/"),
+            ("HTTPS_PROXY=a.test", "HTTPS_PROXY http://a.test:80/"),
             (
-                None,
-                &[("https_proxy", "lower:8080")][..],
-                Some(("https_proxy", "http://lower:8080/")),
+                "proxy-url=https://[2001:db8::1]",
+                "proxy-url https://[2001:db8::1]:443/",
             ),
-            (
-                None,
-                &[("HTTPS_PROXY", "proxy.test")][..],
-                Some(("HTTPS_PROXY", "http://proxy.test:80/")),
-            ),
-            (
-                Some("https://[2001:db8::1]"),
-                &[][..],
-                Some(("proxy-url", "https://[2001:db8::1]:443/")),
-            ),
-            (
-                Some("socks5h://proxy.test/path"),
-                &[][..],
-                Some(("proxy-url", "socks5://proxy.test:1080/")),
-            ),
+            ("proxy-url=socks5h://a/path", "proxy-url socks5://a:1080/"),
         ] {
-            let proxy = found(SERVER, proxy_url, variables).unwrap();
-            let proxy = proxy.map(|proxy| (proxy.source, proxy.address.to_string()));
-            let expected = expected.map(|(source, address)| (source, address.to_owned()));
-            assert_eq!(proxy, expected, "{proxy_url:?} {variables:?}");
+            let found = shown("https://api.test:6443", settings);
+            assert_eq!(found.as_deref(), Some(expected), "{settings}");
         }
-        let proxy = found("http://api.test", None, &[("http_proxy", "plain:1")]).unwrap();
-        assert_eq!(proxy.unwrap().source, "http_proxy");
+        for none in [
+            "",
+            "HTTPS_PROXY=",
+            "HTTP_PROXY=http://a:1",
+            "HTTPS_PROXY=a NO_PROXY=*",
+        ] {
+            assert_eq!(shown("https://api.test:6443", none), None, "{none}");
+        }
+        let plain = shown("http://api.test", "http_proxy=a:1");
+        assert_eq!(plain.as_deref(), Some("http_proxy http://a:1/"));
     }
 
     #[test]
@@ -238,7 +212,7 @@ mod tests {
             (".api.test", "https://api.test", false),
             (".test", "https://api.test", true),
             ("*.test", "https://api.test.", true),
-            ("other, api.test:6443", "https://api.test:6443", true),
+            ("other,api.test:6443", "https://api.test:6443", true),
             ("api.test:443", "https://api.test:6443", false),
             ("api.test:443", "https://api.test", true),
             ("10.0.0.0/8", "https://10.1.2.3:6443", true),
@@ -250,22 +224,17 @@ mod tests {
             ("[2001:db8::1]:6443", "https://[2001:db8::1]:6443", true),
             ("2001:db8::/32", "https://[2001:db8::1]", true),
             // None of these says anything; kube refuses some of them.
-            (
-                ",,:443,/8,10.0.0.0/x,*.,http://api.test",
-                "https://api.test",
-                false,
-            ),
+            (",,:443,/8,10.0.0.0/x,*.,http://a.test", "https://a.test", false),
         ] {
-            let variables = [("HTTPS_PROXY", "http://proxy:1"), ("NO_PROXY", list)];
-            let proxy = found(server, None, &variables).unwrap();
+            let proxy = found(server, &format!("HTTPS_PROXY=http://proxy:1 NO_PROXY={list}")).unwrap();
             assert_eq!(proxy.is_none(), expected, "{list:?} {server}");
         }
     }
 
     #[test]
     fn credentials_are_no_part_of_the_address_and_never_shown() {
-        let url = Some("http://me:hunter2%40%3A@proxy.test:3128");
-        let proxy = found("https://api.test", url, &[]).unwrap().unwrap();
+        let url = "proxy-url=http://me:hunter2%40%3A@proxy.test:3128";
+        let proxy = found("https://api.test", url).unwrap().unwrap();
         assert_eq!(proxy.address, "http://proxy.test:3128/");
         assert!(!format!("{proxy:?}").contains("hunter2"));
         let (name, password) = proxy.user.unwrap();
@@ -278,13 +247,10 @@ mod tests {
             ("ftp://hunter2", "not http, https, or socks5"),
             ("http://hunter2:x", "is not the address of a proxy"),
             ("http://", "is not the address of a proxy"),
-            ("hunter2 2", "is not the address of a proxy"),
+            ("hunter2^", "is not the address of a proxy"),
         ] {
-            for (proxy_url, variables, source) in [
-                (Some(url), &[][..], "proxy-url"),
-                (None, &[("HTTPS_PROXY", url)][..], "HTTPS_PROXY"),
-            ] {
-                let error = found("https://api.test", proxy_url, variables).unwrap_err();
+            for source in ["proxy-url", "HTTPS_PROXY"] {
+                let error = found("https://api.test", &format!("{source}={url}")).unwrap_err();
                 assert_eq!(error.field, source, "{url}");
                 assert!(
                     error.reason.contains(part) && !error.reason.contains("hunter2"),

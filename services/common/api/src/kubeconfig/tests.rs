@@ -147,18 +147,6 @@ fn reads_client_certificates() {
 }
 
 #[test]
-fn base64_may_be_folded() {
-    let data = encoded(&PKI.cert);
-    let lines: Vec<_> = data.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
-    let folded = lines.join("\n        ");
-    let text = GARDENER.replace("CA-DATA", &format!(">-\n        {folded}"));
-    assert_eq!(
-        parse(text.as_bytes()).unwrap().authorities,
-        Some(vec![PKI.der.clone()])
-    );
-}
-
-#[test]
 fn debug_shows_no_secret() {
     let mut config = good();
     config["users"][0]["user"]["client-certificate-data"] = json!(encoded(&PKI.cert));

@@ -1,13 +1,12 @@
 //! `dependentResourceInfos`: what is scaled, and in which order.
 
-use super::{POSITIVE, object_name};
-use crate::{config::Section, names};
-use serde::Deserialize;
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    fmt,
-    time::Duration,
+use crate::{
+    config::{POSITIVE, Section, Setting, secs},
+    names,
+    text::cut,
 };
+use serde::Deserialize;
+use std::{fmt, time::Duration};
 
 /// A workload that is scaled down when a shoot's nodes are cut off, and restored afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +76,12 @@ struct ScaleFile {
 
 /// Bounds the work per shoot; Gardener has three.
 const MAX_DEPENDENTS: usize = 100;
-const MAX_LEVEL: i32 = 1_000;
 const MAX_REPLICAS: i32 = 10_000;
+
+// As in DWD, `internal/prober/config.go`, which reads an absent level as 0.
+const LEVEL: Setting<i32> = Setting::number("level", 0, 0, 1_000);
+const INITIAL_DELAY: Setting<Duration> = Setting::duration("initialDelay", secs(0), secs(0));
+const TIMEOUT: Setting<Duration> = Setting::duration("timeout", secs(30), POSITIVE);
 
 pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Option<Vec<DependentResource>> {
     let at = at.below("dependentResourceInfos");
@@ -92,19 +95,26 @@ pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Option<Vec
         ));
         return None;
     }
-    let mut seen: HashMap<ResourceRef, String> = HashMap::new();
+    let mut seen: Vec<(usize, ResourceRef)> = Vec::new();
     let mut dependents = Vec::with_capacity(list.len());
     for (index, value) in list.into_iter().enumerate() {
-        let at = at.item(index);
-        let optional = optional(value.optional, value.should_exist, &at);
-        let scale_up = at.required("scaleUp", value.scale_up);
-        let scale_up = scale_up.map(|scale| scale_info("scaleUp", scale, 1, &at));
-        let scale_down = at.required("scaleDown", value.scale_down);
-        let scale_down = scale_down.map(|scale| scale_info("scaleDown", scale, 0, &at));
-        let reference = at.required("ref", value.r#ref);
-        let Some(reference) = reference.and_then(|written| reference_to(written, &at, &mut seen)) else {
+        let at_item = at.item(index);
+        let optional = optional(value.optional, value.should_exist, &at_item);
+        let scale_up = at_item.required("scaleUp", value.scale_up);
+        let scale_up = scale_up.map(|scale| scale_info("scaleUp", scale, 1, &at_item));
+        let scale_down = at_item.required("scaleDown", value.scale_down);
+        let scale_down = scale_down.map(|scale| scale_info("scaleDown", scale, 0, &at_item));
+        let reference = at_item.required("ref", value.r#ref);
+        let at_reference = at_item.below("ref");
+        let Some(reference) = reference.and_then(|written| checked_reference(written, &at_reference)) else {
             continue;
         };
+        if let Some((first, _)) = seen.iter().find(|(_, known)| *known == reference) {
+            let first = at.item(*first).below("ref");
+            at_reference.wrong(format!("{reference} is already named by {}", first.path()));
+            continue;
+        }
+        seen.push((index, reference.clone()));
         if let (Some(scale_up), Some(scale_down)) = (scale_up, scale_down) {
             dependents.push(DependentResource {
                 reference,
@@ -125,41 +135,19 @@ fn optional(optional: Option<bool>, should_exist: Option<bool>, at: &Section<'_>
     optional.unwrap_or(should_exist == Some(false))
 }
 
-/// The resource, unless an entry before this one refers to it.
-fn reference_to(
-    written: RefFile,
-    at: &Section<'_>,
-    seen: &mut HashMap<ResourceRef, String>,
-) -> Option<ResourceRef> {
-    let at = at.below("ref");
-    let RefFile {
-        api_version,
-        kind,
-        name,
-    } = written;
-    let api_version = at.required("apiVersion", api_version);
-    let kind = at.required("kind", kind);
-    let name = at.required("name", name);
+fn checked_reference(written: RefFile, at: &Section<'_>) -> Option<ResourceRef> {
+    let api_version = at.required("apiVersion", written.api_version);
+    let kind = at.required("kind", written.kind);
+    let name = at.required("name", written.name);
     let api_version =
-        api_version.and_then(|text| checked(&at, "apiVersion", text, is_api_version, "like apps/v1"));
-    let kind = kind.and_then(|text| checked(&at, "kind", text, names::is_kind, "like Deployment"));
-    let name = name.and_then(|name| object_name(&at, "name", name));
-    let reference = ResourceRef {
+        api_version.and_then(|text| checked(at, "apiVersion", text, is_api_version, "like apps/v1"));
+    let kind = kind.and_then(|text| checked(at, "kind", text, names::is_kind, "like Deployment"));
+    let name = name.and_then(|name| at.object_name("name", name));
+    Some(ResourceRef {
         api_version: api_version?,
         kind: kind?,
         name: name?,
-    };
-    match seen.entry(reference) {
-        Entry::Occupied(first) => {
-            at.wrong(format!("{} is already named by {}", first.key(), first.get()));
-            None
-        }
-        Entry::Vacant(new) => {
-            let reference = new.key().clone();
-            new.insert(at.path().to_owned());
-            Some(reference)
-        }
-    }
+    })
 }
 
 fn checked(
@@ -172,7 +160,7 @@ fn checked(
     if rule(&text) {
         return Some(text);
     }
-    let message = format!("must be {wanted}, not {:?}", crate::yaml::cut(&text));
+    let message = format!("must be {wanted}, not {:?}", cut(&text));
     at.fault(field, message);
     None
 }
@@ -193,21 +181,15 @@ fn is_api_version(text: &str) -> bool {
 
 fn scale_info(field: &str, scale: ScaleFile, least_replicas: i32, at: &Section<'_>) -> ScaleInfo {
     let at = at.below(field);
-    let replicas = scale.replicas.map(|replicas| {
-        let (default, range) = (least_replicas, least_replicas..=MAX_REPLICAS);
-        at.number("replicas", default, Some(replicas), range)
-    });
+    let replicas = |replicas| {
+        let range = Setting::number("replicas", least_replicas, least_replicas, MAX_REPLICAS);
+        at.number(range, Some(replicas))
+    };
     ScaleInfo {
-        // DWD reads an absent level as 0.
-        level: at.number("level", 0, scale.level, 0..=MAX_LEVEL),
-        initial_delay: at.duration(
-            "initialDelay",
-            names::DEFAULT_SCALE_INITIAL_DELAY,
-            scale.initial_delay,
-            Duration::ZERO,
-        ),
-        timeout: at.duration("timeout", names::DEFAULT_SCALE_TIMEOUT, scale.timeout, POSITIVE),
-        replicas,
+        level: at.number(LEVEL, scale.level),
+        initial_delay: at.duration(INITIAL_DELAY, scale.initial_delay),
+        timeout: at.duration(TIMEOUT, scale.timeout),
+        replicas: scale.replicas.map(replicas),
     }
 }
 

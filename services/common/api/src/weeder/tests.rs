@@ -40,10 +40,7 @@ fn the_file_that_gardener_deploys_loads_unchanged() {
 #[test]
 fn the_watch_duration_has_a_default() {
     let text = GARDENER.replace("watchDuration: 5m0s", "watchDuration: null");
-    assert_eq!(
-        parse(text.as_bytes()).unwrap().watch_duration,
-        names::DEFAULT_WATCH_DURATION
-    );
+    assert_eq!(parse(text.as_bytes()).unwrap().watch_duration, secs(300));
 }
 
 #[test]

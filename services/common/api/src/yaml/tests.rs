@@ -22,10 +22,6 @@ fn says_where_the_syntax_breaks() {
     let (line, column, _) = error("a: 1\nb: [1, 2\nc: 3\n");
     assert_eq!((line, column), (3, 2));
     assert_eq!(
-        error("a: 1\n---\nb: 2\n").2,
-        "the file holds more than one YAML document"
-    );
-    assert_eq!(
         error("a: !secret x"),
         (1, 12, "the tag \"secret\" is not known".to_owned())
     );
@@ -42,10 +38,7 @@ fn says_where_the_syntax_breaks() {
 }
 
 #[test]
-fn size_depth_and_aliases_are_bounded() {
-    let large = vec![b' '; MAX_BYTES + 1];
-    let large = text(&large).unwrap_err().message;
-    assert!(large.contains("the limit is 1048576"), "{large}");
+fn depth_aliases_and_values_are_bounded() {
     for deep in [
         "[".repeat(1000),
         "{a: ".repeat(1000),

@@ -70,9 +70,7 @@ impl ElectionTiming {
     pub(crate) fn request_timeout(&self) -> Duration {
         self.renew_deadline / 2
     }
-}
 
-impl ElectionTiming {
     /// Those of client-go and of the Go program. With clocks that are 10 % off, a leader stops after at most 11.1 s and
     /// another begins after at least 13.6 s.
     pub const CLIENT_GO: Self = Self {

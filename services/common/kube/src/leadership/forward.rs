@@ -4,16 +4,16 @@
 //! Every answer ends when another replica leads from then on: who watches connects again and is passed on to it.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use futures::{FutureExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, StreamBody};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -58,11 +58,11 @@ struct PathToLeader {
     calls: Arc<Semaphore>,
 }
 
-/// The body of an answer, until another replica leads.
-struct WhileItLeads {
+/// An answer that is sent.
+struct Answering {
     body: Body,
-    /// None once the answer has ended.
-    changed: Option<BoxFuture<'static, ()>>,
+    /// Ready when another replica leads.
+    changed: BoxFuture<'static, ()>,
     _call: Option<OwnedSemaphorePermit>,
 }
 
@@ -118,16 +118,20 @@ where
                     Err(status) => return Ok(status.into_http()),
                 }
             };
+            if answer.body().is_end_stream() {
+                return Ok(answer);
+            }
             let changed = async move {
                 // The election ends with the process.
                 let _ = leader.changed().await;
             };
             Ok(answer.map(|body| {
-                Body::new(WhileItLeads {
+                let answering = Answering {
                     body,
-                    changed: Some(changed.boxed()),
+                    changed: changed.boxed(),
                     _call: call,
-                })
+                };
+                Body::new(StreamBody::new(stream::unfold(Some(answering), Answering::next)))
             }))
         }
         .boxed()
@@ -188,45 +192,25 @@ impl PathToLeader {
     }
 }
 
-// === impl WhileItLeads ===
+// === impl Answering ===
 
-impl WhileItLeads {
-    fn end(&mut self, why: &str) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        self.changed = None;
-        let mut trailers = HeaderMap::new();
-        error(ErrorReason::NotLeading, why).add_header(&mut trailers)?;
-        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
-    }
-}
-
-impl http_body::Body for WhileItLeads {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Some(changed) = &mut self.changed else {
-            return Poll::Ready(None);
+impl Answering {
+    /// The next frame, and the rest if the same replica still leads.
+    async fn next(this: Option<Self>) -> Option<(Result<Frame<Bytes>, Status>, Option<Self>)> {
+        let mut this = this?;
+        let why = tokio::select! {
+            biased;
+            () = &mut this.changed => "another replica leads now: connect again".to_owned(),
+            frame = this.body.frame() => match frame? {
+                Ok(frame) => return Some((Ok(frame), Some(this))),
+                Err(error) => {
+                    format!("the connection to the replica that leads was lost: {}", error.message())
+                }
+            },
         };
-        if changed.poll_unpin(context).is_ready() {
-            return self.end("another replica leads now: connect again");
-        }
-        match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-            Some(Err(error)) => {
-                let why = format!(
-                    "the connection to the replica that leads was lost: {}",
-                    error.message()
-                );
-                self.end(&why)
-            }
-            other => Poll::Ready(other),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.changed.is_none() || self.body.is_end_stream()
+        let mut trailers = HeaderMap::new();
+        let ended = error(ErrorReason::NotLeading, why).add_header(&mut trailers);
+        Some((ended.map(|()| Frame::trailers(trailers)), None))
     }
 }
 

@@ -68,9 +68,6 @@ struct LeadershipState {
     leader: watch::Sender<Option<Leader>>,
 }
 
-/// Longer than any process lives.
-const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-
 // === impl Leadership ===
 
 impl Leadership {
@@ -91,20 +88,6 @@ impl Leadership {
             state: Arc::clone(&state),
         };
         (setter, Self { state })
-    }
-
-    /// That of a replica which is alone and always leads.
-    #[must_use]
-    pub fn always(name: impl Into<Identity>) -> Self {
-        let (setter, leadership) = Self::channel(name, None);
-        setter.lead(Some(Instant::now() + FOREVER));
-        leadership
-    }
-
-    /// That of a replica which never leads, where nobody else does.
-    #[must_use]
-    pub fn never(name: impl Into<Identity>) -> Self {
-        Self::channel(name, None).1
     }
 
     /// The name of this replica.
@@ -200,6 +183,8 @@ impl Permit {
 mod tests {
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
     fn other() -> Leader {
         Leader {
             name: "b".into(),
@@ -237,7 +222,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_waits_for_the_permits_waits_for_all_of_them() {
         let (setter, leadership) = Leadership::channel("a", None);
-        setter.lead(Some(Instant::now() + FOREVER));
+        setter.lead(Some(Instant::now() + HOUR));
         let permits = [leadership.act().unwrap(), leadership.act().unwrap()];
         setter.follow(None);
         assert!(leadership.act().is_none());
@@ -246,14 +231,7 @@ mod tests {
         assert!(setter.idle(Duration::from_secs(2)).await);
         setter.follow(None);
         assert!(leadership.act().is_none());
-        setter.lead(Some(Instant::now() + FOREVER));
+        setter.lead(Some(Instant::now() + HOUR));
         assert!(leadership.act().is_some());
-    }
-
-    #[tokio::test]
-    async fn tests_have_a_replica_that_leads_and_one_that_does_not() {
-        let (always, never) = (Leadership::always("a"), Leadership::never("a"));
-        assert!(always.is_leader() && always.act().is_some() && *always.subscribe().borrow());
-        assert!(!never.is_leader() && never.act().is_none() && never.leader().borrow().is_none());
     }
 }

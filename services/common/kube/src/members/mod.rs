@@ -69,14 +69,6 @@ pub struct FollowedMembers {
     blocker: Option<Blocker>,
 }
 
-impl std::fmt::Debug for FollowedMembers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FollowedMembers")
-            .field("service", &self.service)
-            .finish_non_exhaustive()
-    }
-}
-
 impl FollowedMembers {
     /// Of this service, by the Leases in this namespace. With `own`, this replica is one of the members, and the
     /// blocker `membership` stays until it has listed them. The receiver is empty until the first list, which counts as
@@ -175,16 +167,14 @@ impl FollowedMembers {
             .items
             .iter()
             .filter_map(|lease| lease::parse(service, &lease.metadata));
-        let now = self.started.elapsed();
-        self.table.listed(now, parsed.collect());
+        // The first list counts as a change.
+        let first = self.table.listed(self.started.elapsed(), parsed.collect());
         let mut live = self.table.live();
         if let Some(own) = &self.own {
             // Whatever its Lease says.
             live.insert(Arc::clone(&own.identity), Arc::clone(&own.address));
         }
         let found = live.len();
-        // The first list counts as a change.
-        let first = self.table.lists() == 1;
         let changed = self.members.send_if_modified(|members| {
             let differs = first || *members != live;
             *members = live;
@@ -212,10 +202,11 @@ impl FollowedMembers {
     /// Deletes the Leases of replicas that died long ago.
     async fn clear(&mut self) -> Result<(), RequestError> {
         let service = self.service;
-        for (lease, uid, version) in self.table.abandoned() {
+        for member in self.table.abandoned() {
+            let lease = member.lease;
             let params = DeleteParams::default().preconditions(Preconditions {
-                uid: Some(uid),
-                resource_version: Some(version),
+                uid: Some(member.uid),
+                resource_version: Some(member.version),
             });
             match request_within(REQUEST_TIMEOUT, self.leases.delete(&lease, &params)).await {
                 Ok(_) => tracing::info!(
@@ -245,12 +236,8 @@ impl FollowedMembers {
             return;
         };
         let lease = lease::name(self.service, &own.identity);
-        match request_within(
-            REQUEST_TIMEOUT,
-            self.leases.delete(&lease, &DeleteParams::default()),
-        )
-        .await
-        {
+        let params = DeleteParams::default();
+        match request_within(REQUEST_TIMEOUT, self.leases.delete(&lease, &params)).await {
             Ok(_) => tracing::info!(lease, "the membership Lease is deleted"),
             Err(error) if error.is_not_found() => {}
             Err(error) => {

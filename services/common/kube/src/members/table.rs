@@ -35,7 +35,6 @@ pub(super) struct ObservedMember {
 pub(super) struct MemberTable {
     members: BTreeMap<Identity, KnownMember>,
     listed_at: Option<Duration>,
-    lists: u64,
 }
 
 #[derive(Debug)]
@@ -45,58 +44,37 @@ struct KnownMember {
 }
 
 impl MemberTable {
-    /// Takes over a list that was answered at `now`.
-    pub(super) fn listed(&mut self, now: Duration, listed: Vec<ObservedMember>) {
-        let step = self
-            .listed_at
-            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
+    /// Takes over a list that was answered at `now`. Returns true if it is the first one.
+    pub(super) fn listed(&mut self, now: Duration, listed: Vec<ObservedMember>) -> bool {
+        let before = self.listed_at.replace(now);
+        let step = before.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         let step = step.min(LONGEST_STEP);
-        let mut before = std::mem::take(&mut self.members);
+        let mut known = std::mem::take(&mut self.members);
         for last in listed.into_iter().take(MAX_MEMBERS as usize) {
             // One that is seen for the first time counts as live: its replica may have just started.
-            let known = before.remove(&last.identity);
-            let same =
-                known.filter(|known| (&known.last.uid, &known.last.version) == (&last.uid, &last.version));
+            let same = known
+                .remove(&last.identity)
+                .filter(|known| (&known.last.uid, &known.last.version) == (&last.uid, &last.version));
             let unchanged_for = same.map_or(Duration::ZERO, |known| known.unchanged_for.saturating_add(step));
             let identity = Arc::clone(&last.identity);
             self.members.insert(identity, KnownMember { last, unchanged_for });
         }
-        self.listed_at = Some(now);
-        self.lists = self.lists.saturating_add(1);
-    }
-
-    /// Number of lists that were taken over.
-    pub(super) const fn lists(&self) -> u64 {
-        self.lists
+        before.is_none()
     }
 
     /// The live members by the last list.
     pub(super) fn live(&self) -> Members {
-        let live = self
-            .members
-            .values()
-            .filter(|member| member.unchanged_for < LEASE_DURATION);
-        live.map(|member| {
-            (
-                Arc::clone(&member.last.identity),
-                Arc::clone(&member.last.address),
-            )
-        })
-        .collect()
+        let live = |member: &&KnownMember| member.unchanged_for < LEASE_DURATION;
+        let live = self.members.values().filter(live);
+        let entry = |member: &KnownMember| (member.last.identity.clone(), member.last.address.clone());
+        live.map(entry).collect()
     }
 
-    /// Name, UID and version of the Leases of members that died long ago.
-    pub(super) fn abandoned(&self) -> Vec<(String, String, String)> {
-        let abandoned = self
-            .members
-            .values()
-            .filter(|member| member.unchanged_for >= ABANDONED_AFTER);
-        abandoned
-            .map(|member| {
-                let last = &member.last;
-                (last.lease.clone(), last.uid.clone(), last.version.clone())
-            })
-            .collect()
+    /// The Leases of members that died long ago.
+    pub(super) fn abandoned(&self) -> Vec<ObservedMember> {
+        let abandoned = |member: &&KnownMember| member.unchanged_for >= ABANDONED_AFTER;
+        let abandoned = self.members.values().filter(abandoned);
+        abandoned.map(|member| member.last.clone()).collect()
     }
 }
 
@@ -155,10 +133,7 @@ mod tests {
             assert_eq!(table.abandoned(), []);
             table.listed(seconds(5 * turn), vec![seen("a", turn), seen("b", 7)]);
         }
-        assert_eq!(
-            table.abandoned(),
-            [("b".to_owned(), "u".to_owned(), "7".to_owned())]
-        );
+        assert_eq!(table.abandoned(), [seen("b", 7)]);
         let many = (0..1000).map(|stranger| seen(&format!("x-{stranger}"), 0));
         table.listed(seconds(5_000), many.collect());
         assert_eq!(table.live().len(), MAX_MEMBERS as usize);

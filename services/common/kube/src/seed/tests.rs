@@ -272,20 +272,11 @@ impl Desk {
             Err(error) => format!("{error:#}"),
             Ok(client) => {
                 let error = client.send(get()).await.unwrap_err();
-                format!("{} {}", RequestText(&error), error)
+                format!("{} {error}", shown(&error))
             }
         };
         assert!(!text.contains("hunter2"), "{text}");
         text
-    }
-}
-
-/// The text that an operator sees of an error of kube.
-struct RequestText<'e>(&'e kube::Error);
-
-impl std::fmt::Display for RequestText<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&shown(self.0))
     }
 }
 
@@ -378,12 +369,10 @@ async fn a_proxy_that_does_not_lead_there_is_named() {
     for (url, expected) in [
         ("http://127.0.0.1:1", "Connection refused"),
         (&*refusing, "proxy authorization required"),
-        ("http://hunter2:x", "is not the address of a proxy"),
         ("ftp://hunter2", "not http, https, or socks5"),
     ] {
         for (desk, source) in [
             (Desk::new(&pki, &seed).with("HTTPS_PROXY", url), "HTTPS_PROXY"),
-            (Desk::new(&pki, &seed).with("https_proxy", url), "https_proxy"),
             (Desk::new(&pki, &seed).cluster("proxy-url", url), "proxy-url"),
         ] {
             let error = desk.error().await;
@@ -493,14 +482,6 @@ async fn a_plugin_that_gives_nothing_is_named() {
         (
             &["/bin/echo", "hunter2"],
             "the answer of the exec plugin echo cannot be used: its output is not an ExecCredential",
-        ),
-        (
-            &["/bin/echo", "{}"],
-            "the answer of the exec plugin echo cannot be used: status is missing",
-        ),
-        (
-            &["/bin/echo", "{\"status\": {\"token\": \"hunter2 hunter2\"}}"],
-            "status.token has characters that no HTTP header can carry",
         ),
     ] {
         let error = Desk::new(&pki, "https://127.0.0.1:1")

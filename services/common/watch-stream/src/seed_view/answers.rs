@@ -11,9 +11,9 @@ use watchdog_proto::stream::v1 as pb;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
+use super::SeedView;
 use super::known_replicas::{KnownReplicas, PeerState, WAIT_FOR_REPLICAS};
-use super::{SeedView, TimedItem};
-use crate::item::StreamItem;
+use crate::item::{StreamItem, TimedItem};
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
 use crate::metrics::{Rpc, TRIMMED};
 use crate::server::StreamStore;
@@ -62,13 +62,10 @@ pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
 impl<M: StreamItem> SeedView<M> {
     /// Waits until an answer of this scope is complete, or there is no use in waiting. Returns what it lacks.
     async fn settled(&self, scope: pb::Scope) -> Completeness {
-        let (me, mut replicas) = (&self.me, self.replicas.subscribe());
+        let mut replicas = self.replicas.subscribe();
         let latest = Instant::now() + WAIT_FOR_REPLICAS;
         loop {
-            let (completeness, wait) = match scope {
-                pb::Scope::Unspecified | pb::Scope::Seed => replicas.borrow_and_update().completeness(me),
-                pb::Scope::Replica => replicas.borrow_and_update().own_completeness(me),
-            };
+            let (completeness, wait) = replicas.borrow_and_update().completeness(scope);
             let until = wait.map_or(latest, |until| until.min(latest));
             if wait.is_none() || until <= Instant::now() {
                 return completeness;
@@ -137,7 +134,7 @@ impl<M: StreamItem> SeedView<M> {
         let whole = &self.whole;
         let mut report = whole.get(key);
         let completeness = if report.is_some() {
-            self.replicas.borrow().completeness(&self.me).0
+            self.replicas.borrow().completeness(pb::Scope::Seed).0
         } else {
             let completeness = self.settled(pb::Scope::Seed).await;
             report = whole.get(key);
@@ -173,7 +170,7 @@ impl<M: StreamItem> SeedView<M> {
         }
         let own = u32::try_from(self.own.keys().len()).unwrap_or(u32::MAX);
         items.insert(self.me.clone(), own);
-        let states = self.replicas.borrow().states(&self.me).into_iter();
+        let states = self.replicas.borrow().states.clone().into_iter();
         let with_items = |(name, state)| {
             let items = items.get(&name).copied().unwrap_or_default();
             (name, (state, items))
@@ -184,7 +181,7 @@ impl<M: StreamItem> SeedView<M> {
     /// Where an answer of the whole seed stands now, and what it lacks.
     #[must_use]
     pub fn standing(&self) -> (pb::Position, pb::Completeness) {
-        let (completeness, _) = self.replicas.borrow().completeness(&self.me);
+        let (completeness, _) = self.replicas.borrow().completeness(pb::Scope::Seed);
         (self.whole.position(), completeness)
     }
 

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use watchdog_proto::stream::v1::Scope;
 
-use crate::message::{COMPLETE, Completeness};
+use crate::message::Completeness;
 
 /// An answer waits at most this long for replicas that have not sent their items yet.
 pub(super) const WAIT_FOR_REPLICAS: Duration = Duration::from_secs(10);
 
-/// The replicas whose items a complete answer has.
+/// The replicas whose items a complete answer has, this one included.
 #[derive(Debug, Clone)]
 pub struct KnownReplicas {
+    me: Arc<str>,
     started: Instant,
     /// True once the other replicas have been listed.
     pub(super) listed: bool,
-    /// True once this replica has all of its own items.
-    pub(super) filled: bool,
-    pub(super) others: BTreeMap<Arc<str>, PeerState>,
+    pub(super) states: BTreeMap<Arc<str>, PeerState>,
 }
 
 /// How much is known of a replica.
@@ -36,31 +36,39 @@ pub enum PeerState {
 // === impl KnownReplicas ===
 
 impl KnownReplicas {
-    /// None yet.
-    pub(super) const fn new(started: Instant) -> Self {
+    /// Knows nothing but this one, which lacks items.
+    pub(super) fn new(me: Arc<str>, started: Instant) -> Self {
         Self {
+            states: BTreeMap::from([(me.clone(), PeerState::Joined(started))]),
+            me,
             started,
             listed: false,
-            filled: false,
-            others: BTreeMap::new(),
         }
     }
 
     /// Returns true if a replica other than this one answers: all of its items are here and up to date.
     #[must_use]
     pub fn answers(&self, replica: &str) -> bool {
-        self.others.get(replica) == Some(&PeerState::Synced)
+        *replica != *self.me && self.states.get(replica) == Some(&PeerState::Synced)
     }
 
-    /// The completeness of an answer that is given now, and when waiting for more ends; none when waiting is no use
-    /// now.
-    pub(super) fn completeness(&self, me: &str) -> (Completeness, Option<Instant>) {
-        let (own, mut wait) = self.own_completeness(me);
-        let mut missing = own.missing_replicas;
-        if !self.listed {
-            wait = Some(self.started + WAIT_FOR_REPLICAS);
-        }
-        for (replica, state) in &self.others {
+    /// This replica has all of its own items, or lacks some.
+    pub(super) fn set_filled(&mut self, filled: bool) {
+        let state = match filled {
+            true => PeerState::Synced,
+            false => PeerState::Joined(self.started),
+        };
+        self.states.insert(self.me.clone(), state);
+    }
+
+    /// The completeness of an answer of this scope that is given now, and when waiting for more ends; none when waiting
+    /// is no use now.
+    pub(super) fn completeness(&self, scope: Scope) -> (Completeness, Option<Instant>) {
+        let of_all = scope != Scope::Replica;
+        let listed = self.listed || !of_all;
+        let mut wait = (!listed).then(|| self.started + WAIT_FOR_REPLICAS);
+        let mut missing = Vec::new();
+        for (replica, state) in self.states.iter().filter(|(of, _)| of_all || **of == self.me) {
             match state {
                 PeerState::Synced => continue,
                 PeerState::Outdated => {}
@@ -69,32 +77,9 @@ impl KnownReplicas {
             missing.push(replica.to_string());
         }
         let completeness = Completeness {
-            complete: self.listed && missing.is_empty(),
+            complete: listed && missing.is_empty(),
             missing_replicas: missing,
         };
         (completeness, wait)
-    }
-
-    /// The same for the items of this replica alone.
-    pub(super) fn own_completeness(&self, me: &str) -> (Completeness, Option<Instant>) {
-        if self.filled {
-            return (COMPLETE, None);
-        }
-        let completeness = Completeness {
-            complete: false,
-            missing_replicas: vec![me.to_owned()],
-        };
-        (completeness, Some(self.started + WAIT_FOR_REPLICAS))
-    }
-
-    /// How much is known of each replica, this one included.
-    pub(super) fn states(&self, me: &Arc<str>) -> BTreeMap<Arc<str>, PeerState> {
-        let own = match self.filled {
-            true => PeerState::Synced,
-            false => PeerState::Joined(self.started),
-        };
-        let mut states = self.others.clone();
-        states.insert(me.clone(), own);
-        states
     }
 }

@@ -9,11 +9,11 @@ use watchdog_proto::probe::v1::Verdict;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 use super::known_replicas::PeerState;
+use super::reports::{Reports, VerdictReport, renews};
 use super::{OwnItems, SeedView};
 use crate::client::{Received, Update};
 use crate::item::StreamItem;
 use crate::replicas::{ReplicaEndpoints, ReplicaHandler, follow_replicas};
-use crate::reports::{Reports, VerdictReport, renews};
 use crate::server::{KeyUpdate, StreamStore};
 
 /// Reports that were left behind stay at most this much too long, and renewals that are due wait at most this long.
@@ -92,8 +92,8 @@ impl Merge {
         loop {
             ticks.tick().await;
             let now = Instant::now();
-            let others = self.view.replicas.borrow().others.clone();
-            let is_lost = |replica: &str| others.get(replica) == Some(&PeerState::Outdated);
+            let states = self.view.replicas.borrow().states.clone();
+            let is_lost = |replica: &str| states.get(replica) == Some(&PeerState::Outdated);
             self.view.reports.lock().retain(|shoot, reports| {
                 if reports.tidy(now, || (self.exists)(shoot), is_lost) || reports.renewal_is_due(now) {
                     self.publish(shoot, reports, now);
@@ -159,7 +159,7 @@ impl Merge {
 
     fn note(&self, replica: &str, state: PeerState) {
         self.view.replicas.send_if_modified(|replicas| {
-            let known = replicas.others.get_mut(replica).filter(|known| **known != state);
+            let known = replicas.states.get_mut(replica).filter(|known| **known != state);
             known.map(|known| *known = state).is_some()
         });
     }
@@ -175,7 +175,7 @@ impl ReplicaHandler for Merge {
     fn on_join(&self, replica: &Arc<str>) {
         let joined = PeerState::Joined(Instant::now());
         self.view.replicas.send_modify(|replicas| {
-            replicas.others.insert(replica.clone(), joined);
+            replicas.states.insert(replica.clone(), joined);
         });
     }
 
@@ -183,7 +183,7 @@ impl ReplicaHandler for Merge {
         // Before the replica stops being missing.
         self.forget(replica, |_| false);
         self.view.replicas.send_modify(|replicas| {
-            replicas.others.remove(replica);
+            replicas.states.remove(replica);
         });
     }
 
@@ -208,7 +208,7 @@ impl ReplicaHandler for Merge {
             Update::Completeness(_) | Update::Skipped(_) => {}
             // Its items stay until it sends others or leaves.
             Update::Lost(_) => {
-                let known = self.view.replicas.borrow().others.get(replica).copied();
+                let known = self.view.replicas.borrow().states.get(replica).copied();
                 if !matches!(known, Some(PeerState::Joined(_))) {
                     self.note(replica, PeerState::Outdated);
                 }

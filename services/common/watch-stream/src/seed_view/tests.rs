@@ -38,7 +38,7 @@ fn view() -> (SeedView<probe::Verdict>, Merge) {
 }
 
 fn fill(view: &SeedView<probe::Verdict>) {
-    view.replicas.send_modify(|replicas| replicas.filled = true);
+    view.replicas.send_modify(|replicas| replicas.set_filled(true));
 }
 
 fn verdict(shoot: &str, observer: &str) -> Received<probe::Verdict> {
@@ -325,11 +325,12 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
         fill(view);
         peers.on_join(&"a".into());
         peers.on_listed();
-        peers.on_update(&"a".into(), snapshot(&["c", "a", "b"], "a", COMPLETE));
+        peers.on_update(&"a".into(), snapshot(&["c", "a", "other", "b"], "a", COMPLETE));
     }
     let filter = ["ListVerdicts"];
+    let matches = |shoot: &String, _: &probe::Verdict| shoot != "other";
     let request = PageRequest::read(2, "", &filter).unwrap();
-    let first = here.list(pb::Scope::Seed, &request, |_, _| true).await.unwrap();
+    let first = here.list(pb::Scope::Seed, &request, matches).await.unwrap();
     let names =
         |page: &ItemPage<probe::Verdict>| page.items.iter().map(|v| v.shoot.clone()).collect::<Vec<_>>();
     assert_eq!(
@@ -337,7 +338,7 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
         (vec!["a".to_owned(), "b".to_owned()], 3)
     );
     let request = PageRequest::read(2, &first.next_page_token, &filter).unwrap();
-    let second = there.list(pb::Scope::Seed, &request, |_, _| true).await.unwrap();
+    let second = there.list(pb::Scope::Seed, &request, matches).await.unwrap();
     assert_eq!(
         (names(&second), second.next_page_token.as_str()),
         (vec!["c".to_owned()], "")
@@ -403,7 +404,7 @@ async fn a_replica_has_all_items_anew_each_time_it_begins_to_lead() {
     peers.on_listed();
     let own = own_verdicts();
     let follow = view.follow_lead(leads.subscribe(), &own.is_filled);
-    let completeness = || view.replicas.borrow().completeness("me").0;
+    let completeness = || view.replicas.borrow().completeness(pb::Scope::Seed).0;
     let play = async {
         leads.send_replace(true);
         tokio::time::sleep(SECOND).await;

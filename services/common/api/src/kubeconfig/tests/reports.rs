@@ -101,6 +101,7 @@ fn what_kubectl_takes_is_taken() {
             "clusters:\n- {name: z, cluster: {server: a, server: b}}\n- null\n",
         ),
         base.replace("CA-DATA", &format!("\"{}\"", folded.join("\\n"))),
+        base.replace("CA-DATA", &format!("\"{}\"", folded.join(" "))),
         pem(&|pem| format!("a comment\n{pem}an end\n")),
         pem(&|pem| pem.replace('\n', "\r\n")),
         pem(&|pem| format!("{bad}{pem}")),

@@ -94,54 +94,55 @@ users: [{name: u, user: {token: \"hunter2-hunter2\\n\"}}]
 #[test]
 fn what_cannot_be_used_is_named_with_its_file_and_field() {
     let config = "/home/me/config";
-    for (files, expected) in [
+    for (file, content, expected) in [
         (
-            Files::new().with("/home/me/token", "hunter2 hunter2"),
+            "/home/me/token",
+            &b"hunter2 hunter2"[..],
             "users[0].user.tokenFile: has characters that no HTTP header can carry",
         ),
         (
-            Files::new().with("/home/me/token", b"hunter2\xff"),
+            "/home/me/token",
+            b"hunter2\xff",
             "users[0].user.tokenFile: names a file that is not UTF-8",
         ),
         (
-            Files::new().with("/home/me/pki/ca.crt", "hunter2"),
+            "/home/me/pki/ca.crt",
+            b"hunter2",
             "clusters[0].cluster.certificate-authority: holds no certificate in PEM",
         ),
         (
-            Files::new().with("/pki/tls.crt", "hunter2"),
+            "/pki/tls.crt",
+            b"hunter2",
             "users[0].user.client-certificate: holds no certificate in PEM",
         ),
         (
-            Files::new().with("/home/me/../tls.key", "hunter2"),
+            "/home/me/../tls.key",
+            b"hunter2",
             "users[0].user.client-key: holds no private key in PEM",
         ),
         (
-            Files::new().with(config, "token: hunter2: x"),
+            config,
+            b"token: hunter2: x",
             "kubeconfig: is not valid YAML at line 1, column 15",
         ),
     ] {
-        let error = files.read(&[config], None).unwrap_err();
+        let error = Files::new().with(file, content).user().unwrap_err();
         assert_eq!(error, format!("{config}: {expected}"));
     }
     let mut missing = Files::new();
     missing.0.remove("/pki/tls.crt");
-    assert_eq!(
-        missing.user().unwrap_err(),
-        "/home/me/config: users[0].user.client-certificate: names a file that cannot be read: entity not found"
-    );
-    assert_eq!(
-        Files::new().read(&["/none"], None).unwrap_err(),
-        "/none: cannot be read: entity not found"
-    );
-    assert_eq!(
-        Files::new().read(&[config], Some("x")).unwrap_err(),
-        "contexts: no entry has the name that --context refers to"
-    );
-    assert_eq!(Files::new().read(&[], None).unwrap_err(), "kubeconfig: is empty");
-    assert_eq!(
-        Files::new().read(&["/none", "/nowhere"], None).unwrap_err(),
-        "kubeconfig: none of its files exists"
-    );
+    let expected = "users[0].user.client-certificate: names a file that cannot be read: entity not found";
+    assert_eq!(missing.user().unwrap_err(), format!("{config}: {expected}"));
+    let unknown = "contexts: no entry has the name that --context refers to";
+    let none = "kubeconfig: none of its files exists";
+    for (files, context, expected) in [
+        (&["/none"][..], None, "/none: cannot be read: entity not found"),
+        (&[config], Some("x"), unknown),
+        (&[], None, "kubeconfig: is empty"),
+        (&["/none", "/nowhere"], None, none),
+    ] {
+        assert_eq!(Files::new().read(files, context).unwrap_err(), expected);
+    }
 }
 
 #[test]

@@ -7,19 +7,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
-use crate::seed_view::TimedItem;
+use crate::item::TimedItem;
 use crate::wire::forward;
 
 /// The report of a replica that does not report the shoot any more stands at least this long: another witness is found
 /// after 18 s at most, and reports at once. A verdict stands for as long as it is valid, if that is longer.
-pub(crate) const KEPT_FOR: Duration = Duration::from_secs(30);
+pub(super) const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// The report of a replica on a shoot.
-pub(crate) type VerdictReport = TimedItem<Verdict>;
+pub(super) type VerdictReport = TimedItem<Verdict>;
 
 /// The reports of all replicas on one shoot.
 #[derive(Debug, Default)]
-pub(crate) struct Reports {
+pub(super) struct Reports {
     by_replica: Vec<(Arc<str>, VerdictReport)>,
     /// The newest report of the replicas that do not report this shoot any more, and until when it stands.
     left_behind: Option<(VerdictReport, Instant)>,
@@ -53,7 +53,7 @@ fn agree(one: &Verdict, other: &Verdict) -> bool {
 }
 
 /// True if a verdict says the same as `sent`, of a later moment: subscribers need it only for its validity.
-pub(crate) fn renews(verdict: &Verdict, sent: &Verdict) -> bool {
+pub(super) fn renews(verdict: &Verdict, sent: &Verdict) -> bool {
     let mut as_sent = Verdict {
         observe_time: sent.observe_time,
         expire_time: sent.expire_time,
@@ -74,7 +74,7 @@ pub(crate) fn renews(verdict: &Verdict, sent: &Verdict) -> bool {
 
 impl Reports {
     /// Replaces the report of a replica.
-    pub(crate) fn upsert(&mut self, replica: &Arc<str>, report: VerdictReport) {
+    pub(super) fn upsert(&mut self, replica: &Arc<str>, report: VerdictReport) {
         if !is_provisional(&report) {
             self.left_behind = None;
         }
@@ -90,7 +90,7 @@ impl Reports {
 
     /// Removes the report of a replica. With `keep`, it is left behind if no other replica has one. Returns true if
     /// there was one.
-    pub(crate) fn remove(&mut self, replica: &str, keep: bool, now: Instant) -> bool {
+    pub(super) fn remove(&mut self, replica: &str, keep: bool, now: Instant) -> bool {
         let Some(at) = self.by_replica.iter().position(|(of, _)| **of == *replica) else {
             return false;
         };
@@ -107,7 +107,7 @@ impl Reports {
 
     /// Drops what was left behind if its time is over, and, if the item is gone, what replicas that are lost have
     /// reported. Returns true if that changed anything.
-    pub(crate) fn tidy(
+    pub(super) fn tidy(
         &mut self,
         now: Instant,
         exists: impl Fn() -> bool,
@@ -127,7 +127,7 @@ impl Reports {
     /// The report that counts: that of the newest list, and of two on the same list the newest one. A provisional one,
     /// or one whose validity is over, only if there is no other. Of two witnesses that say the same, the one whose
     /// report counted before goes on until half of its validity is over: readers get it once.
-    pub(crate) fn newest(&mut self, now: Instant) -> Option<&VerdictReport> {
+    pub(super) fn newest(&mut self, now: Instant) -> Option<&VerdictReport> {
         let reported = self.by_replica.iter().map(|(of, report)| (Some(of), report));
         let left_behind = self.left_behind.iter().map(|(report, _)| (None, report));
         let rank = |report: &VerdictReport| {
@@ -151,29 +151,29 @@ impl Reports {
     }
 
     /// Notes a report that subscribers are sent now. They need the next one when half of its validity is over.
-    pub(crate) fn note_sent(&mut self, report: &VerdictReport, now: Instant) {
+    pub(super) fn note_sent(&mut self, report: &VerdictReport, now: Instant) {
         let left = valid_until(report).saturating_duration_since(now);
         self.renewal_due = Some(now + left / 2);
         self.renewed = false;
     }
 
     /// Notes a renewal. Returns false if it cannot wait.
-    pub(crate) fn defer_renewal(&mut self, now: Instant) -> bool {
+    pub(super) fn defer_renewal(&mut self, now: Instant) -> bool {
         self.renewed = self.renewal_due.is_some_and(|due| now < due);
         self.renewed
     }
 
     /// Returns true if a renewal has waited until subscribers need it.
-    pub(crate) fn renewal_is_due(&self, now: Instant) -> bool {
+    pub(super) fn renewal_is_due(&self, now: Instant) -> bool {
         self.renewed && self.renewal_due.is_none_or(|due| due <= now)
     }
 
     /// The replicas that report this shoot.
-    pub(crate) fn replicas(&self) -> impl Iterator<Item = &Arc<str>> {
+    pub(super) fn replicas(&self) -> impl Iterator<Item = &Arc<str>> {
         self.by_replica.iter().map(|(replica, _)| replica)
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.by_replica.is_empty() && self.left_behind.is_none()
     }
 }
