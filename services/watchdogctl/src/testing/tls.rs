@@ -41,6 +41,6 @@ impl TestAuthority {
     /// A server with these names that asks for certificates of the authority.
     pub(crate) fn server(&self, names: &[&str]) -> Arc<ServerConfig> {
         let TlsFiles { cert, key, ca } = self.authority.issue("server", names).unwrap();
-        Tls::load(&PemFiles { ca, cert, key }).unwrap().server()
+        Tls::load(&PemFiles { ca, cert, key }).unwrap().server().unwrap()
     }
 }
