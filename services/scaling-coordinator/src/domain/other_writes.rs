@@ -23,14 +23,23 @@ pub(crate) struct OtherWrite {
     pub(crate) writer: String,
 }
 
-/// The replicas of the resources as last seen.
+/// The resources as last seen.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OtherWrites(BTreeMap<ResourceRef, i32>);
+pub(crate) struct OtherWrites(BTreeMap<ResourceRef, LastSeen>);
+
+#[derive(Debug, Clone)]
+struct LastSeen {
+    replicas: i32,
+    /// The writer that holds it down.
+    holder: Option<String>,
+}
 
 impl OtherWrites {
     /// Returns what has changed since the last call. A scale-down counts if its writer has prepared the restore, as
-    /// every watchdog does: other programs scale for reasons of their own. If the replicas of a kind are not in
-    /// `spec.replicas`, the writer of meltdown-protection-active tells who scaled it.
+    /// every watchdog does: other programs scale for reasons of their own.
+    ///
+    /// The writer of meltdown-protection-active comes first, because API servers before 1.22 do not say who wrote
+    /// through the scale sub-resource.
     pub(crate) fn find(&mut self, dependents: &[Dependent<'_>]) -> Vec<OtherWrite> {
         let mut found = Vec::new();
         for dependent in dependents {
@@ -41,8 +50,13 @@ impl OtherWrites {
             else {
                 continue;
             };
-            let reference = &dependent.config.reference;
-            let Some(from) = self.0.insert(reference.clone(), to) else {
+            let (reference, writers) = (&dependent.config.reference, seen.writers.as_deref());
+            let protection = writers.and_then(|writers| writers.protection.clone());
+            let new = LastSeen {
+                replicas: to,
+                holder: protection.clone(),
+            };
+            let Some(before) = self.0.insert(reference.clone(), new) else {
                 continue;
             };
             let held = dependent
@@ -50,15 +64,19 @@ impl OtherWrites {
                 .scale_down
                 .replicas
                 .unwrap_or(DEFAULT_SCALE_DOWN_REPLICAS);
-            let direction = if to < from && to <= held && is_prepared(seen, from) {
-                Direction::Down
+            let from = before.replicas;
+            let replicas = || writers.and_then(|writers| writers.replicas.clone());
+            let (direction, writer) = if to < from && to <= held && is_prepared(seen, from) {
+                (Direction::Down, protection.or_else(replicas))
             } else if to > from && from <= held {
-                Direction::Up
+                (Direction::Up, before.holder.or_else(replicas))
             } else {
+                // It may be restored by somebody who removes the annotation first.
+                if let Some(last) = self.0.get_mut(reference).filter(|_| to == from && to <= held) {
+                    last.holder = last.holder.take().or(before.holder);
+                }
                 continue;
             };
-            let writers = seen.writers.as_deref();
-            let writer = writers.and_then(|writers| writers.replicas.clone().or(writers.protection.clone()));
             let writer = writer.unwrap_or_else(|| UNKNOWN.to_owned());
             if writer != COORDINATOR_FIELD_MANAGER {
                 found.push(OtherWrite {
@@ -83,7 +101,7 @@ mod tests {
     use watchdog_api::workload::FieldWriters;
 
     use super::*;
-    use crate::domain::testing::{dependent_of, gardener, held, recorded, seen};
+    use crate::domain::testing::{dependent_of, gardener, held, seen};
 
     fn by(writer: &str, mut state: ObservedResource) -> ObservedResource {
         state.writers = Some(Box::new(FieldWriters {
@@ -118,12 +136,30 @@ mod tests {
         );
         assert_eq!(find(seen(1, 1)), [(Direction::Up, 0, 1, UNKNOWN.to_owned())]);
         assert_eq!(find(by(COORDINATOR_FIELD_MANAGER, held(1))), []);
-        // Its replicas are not in spec.replicas.
-        let mut restored = recorded(1);
-        restored.writers = Some(Box::new(FieldWriters {
-            replicas: None,
-            protection: Some(go()),
-        }));
-        assert_eq!(find(restored), [(Direction::Up, 0, 1, go())]);
+    }
+
+    #[test]
+    fn the_writer_of_the_protection_tells_who_scaled() {
+        let config = gardener();
+        let mut others = OtherWrites::default();
+        let mut find = |state: ObservedResource, protection: Option<&str>| {
+            // An API server that does not say who wrote through the scale sub-resource.
+            let mut state = by(COORDINATOR_FIELD_MANAGER, state);
+            if let Some(writers) = &mut state.writers {
+                writers.protection = protection.map(str::to_owned);
+            }
+            let found = others.find(&[dependent_of(&config[0], state)]);
+            found
+                .into_iter()
+                .map(|other| (other.direction, other.writer))
+                .collect::<Vec<_>>()
+        };
+        let go = "dependency-watchdog";
+        assert_eq!(find(seen(2, 2), None), []);
+        assert_eq!(find(held(2), Some(go)), [(Direction::Down, go.to_owned())]);
+        assert_eq!(find(seen(0, 0), None), [], "the annotation goes first");
+        assert_eq!(find(seen(2, 0), None), [(Direction::Up, go.to_owned())]);
+        assert_eq!(find(held(2), Some(COORDINATOR_FIELD_MANAGER)), []);
+        assert_eq!(find(seen(2, 0), None), [], "restored by this program");
     }
 }
