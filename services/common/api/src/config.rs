@@ -8,7 +8,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_saphyr::granit_parser::{Event, Parser, Span};
 use std::{
     cell::{LazyCell, RefCell},
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fmt,
     time::Duration,
 };
@@ -29,6 +29,9 @@ pub(crate) struct Setting<T> {
 
 /// Most faults that are reported: a file of another kind must not flood the log.
 const MAX_FAULTS: usize = 100;
+
+/// A longer key is quoted and cut: no field has such a name.
+const LONGEST_NAME: usize = 100;
 
 /// The treatment of a field that nobody knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,9 +104,13 @@ pub(crate) fn read<F: DeserializeOwned, T>(
         path: String::new(),
     };
     let config = check(file, &root);
-    let places = LazyCell::new(|| Places::of(text));
-    let mut errors = located(faults.into_inner(), |path| places.value(path));
-    let mut ignored = located(unknown_fields, |path| places.key(path));
+    let mut faults = faults.into_inner();
+    // One more than is shown says that there are more.
+    faults.truncate(MAX_FAULTS + 1);
+    unknown_fields.truncate(MAX_FAULTS + 1);
+    let places = LazyCell::new(|| Places::of(text, faults.iter().chain(&unknown_fields)));
+    let mut errors = located(&faults, |path| places.value(path));
+    let mut ignored = located(&unknown_fields, |path| places.key(path));
     if unknown == UnknownFields::Refused {
         errors.append(&mut ignored);
     }
@@ -127,10 +134,10 @@ fn unknown_field(path: &str) -> &'static str {
 }
 
 /// The faults with their places; at most [`MAX_FAULTS`], and one that says that there are more.
-fn located(faults: Vec<PathFault>, place: impl Fn(&str) -> Place) -> Vec<ConfigError> {
-    let faults = faults.into_iter().take(MAX_FAULTS + 1);
+fn located(faults: &[PathFault], place: impl Fn(&str) -> Place) -> Vec<ConfigError> {
+    let faults = faults.iter();
     let mut errors: Vec<_> = faults
-        .map(|(path, message)| ConfigError::new(place(&path), path, message))
+        .map(|(path, message)| ConfigError::new(place(path), path.clone(), message.clone()))
         .collect();
     if let Some(last) = errors.get_mut(MAX_FAULTS) {
         last.path.clear();
@@ -157,7 +164,8 @@ fn shown(path: &serde_ignored::Path<'_>) -> String {
 /// The path to a key below another path.
 fn joined(path: &str, key: &str) -> String {
     let is_simple = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    match (path.is_empty(), !key.is_empty() && key.chars().all(is_simple)) {
+    let is_name = (1..=LONGEST_NAME).contains(&key.len()) && key.chars().all(is_simple);
+    match (path.is_empty(), is_name) {
         (true, true) => key.to_owned(),
         (false, true) => format!("{path}.{key}"),
         (_, false) => format!("{path}[{:?}]", cut(key)),
@@ -171,24 +179,31 @@ fn item_of(path: &str, index: usize) -> String {
 /// Line and column.
 type Place = (u64, u64);
 
-/// The places of the keys and values of a file, by their paths.
+/// The places of the keys and values with faults, and of all that holds them, by their paths.
 #[derive(Default)]
-struct Places(HashMap<String, (Place, Place)>);
+struct Places {
+    wanted: BTreeSet<String>,
+    found: HashMap<String, (Place, Place)>,
+}
 
 impl Places {
     /// Of a file that was read before: it is neither broken nor too deep.
-    fn of(text: &str) -> Self {
+    fn of<'f>(text: &str, faults: impl Iterator<Item = &'f PathFault>) -> Self {
+        let names = faults.flat_map(|(path, _)| names_of(path));
+        let mut places = Self {
+            wanted: names.map(str::to_owned).collect(),
+            ..Self::default()
+        };
         let events = Parser::new_from_str(text).map_while(Result::ok);
         let is_end = |event: &Event<'_>| matches!(event, Event::MappingEnd | Event::SequenceEnd);
         let mut nodes = events.filter(|(event, _)| event.is_node() || is_end(event));
-        let mut places = Self::default();
         if let Some(root) = nodes.next() {
             places.add(String::new(), place(&root.1), root, &mut nodes);
         }
         places
     }
 
-    /// Adds a node and all that is in it, which comes next. What an alias stands for is at the alias.
+    /// Adds a node and what is wanted of all that is in it, which comes next. What an alias stands for is at the alias.
     fn add<'t>(
         &mut self,
         path: String,
@@ -196,11 +211,21 @@ impl Places {
         (event, span): (Event<'t>, Span),
         nodes: &mut impl Iterator<Item = (Event<'t>, Span)>,
     ) {
+        let mut wanted = self.wanted.range(path.clone()..).take(2);
+        let holds_wanted = wanted.any(|wanted| wanted.len() > path.len() && wanted.starts_with(&path));
         match event {
+            _ if !holds_wanted => skip(&event, nodes),
             Event::MappingStart(..) => {
-                while let Some((Event::Scalar(name, ..), span)) = nodes.next() {
+                while let Some((name, span)) = nodes.next().filter(|(event, _)| *event != Event::MappingEnd) {
+                    if !matches!(name, Event::Scalar(..)) {
+                        skip(&name, nodes);
+                    }
                     let Some(value) = nodes.next() else { break };
-                    self.add(joined(&path, &name), place(&span), value, nodes);
+                    match name {
+                        Event::Scalar(name, ..) => self.add(joined(&path, &name), place(&span), value, nodes),
+                        // No field has such a name.
+                        _ => skip(&value.0, nodes),
+                    }
                 }
             }
             Event::SequenceStart(..) => {
@@ -212,18 +237,20 @@ impl Places {
             }
             _ => {}
         }
-        self.0.insert(path, (key, place(&span)));
+        if holds_wanted || self.wanted.contains(&path) {
+            self.found.insert(path, (key, place(&span)));
+        }
     }
 
     fn key(&self, path: &str) -> Place {
-        self.0.get(path).map_or_else(|| self.value(path), |(key, _)| *key)
+        self.found
+            .get(path)
+            .map_or_else(|| self.value(path), |(key, _)| *key)
     }
 
     /// Of a value that is not there, the place of what should hold it.
     fn value(&self, path: &str) -> Place {
-        let older = OLDER_NAMES.iter().filter(|(name, _)| *name == path);
-        let names = [path].into_iter().chain(older.map(|(_, older)| *older));
-        if let Some((_, value)) = names.filter_map(|name| self.0.get(name)).next() {
+        if let Some((_, value)) = names_of(path).filter_map(|name| self.found.get(name)).next() {
             return *value;
         }
         let end = path.rfind(['.', '[']).unwrap_or(0);
@@ -231,6 +258,23 @@ impl Places {
             Some(holder) if !path.is_empty() => self.value(holder),
             _ => (1, 1),
         }
+    }
+}
+
+/// The names that the field at a path may have in a file.
+fn names_of(path: &str) -> impl Iterator<Item = &str> {
+    let older = OLDER_NAMES.iter().filter(move |(name, _)| *name == path);
+    [path].into_iter().chain(older.map(|(_, older)| *older))
+}
+
+/// Passes over all that is in a node.
+fn skip<'t>(event: &Event<'t>, nodes: &mut impl Iterator<Item = (Event<'t>, Span)>) {
+    let is_start = |event: &Event<'_>| matches!(event, Event::MappingStart(..) | Event::SequenceStart(..));
+    let is_end = |event: &Event<'_>| matches!(event, Event::MappingEnd | Event::SequenceEnd);
+    let mut open = usize::from(is_start(event));
+    while open > 0 {
+        let Some((event, _)) = nodes.next() else { return };
+        open = open + usize::from(is_start(&event)) - usize::from(is_end(&event));
     }
 }
 

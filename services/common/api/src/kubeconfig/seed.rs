@@ -183,11 +183,16 @@ fn checked_user(
 /// The token in a file, without white space around it, as client-go has it.
 ///
 /// # Errors
-/// When no HTTP header can carry it.
+/// When it is empty, or no HTTP header can carry it.
 pub fn token_of_file(content: &[u8], field: &str) -> Result<SecretString> {
-    match std::str::from_utf8(content) {
-        Ok(text) => field::header_text(text, field.to_owned()),
-        Err(_) => refuse(field, "names a file that is not UTF-8"),
+    let Ok(text) = std::str::from_utf8(content) else {
+        return refuse(field, "is not UTF-8");
+    };
+    let token = field::header_text(text, field.to_owned())?;
+    match token.expose_secret() {
+        // The seed would take a request without a token for one of nobody.
+        "" => refuse(field, "is empty"),
+        _ => Ok(token),
     }
 }
 

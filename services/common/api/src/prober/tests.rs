@@ -311,6 +311,19 @@ fn a_fault_below_an_older_name_has_the_place_of_that_name() {
     assert_eq!(errors(&text), [expected]);
 }
 
+/// Their places cost no more than the file: a long key is not repeated for everything below it.
+#[test]
+fn strange_keys_neither_cost_memory_nor_move_the_places_of_others() {
+    let key = "k".repeat(100_000);
+    let long = format!("? {key}\n: [{}]\n", vec!["[]"; 20_000].join(", "));
+    let shown = format!("1:3: [\"{}…\"]: unknown field", "k".repeat(60));
+    assert_eq!(with(&long), [shown]);
+    let text = "color: {? [a, b] : {c: [d]}}\nprobeTimeout: 5x";
+    let [unknown, fault] = with(text).try_into().unwrap();
+    assert_eq!(unknown, "1:1: color: unknown field");
+    assert!(fault.starts_with("2:15: probeTimeout: "), "{fault}");
+}
+
 #[test]
 fn numbers_and_durations_have_ranges() {
     let rows = [

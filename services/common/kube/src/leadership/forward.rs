@@ -113,7 +113,15 @@ where
             let (answer, call) = if path.leadership.holds_lease() {
                 (inner.oneshot(request).await?, None)
             } else {
-                match path.forward(known, request).await {
+                let forwarded = tokio::select! {
+                    biased;
+                    forwarded = path.forward(known, request) => forwarded,
+                    // The old one may be frozen.
+                    _ = leader.changed() => {
+                        Err(error(ErrorReason::NotLeading, "another replica leads now: call again"))
+                    }
+                };
+                match forwarded {
                     Ok((answer, call)) => (answer, Some(call)),
                     Err(status) => return Ok(status.into_http()),
                 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, token_of_file};
 
@@ -18,6 +18,9 @@ const MARGIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// A token file is read again after this time, as client-go reads it.
 const TOKEN_FILE_AGE: SignedDuration = SignedDuration::from_mins(1);
+
+/// After a failure, while the old credentials are still good, they are fetched again after this time.
+const RETRY: SignedDuration = SignedDuration::from_secs(10);
 
 /// Where credentials come from that do not stay.
 pub(super) struct CredentialSource {
@@ -69,7 +72,7 @@ pub(super) async fn client(
     let service = tower::service_fn(move |request| {
         let (renewal, current) = (renewal.clone(), current.clone());
         async move {
-            let (client, number) = renewal.up_to_date(current.clone().lock_owned().await).await?;
+            let (client, number) = renewal.up_to_date(&current).await?;
             let response = client.send(request).await?;
             if response.status() == StatusCode::UNAUTHORIZED {
                 let mut current = current.lock().await;
@@ -94,41 +97,44 @@ impl RenewedClient {
         })
     }
 
-    /// The client to use now. One renewal at a time: a plugin that hangs is not started again, and requests wait for it
-    /// as long as their deadlines allow.
+    /// The client to use now. While its credentials are good, requests go on with them, however long a renewal takes.
+    /// Requests wait for new ones, as long as their deadlines allow, only if the old ones are of no use.
     async fn up_to_date(
         self: Arc<Self>,
-        mut current: OwnedMutexGuard<CurrentClient>,
+        current: &Arc<Mutex<CurrentClient>>,
     ) -> kube::Result<(kube::Client, u64)> {
-        if current.is_refused || current.renew_at <= Timestamp::now() {
-            let renewed = spawn_blocking(move || {
-                let renewed = self.renew(&mut current);
-                renewed.map(|()| current)
-            });
-            let failed = |error: anyhow::Error| kube::Error::Service(error.into());
-            current = renewed
-                .await
-                .map_err(|error| failed(error.into()))?
-                .map_err(failed)?;
+        let mut now = current.lock().await;
+        if now.is_refused || now.has_ended() {
+            let renewed = self.fetch().await;
+            let renewed = renewed.and_then(|fetched| self.take_up(fetched, &mut now));
+            renewed.map_err(|error| kube::Error::Service(error.into()))?;
+        } else if now.renew_at <= Timestamp::now() {
+            // Not a second one beside this one.
+            now.renew_at = Timestamp::MAX;
+            tokio::spawn(self.renew(Arc::clone(current)));
         }
-        Ok((current.client.clone(), current.number))
+        Ok((now.client.clone(), now.number))
     }
 
-    fn renew(&self, current: &mut CurrentClient) -> anyhow::Result<()> {
-        let fetched = match (self.source.fetch)() {
-            Ok(fetched) => fetched,
-            Err(error) => {
-                let has_ended = current.ends.is_some_and(|end| end <= Timestamp::now());
-                if current.is_refused || has_ended {
-                    return Err(error);
-                }
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "cannot renew the credentials for the seed yet"
-                );
-                return Ok(());
-            }
-        };
+    async fn renew(self: Arc<Self>, current: Arc<Mutex<CurrentClient>>) {
+        let fetched = self.fetch().await;
+        let mut current = current.lock().await;
+        if let Err(error) = fetched.and_then(|fetched| self.take_up(fetched, &mut current)) {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "cannot renew the credentials for the seed yet"
+            );
+            let again = Timestamp::now().saturating_add(RETRY);
+            current.renew_at = again.unwrap_or(Timestamp::MAX);
+        }
+    }
+
+    async fn fetch(self: &Arc<Self>) -> anyhow::Result<PluginCredentials> {
+        let renewal = Arc::clone(self);
+        spawn_blocking(move || (renewal.source.fetch)()).await?
+    }
+
+    fn take_up(&self, fetched: PluginCredentials, current: &mut CurrentClient) -> anyhow::Result<()> {
         let exposed =
             |token: &Option<SecretString>| token.as_ref().map(|token| token.expose_secret().to_owned());
         let is_same =
@@ -159,11 +165,20 @@ impl RenewedClient {
     }
 }
 
+// === impl CurrentClient ===
+
+impl CurrentClient {
+    fn has_ended(&self) -> bool {
+        self.ends.is_some_and(|end| end <= Timestamp::now())
+    }
+}
+
 /// The token in a file, and the one while the file cannot be read.
 pub(super) fn token_file(path: PathBuf, instead: Option<SecretString>) -> CredentialSource {
+    let name = format!("the token file {}", path.display());
     let read = move || {
-        let content = std::fs::read(&path).context("the token file cannot be read")?;
-        token_of_file(&content, "the token file").map_err(|error| anyhow!("{} {}", error.field, error.reason))
+        let content = std::fs::read(&path).with_context(|| format!("{name} cannot be read"))?;
+        token_of_file(&content, &name).map_err(|error| anyhow!("{} {}", error.field, error.reason))
     };
     let fetch = move || {
         let token = read().or_else(|error| instead.clone().ok_or(error))?;
@@ -186,7 +201,65 @@ fn before(ends: Timestamp, now: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use kube::config::Config;
+
+    use super::super::host_authorities;
     use super::*;
+
+    /// For waits that end with a condition.
+    const BOUND: Duration = Duration::from_secs(30);
+
+    /// A renewal may hang and fail: what is still good is used meanwhile, and the source is not asked at every request.
+    #[tokio::test]
+    async fn credentials_that_are_good_are_used_while_their_renewal_hangs_and_fails() {
+        let (runs, (release, gate)) = (Arc::new(AtomicUsize::new(0)), mpsc::channel::<()>());
+        let (counted, gate) = (runs.clone(), std::sync::Mutex::new(gate));
+        let fetch = move || {
+            if counted.fetch_add(1, Ordering::SeqCst) == 0 {
+                return Ok(PluginCredentials::default());
+            }
+            gate.lock().unwrap().recv().unwrap();
+            Err(anyhow!("the issuer is away"))
+        };
+        let renewal = Arc::new(RenewedClient {
+            endpoint: SeedEndpoint {
+                config: Config::new("https://seed.test".parse().unwrap()),
+                trust: host_authorities().into(),
+                proxy: None,
+            },
+            certificate: None,
+            source: CredentialSource {
+                fetch: Box::new(fetch),
+                longest_use: SignedDuration::ZERO,
+            },
+        });
+        let current = Arc::new(Mutex::new(renewal.first().unwrap()));
+        for _ in 0..3 {
+            let used = tokio::time::timeout(BOUND, renewal.clone().up_to_date(&current)).await;
+            assert_eq!(used.unwrap().unwrap().1, 0);
+        }
+        release.send(()).unwrap();
+        let failed = async {
+            while current.lock().await.renew_at == Timestamp::MAX {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(BOUND, failed).await.unwrap();
+        assert!(
+            current.lock().await.renew_at > Timestamp::now(),
+            "it is tried again later"
+        );
+        renewal.clone().up_to_date(&current).await.unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+        current.lock().await.is_refused = true;
+        release.send(()).unwrap();
+        let error = renewal.up_to_date(&current).await.map(drop).unwrap_err();
+        assert!(format!("{error:?}").contains("the issuer is away"), "{error:?}");
+    }
 
     #[test]
     fn credentials_are_fetched_again_before_they_end() {

@@ -663,6 +663,12 @@ async fn a_token_file_is_read_again() {
     let desk = desk.user(json!({"tokenFile": file.to_str().unwrap()}));
     let client = desk.connect().await.unwrap();
     assert_eq!(status(&client).await, 401);
+    fs::write(&file, " \n").unwrap();
+    let error = shown(&client.send(get()).await.unwrap_err());
+    assert!(
+        error.ends_with(&format!("the token file {} is empty", file.display())),
+        "{error}"
+    );
     fs::write(&file, " new\r\n").unwrap();
     assert_eq!(
         status(&client).await,

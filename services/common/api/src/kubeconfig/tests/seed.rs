@@ -82,6 +82,11 @@ fn white_space_around_a_token_is_no_part_of_it() {
     let content = format!("\n{TOKEN}\r\n");
     let token = token_of_file(content.as_bytes(), "tokenFile").unwrap();
     assert_eq!(token.expose_secret(), TOKEN);
+    let empty = token_of_file(b" \n", "tokenFile").unwrap_err();
+    assert_eq!(
+        (empty.field.as_str(), empty.reason.as_str()),
+        ("tokenFile", "is empty")
+    );
     let inline = "
 contexts: [{name: b, context: {cluster: c, user: u}}]
 clusters: [{name: c, cluster: {server: 'https://api.test'}}]
@@ -103,7 +108,7 @@ fn what_cannot_be_used_is_named_with_its_file_and_field() {
         (
             "/home/me/token",
             b"hunter2\xff",
-            "users[0].user.tokenFile: names a file that is not UTF-8",
+            "users[0].user.tokenFile: is not UTF-8",
         ),
         (
             "/home/me/pki/ca.crt",

@@ -170,6 +170,30 @@ async fn without_a_leader_that_can_be_asked_a_standby_says_so() {
 }
 
 #[tokio::test]
+async fn a_call_that_waits_for_a_frozen_leader_ends_when_another_one_leads() {
+    let standby = Replica::start("b").await;
+    let frozen = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    standby.setter.follow(Some(Leader {
+        name: "a".into(),
+        address: Some(frozen.local_addr().unwrap().to_string().into()),
+    }));
+    let next_leader = async {
+        // The call has reached the one that does not answer.
+        let _connection = frozen.accept().await.unwrap();
+        standby.setter.follow(standby.as_leader());
+        std::future::pending::<()>().await
+    };
+    tokio::select! {
+        ended = standby.check("b") => {
+            let ended = ended.unwrap_err();
+            assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+            assert!(ended.message().contains("another replica leads now"), "{ended}");
+        }
+        () = next_leader => {}
+    }
+}
+
+#[tokio::test]
 async fn a_call_is_passed_on_once() {
     let (one, other) = (Replica::start("a").await, Replica::start("b").await);
     one.setter.follow(other.as_leader());
