@@ -54,10 +54,13 @@ impl Output {
         self.size.map(|(_, rows)| rows)
     }
 
-    /// Writes a text. If the reader is gone, the text is dropped.
-    pub(crate) fn print(&self, text: &str) {
+    /// Writes a text. False if nobody reads it: the text is dropped.
+    pub(crate) fn print(&self, text: &str) -> bool {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writer.write_all(text.as_bytes()).and_then(|()| writer.flush());
+        writer
+            .write_all(text.as_bytes())
+            .and_then(|()| writer.flush())
+            .is_ok()
     }
 }
 

@@ -173,7 +173,8 @@ fn known(error: &(dyn Error + 'static)) -> Option<Reason> {
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
         let broken = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
         return match error.source() {
-            None if error.is_timeout() => Some(Reason::Timeout),
+            // Also pings without an answer.
+            _ if error.is_timeout() => Some(Reason::Timeout),
             None if broken => Some(Reason::Connection),
             _ => None,
         };

@@ -176,8 +176,15 @@ impl StatusReader {
             let shoot = verdict.shoot.clone();
             (shoot, KnownVerdict::new(ApiMessage(verdict), sent_at))
         };
+        let mut counts: Vec<(Outcome, u32)> = text::OUTCOMES.iter().map(count).collect();
+        // Outcomes that are newer than this program.
+        let counted: u32 = counts.iter().map(|(_, shoots)| shoots).sum();
+        let unknown = summary.items.saturating_sub(counted);
+        if unknown > 0 {
+            counts.push((Outcome::Unspecified, unknown));
+        }
         let report = VerdictAnswers {
-            counts: text::OUTCOMES.iter().map(count).collect(),
+            counts,
             verdicts: listed.verdicts.into_iter().map(known).collect(),
             missing: summary.missing,
         };
@@ -311,7 +318,9 @@ async fn redraw(
         let shown = shown.printed(format)?;
         match &screen {
             Some(screen) => screen.draw(&shown),
-            None => output.print(&shown),
+            None if output.print(&shown) => {}
+            // Nobody reads it any more.
+            None => return Ok(()),
         }
     }
 }
@@ -429,9 +438,24 @@ impl SeedStatus {
         self.rows = rows;
     }
 
-    /// True if nothing keeps from saying that all is well.
+    /// True if nothing that may know more is missing or wrong.
     fn is_complete(&self) -> bool {
         self.unanswered.is_empty() && self.missing_replicas.is_empty() && self.replicas.is_empty()
+    }
+
+    /// What can be said of a seed without a shoot that needs attention.
+    fn all_clear(&self) -> &'static str {
+        let is_calm = |outcome: &Outcome| matches!(outcome, Outcome::Healthy | Outcome::Skipped);
+        let urgent = self.counts.iter().filter(|(outcome, _)| !is_calm(outcome));
+        if !self.is_complete() {
+            "No shoot is known to be held down or cut off. What is missing above may know of one."
+        } else if urgent.map(|(_, shoots)| shoots).sum::<u32>() > 0 {
+            "No shoot is known to be held down. Not every shoot is healthy: watchdogctl verdicts lists them."
+        } else if self.unprotected_count > 0 {
+            "Every shoot that is probed is healthy, but not every shoot is protected."
+        } else {
+            "Every shoot that is probed is healthy."
+        }
     }
 
     /// The lines about Pods.
@@ -469,7 +493,7 @@ impl SeedStatus {
         let mut out = format!("\n{}\n{}", frame.paint(Style::Warn, &title), table.render(frame));
         let not_shown = self.unprotected_count - shown.len();
         if not_shown > 0 {
-            let rest = format!("{not_shown} more; ListScaling with modes lists them");
+            let rest = format!("{not_shown} more; watchdogctl scaling lists them");
             out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
         }
         out
@@ -485,11 +509,7 @@ impl CommandAnswer for SeedStatus {
         out.push_str(&self.faults(frame));
         let unprotected = self.unprotected_section(frame);
         if self.rows.is_empty() {
-            out.push_str(if self.is_complete() {
-                "\nEvery shoot that is probed is healthy.\n"
-            } else {
-                "\nNo shoot is known to be held down or cut off. What is missing above may know of one.\n"
-            });
+            out.push_str(&format!("\n{}\n", self.all_clear()));
             return out + &unprotected;
         }
         let most_lines = frame
@@ -517,7 +537,8 @@ impl CommandAnswer for SeedStatus {
                 0 => String::new(),
                 held => format!(", {held} of them held down"),
             };
-            let rest = format!("{not_shown} more{held}; watchdogctl verdicts --outcome … lists them");
+            let rest =
+                format!("{not_shown} more{held}; watchdogctl verdicts and watchdogctl scaling list them");
             out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
         }
         out + &unprotected
@@ -548,7 +569,7 @@ impl CommandAnswer for SeedStatus {
         if self.held_down > 0 {
             parts.push(frame.paint(Style::Bad, &format!("{} held down", self.held_down)));
         }
-        let faults = self.unanswered.len() + self.replicas.len();
+        let faults = self.unanswered.len() + self.replicas.len() + self.missing_replicas.len();
         if faults > 0 {
             let faults = text::count(faults, "fault", "faults");
             parts.push(frame.paint(Style::Bad, &format!("{faults} of the watchdog")));
@@ -723,7 +744,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
             "{shown}"
         );
         assert!(
-            shown.ends_with("\n5 more; ListScaling with modes lists them\n"),
+            shown.ends_with("\n5 more; watchdogctl scaling lists them\n"),
             "{shown}"
         );
         status.unprotected = vec![ApiMessage(ShootScaling {
@@ -777,6 +798,27 @@ a      off   annotation  2026-12-01 06:00:00Z
                 text.contains("No shoot is known to be held down or cut off."),
                 "{text}"
             );
+        }
+        let unprotected = SeedStatus {
+            unprotected_count: 3,
+            ..SeedStatus::default()
+        };
+        let unlisted = SeedStatus {
+            counts: vec![(Outcome::Healthy, 2), (Outcome::Unspecified, 1)],
+            ..SeedStatus::default()
+        };
+        for (status, line) in [
+            (
+                unprotected,
+                "Every shoot that is probed is healthy, but not every shoot is protected.",
+            ),
+            (
+                unlisted,
+                "3 shoots: 2 HEALTHY, 1 UNSPECIFIED\n\nNo shoot is known to be held down. Not every shoot",
+            ),
+        ] {
+            let text = shown(&status);
+            assert!(text.contains(line) && !text.contains(healthy), "{text}");
         }
     }
 }
