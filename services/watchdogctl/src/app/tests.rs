@@ -129,7 +129,10 @@ async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
     let limited = shown(&format!("{options} status --limit 1")).await;
     assert!(line(&limited, CUT_OFF).contains("LEASES_EXPIRED"), "{limited}");
     assert!(!limited.contains(SILENT), "{limited}");
-    assert_parts(&limited, &["2 more; watchdogctl verdicts and watchdogctl scaling"]);
+    assert_parts(
+        &limited,
+        &["2 more; watchdogctl verdicts and watchdogctl scaling"],
+    );
 
     // A coordinator that knows no modes, with a replica that is away.
     for scaling in &mut services.answers().scalings {

@@ -443,7 +443,7 @@ impl SeedStatus {
         self.unanswered.is_empty() && self.missing_replicas.is_empty() && self.replicas.is_empty()
     }
 
-    /// What can be said of a seed without a shoot that needs attention.
+    /// The line about a seed without a shoot that needs attention.
     fn all_clear(&self) -> &'static str {
         let is_calm = |outcome: &Outcome| matches!(outcome, Outcome::Healthy | Outcome::Skipped);
         let urgent = self.counts.iter().filter(|(outcome, _)| !is_calm(outcome));
