@@ -102,7 +102,14 @@ pub(crate) fn prevention(incident: &Incident, now: Timestamp) -> Prevention {
     let stops = downs.filter(|down| down.name == KUBE_CONTROLLER_MANAGER);
     let marks_after = grace.saturating_sub(before);
     match stops.map(|down| down.from).reduce(f64::min) {
-        None => return none("nothing: kube-controller-manager was not scaled down".to_owned()),
+        // The record of a leader that found everything scaled down, or of a shoot that was not scaled.
+        None => {
+            return Prevention {
+                nodes: None,
+                text: "unknown: the record has no scale-down of kube-controller-manager by this leader"
+                    .to_owned(),
+            };
+        }
         Some(stopped) if stopped > marks_after.as_secs_f64() => {
             return none(format!(
                 "nothing: kube-controller-manager was scaled down {} after the verdict, and marks nodes Unknown after \
@@ -492,7 +499,11 @@ incident not ended: 0 down, 0 up, 0 writes failed
                 Some(0),
                 "kube-controller-manager waits 10m00s",
             ),
-            (&|incident| first(incident, None), Some(0), "was not scaled down"),
+            (
+                &|incident| first(incident, None),
+                None,
+                "has no scale-down of kube-controller-manager",
+            ),
             (
                 &|incident| first(incident, Some(9.0)),
                 Some(0),
