@@ -49,8 +49,8 @@ const (
 	Outcome_OUTCOME_TOO_FEW_CANDIDATES Outcome = 7
 	// The shoot is not probed; `skip_reason` says why. Direction: hold.
 	Outcome_OUTCOME_SKIPPED Outcome = 8
-	// No probe has a result yet; or leases are old and their silence is not proven yet, and the message says when it will
-	// be; or leases, nodes or Machines are missing. Direction: hold.
+	// No probe has a result yet. Or leases are old and their silence is not proven, because the API server may have been
+	// down; the message says when the proof will be complete. Or leases, nodes or Machines are missing. Direction: hold.
 	Outcome_OUTCOME_PENDING Outcome = 9
 )
 
@@ -115,13 +115,17 @@ type SkipReason int32
 const (
 	// The shoot is probed.
 	SkipReason_SKIP_REASON_UNSPECIFIED SkipReason = 0
-	SkipReason_SKIP_REASON_DELETING    SkipReason = 1
+	// The shoot has a deletion timestamp.
+	SkipReason_SKIP_REASON_DELETING SkipReason = 1
+	// Hibernation is enabled in the shoot's specification.
 	SkipReason_SKIP_REASON_HIBERNATING SkipReason = 2
 	// Hibernation was disabled, but the status still says hibernated.
-	SkipReason_SKIP_REASON_WAKING_UP  SkipReason = 3
-	SkipReason_SKIP_REASON_MIGRATING  SkipReason = 4
+	SkipReason_SKIP_REASON_WAKING_UP SkipReason = 3
+	// The control plane is migrating to another seed.
+	SkipReason_SKIP_REASON_MIGRATING SkipReason = 4
+	// The shoot has no worker pool.
 	SkipReason_SKIP_REASON_NO_WORKERS SkipReason = 5
-	// It has not been created or restored yet, or its last operation is unknown.
+	// It has not been created or restored successfully yet, or its last operation is unknown.
 	SkipReason_SKIP_REASON_NOT_RECONCILED SkipReason = 6
 	// The Cluster object cannot be read; the message of the verdict says why.
 	SkipReason_SKIP_REASON_MALFORMED SkipReason = 7
@@ -193,13 +197,19 @@ const (
 	// An unhealthy condition of its worker pool is True.
 	Exclusion_EXCLUSION_UNHEALTHY_CONDITION Exclusion = 2
 	// No Machine object carries the node's name.
-	Exclusion_EXCLUSION_NO_MACHINE          Exclusion = 3
-	Exclusion_EXCLUSION_MACHINE_FAILED      Exclusion = 4
+	Exclusion_EXCLUSION_NO_MACHINE Exclusion = 3
+	// The node's Machine is in phase Failed.
+	Exclusion_EXCLUSION_MACHINE_FAILED Exclusion = 4
+	// The node's Machine is in phase Terminating.
 	Exclusion_EXCLUSION_MACHINE_TERMINATING Exclusion = 5
-	Exclusion_EXCLUSION_IN_PLACE_UPDATE     Exclusion = 6
-	Exclusion_EXCLUSION_NO_NODE             Exclusion = 7
-	Exclusion_EXCLUSION_NO_RENEW_TIME       Exclusion = 8
-	Exclusion_EXCLUSION_MALFORMED_LEASE     Exclusion = 9
+	// The node is being updated in place.
+	Exclusion_EXCLUSION_IN_PLACE_UPDATE Exclusion = 6
+	// No node exists for the lease.
+	Exclusion_EXCLUSION_NO_NODE Exclusion = 7
+	// The lease has no renewTime.
+	Exclusion_EXCLUSION_NO_RENEW_TIME Exclusion = 8
+	// The lease cannot be decoded.
+	Exclusion_EXCLUSION_MALFORMED_LEASE Exclusion = 9
 )
 
 // Enum value maps for Exclusion.
@@ -380,7 +390,7 @@ type ZoneEvidence struct {
 
 	// Value of the node label topology.kubernetes.io/zone; empty without the label.
 	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
-	// Its eligible leases.
+	// Eligible leases of this zone.
 	Candidates uint32 `protobuf:"varint,2,opt,name=candidates,proto3" json:"candidates,omitempty"`
 	// Those that have expired.
 	Expired uint32 `protobuf:"varint,3,opt,name=expired,proto3" json:"expired,omitempty"`
@@ -445,13 +455,14 @@ type Evidence struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Nodes when lease-probe last listed them, which it does only ahead of a loss or if the shoot is not healthy. Unset
-	// if the leases have changed since.
+	// Nodes when lease-probe last listed them, which it does only if a lease has expired or the shoot is not healthy.
+	// Unset if the leases have changed since.
 	Nodes *uint32 `protobuf:"varint,1,opt,name=nodes,proto3,oneof" json:"nodes,omitempty"`
 	// Leases in kube-node-lease.
-	Leases     uint32 `protobuf:"varint,2,opt,name=leases,proto3" json:"leases,omitempty"`
+	Leases uint32 `protobuf:"varint,2,opt,name=leases,proto3" json:"leases,omitempty"`
+	// Eligible leases.
 	Candidates uint32 `protobuf:"varint,3,opt,name=candidates,proto3" json:"candidates,omitempty"`
-	// Those that have expired.
+	// Eligible leases that have expired.
 	Expired uint32 `protobuf:"varint,4,opt,name=expired,proto3" json:"expired,omitempty"`
 	// Leases that are not eligible, by reason.
 	Excluded []*ExclusionCount `protobuf:"bytes,5,rep,name=excluded,proto3" json:"excluded,omitempty"`
@@ -459,18 +470,20 @@ type Evidence struct {
 	ExpiredFraction *float64 `protobuf:"fixed64,6,opt,name=expired_fraction,json=expiredFraction,proto3,oneof" json:"expired_fraction,omitempty"`
 	// The fraction at which the shoot counts as cut off (nodeLeaseFailureFraction).
 	Threshold float64 `protobuf:"fixed64,7,opt,name=threshold,proto3" json:"threshold,omitempty"`
-	// Ordered by name; empty if the nodes were not listed.
+	// Counts by zone, ordered by name; empty if the nodes were not listed.
 	Zones []*ZoneEvidence `protobuf:"bytes,8,rep,name=zones,proto3" json:"zones,omitempty"`
-	// Age at which a lease expires: max(0.75 x grace, min(33 s, grace - 3 s)), where grace is node_monitor_grace_period.
+	// Age at which a lease expires: max(0.75 x grace, min(33 s, grace - 7 s)), where grace is node_monitor_grace_period.
 	ExpiryAge *durationpb.Duration `protobuf:"bytes,9,opt,name=expiry_age,json=expiryAge,proto3" json:"expiry_age,omitempty"`
-	// Largest clock skew of a node, for which the evidence is corrected. Negative if the clock is behind.
+	// Largest clock skew of a node, negative if its clock is behind. The evidence is corrected for it.
 	LargestSkew *durationpb.Duration `protobuf:"bytes,10,opt,name=largest_skew,json=largestSkew,proto3" json:"largest_skew,omitempty"`
-	// Overdue candidates whose silence is not proven, so that they do not count as expired: the API server may have been
-	// down, or this replica has not observed a renewal of them yet.
+	// Overdue candidates that do not count as expired. Either their age has reached expiry_age, but the API server may
+	// have been down; or a connected kubelet would have renewed them by now, but this replica has not observed a renewal
+	// of them yet.
 	Unconfirmed uint32 `protobuf:"varint,11,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
-	// Age of the newest renewal among the expired candidates; unset without any.
+	// Age of the newest renewal among the expired candidates, corrected for the skew of clocks. Unset without expired
+	// candidates.
 	NewestExpiredRenewalAge *durationpb.Duration `protobuf:"bytes,12,opt,name=newest_expired_renewal_age,json=newestExpiredRenewalAge,proto3" json:"newest_expired_renewal_age,omitempty"`
-	// That of the shoot's kube-controller-manager.
+	// Node monitor grace period of the shoot's kube-controller-manager.
 	NodeMonitorGracePeriod *durationpb.Duration `protobuf:"bytes,13,opt,name=node_monitor_grace_period,json=nodeMonitorGracePeriod,proto3" json:"node_monitor_grace_period,omitempty"`
 }
 
@@ -604,27 +617,30 @@ type Verdict struct {
 	unknownFields protoimpl.UnknownFields
 
 	// Name of the shoot's Cluster object, which is its namespace in the seed.
-	Shoot      string     `protobuf:"bytes,1,opt,name=shoot,proto3" json:"shoot,omitempty"`
-	Outcome    Outcome    `protobuf:"varint,2,opt,name=outcome,proto3,enum=gardener.watchdog.probe.v1.Outcome" json:"outcome,omitempty"`
+	Shoot string `protobuf:"bytes,1,opt,name=shoot,proto3" json:"shoot,omitempty"`
+	// The result of the last probe.
+	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=gardener.watchdog.probe.v1.Outcome" json:"outcome,omitempty"`
+	// Set when outcome is OUTCOME_SKIPPED.
 	SkipReason SkipReason `protobuf:"varint,3,opt,name=skip_reason,json=skipReason,proto3,enum=gardener.watchdog.probe.v1.SkipReason" json:"skip_reason,omitempty"`
 	// One sentence for people: what was found, and why.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// Unset if no lease could be read.
 	Evidence *Evidence `protobuf:"bytes,5,opt,name=evidence,proto3" json:"evidence,omitempty"`
-	// By the observer's wall clock, for people.
+	// Time of the observation, by the observer's wall clock. For people.
 	ObserveTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=observe_time,json=observeTime,proto3" json:"observe_time,omitempty"`
-	// End of the validity, likewise.
+	// End of the verdict's validity, by the observer's wall clock. For people.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Time from the observation until this message was sent, by the observer's monotonic clock.
 	Age *durationpb.Duration `protobuf:"bytes,8,opt,name=age,proto3" json:"age,omitempty"`
-	// Remaining validity when this message was sent, zero or less once it is over. Programs use this and
-	// `Position.uptime`.
+	// Remaining validity when this message was sent, at most zero once the verdict is no longer valid. Programs use this
+	// and `Position.uptime`, which do not depend on wall clocks.
 	ValidFor *durationpb.Duration `protobuf:"bytes,9,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
 	// Name of the lease-probe replica that made the observation.
 	Observer string `protobuf:"bytes,10,opt,name=observer,proto3" json:"observer,omitempty"`
-	// By the observer's wall clock.
+	// Time of the last change of the outcome, by the observer's wall clock.
 	OutcomeChangeTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=outcome_change_time,json=outcomeChangeTime,proto3" json:"outcome_change_time,omitempty"`
-	// metadata.resourceVersion of the list of leases: the higher one is of the newer list. 0 if no list could be read.
+	// metadata.resourceVersion of the list of leases, as a number. Of two verdicts on a shoot, the one with the higher
+	// revision is based on the newer list. 0 if no list could be read.
 	ListRevision uint64 `protobuf:"varint,12,opt,name=list_revision,json=listRevision,proto3" json:"list_revision,omitempty"`
 }
 
@@ -1327,13 +1343,13 @@ type SeedSummary struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Including the skipped ones.
+	// Number of shoots, including the skipped ones.
 	Shoots uint32 `protobuf:"varint,1,opt,name=shoots,proto3" json:"shoots,omitempty"`
-	// Without outcomes that no shoot has.
+	// Shoots by outcome, without outcomes that no shoot has.
 	Outcomes []*OutcomeCount `protobuf:"bytes,2,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
-	// Without reasons that no shoot has.
+	// Skipped shoots by reason, without reasons that no shoot has.
 	SkipReasons []*SkipReasonCount `protobuf:"bytes,3,rep,name=skip_reasons,json=skipReasons,proto3" json:"skip_reasons,omitempty"`
-	// Known lease-probe replicas, including this one.
+	// Number of known lease-probe replicas, including this one.
 	Replicas uint32 `protobuf:"varint,4,opt,name=replicas,proto3" json:"replicas,omitempty"`
 }
 
@@ -1520,9 +1536,10 @@ type Replica struct {
 	unknownFields protoimpl.UnknownFields
 
 	// The `observer` of its verdicts.
-	Name  string       `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The state of the replica.
 	State ReplicaState `protobuf:"varint,2,opt,name=state,proto3,enum=gardener.watchdog.probe.v1.ReplicaState" json:"state,omitempty"`
-	// Shoots that it has reported, including skipped ones. Two replicas report each shoot.
+	// Number of shoots that it has reported, including the skipped ones. Two replicas report each shoot.
 	Shoots uint32 `protobuf:"varint,3,opt,name=shoots,proto3" json:"shoots,omitempty"`
 }
 

@@ -17,14 +17,16 @@ const _ = grpc.SupportPackageIsVersion7
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type LeaseProbeServiceClient interface {
-	// Streams verdicts. One that is only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each
-	// renewal.
+	// Streams verdicts: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1). A verdict that is
+	// only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each renewal.
 	WatchVerdicts(ctx context.Context, in *WatchVerdictsRequest, opts ...grpc.CallOption) (LeaseProbeService_WatchVerdictsClient, error)
+	// Returns the verdict on one shoot.
 	GetVerdict(ctx context.Context, in *GetVerdictRequest, opts ...grpc.CallOption) (*GetVerdictResponse, error)
-	// Lists the verdicts on all shoots, including skipped ones.
+	// Lists the verdicts on all shoots in pages, ordered by name. Skipped shoots are included, with the reason.
 	ListVerdicts(ctx context.Context, in *ListVerdictsRequest, opts ...grpc.CallOption) (*ListVerdictsResponse, error)
+	// Returns the number of shoots by outcome and by skip reason.
 	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
-	// Lists the lease-probe replicas that this replica knows, including itself.
+	// Lists the lease-probe replicas that this replica knows, including itself, in pages, ordered by name.
 	ListReplicas(ctx context.Context, in *ListReplicasRequest, opts ...grpc.CallOption) (*ListReplicasResponse, error)
 }
 
@@ -108,14 +110,16 @@ func (c *leaseProbeServiceClient) ListReplicas(ctx context.Context, in *ListRepl
 // All implementations must embed UnimplementedLeaseProbeServiceServer
 // for forward compatibility
 type LeaseProbeServiceServer interface {
-	// Streams verdicts. One that is only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each
-	// renewal.
+	// Streams verdicts: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1). A verdict that is
+	// only renewed is sent again after half of its validity; with SCOPE_REPLICA, at each renewal.
 	WatchVerdicts(*WatchVerdictsRequest, LeaseProbeService_WatchVerdictsServer) error
+	// Returns the verdict on one shoot.
 	GetVerdict(context.Context, *GetVerdictRequest) (*GetVerdictResponse, error)
-	// Lists the verdicts on all shoots, including skipped ones.
+	// Lists the verdicts on all shoots in pages, ordered by name. Skipped shoots are included, with the reason.
 	ListVerdicts(context.Context, *ListVerdictsRequest) (*ListVerdictsResponse, error)
+	// Returns the number of shoots by outcome and by skip reason.
 	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
-	// Lists the lease-probe replicas that this replica knows, including itself.
+	// Lists the lease-probe replicas that this replica knows, including itself, in pages, ordered by name.
 	ListReplicas(context.Context, *ListReplicasRequest) (*ListReplicasResponse, error)
 	mustEmbedUnimplementedLeaseProbeServiceServer()
 }

@@ -32,11 +32,11 @@ type Direction int32
 const (
 	// Never sent.
 	Direction_DIRECTION_UNSPECIFIED Direction = 0
-	// No valid verdict allows a change.
+	// Leave everything as it is: no valid verdict allows a change.
 	Direction_DIRECTION_HOLD Direction = 1
-	// The nodes are cut off.
+	// Scale down: the nodes are cut off.
 	Direction_DIRECTION_DOWN Direction = 2
-	// The nodes are connected.
+	// Scale up: the nodes are connected.
 	Direction_DIRECTION_UP Direction = 3
 )
 
@@ -166,10 +166,11 @@ type Mode int32
 const (
 	// Never sent.
 	Mode_MODE_UNSPECIFIED Mode = 0
-	Mode_MODE_PROTECT     Mode = 1
-	// The coordinator decides and reports as in mode protect, and restores only what it holds down itself.
+	// Scale the dependants down and restore them.
+	Mode_MODE_PROTECT Mode = 1
+	// Decide and report as in mode protect, but do not scale. Only what the coordinator holds down itself is restored.
 	Mode_MODE_OBSERVE Mode = 2
-	// The shoot is held. What is held down stays down.
+	// Hold the shoot. What is held down stays down.
 	Mode_MODE_OFF Mode = 3
 )
 
@@ -222,14 +223,15 @@ type FlowState int32
 const (
 	// Never sent.
 	FlowState_FLOW_STATE_UNSPECIFIED FlowState = 0
-	// The direction is hold.
+	// Nothing to do: the direction is hold.
 	FlowState_FLOW_STATE_HOLDING FlowState = 1
-	// Every resource has reached its target.
+	// Nothing to do: every resource has reached its target.
 	FlowState_FLOW_STATE_SETTLED FlowState = 2
+	// The coordinator is working on a level.
 	FlowState_FLOW_STATE_RUNNING FlowState = 3
-	// A level has failed; the next attempt is at `retry_time`.
+	// A level has failed after all its attempts. The coordinator tries again at `retry_time`.
 	FlowState_FLOW_STATE_FAILED FlowState = 4
-	// The next write is kept back in mode observe.
+	// The next write is kept back, because the mode is observe.
 	FlowState_FLOW_STATE_KEPT_BACK FlowState = 5
 )
 
@@ -286,21 +288,25 @@ type ResourceState int32
 const (
 	// Never sent.
 	ResourceState_RESOURCE_STATE_UNSPECIFIED ResourceState = 0
-	ResourceState_RESOURCE_STATE_PENDING     ResourceState = 1
-	ResourceState_RESOURCE_STATE_DELAYED     ResourceState = 2
-	ResourceState_RESOURCE_STATE_WRITING     ResourceState = 3
-	// Its ready replicas have not reached the target.
+	// Its level has not started.
+	ResourceState_RESOURCE_STATE_PENDING ResourceState = 1
+	// Its initial delay has not elapsed.
+	ResourceState_RESOURCE_STATE_DELAYED ResourceState = 2
+	// A write is in progress.
+	ResourceState_RESOURCE_STATE_WRITING ResourceState = 3
+	// Written; waiting for its ready replicas to reach the target.
 	ResourceState_RESOURCE_STATE_WAITING ResourceState = 4
+	// It has reached its target.
 	ResourceState_RESOURCE_STATE_REACHED ResourceState = 5
 	// Optional and absent.
 	ResourceState_RESOURCE_STATE_ABSENT ResourceState = 6
 	// Its annotation ignore-scaling is true.
 	ResourceState_RESOURCE_STATE_IGNORED ResourceState = 7
-	// The last attempt failed; the next one follows.
+	// The last attempt failed; the next one follows after a pause.
 	ResourceState_RESOURCE_STATE_BACKING_OFF ResourceState = 8
 	// All attempts failed.
 	ResourceState_RESOURCE_STATE_FAILED ResourceState = 9
-	// Its next write is kept back in mode observe.
+	// Its next write is kept back, because the mode is observe.
 	ResourceState_RESOURCE_STATE_KEPT_BACK ResourceState = 10
 )
 
@@ -367,18 +373,19 @@ type Action int32
 const (
 	// Never sent.
 	Action_ACTION_UNSPECIFIED Action = 0
-	// It has reached its target.
-	Action_ACTION_NONE  Action = 1
+	// Do nothing: it has reached its target.
+	Action_ACTION_NONE Action = 1
+	// Scale it to `target_replicas`.
 	Action_ACTION_SCALE Action = 2
 	// Only remove a leftover annotation meltdown-protection-active.
 	Action_ACTION_CLEAN_UP Action = 3
-	// Its annotation ignore-scaling is true.
+	// Leave it alone: its annotation ignore-scaling is true.
 	Action_ACTION_IGNORE Action = 4
-	// It is optional and absent.
+	// Skip it: it is optional and absent.
 	Action_ACTION_SKIP_ABSENT Action = 5
-	// It is absent and not optional: its level fails.
+	// Fail its level: it is absent and not optional.
 	Action_ACTION_FAIL_ABSENT Action = 6
-	// It is scaled; its ready replicas have not reached the target.
+	// Wait: it is already scaled, but its ready replicas have not reached the target.
 	Action_ACTION_WAIT Action = 7
 )
 
@@ -439,9 +446,12 @@ type ResourceRef struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// For example "apps/v1".
 	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
-	Kind       string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	Name       string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// For example "Deployment".
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// For example "kube-controller-manager".
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 }
 
 func (x *ResourceRef) Reset() {
@@ -503,17 +513,19 @@ type ResourceScaling struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// The resource.
 	Resource *ResourceRef `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Unset on hold.
-	Level *int32        `protobuf:"varint,2,opt,name=level,proto3,oneof" json:"level,omitempty"`
+	// Its level in the current direction; unset on hold.
+	Level *int32 `protobuf:"varint,2,opt,name=level,proto3,oneof" json:"level,omitempty"`
+	// Its state in the flow.
 	State ResourceState `protobuf:"varint,3,opt,name=state,proto3,enum=gardener.watchdog.scaling.v1.ResourceState" json:"state,omitempty"`
 	// spec.replicas as last observed; unset if the resource is absent.
 	SpecReplicas *int32 `protobuf:"varint,4,opt,name=spec_replicas,json=specReplicas,proto3,oneof" json:"spec_replicas,omitempty"`
 	// status.readyReplicas as last observed; unset if the resource is absent.
 	ReadyReplicas *int32 `protobuf:"varint,5,opt,name=ready_replicas,json=readyReplicas,proto3,oneof" json:"ready_replicas,omitempty"`
-	// Unset if there is none or it cannot be read.
+	// Recorded replica count; unset if there is none or it cannot be read.
 	RecordedReplicas *int32 `protobuf:"varint,6,opt,name=recorded_replicas,json=recordedReplicas,proto3,oneof" json:"recorded_replicas,omitempty"`
-	// Unset on hold.
+	// Replicas that the direction wants; unset on hold.
 	TargetReplicas *int32 `protobuf:"varint,7,opt,name=target_replicas,json=targetReplicas,proto3,oneof" json:"target_replicas,omitempty"`
 	// Attempts in this level.
 	Attempts uint32 `protobuf:"varint,8,opt,name=attempts,proto3" json:"attempts,omitempty"`
@@ -623,32 +635,37 @@ type ShootScaling struct {
 	unknownFields protoimpl.UnknownFields
 
 	// Name of the shoot's Cluster object, which is its namespace in the seed.
-	Shoot     string    `protobuf:"bytes,1,opt,name=shoot,proto3" json:"shoot,omitempty"`
+	Shoot string `protobuf:"bytes,1,opt,name=shoot,proto3" json:"shoot,omitempty"`
+	// The current direction.
 	Direction Direction `protobuf:"varint,2,opt,name=direction,proto3,enum=gardener.watchdog.scaling.v1.Direction" json:"direction,omitempty"`
-	// One sentence for people. Names a malformed annotation of the shoot.
-	Reason string    `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	State  FlowState `protobuf:"varint,4,opt,name=state,proto3,enum=gardener.watchdog.scaling.v1.FlowState" json:"state,omitempty"`
-	// Unset unless running or failed.
+	// One sentence for people: the reason for this direction.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The state of the flow.
+	State FlowState `protobuf:"varint,4,opt,name=state,proto3,enum=gardener.watchdog.scaling.v1.FlowState" json:"state,omitempty"`
+	// The current level; unset unless running or failed.
 	Level *int32 `protobuf:"varint,5,opt,name=level,proto3,oneof" json:"level,omitempty"`
-	// In the order of the configuration.
+	// Every configured resource, in the order of the configuration.
 	Resources []*ResourceScaling `protobuf:"bytes,6,rep,name=resources,proto3" json:"resources,omitempty"`
-	// By the coordinator's wall clock.
+	// Time of the last change of the direction, by the coordinator's wall clock.
 	DirectionChangeTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=direction_change_time,json=directionChangeTime,proto3" json:"direction_change_time,omitempty"`
-	// Next attempt at a failed level.
+	// Time of the next attempt at a failed level; unset unless failed.
 	RetryTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
-	// The leader.
+	// Name of the replica that reports this state: the leader.
 	Replica string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
-	// True if at least one resource is held down.
-	MeltdownProtectionActive bool       `protobuf:"varint,10,opt,name=meltdown_protection_active,json=meltdownProtectionActive,proto3" json:"meltdown_protection_active,omitempty"`
-	HoldReason               HoldReason `protobuf:"varint,11,opt,name=hold_reason,json=holdReason,proto3,enum=gardener.watchdog.scaling.v1.HoldReason" json:"hold_reason,omitempty"`
-	Mode                     Mode       `protobuf:"varint,12,opt,name=mode,proto3,enum=gardener.watchdog.scaling.v1.Mode" json:"mode,omitempty"`
-	// True if an annotation of the Shoot or its Cluster sets the mode, false if it is that of the seed.
+	// True if at least one resource has the annotation meltdown-protection-active: it is held down.
+	MeltdownProtectionActive bool `protobuf:"varint,10,opt,name=meltdown_protection_active,json=meltdownProtectionActive,proto3" json:"meltdown_protection_active,omitempty"`
+	// The reason for the direction hold.
+	HoldReason HoldReason `protobuf:"varint,11,opt,name=hold_reason,json=holdReason,proto3,enum=gardener.watchdog.scaling.v1.HoldReason" json:"hold_reason,omitempty"`
+	// The current mode.
+	Mode Mode `protobuf:"varint,12,opt,name=mode,proto3,enum=gardener.watchdog.scaling.v1.Mode" json:"mode,omitempty"`
+	// True if the mode comes from the annotation of the Shoot or its Cluster, false if it is that of the seed. `reason`
+	// names a malformed annotation.
 	ModeFromAnnotation bool `protobuf:"varint,13,opt,name=mode_from_annotation,json=modeFromAnnotation,proto3" json:"mode_from_annotation,omitempty"`
-	// End of that mode, if it has one.
+	// Time when the mode of the annotation ends; unset without an end.
 	ModeExpireTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=mode_expire_time,json=modeExpireTime,proto3" json:"mode_expire_time,omitempty"`
-	// The current one, if any.
+	// The current incident; unset if there is none.
 	Incident *Incident `protobuf:"bytes,15,opt,name=incident,proto3" json:"incident,omitempty"`
-	// The one that ended last since this replica became the leader.
+	// The last incident that has ended since this replica became the leader; unset if there is none.
 	LastIncident *Incident `protobuf:"bytes,16,opt,name=last_incident,json=lastIncident,proto3" json:"last_incident,omitempty"`
 }
 
@@ -1348,17 +1365,20 @@ type PlannedResource struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// The resource.
 	Resource *ResourceRef `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	Action   Action       `protobuf:"varint,2,opt,name=action,proto3,enum=gardener.watchdog.scaling.v1.Action" json:"action,omitempty"`
+	// The action.
+	Action Action `protobuf:"varint,2,opt,name=action,proto3,enum=gardener.watchdog.scaling.v1.Action" json:"action,omitempty"`
 	// spec.replicas as last observed; unset if the resource is absent.
 	SpecReplicas *int32 `protobuf:"varint,3,opt,name=spec_replicas,json=specReplicas,proto3,oneof" json:"spec_replicas,omitempty"`
-	// Unset if the action does not scale.
+	// Replicas after the action; unset if the action does not scale.
 	TargetReplicas *int32 `protobuf:"varint,4,opt,name=target_replicas,json=targetReplicas,proto3,oneof" json:"target_replicas,omitempty"`
-	// From the start of the level to the first write.
+	// Delay after the start of the level before the first write.
 	InitialDelay *durationpb.Duration `protobuf:"bytes,5,opt,name=initial_delay,json=initialDelay,proto3" json:"initial_delay,omitempty"`
-	// For one attempt, including the wait for ready replicas.
+	// Limit for one attempt, including the wait for ready replicas.
 	Timeout *durationpb.Duration `protobuf:"bytes,6,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	Reason  string               `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// One sentence for people: the reason.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 }
 
 func (x *PlannedResource) Reset() {
@@ -1448,8 +1468,9 @@ type PlannedLevel struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// The level as configured.
 	Level int32 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
-	// In the order of the configuration.
+	// Its resources, in the order of the configuration.
 	Resources []*PlannedResource `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
 }
 
@@ -1505,11 +1526,12 @@ type PlanScalingResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// In the order in which they would run.
+	// The levels, in the order in which they would run.
 	Levels []*PlannedLevel `protobuf:"bytes,1,rep,name=levels,proto3" json:"levels,omitempty"`
-	// True if this replica may act on the shoot now, whatever the verdict.
+	// True if this replica may act on the shoot now, whatever the verdict. False if the shoot hibernates, migrates, is
+	// being deleted or is not in mode protect, or if another replica leads.
 	Allowed bool `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// Why it is allowed or not.
+	// One sentence for people: why it is allowed or not.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 }
 
@@ -1572,11 +1594,14 @@ type ScaleTimes struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	Resource  *ResourceRef `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	Direction Direction    `protobuf:"varint,2,opt,name=direction,proto3,enum=gardener.watchdog.scaling.v1.Direction" json:"direction,omitempty"`
-	// From start_time until this program scaled it or, in mode observe, would have.
+	// The resource.
+	Resource *ResourceRef `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	// The direction in which it was scaled.
+	Direction Direction `protobuf:"varint,2,opt,name=direction,proto3,enum=gardener.watchdog.scaling.v1.Direction" json:"direction,omitempty"`
+	// From start_time until this program scaled it or, in mode observe, would have; unset if neither happened.
 	ScaledAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=scaled_after,json=scaledAfter,proto3" json:"scaled_after,omitempty"`
-	// In mode observe, from start_time until another writer scaled it; negative if that was earlier.
+	// In mode observe, from start_time until another writer scaled it, as the watch showed; negative if that was earlier.
+	// Unset if none did.
 	OtherScaledAfter *durationpb.Duration `protobuf:"bytes,4,opt,name=other_scaled_after,json=otherScaledAfter,proto3" json:"other_scaled_after,omitempty"`
 	// That writer, by its name in metadata.managedFields.
 	Other string `protobuf:"bytes,5,opt,name=other,proto3" json:"other,omitempty"`
@@ -1650,50 +1675,53 @@ func (x *ScaleTimes) GetOther() string {
 }
 
 // An incident of a shoot, from the first decision to scale down, or the first write, until the shoot is healthy and
-// every resource is restored. A duration is unset until it is known.
+// every resource is restored. The log line "an incident has ended" has the same numbers.
 type Incident struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Unspecified if this replica became the leader during the incident, or if only other writers have scaled.
+	// The outcome that started it; unspecified if this replica became the leader during the incident, or if only other
+	// writers have scaled.
 	Outcome v11.Outcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=gardener.watchdog.probe.v1.Outcome" json:"outcome,omitempty"`
-	// By the coordinator's wall clock.
+	// Time when it started, by the coordinator's wall clock.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// From the newest renewal of an expired lease until start_time.
+	// From the newest renewal of an expired lease until start_time; unset if no lease was expired.
 	LastRenewalToVerdict *durationpb.Duration `protobuf:"bytes,3,opt,name=last_renewal_to_verdict,json=lastRenewalToVerdict,proto3" json:"last_renewal_to_verdict,omitempty"`
-	// From start_time until the first write that scaled down.
+	// From start_time until the first write that scaled down; unset if nothing was scaled down.
 	VerdictToFirstWrite *durationpb.Duration `protobuf:"bytes,4,opt,name=verdict_to_first_write,json=verdictToFirstWrite,proto3" json:"verdict_to_first_write,omitempty"`
-	// Until the last one.
+	// From start_time until the last write that scaled down; unset if nothing was scaled down.
 	VerdictToLastWrite *durationpb.Duration `protobuf:"bytes,5,opt,name=verdict_to_last_write,json=verdictToLastWrite,proto3" json:"verdict_to_last_write,omitempty"`
-	// From start_time until the shoot was healthy and stayed so.
+	// From start_time until the shoot was healthy and stayed so; unset before that.
 	VerdictToHealthy *durationpb.Duration `protobuf:"bytes,6,opt,name=verdict_to_healthy,json=verdictToHealthy,proto3" json:"verdict_to_healthy,omitempty"`
-	// From start_time until every resource was restored.
+	// From start_time until every resource was restored; unset until then.
 	VerdictToRestored *durationpb.Duration `protobuf:"bytes,7,opt,name=verdict_to_restored,json=verdictToRestored,proto3" json:"verdict_to_restored,omitempty"`
-	ScaledDown        uint32               `protobuf:"varint,8,opt,name=scaled_down,json=scaledDown,proto3" json:"scaled_down,omitempty"`
-	ScaledUp          uint32               `protobuf:"varint,9,opt,name=scaled_up,json=scaledUp,proto3" json:"scaled_up,omitempty"`
+	// Resources that were scaled down.
+	ScaledDown uint32 `protobuf:"varint,8,opt,name=scaled_down,json=scaledDown,proto3" json:"scaled_down,omitempty"`
+	// Resources that were scaled up again.
+	ScaledUp uint32 `protobuf:"varint,9,opt,name=scaled_up,json=scaledUp,proto3" json:"scaled_up,omitempty"`
 	// Writes that were rejected, in conflict, or without an answer.
 	FailedWrites uint32 `protobuf:"varint,10,opt,name=failed_writes,json=failedWrites,proto3" json:"failed_writes,omitempty"`
 	// The highest share of expired candidates; unset if no lease was eligible.
 	PeakExpiredFraction *float64 `protobuf:"fixed64,11,opt,name=peak_expired_fraction,json=peakExpiredFraction,proto3,oneof" json:"peak_expired_fraction,omitempty"`
-	// At that peak.
+	// Counts by zone at that peak, ordered by name; empty if the nodes were not listed.
 	Zones []*v11.ZoneEvidence `protobuf:"bytes,12,rep,name=zones,proto3" json:"zones,omitempty"`
 	// True if the mode was observe, and writes were kept back or another writer scaled. scaled_down and scaled_up then
-	// count kept-back writes.
+	// count kept-back writes too.
 	InModeObserve bool `protobuf:"varint,13,opt,name=in_mode_observe,json=inModeObserve,proto3" json:"in_mode_observe,omitempty"`
-	// Earliest first.
+	// The times when each resource was scaled, earliest first.
 	ScaleTimes []*ScaleTimes `protobuf:"bytes,14,rep,name=scale_times,json=scaleTimes,proto3" json:"scale_times,omitempty"`
-	// In mode observe: "scaling-coordinator" if this program would have been first, otherwise a name in
-	// metadata.managedFields. Empty if none did.
+	// In mode observe, the first to scale down: "scaling-coordinator" if this program would have been first, otherwise a
+	// name in metadata.managedFields. Empty if none did.
 	FirstToScaleDown string `protobuf:"bytes,15,opt,name=first_to_scale_down,json=firstToScaleDown,proto3" json:"first_to_scale_down,omitempty"`
-	// Time by which this program would have scaled down before any other writer, negative if after. If the others left
-	// nothing to scale, its decision counts.
+	// Time by which this program would have scaled down before any other writer, negative if after. Unset unless both
+	// decided to scale down. If the others left nothing to scale, the time of this program's decision counts.
 	ScaleDownLead *durationpb.Duration `protobuf:"bytes,16,opt,name=scale_down_lead,json=scaleDownLead,proto3" json:"scale_down_lead,omitempty"`
-	// The verdict that started the incident, in one sentence.
+	// One sentence for people: the verdict that started the incident.
 	Reason string `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Resource and error of the last failed write.
+	// The last failed write: its resource and the error; empty if none failed.
 	LastError string `protobuf:"bytes,18,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// Unset if no lease was eligible.
+	// Node monitor grace period of the shoot's kube-controller-manager; unset if no lease was eligible.
 	NodeMonitorGracePeriod *durationpb.Duration `protobuf:"bytes,19,opt,name=node_monitor_grace_period,json=nodeMonitorGracePeriod,proto3" json:"node_monitor_grace_period,omitempty"`
 }
 
@@ -1870,7 +1898,8 @@ type DirectionCount struct {
 
 	// The direction.
 	Direction Direction `protobuf:"varint,1,opt,name=direction,proto3,enum=gardener.watchdog.scaling.v1.Direction" json:"direction,omitempty"`
-	Shoots    uint32    `protobuf:"varint,2,opt,name=shoots,proto3" json:"shoots,omitempty"`
+	// Number of shoots.
+	Shoots uint32 `protobuf:"varint,2,opt,name=shoots,proto3" json:"shoots,omitempty"`
 }
 
 func (x *DirectionCount) Reset() {
@@ -1926,8 +1955,9 @@ type FlowStateCount struct {
 	unknownFields protoimpl.UnknownFields
 
 	// The state.
-	State  FlowState `protobuf:"varint,1,opt,name=state,proto3,enum=gardener.watchdog.scaling.v1.FlowState" json:"state,omitempty"`
-	Shoots uint32    `protobuf:"varint,2,opt,name=shoots,proto3" json:"shoots,omitempty"`
+	State FlowState `protobuf:"varint,1,opt,name=state,proto3,enum=gardener.watchdog.scaling.v1.FlowState" json:"state,omitempty"`
+	// Number of shoots.
+	Shoots uint32 `protobuf:"varint,2,opt,name=shoots,proto3" json:"shoots,omitempty"`
 }
 
 func (x *FlowStateCount) Reset() {
@@ -1984,7 +2014,8 @@ type HoldReasonCount struct {
 
 	// The reason.
 	HoldReason HoldReason `protobuf:"varint,1,opt,name=hold_reason,json=holdReason,proto3,enum=gardener.watchdog.scaling.v1.HoldReason" json:"hold_reason,omitempty"`
-	Shoots     uint32     `protobuf:"varint,2,opt,name=shoots,proto3" json:"shoots,omitempty"`
+	// Number of shoots.
+	Shoots uint32 `protobuf:"varint,2,opt,name=shoots,proto3" json:"shoots,omitempty"`
 }
 
 func (x *HoldReasonCount) Reset() {
@@ -2040,7 +2071,8 @@ type ModeCount struct {
 	unknownFields protoimpl.UnknownFields
 
 	// The mode.
-	Mode   Mode   `protobuf:"varint,1,opt,name=mode,proto3,enum=gardener.watchdog.scaling.v1.Mode" json:"mode,omitempty"`
+	Mode Mode `protobuf:"varint,1,opt,name=mode,proto3,enum=gardener.watchdog.scaling.v1.Mode" json:"mode,omitempty"`
+	// Number of shoots.
 	Shoots uint32 `protobuf:"varint,2,opt,name=shoots,proto3" json:"shoots,omitempty"`
 }
 
@@ -2096,16 +2128,22 @@ type SeedSummary struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	Shoots      uint32             `protobuf:"varint,1,opt,name=shoots,proto3" json:"shoots,omitempty"`
-	Directions  []*DirectionCount  `protobuf:"bytes,2,rep,name=directions,proto3" json:"directions,omitempty"`
-	States      []*FlowStateCount  `protobuf:"bytes,3,rep,name=states,proto3" json:"states,omitempty"`
+	// Number of shoots.
+	Shoots uint32 `protobuf:"varint,1,opt,name=shoots,proto3" json:"shoots,omitempty"`
+	// Shoots by direction.
+	Directions []*DirectionCount `protobuf:"bytes,2,rep,name=directions,proto3" json:"directions,omitempty"`
+	// Shoots by the state of their flow.
+	States []*FlowStateCount `protobuf:"bytes,3,rep,name=states,proto3" json:"states,omitempty"`
+	// Held shoots by reason.
 	HoldReasons []*HoldReasonCount `protobuf:"bytes,4,rep,name=hold_reasons,json=holdReasons,proto3" json:"hold_reasons,omitempty"`
-	Modes       []*ModeCount       `protobuf:"bytes,5,rep,name=modes,proto3" json:"modes,omitempty"`
-	// Shoots of which at least one resource is held down.
+	// Shoots by mode.
+	Modes []*ModeCount `protobuf:"bytes,5,rep,name=modes,proto3" json:"modes,omitempty"`
+	// Number of shoots of which at least one resource is held down.
 	MeltdownProtectionActive uint32 `protobuf:"varint,6,opt,name=meltdown_protection_active,json=meltdownProtectionActive,proto3" json:"meltdown_protection_active,omitempty"`
-	// Shoots with a current incident.
+	// Number of shoots with a current incident.
 	Incidents uint32 `protobuf:"varint,7,opt,name=incidents,proto3" json:"incidents,omitempty"`
-	Leader    string `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Name of the leader.
+	Leader string `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`
 }
 
 func (x *SeedSummary) Reset() {

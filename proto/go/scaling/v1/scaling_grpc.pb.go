@@ -17,11 +17,16 @@ const _ = grpc.SupportPackageIsVersion7
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type ScalingServiceClient interface {
+	// Streams scaling states: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1).
 	WatchScaling(ctx context.Context, in *WatchScalingRequest, opts ...grpc.CallOption) (ScalingService_WatchScalingClient, error)
+	// Returns the scaling state of one shoot, as the leader reports it.
 	GetScaling(ctx context.Context, in *GetScalingRequest, opts ...grpc.CallOption) (*GetScalingResponse, error)
+	// Lists the scaling states of all shoots in pages, ordered by name.
 	ListScaling(ctx context.Context, in *ListScalingRequest, opts ...grpc.CallOption) (*ListScalingResponse, error)
-	// Returns what direction down or up would do to a shoot now, by the watches of this replica. Changes nothing.
+	// Returns what a direction, down or up, would do to a shoot now, level by level, with a reason for each resource.
+	// Changes nothing. The replica that receives the call answers from its own watches.
 	PlanScaling(ctx context.Context, in *PlanScalingRequest, opts ...grpc.CallOption) (*PlanScalingResponse, error)
+	// Returns the number of shoots by direction, state, hold reason and mode, and the leader.
 	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
 }
 
@@ -105,11 +110,16 @@ func (c *scalingServiceClient) GetSeedSummary(ctx context.Context, in *GetSeedSu
 // All implementations must embed UnimplementedScalingServiceServer
 // for forward compatibility
 type ScalingServiceServer interface {
+	// Streams scaling states: a snapshot, then every change (the contract is in gardener.watchdog.stream.v1).
 	WatchScaling(*WatchScalingRequest, ScalingService_WatchScalingServer) error
+	// Returns the scaling state of one shoot, as the leader reports it.
 	GetScaling(context.Context, *GetScalingRequest) (*GetScalingResponse, error)
+	// Lists the scaling states of all shoots in pages, ordered by name.
 	ListScaling(context.Context, *ListScalingRequest) (*ListScalingResponse, error)
-	// Returns what direction down or up would do to a shoot now, by the watches of this replica. Changes nothing.
+	// Returns what a direction, down or up, would do to a shoot now, level by level, with a reason for each resource.
+	// Changes nothing. The replica that receives the call answers from its own watches.
 	PlanScaling(context.Context, *PlanScalingRequest) (*PlanScalingResponse, error)
+	// Returns the number of shoots by direction, state, hold reason and mode, and the leader.
 	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
 	mustEmbedUnimplementedScalingServiceServer()
 }

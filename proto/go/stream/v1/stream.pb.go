@@ -50,12 +50,12 @@ const (
 type Scope int32
 
 const (
-	// SCOPE_SEED.
+	// The default: SCOPE_SEED.
 	Scope_SCOPE_UNSPECIFIED Scope = 0
 	// Only the items of the replica that is called. Replicas use this scope among themselves.
 	Scope_SCOPE_REPLICA Scope = 1
-	// The items of all replicas. If a replica stops reporting an item, its last state is kept until another replica has a
-	// newer one, or until it times out.
+	// The items of all replicas. If a replica stops reporting an item, its last state is kept until another one has a
+	// newer state, or until it times out.
 	Scope_SCOPE_SEED Scope = 2
 )
 
@@ -106,9 +106,11 @@ type Completeness struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// True if no replica is missing.
 	Complete bool `protobuf:"varint,1,opt,name=complete,proto3" json:"complete,omitempty"`
-	// Replicas whose items may be absent or out of date, because this replica has no stream to them now; also this
-	// replica until it has read the seed. Empty, and `complete` false, until the replicas have been listed once.
+	// Names of replicas whose items may be absent or out of date, because this replica has no stream to them now.
+	// Includes this replica until it has read the seed. Empty, and `complete` false, until the replicas have been listed
+	// once.
 	MissingReplicas []string `protobuf:"bytes,2,rep,name=missing_replicas,json=missingReplicas,proto3" json:"missing_replicas,omitempty"`
 }
 
@@ -158,7 +160,7 @@ func (x *Completeness) GetMissingReplicas() []string {
 	return nil
 }
 
-// The position of a message in the server's history.
+// The position of a message in the server's history, and the time it was sent.
 type Position struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -168,8 +170,9 @@ type Position struct {
 	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Grows with every change within an epoch. An upsert in a snapshot carries the revision of its last change.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Time from the start of the epoch until this message was sent, by the server's monotonic clock. With it a client
-	// dates a message, whatever the wall clocks show.
+	// Time from the start of the epoch until this message was sent, by the server's monotonic clock. A client that
+	// compares the differences of uptimes with those of arrivals by its own monotonic clock knows how long a message was
+	// in transit, whatever the wall clocks show.
 	Uptime *durationpb.Duration `protobuf:"bytes,3,opt,name=uptime,proto3" json:"uptime,omitempty"`
 	// Time since the replica of the item set it, when this message was sent. Set only in upserts.
 	ItemAge *durationpb.Duration `protobuf:"bytes,4,opt,name=item_age,json=itemAge,proto3" json:"item_age,omitempty"`
@@ -241,8 +244,9 @@ type SnapshotComplete struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// Number of items in the snapshot.
 	Items uint64 `protobuf:"varint,1,opt,name=items,proto3" json:"items,omitempty"`
-	// The server waits at most 10 s for replicas that have just joined.
+	// The replicas that are missing from the snapshot. The server waits at most 10 s for replicas that have just joined.
 	Completeness *Completeness `protobuf:"bytes,2,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 
@@ -298,7 +302,7 @@ type Heartbeat struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Unset before the snapshot.
+	// The replicas that are missing now. Unset before the snapshot.
 	Completeness *Completeness `protobuf:"bytes,1,opt,name=completeness,proto3" json:"completeness,omitempty"`
 }
 

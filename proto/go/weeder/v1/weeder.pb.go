@@ -145,7 +145,8 @@ type DeletionResult int32
 const (
 	// Never sent.
 	DeletionResult_DELETION_RESULT_UNSPECIFIED DeletionResult = 0
-	DeletionResult_DELETION_RESULT_DELETED     DeletionResult = 1
+	// The pod was deleted.
+	DeletionResult_DELETION_RESULT_DELETED DeletionResult = 1
 	// The pod was changed, replaced or deleted before, so it was left alone.
 	DeletionResult_DELETION_RESULT_OBSOLETE DeletionResult = 2
 	// The API server rejected the deletion. The message says why, and the weeder tries again.
@@ -270,9 +271,10 @@ type ServiceKey struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The other APIs call that of a shoot's control plane `shoot`.
+	// Namespace of the service. In a shoot's control plane, the other APIs call it `shoot`.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Service   string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	// Name of the service.
+	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
 }
 
 func (x *ServiceKey) Reset() {
@@ -327,15 +329,17 @@ type EndpointReadiness struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	Key       *ServiceKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Readiness Readiness   `protobuf:"varint,2,opt,name=readiness,proto3,enum=gardener.watchdog.weeder.v1.Readiness" json:"readiness,omitempty"`
-	// Over all slices.
+	// The service.
+	Key *ServiceKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The readiness of the service.
+	Readiness Readiness `protobuf:"varint,2,opt,name=readiness,proto3,enum=gardener.watchdog.weeder.v1.Readiness" json:"readiness,omitempty"`
+	// Number of ready endpoints, over all slices.
 	ReadyEndpoints uint32 `protobuf:"varint,3,opt,name=ready_endpoints,json=readyEndpoints,proto3" json:"ready_endpoints,omitempty"`
-	// Over all slices.
+	// Number of endpoints, over all slices.
 	Endpoints uint32 `protobuf:"varint,4,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// By the weeder's wall clock.
+	// Time of the last change of the readiness, by the weeder's wall clock.
 	ReadinessChangeTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=readiness_change_time,json=readinessChangeTime,proto3" json:"readiness_change_time,omitempty"`
-	// The weeder replica that observes it.
+	// Name of the weeder replica that observes it.
 	Observer string `protobuf:"bytes,6,opt,name=observer,proto3" json:"observer,omitempty"`
 }
 
@@ -419,24 +423,29 @@ type PodDeletion struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Number within its weeder, from 1.
+	// Number of the deletion within its weeder, from 1.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	Pod      string `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
-	// A precondition of the deletion.
+	// Name of the pod.
+	Pod string `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
+	// UID of the pod, which was a precondition of the deletion.
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The container in CrashLoopBackOff.
-	Container     string         `protobuf:"bytes,4,opt,name=container,proto3" json:"container,omitempty"`
-	InitContainer bool           `protobuf:"varint,5,opt,name=init_container,json=initContainer,proto3" json:"init_container,omitempty"`
-	RestartCount  int32          `protobuf:"varint,6,opt,name=restart_count,json=restartCount,proto3" json:"restart_count,omitempty"`
-	Result        DeletionResult `protobuf:"varint,7,opt,name=result,proto3,enum=gardener.watchdog.weeder.v1.DeletionResult" json:"result,omitempty"`
-	// Why the pod was deleted or not, in one sentence.
+	Container string `protobuf:"bytes,4,opt,name=container,proto3" json:"container,omitempty"`
+	// True if that is an init container.
+	InitContainer bool `protobuf:"varint,5,opt,name=init_container,json=initContainer,proto3" json:"init_container,omitempty"`
+	// Restarts of that container.
+	RestartCount int32 `protobuf:"varint,6,opt,name=restart_count,json=restartCount,proto3" json:"restart_count,omitempty"`
+	// The result of the deletion.
+	Result DeletionResult `protobuf:"varint,7,opt,name=result,proto3,enum=gardener.watchdog.weeder.v1.DeletionResult" json:"result,omitempty"`
+	// One sentence for people: the reason why the pod was deleted or not.
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
-	// By the weeder's wall clock.
+	// Time of the deletion, by the weeder's wall clock.
 	DeleteTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
-	// Of its last run; unset if the pod's status has none.
+	// Exit code of its last run; unset if the pod's status has none.
 	ExitCode *int32 `protobuf:"varint,10,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// Why its last run ended, for example OOMKilled; may be empty.
-	ExitReason       string                 `protobuf:"bytes,11,opt,name=exit_reason,json=exitReason,proto3" json:"exit_reason,omitempty"`
+	// Reason why its last run ended, for example OOMKilled; may be empty.
+	ExitReason string `protobuf:"bytes,11,opt,name=exit_reason,json=exitReason,proto3" json:"exit_reason,omitempty"`
+	// Time when the service became ready.
 	ServiceReadyTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=service_ready_time,json=serviceReadyTime,proto3" json:"service_ready_time,omitempty"`
 	// True if the successor crashed within a minute.
 	Useless bool `protobuf:"varint,13,opt,name=useless,proto3" json:"useless,omitempty"`
@@ -571,19 +580,22 @@ type LeftAlone struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	Pod       string `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	// Name of the pod.
+	Pod string `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	// Name of the container.
 	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
-	// For example ReplicaSet/kube-apiserver-7d9; empty without one.
+	// Kind and name of the pod's controller, for example ReplicaSet/kube-apiserver-7d9; empty if it has none.
 	Controller string `protobuf:"bytes,3,opt,name=controller,proto3" json:"controller,omitempty"`
-	// Of its last run; unset if the pod's status has none.
+	// Exit code of its last run; unset if the pod's status has none.
 	ExitCode *int32 `protobuf:"varint,4,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// Why its last run ended, for example OOMKilled; may be empty.
+	// Reason why its last run ended, for example OOMKilled; may be empty.
 	ExitReason string `protobuf:"bytes,5,opt,name=exit_reason,json=exitReason,proto3" json:"exit_reason,omitempty"`
 	// Termination message of its last run, at most 200 characters; may be empty.
 	ExitMessage string `protobuf:"bytes,6,opt,name=exit_message,json=exitMessage,proto3" json:"exit_message,omitempty"`
-	// By the weeder's wall clock.
+	// Time of the decision, by the weeder's wall clock.
 	DecideTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=decide_time,json=decideTime,proto3" json:"decide_time,omitempty"`
-	Reason     KeepReason             `protobuf:"varint,8,opt,name=reason,proto3,enum=gardener.watchdog.weeder.v1.KeepReason" json:"reason,omitempty"`
+	// The reason.
+	Reason KeepReason `protobuf:"varint,8,opt,name=reason,proto3,enum=gardener.watchdog.weeder.v1.KeepReason" json:"reason,omitempty"`
 }
 
 func (x *LeftAlone) Reset() {
@@ -680,30 +692,32 @@ type Weeder struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	Key   *ServiceKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The service that became ready.
+	Key *ServiceKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The state of the weeder.
 	State WeederState `protobuf:"varint,2,opt,name=state,proto3,enum=gardener.watchdog.weeder.v1.WeederState" json:"state,omitempty"`
 	// Time when the service became ready, by the weeder's wall clock or, if `found_ready` is set, by the service's
 	// slices.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// When it ends or ended.
+	// Time when the weeder ends or ended.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// The label selectors of the dependants, in kubectl's notation.
 	Selectors []string `protobuf:"bytes,5,rep,name=selectors,proto3" json:"selectors,omitempty"`
-	// Deleted pods, in mode observe those that would have been.
+	// Number of deleted pods. In mode observe, pods that would have been deleted.
 	Deleted uint64 `protobuf:"varint,6,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// The latest deletions, oldest first, at most 32.
 	Deletions []*PodDeletion `protobuf:"bytes,7,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	// One sentence for people: what it does, or why it ended.
+	// One sentence for people: what the weeder does, or why it ended.
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
-	// The weeder replica that reports this state.
+	// Name of the weeder replica that reports this state.
 	Replica string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Time left when this message was sent; zero after the end.
+	// Remaining time when this message was sent; zero after the end.
 	Remaining *durationpb.Duration `protobuf:"bytes,10,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Dependants in CrashLoopBackOff that are not deleted, oldest first, at most 32.
 	LeftAlone []*LeftAlone `protobuf:"bytes,11,rep,name=left_alone,json=leftAlone,proto3" json:"left_alone,omitempty"`
-	// True if it found the service ready in a list, for example after a restart.
+	// True if the weeder found the service ready in a list, for example after a restart.
 	FoundReady bool `protobuf:"varint,12,opt,name=found_ready,json=foundReady,proto3" json:"found_ready,omitempty"`
-	// Later than start_time if readyFor is set or the service flaps.
+	// Time when the weeder begins to delete: later than start_time if readyFor is set or the service flaps.
 	DeleteStartTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=delete_start_time,json=deleteStartTime,proto3" json:"delete_start_time,omitempty"`
 }
 
@@ -1220,6 +1234,7 @@ type GetWeederRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// The service.
 	Key *ServiceKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 }
 
@@ -1677,6 +1692,7 @@ type GetEndpointReadinessRequest struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// The service.
 	Key *ServiceKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 }
 
@@ -1725,6 +1741,7 @@ type GetEndpointReadinessResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
+	// The readiness of the service.
 	Readiness *EndpointReadiness `protobuf:"bytes,1,opt,name=readiness,proto3" json:"readiness,omitempty"`
 	// The position of this message in the server's history, and the time it was sent.
 	Position *v1.Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
@@ -1907,11 +1924,14 @@ type SeedSummary struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// Configured services, in all namespaces.
-	Services  uint32              `protobuf:"varint,1,opt,name=services,proto3" json:"services,omitempty"`
-	Readiness []*ReadinessCount   `protobuf:"bytes,2,rep,name=readiness,proto3" json:"readiness,omitempty"`
-	Weeders   []*WeederStateCount `protobuf:"bytes,3,rep,name=weeders,proto3" json:"weeders,omitempty"`
-	Leader    string              `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Number of configured services, in all namespaces.
+	Services uint32 `protobuf:"varint,1,opt,name=services,proto3" json:"services,omitempty"`
+	// Services by readiness.
+	Readiness []*ReadinessCount `protobuf:"bytes,2,rep,name=readiness,proto3" json:"readiness,omitempty"`
+	// Weeders by state.
+	Weeders []*WeederStateCount `protobuf:"bytes,3,rep,name=weeders,proto3" json:"weeders,omitempty"`
+	// Name of the leader.
+	Leader string `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`
 }
 
 func (x *SeedSummary) Reset() {

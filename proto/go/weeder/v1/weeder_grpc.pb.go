@@ -17,15 +17,21 @@ const _ = grpc.SupportPackageIsVersion7
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type WeederServiceClient interface {
+	// Streams the readiness of the configured services in all namespaces: a snapshot, then every change (the contract is
+	// in gardener.watchdog.stream.v1).
 	WatchEndpointReadiness(ctx context.Context, in *WatchEndpointReadinessRequest, opts ...grpc.CallOption) (WeederService_WatchEndpointReadinessClient, error)
+	// Returns the readiness of one service.
 	GetEndpointReadiness(ctx context.Context, in *GetEndpointReadinessRequest, opts ...grpc.CallOption) (*GetEndpointReadinessResponse, error)
+	// Lists the readiness of the configured services in pages, ordered by namespace and service.
 	ListEndpointReadiness(ctx context.Context, in *ListEndpointReadinessRequest, opts ...grpc.CallOption) (*ListEndpointReadinessResponse, error)
-	// Streams the start and end of weeders, each deletion, and each pod that is left alone. A weeder stays for a minute
-	// after its end.
+	// Streams the weeders: their start and end, each deletion, and each pod that is left alone. A weeder stays for a
+	// minute after its end.
 	WatchWeeders(ctx context.Context, in *WatchWeedersRequest, opts ...grpc.CallOption) (WeederService_WatchWeedersClient, error)
 	// Returns the latest weeder of one service.
 	GetWeeder(ctx context.Context, in *GetWeederRequest, opts ...grpc.CallOption) (*GetWeederResponse, error)
+	// Lists the weeders in pages, ordered by namespace and service.
 	ListWeeders(ctx context.Context, in *ListWeedersRequest, opts ...grpc.CallOption) (*ListWeedersResponse, error)
+	// Returns the number of services by readiness and of weeders by state, and the leader.
 	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
 }
 
@@ -150,15 +156,21 @@ func (c *weederServiceClient) GetSeedSummary(ctx context.Context, in *GetSeedSum
 // All implementations must embed UnimplementedWeederServiceServer
 // for forward compatibility
 type WeederServiceServer interface {
+	// Streams the readiness of the configured services in all namespaces: a snapshot, then every change (the contract is
+	// in gardener.watchdog.stream.v1).
 	WatchEndpointReadiness(*WatchEndpointReadinessRequest, WeederService_WatchEndpointReadinessServer) error
+	// Returns the readiness of one service.
 	GetEndpointReadiness(context.Context, *GetEndpointReadinessRequest) (*GetEndpointReadinessResponse, error)
+	// Lists the readiness of the configured services in pages, ordered by namespace and service.
 	ListEndpointReadiness(context.Context, *ListEndpointReadinessRequest) (*ListEndpointReadinessResponse, error)
-	// Streams the start and end of weeders, each deletion, and each pod that is left alone. A weeder stays for a minute
-	// after its end.
+	// Streams the weeders: their start and end, each deletion, and each pod that is left alone. A weeder stays for a
+	// minute after its end.
 	WatchWeeders(*WatchWeedersRequest, WeederService_WatchWeedersServer) error
 	// Returns the latest weeder of one service.
 	GetWeeder(context.Context, *GetWeederRequest) (*GetWeederResponse, error)
+	// Lists the weeders in pages, ordered by namespace and service.
 	ListWeeders(context.Context, *ListWeedersRequest) (*ListWeedersResponse, error)
+	// Returns the number of services by readiness and of weeders by state, and the leader.
 	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
 	mustEmbedUnimplementedWeederServiceServer()
 }
