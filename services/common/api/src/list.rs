@@ -47,7 +47,7 @@ pub(crate) struct RawMeta<Labels = IgnoredAny, Annotations = IgnoredAny> {
 
 /// `spec` of a Node or a Machine.
 #[derive(Deserialize)]
-pub(crate) struct RawSpec {
+pub(crate) struct ProviderSpec {
     #[serde(default, rename = "providerID", deserialize_with = "text::provider_id")]
     pub(crate) provider_id: Option<Arc<str>>,
 }

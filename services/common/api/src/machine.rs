@@ -1,7 +1,7 @@
 //! Machines, as which machine-controller-manager knows the nodes of a shoot.
 
 use crate::{
-    list::{RawMeta, RawSpec},
+    list::{ProviderSpec, RawMeta},
     text,
 };
 use serde::Deserialize;
@@ -37,7 +37,7 @@ pub struct MachineItem {
 #[derive(Deserialize)]
 struct Raw {
     metadata: RawMeta<RawLabels>,
-    spec: Option<RawSpec>,
+    spec: Option<ProviderSpec>,
     status: Option<RawStatus>,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     bounded::Bounded,
-    list::{RawMeta, RawSpec},
+    list::{ProviderSpec, RawMeta},
     names, text,
 };
 use serde::Deserialize;
@@ -46,7 +46,7 @@ const MOST_CONDITIONS: usize = 128;
 #[derive(Deserialize)]
 struct Raw {
     metadata: RawMeta<RawLabels, RawAnnotations>,
-    spec: Option<RawSpec>,
+    spec: Option<ProviderSpec>,
     status: Option<RawStatus>,
 }
 

@@ -122,8 +122,12 @@ impl Tls {
             Ok(Arc::new(config))
         };
         let (grpc, admin) = (server(true, b"h2")?, server(false, b"http/1.1")?);
-        // Those that cannot be read were refused above.
-        let (trusted, _) = TrustStore::new(authorities.iter().cloned());
+        let (trusted, unreadable) = TrustStore::new(authorities.iter().cloned());
+        // By the rules for servers, which are stricter than those for callers: this process would trust no server of it.
+        anyhow::ensure!(
+            unreadable == 0,
+            "an authority cannot be used: it has malformed or repeated parts"
+        );
         let client = client_config(trusted, chain.clone(), key.clone_key()).context(unpaired)?;
         self.client.replace(client);
         self.server.send_replace(Some(ServerTls { grpc, admin, callers }));

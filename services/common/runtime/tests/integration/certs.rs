@@ -1,8 +1,8 @@
 //! Authorities and the TLS files of a process, made for one test.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, DnType, ExtendedKeyUsagePurpose,
+    IsCa, KeyPair, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -24,9 +24,20 @@ pub struct Files {
 
 impl Authority {
     pub fn new(name: &str) -> Self {
+        Self::with_extensions(name, vec![])
+    }
+
+    /// With an extension that stands in it twice: callers are verified by other rules than servers, which refuse it.
+    pub fn for_callers_only(name: &str) -> Self {
+        let extension = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
+        Self::with_extensions(name, vec![extension.clone(), extension])
+    }
+
+    fn with_extensions(name: &str, extensions: Vec<CustomExtension>) -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
+        params.custom_extensions = extensions;
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 

@@ -161,6 +161,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
     let foreign_key = file("foreign.key", &other.key);
     let shell = "-----BEGIN CERTIFICATE-----\naHVudGVyMg==\n-----END CERTIFICATE-----\n";
     let no_certificate = file("hollow.pem", shell);
+    let for_callers_only = file("callers.pem", &Authority::for_callers_only("ours").pem());
     let load = |change: &dyn Fn(&mut PemFiles)| {
         let mut paths = good.paths();
         change(&mut paths);
@@ -173,7 +174,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         |paths| &mut paths.key,
         |paths| &mut paths.ca,
     );
-    let rows: [(Place, &Path, &str); 10] = [
+    let rows: [(Place, &Path, &str); 11] = [
         (cert, &absent, "cannot read"),
         (cert, &empty, "holds no certificate"),
         (cert, &text, "holds no certificate"),
@@ -184,6 +185,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         (ca, &absent, "cannot read"),
         (ca, &empty, "holds no certificate"),
         (ca, &no_certificate, "an authority cannot be used"),
+        (ca, &for_callers_only, "malformed or repeated parts"),
     ];
     for (place, path, why) in rows {
         let error = load(&|paths| *place(paths) = path.to_owned()).unwrap_err();
