@@ -123,7 +123,7 @@ impl Tls {
         };
         let (grpc, admin) = (server(true, b"h2")?, server(false, b"http/1.1")?);
         let (trusted, unreadable) = TrustStore::new(authorities.iter().cloned());
-        // By the rules for servers, which are stricter than those for callers: this process would trust no server of it.
+        // Servers are judged by stricter rules than callers: this process would trust no server of it.
         anyhow::ensure!(
             unreadable == 0,
             "an authority cannot be used: it has malformed or repeated parts"
