@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, PodStatu
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
-use watchdog_api::names::{CRASH_LOOP_BACK_OFF, LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
+use watchdog_api::names::{LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
 use watchdog_api::subset::{Keep, Subset};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::{keep, text, trimmed};
@@ -52,6 +52,9 @@ impl PodObject {
             malformed("pod", &key.namespace, &key.name, &reason);
             PodStatus::default()
         });
+        let is_deleted = meta.deletion_timestamp.is_some();
+        let phase = status.phase.clone();
+        let crash = CrashLoop::of_pod(is_deleted, phase.as_deref(), containers(status))?;
         let mut owners = meta.owner_references.into_iter().flatten();
         let owner = owners.find(|owner| owner.controller == Some(true));
         Some(Pod {
@@ -65,7 +68,7 @@ impl PodObject {
                 uid: owner.uid,
             }),
             created: moment(meta.creation_timestamp.as_ref()),
-            crash: worst_crash_loop(status).filter(|_| meta.deletion_timestamp.is_none())?,
+            crash,
             key,
         })
     }
@@ -75,32 +78,26 @@ fn moment(time: Option<&Time>) -> Option<UnixTime> {
     time.map(|Time(time)| UnixTime::from(*time))
 }
 
-/// The crash loop of the container that was restarted most often.
-fn worst_crash_loop(status: PodStatus) -> Option<CrashLoop> {
-    // kubelet starts nothing again in a pod that has ended, such as one that was evicted.
-    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        return None;
-    }
+/// The containers of a pod, each with the reason for which it waits.
+fn containers(status: PodStatus) -> impl Iterator<Item = (Option<String>, CrashLoop)> {
     let init = status.init_container_statuses.into_iter().flatten();
     let main = status.container_statuses.into_iter().flatten();
-    let crashing = init
-        .filter_map(|status| crash_loop(true, status))
-        .chain(main.filter_map(|status| crash_loop(false, status)));
-    crashing.max_by_key(|crash| crash.restarts)
+    init.map(|status| container(true, status))
+        .chain(main.map(|status| container(false, status)))
 }
 
-/// The container and how its last run ended, if the container waits in `CrashLoopBackOff`.
-fn crash_loop(init: bool, status: ContainerStatus) -> Option<CrashLoop> {
-    let waiting = status.state?.waiting?;
-    if waiting.reason.as_deref() != Some(CRASH_LOOP_BACK_OFF) {
-        return None;
-    }
+/// The reason for which a container waits, and how its last run ended.
+fn container(init: bool, status: ContainerStatus) -> (Option<String>, CrashLoop) {
+    let waiting = status
+        .state
+        .and_then(|state| state.waiting)
+        .and_then(|waiting| waiting.reason);
     let ended = status.last_state.and_then(|state| state.terminated);
     let exit_code = ended.as_ref().map(|ended| ended.exit_code);
     let ended = ended.unwrap_or_default();
     let message = ended.message.unwrap_or_default();
     let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    Some(CrashLoop {
+    let crash = CrashLoop {
         container: text::printable_name(&status.name),
         init,
         restarts: status.restart_count,
@@ -112,7 +109,8 @@ fn crash_loop(init: bool, status: ContainerStatus) -> Option<CrashLoop> {
             .take(MAX_EXIT_MESSAGE)
             .collect(),
         ended_at: moment(ended.finished_at.as_ref()),
-    })
+    };
+    (waiting, crash)
 }
 
 /// Unset counts as ready, as the API defines it. With `publishNotReadyAddresses` every endpoint is `ready`, and only

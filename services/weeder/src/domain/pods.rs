@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use watchdog_api::names::CRASH_LOOP_BACK_OFF;
 use watchdog_api::unix_time::UnixTime;
 
 use super::namespaced_name::NamespacedName;
@@ -17,7 +18,7 @@ pub(crate) struct Pod {
     pub(crate) owner: Option<ControllerRef>,
     /// By the API server's clock, in whole seconds.
     pub(crate) created: Option<UnixTime>,
-    /// Of the containers in a crash loop, the one that was restarted most often, because it would wait longest.
+    /// See [`CrashLoop::of_pod`].
     pub(crate) crash: CrashLoop,
 }
 
@@ -55,6 +56,27 @@ impl Pod {
     }
 }
 
+impl CrashLoop {
+    /// That for which a pod may be deleted: of the containers in a crash loop, the one that was restarted most often,
+    /// because it would wait longest. `containers` come with the reason for which they wait. None for a pod that is
+    /// being deleted already or has ended, such as one that was evicted: kubelet starts nothing in it again.
+    pub(crate) fn of_pod(
+        is_deleted: bool,
+        phase: Option<&str>,
+        containers: impl IntoIterator<Item = (Option<String>, Self)>,
+    ) -> Option<Self> {
+        if is_deleted || matches!(phase, Some("Failed" | "Succeeded")) {
+            return None;
+        }
+        let crashing = containers
+            .into_iter()
+            .filter(|(waiting, _)| waiting.as_deref() == Some(CRASH_LOOP_BACK_OFF));
+        crashing
+            .map(|(_, crash)| crash)
+            .max_by_key(|crash| crash.restarts)
+    }
+}
+
 /// The container and how its last run ended.
 impl std::fmt::Display for CrashLoop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -79,7 +101,39 @@ impl std::fmt::Display for CrashLoop {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::domain::fixtures::crashing;
+
+    fn container(name: &str, restarts: i32, waiting: Option<&str>) -> (Option<String>, CrashLoop) {
+        let crash = CrashLoop {
+            container: name.to_owned(),
+            restarts,
+            ..crashing("pod", "kcm", 0, 1).crash
+        };
+        (waiting.map(str::to_owned), crash)
+    }
+
+    #[test]
+    fn the_container_counts_that_waits_longest_in_a_pod_that_may_be_deleted() {
+        let calm = [
+            container("a", 7, None),
+            container("b", 9, Some("ImagePullBackOff")),
+        ];
+        let crashing = [
+            container("c", 3, Some("CrashLoopBackOff")),
+            container("d", 5, Some("CrashLoopBackOff")),
+        ];
+        let of_pod = |is_deleted, phase| {
+            let all = calm.iter().chain(&crashing).cloned();
+            CrashLoop::of_pod(is_deleted, phase, all).map(|crash| crash.container)
+        };
+        assert_eq!(of_pod(false, Some("Running")), Some("d".to_owned()));
+        assert_eq!(of_pod(false, None), Some("d".to_owned()));
+        assert_eq!(of_pod(true, Some("Running")), None);
+        assert_eq!(of_pod(false, Some("Failed")), None);
+        assert_eq!(of_pod(false, Some("Succeeded")), None);
+        assert_eq!(CrashLoop::of_pod(false, None, calm.clone()), None);
+    }
 
     #[test]
     fn a_crash_in_words() {
