@@ -164,6 +164,14 @@ async fn release_certificate_and_pods_are_found_without_an_option() {
         &written,
         &["ca.crt, tls.crt and tls.key are in ", ", valid until 4096-01-01"],
     );
+    let written = json(&format!("{options} certificate {folder}")).await;
+    assert_eq!(written["folder"], folder.to_string());
+    assert!(
+        written["notAfter"]
+            .as_str()
+            .is_some_and(|end| end.starts_with("4096-01-01")),
+        "{written}"
+    );
     let tls = format!("--tls-ca {folder}/ca.crt --tls-cert {folder}/tls.crt --tls-key {folder}/tls.key");
     let verdicts = shown(&format!("--lease-probe {} {tls} verdicts", server.address)).await;
     assert_parts(&verdicts, &[SHOOT]);
