@@ -14,7 +14,9 @@ use watchdog_test_support::fixtures::{CA, KCM, MCM};
 const IGNORE: &str = "dependency-watchdog.gardener.cloud/ignore-scaling";
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
-    let shoot = fixture.healthy_shoot(Plan::nodes(3).counted()).await?;
+    let shoot = fixture
+        .healthy_shoot(Plan::nodes(3).default_grace().counted())
+        .await?;
     let ignored = json!({"metadata": {"annotations": {IGNORE: "true"}}});
     shoot.change_dependant(MCM, ignored).await?;
     let before = shoot.dependant(MCM);

@@ -11,7 +11,9 @@ use crate::acceptance::backend::Plan;
 use crate::acceptance::fixture::Fixture;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
-    let shoot = fixture.healthy_shoot(Plan::nodes(5).with_twin()).await?;
+    let shoot = fixture
+        .healthy_shoot(Plan::nodes(5).default_grace().with_twin())
+        .await?;
     shoot.cut_all().await;
     shoot.wait_down().await?;
     // Three of five are enough; the next verdict names them all.

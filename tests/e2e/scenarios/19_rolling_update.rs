@@ -12,7 +12,9 @@ use crate::acceptance::fixture::Fixture;
 use watchdog_test_support::history::timeline::Fact;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
-    let shoot = fixture.healthy_shoot(Plan::nodes(4).counted()).await?;
+    let shoot = fixture
+        .healthy_shoot(Plan::nodes(4).default_grace().counted())
+        .await?;
     let roll =
         |revision: &str| json!({"spec": {"template": {"metadata": {"annotations": {"checksum": revision}}}}});
     shoot.last_operation("Reconcile", "Processing").await?;

@@ -159,7 +159,12 @@ async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
     fixture.wait_down("all dependants are at 0").await.unwrap();
     let took = cut.elapsed();
     wait::holds("no node turns Unknown", GRACE, || async {
-        Ok(fixture.nodes.ever_unknown().is_empty())
+        let unknown = fixture.nodes.ever_unknown();
+        anyhow::ensure!(
+            unknown.is_empty(),
+            "{unknown:?} did; all dependants at 0 after {took:?}"
+        );
+        Ok(true)
     })
     .await
     .unwrap();

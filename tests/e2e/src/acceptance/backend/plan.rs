@@ -66,6 +66,13 @@ impl Plan {
         self
     }
 
+    /// With the grace period of Kubernetes, 40 s, of which 10 s are left after the verdict: for a scenario in which no
+    /// node may turn Unknown although the machine is busy.
+    #[must_use]
+    pub const fn default_grace(self) -> Self {
+        self.grace(2.5)
+    }
+
     pub(super) fn zone(&self, index: usize) -> String {
         format!("zone-{}", index % self.zones.max(1) + 1)
     }
