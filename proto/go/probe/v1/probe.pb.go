@@ -472,7 +472,7 @@ type Evidence struct {
 	Threshold float64 `protobuf:"fixed64,7,opt,name=threshold,proto3" json:"threshold,omitempty"`
 	// Counts by zone, ordered by name; empty if the nodes were not listed.
 	Zones []*ZoneEvidence `protobuf:"bytes,8,rep,name=zones,proto3" json:"zones,omitempty"`
-	// Age at which a lease expires: max(0.75 x grace, min(33 s, grace - 7 s)), where grace is node_monitor_grace_period.
+	// Age at which a lease expires: max(0.75 x grace, min(33 s, grace - 3 s)), where grace is node_monitor_grace_period.
 	ExpiryAge *durationpb.Duration `protobuf:"bytes,9,opt,name=expiry_age,json=expiryAge,proto3" json:"expiry_age,omitempty"`
 	// Largest clock skew of a node, negative if its clock is behind. The evidence is corrected for it.
 	LargestSkew *durationpb.Duration `protobuf:"bytes,10,opt,name=largest_skew,json=largestSkew,proto3" json:"largest_skew,omitempty"`
