@@ -1,5 +1,6 @@
 """The documents name what there is, all of it and nothing else."""
 
+import math
 import re
 import subprocess
 
@@ -86,10 +87,13 @@ def test_the_changelog_counts_the_alerts():
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_sources_that_are_named_exist(document):
-    for named in re.findall(r"`([\w./-]+\.rs)`", document.read_text()):
+    text = document.read_text()
+    for named in re.findall(r"`([\w./-]+\.rs)`", text):
         whole = (ROOT / named).exists()
         part = any(str(path).endswith(f"/{named}") for path in SOURCES)
         assert whole or part, named
+    for named in re.findall(r"`((?:services|tests|proto|images|\.\w+)/[\w./*-]*)`", text):
+        assert any(ROOT.glob(named)), named
 
 
 def test_every_metric_is_explained():
@@ -121,6 +125,28 @@ def test_every_option_is_explained():
     assert explained - found == set(), "not in the sources"
 
 
+def test_defaults_of_options_are_those_of_the_code():
+    files = [ROOT / "services/common/runtime/src/args.rs"]
+    files += [ROOT / "services" / service / "src" / "config.rs" for service in SERVICES]
+    checked = set()
+    for path in files:
+        for attributes, field in re.findall(
+            r"((?:^    #\[arg\(.*?\)\]\n)+)    (?:pub )?(\w+): ", SOURCES[path], re.DOTALL | re.MULTILINE
+        ):
+            option, program = field.replace("_", "-"), path.parts[-3]
+            rows = re.findall(rf"^\|(?:[^|]*\|)? `--{option}[` ].*", CONFIGURATION, re.MULTILINE)
+            (row,) = [row for row in rows if len(rows) == 1 or f"`{program}`" in row]
+            default = re.search(r'default_value(?:_t)? = (?:"([^"]+)"|(?:Mode::)?(\w+))', attributes)
+            least = re.search(r"range\((\w+)\.\.=(\w+)\)", attributes)
+            if default:
+                value = (default[1] or default[2].replace("_", "")).lower()
+                assert re.search(rf"\| `?{re.escape(value)}`?[;| ]", row), row
+                checked.add(option)
+            if least:
+                assert " to ".join(bound.replace("_", "") for bound in least.groups()) in row, row
+    assert {"namespace", "grpc-addr", "request-rate", "mode", "release-timeout", "answer-memory"} <= checked
+
+
 def test_every_command_of_watchdogctl_and_every_state_of_its_page_are_explained():
     page = (ROOT / "docs" / "reference" / "watchdogctl.md").read_text()
     source = SOURCES[ROOT / "services/watchdogctl/src/args.rs"]
@@ -148,54 +174,79 @@ def test_every_field_is_explained():
             assert re.search(rf"[`.,]{name}[`,.]", CONFIGURATION), name
 
 
-def constant(file: str, name: str) -> str:
-    """The value of a constant, or the fields of one that is a struct."""
-    return re.search(rf"const {name}: [^=]+= (.*?);\n", SOURCES[ROOT / "services" / file], re.DOTALL)[1]
+def constant(crate: str, name: str) -> str:
+    """The value of a constant of a crate, or the fields of one that is a struct."""
+    folder = ROOT / "services" / crate / "src"
+    texts = [text for path, text in SOURCES.items() if path.is_relative_to(folder)]
+    (found,) = {found for text in texts for found in re.findall(rf"const {name}: [^=]+= (.*?);\n", text, re.DOTALL)}
+    return found
 
 
-def count(file: str, name: str) -> str:
-    """A number, or a duration in seconds."""
-    (number, *_) = re.findall(r"\d+", constant(file, name).replace("_", ""))
-    return f"{int(number):,}"
+def number(crate: str, name: str) -> int:
+    """A number, or a duration in the unit in which it is written."""
+    return math.prod(map(int, re.findall(r"\d+", constant(crate, name).replace("_", ""))))
 
 
-def quota(file: str, name: str) -> list[str]:
+def quota(crate: str, name: str) -> list[int]:
     """The fields of a quota that are set."""
-    return [f"{int(number):,}" for number in re.findall(r"\w+: (\d+),", constant(file, name))]
+    fields = re.findall(r"\w+: ([\d *]+),", constant(crate, name))
+    return [math.prod(map(int, field.split(" * "))) for field in fields]
 
 
 def test_fixed_limits_are_those_of_the_code():
-    runtime, kube = "common/runtime/src", "common/kube/src"
-    coordinator, probe = "scaling-coordinator/src", "lease-probe/src"
-    connections = quota(f"{runtime}/accept.rs", "CONNECTIONS") + quota(f"{runtime}/accept.rs", "PLAINTEXT_CONNECTIONS")
-    calls = quota(f"{runtime}/rpc_limits.rs", "RPCS") + quota(f"{runtime}/rpc_limits.rs", "PLAINTEXT_RPCS")
-    streams = quota("common/watch-stream/src/stream.rs", "STREAMS")
-    members, lease = f"{kube}/members/mod.rs", f"{kube}/members/table.rs"
-    wait = count(f"{coordinator}/domain/decision.rs", "CONFIRMATION_WAIT")
-    scaling = count(f"{coordinator}/controller/limiter.rs", "MAX_REQUESTS")
-    weeding = count("weeder/src/controller/worker.rs", "MAX_REQUESTS")
-    recoveries = count("weeder/src/domain/recovery.rs", "MAX_RECOVERIES")
-    passed_on = count(f"{kube}/leadership/forward.rs", "MAX_CALLS")
-    unknown = [count(f"{runtime}/accept.rs", name) for name in ("MAX_STRANGERS", "MAX_STRANGERS_PER_ADDRESS")]
+    runtime, kube, coordinator, probe = "common/runtime", "common/kube", "scaling-coordinator", "lease-probe"
+    connections = quota(runtime, "CONNECTIONS") + quota(runtime, "PLAINTEXT_CONNECTIONS")
+    calls = quota(runtime, "RPCS") + quota(runtime, "PLAINTEXT_RPCS")
+    streams = quota("common/watch-stream", "STREAMS")
+    answers = [f"{size >> 20} MiB" for size in quota(runtime, "ANSWER_BYTES")]
+    scrapes = quota(runtime, "SCRAPES")
+    pause, age = number(coordinator, "TRY_PAUSE") / 1000, number(runtime, "MAX_AGE") // 60
+    election = body("impl Default for ElectionTiming")
+    lease, deadline, retry = re.findall(r"\w+: Duration::from_secs\((\d+)\)", election)
+    timeout = number(runtime, "TIMEOUT")
+    kib = {name: number(runtime, name) >> 10 for name in ("MAX_REQUEST_BYTES", "MAX_HEADER_BYTES")}
     rows = [
-        f"| connections | {' | '.join(connections)} |",
-        f"| calls and streams | {' | '.join(calls)} |",
-        f"| Watch streams | {' | '.join([*streams, streams[-1]])} |",
-        f"| time for the older of two contrary verdicts | {wait} s |",
-        f"| concurrent requests | scaling-coordinator {scaling}, weeder {weeding} |",
-        f"| recoveries of a service that delete | {recoveries} in a minute |",
-        f"| membership of lease-probe | Lease {count(lease, 'LEASE_DURATION')} s, renewed and listed every "
-        f"{count(members, 'INTERVAL')} s; {count(lease, 'MAX_MEMBERS')} replicas |",
-        f"| calls and streams that a standby passes on at once | {passed_on} |",
-        f"| unproven or refused connections; of one address | {'; '.join(unknown)}. ",
+        f"| connections | {' | '.join(f'{count:,}' for count in connections)} |",
+        f"| calls and streams | {' | '.join(f'{count:,}' for count in calls)} |",
+        f"| Watch streams | {' | '.join(f'{count:,}' for count in [*streams, streams[-1]])} |",
+        f"| answers that are not written yet | {' | '.join([*answers, answers[-1]])} |",
+        f"| least time between two probes of a shoot | {number(probe, 'MIN_SPACING')} s; near a loss "
+        f"{number(probe, 'CROSSING_SPACING') / 1000:g} s |",
+        f"| pause after a 429 | the server's Retry-After, {number('common/api', 'BACK_OFF_FOR_THROTTLED_REQUESTS')} s "
+        f"to {number(probe, 'LONGEST_THROTTLE') // 60} min |",
+        f"| time for the older of two contrary verdicts | {number(coordinator, 'CONFIRMATION_WAIT')} s |",
+        f"| tries of a level | {number(coordinator, 'MAX_TRIES')}, after pauses of {pause:g} s and {2 * pause:g} s; "
+        f"after a failed level {number(coordinator, 'FAILED_PAUSE')} s, doubling up to "
+        f"{number(coordinator, 'LONGEST_PAUSE')} s |",
+        f"| concurrent requests | scaling-coordinator {number(coordinator, 'MAX_REQUESTS')}, "
+        f"weeder {number('weeder', 'MAX_REQUESTS')} |",
+        f"| recoveries of a service that delete | {number('weeder', 'MAX_RECOVERIES')} in a minute |",
+        f"| membership of lease-probe | Lease {number(kube, 'LEASE_DURATION')} s, renewed and listed every "
+        f"{number(kube, 'INTERVAL')} s; {number(kube, 'MAX_MEMBERS')} replicas |",
+        f"| leader election | Lease {lease} s, renew deadline {deadline} s, a renewal or read every {retry} s |",
+        f"| calls and streams that a standby passes on at once | {number(kube, 'MAX_CALLS')} |",
+        f"| unproven or refused connections; of one address | {number(runtime, 'MAX_STRANGERS')}; "
+        f"{number(runtime, 'MAX_STRANGERS_PER_ADDRESS')}. ",
+        f"| age of a connection | GOAWAY after {age * 9 // 10} to {age} min, closed {number(runtime, 'AGE_GRACE')} s "
+        "later |",
+        f"| time to read a request; to write an answer other than a stream | {timeout} s; {timeout} s |",
+        f"| size of a request; of its headers | {'; '.join(f'{size} KiB' for size in kib.values())} |",
+        f"| connections | {number(runtime, 'MAX_CONNECTIONS')}, for {number(runtime, 'CONNECTION_TIMEOUT')} s each. ",
+        f"| concurrent answers of `/metrics`; to one address | {scrapes[0]}; {scrapes[-1]} |",
+        f"| log lines that wait for standard error | {number(runtime, 'MAX_WAITING_LINES'):,}; ",
     ]
     for row in rows:
         assert f"\n{row}" in CONFIGURATION, row
-    renewals = f"{probe}/domain/renewals.rs"
-    silent = int(count(renewals, "DEFAULT_RENEW_INTERVAL")) + int(count(renewals, "TWO_TIMEOUTS"))
-    expiry = f"`max(0.75 × grace, min({silent} s, grace − {count(renewals, 'DETECTION_RESERVE')} s))`"
-    pages = [path.name for path in DOCUMENTS if expiry in path.read_text()]
+
+
+def test_pages_have_the_formula_of_the_expiry_age():
+    probe = "lease-probe"
+    silent = number(probe, "DEFAULT_RENEW_INTERVAL") + number(probe, "TWO_TIMEOUTS")
+    expiry = f"max(0.75 × grace, min({silent} s, grace − {number(probe, 'DETECTION_RESERVE')} s))"
+    pages = [path.name for path in DOCUMENTS if f"`{expiry}`" in path.read_text()]
     assert {"configuration.md", "gardener.md", "0001-silence-is-proven-by-what-was-written.md"} <= set(pages)
+    proto = (ROOT / "proto/gardener/watchdog/probe/v1/probe.proto").read_text()
+    assert expiry.replace("×", "x").replace("−", "-") in proto
 
 
 def body(start: str) -> str:
@@ -232,7 +283,7 @@ def test_labels_are_values_of_the_apis_in_lower_case():
 
 def test_pages_and_dashboards_say_how_long_a_scale_down_may_take():
     # With the default grace period of 40 s and renew interval of 10 s.
-    reserve = str(40 - 10 - int(count("lease-probe/src/domain/renewals.rs", "TWO_TIMEOUTS")))
+    reserve = str(40 - 10 - number("lease-probe", "TWO_TIMEOUTS"))
     dashboards = (ROOT / "charts" / "generate-dashboards").read_text()
     assert set(re.findall(r"acts (\d+) s after the threshold is crossed", dashboards)) == {reserve}
     performance = (ROOT / "docs" / "explanation" / "performance.md").read_text()

@@ -657,6 +657,22 @@ def test_every_alert_leads_to_its_section_of_the_runbook(name):
 
 
 @pytest.mark.parametrize("name", ALERTS)
+def test_texts_of_an_alert_name_the_time_that_the_rule_waits(name):
+    rule = ALERTS[name]
+    expression, minutes = rule["expr"], {"m": 1, "h": 60, "d": 24 * 60}
+    spans = [rule.get("for", ""), *re.findall(r"\[(\d+[mhd])[\]:]", expression)]
+    waited = {int(span[:-1]) * minutes[span[-1]] for span in spans if span}
+    for step, count in re.findall(r":(\d+)m\]\)\s*>= (\d+)", expression):
+        waited.add(int(step) * (int(count) - 1))
+    meaning = re.search(rf"^## {name}\n\n\*\*Meaning\.\*\*(.*?)\n\n", RUNBOOK, re.MULTILINE | re.DOTALL)[1]
+    texts = " ".join([rule["annotations"]["summary"], rule["annotations"]["description"], meaning])
+    named = {int(count) for count in re.findall(r"(\d+)\s+minutes", texts)}
+    words = {"a minute": 1, "an hour": 60, "a day": 24 * 60}
+    named |= {count for word, count in words.items() if re.search(rf"for {word}\b", texts, re.IGNORECASE)}
+    assert named <= waited, f"{named} and {waited}"
+
+
+@pytest.mark.parametrize("name", ALERTS)
 def test_every_alert_leads_to_a_dashboard(name):
     dashboard, _, variable = ALERTS[name]["annotations"]["dashboard"].removeprefix("/d/").partition("?")
     path = CHART / "dashboards" / "grafana" / f"{dashboard.removeprefix('dependency-watchdog-')}.json"
