@@ -1,6 +1,7 @@
 """The programs, run with what the chart gives them."""
 
 import os
+import re
 import subprocess
 import time
 import urllib.error
@@ -156,6 +157,15 @@ def binary(name: str) -> str:
     if not path.exists():
         pytest.fail(f"{path} is not there: build the programs first, with cargo build --workspace --bins")
     return str(path)
+
+
+def at_addresses(script: str, seed, programs: list[Program]) -> str:
+    """The script, in which watchdogctl calls these programs. Where they run as Pods, it finds them by itself."""
+    namespace, name = LEASES, "watchdog-observer"
+    wait(lambda: "data" in seed.request("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")[1])
+    options = [f"--{program.service} 127.0.0.1:{program.grpc}" for program in programs]
+    options.append(f"--tls-secret {namespace}/{name}")
+    return re.sub(r"^watchdogctl .*", lambda command: " ".join([command[0], *options]), script, flags=re.MULTILINE)
 
 
 def grpcurl(*arguments: str):

@@ -7,7 +7,7 @@ import re
 import pytest
 from chart import ROOT, SERVICES
 from desk import on_desk
-from programs import wait
+from programs import at_addresses, wait
 from real_kubernetes import Kubernetes, assets
 from shoot import DEPENDANTS, LEASE_SECONDS, SECRET, moment
 from test_newcomer import as_deployed
@@ -40,14 +40,16 @@ def cluster(tmp_path_factory):
 
 def test_the_document_leads_to_a_meltdown_that_is_prevented(cluster, fitting, tmp_path):
     run = on_desk(cluster, fitting, tmp_path)
-    _build, seed, nodes, release, _look, _meltdown, _end = BLOCKS
+    _build, seed, nodes, release, look, _meltdown, _end = BLOCKS
     run(seed)
     run(nodes)
     to_this_machine(cluster)
     run(release)
     with contextlib.ExitStack() as stack:
-        for service in SERVICES:
-            stack.enter_context(as_deployed(cluster, tmp_path, service)).wait_until_readyz_says("ready\n")
+        programs = [stack.enter_context(as_deployed(cluster, tmp_path, service)) for service in SERVICES]
+        for program in programs:
+            program.wait_until_readyz_says("ready\n")
+        assert SHOOT in run(at_addresses(look, cluster, programs))
         wait(lambda: kept(cluster, lambda: set(settled(cluster).values()) == {0}, WORKERS[0]))
         wait(lambda: kept(cluster, lambda: set(settled(cluster).values()) == {1}, *WORKERS))
 

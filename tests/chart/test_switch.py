@@ -3,9 +3,8 @@
 import contextlib
 import re
 
-import yaml
 from chart import NAMESPACE, ROOT, SERVICES, of_kind, render
-from programs import wait
+from programs import at_addresses
 from test_newcomer import as_deployed
 
 PAGE = (ROOT / "docs" / "how-to" / "switch.md").read_text()
@@ -14,6 +13,7 @@ BLOCKS, LANDSCAPE_BLOCKS = (
     re.findall(r"^ *```sh\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE) for page in (PAGE, LANDSCAPE)
 )
 # pkg/component/nodemanagement/dependencywatchdog, as files of the ConfigMaps dependency-watchdog-…-config-….
+FIXTURES = ROOT / "services/common/api/tests/fixtures"
 LEASE = {
     "apiVersion": "coordination.k8s.io/v1",
     "kind": "Lease",
@@ -32,8 +32,8 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 def test_the_document_leads_to_the_switch_and_back(seed, releases, kinds, desk):
     folder, desk_run = desk
     check, held, observe, gardeners_weeder, weeder, stop, protect, back, weeder_back, gardeners_weeder_back, _ = BLOCKS
-    (folder / "prober.yaml").write_text(example("configuration.md", "kubeConfigSecretName:"))
-    (folder / "weeder.yaml").write_text(example("configuration.md", "watchDuration:"))
+    for program in "prober", "weeder":
+        (folder / f"{program}.yaml").symlink_to(FIXTURES / f"{program}-gardener.yaml")
     seed.create(LEASES, LEASE)
     seed.serve("core.gardener.cloud", "v1beta1", "Seed", "Cluster")
     theirs = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Seed", "metadata": {"name": "aws-eu1"}}
@@ -102,21 +102,8 @@ def ask(section: str, run, seed, folder) -> None:
         programs = [stack.enter_context(as_deployed(seed, folder, service)) for service in SERVICES]
         for program in programs:
             program.wait_until_readyz_says("ready\n")
-        # Where the programs run as Pods, watchdogctl finds both by itself.
-        addresses = " ".join(f"--{program.service} 127.0.0.1:{program.grpc}" for program in programs)
-        observer = "watchdog-leases", "watchdog-observer"
-        wait(lambda: "data" in seed.request("GET", "/api/v1/namespaces/{}/secrets/{}".format(*observer))[1])
-        addresses += " --tls-secret {}/{}".format(*observer)
         for command in commands:
-            run(f"{command} {addresses}")
-
-
-def example(document: str, first: str) -> str:
-    """The file in a document that begins so."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "reference" / document).read_text(), re.DOTALL)
-    (found,) = [block for block in blocks if block.startswith(first)]
-    assert yaml.safe_load(found)
-    return found
+            run(at_addresses(command, seed, programs))
 
 
 def modes(seed) -> dict:
