@@ -26,8 +26,8 @@ use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOpt
 
 pub(crate) const SHOOT: &str = "shoot--real--one";
 
-/// The default of kube-controller-manager, as [`ControllerManagerOptions`] has it: what lease-probe promises begins at 30
-/// s, and a busy machine needs the seconds between the verdict and the first node that is Unknown.
+/// The default of kube-controller-manager, as [`ControllerManagerOptions`] has it: what lease-probe promises begins at
+/// 30 s, and a busy machine needs the seconds between the verdict and the first node that is Unknown.
 pub(crate) const GRACE: Duration = Duration::from_secs(40);
 
 /// The dependants with their replicas.
