@@ -40,7 +40,7 @@ def cluster(tmp_path_factory):
 
 def test_the_document_leads_to_a_meltdown_that_is_prevented(cluster, fitting, tmp_path):
     run = on_desk(cluster, fitting, tmp_path)
-    _build, seed, nodes, release, look, _meltdown, _end = BLOCKS
+    _build, seed, nodes, release, look, meltdown, _end = BLOCKS
     run(seed)
     run(nodes)
     to_this_machine(cluster)
@@ -51,6 +51,7 @@ def test_the_document_leads_to_a_meltdown_that_is_prevented(cluster, fitting, tm
             program.wait_until_readyz_says("ready\n")
         assert SHOOT in run(at_addresses(look, cluster, programs))
         wait(lambda: kept(cluster, lambda: set(settled(cluster).values()) == {0}, WORKERS[0]))
+        assert "LEASES_EXPIRED" in run(at_addresses(meltdown, cluster, programs))
         wait(lambda: kept(cluster, lambda: set(settled(cluster).values()) == {1}, *WORKERS))
 
 

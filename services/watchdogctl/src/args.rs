@@ -278,7 +278,8 @@ pub(crate) struct UiArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ShootArg {
     /// Its namespace in the seed (shoot--project--name), or project/name.
-    #[arg(value_name = "SHOOT", value_parser = shoot_name)]
+    // With an identifier of its own: clap would take it for `--name`, which is the name of the release.
+    #[arg(id = "shoot", value_name = "SHOOT", value_parser = shoot_name)]
     pub(crate) name: String,
 }
 
