@@ -422,6 +422,21 @@ mod tests {
         command(Path::new("watchdogctl")).debug_assert();
     }
 
+    /// clap takes two arguments with one identifier for the same, so that a shoot became the name of the release.
+    #[test]
+    fn no_argument_of_a_command_has_the_identifier_of_a_global_one() {
+        let command = command(Path::new("watchdogctl"));
+        for part in command.get_subcommands() {
+            for argument in part.get_arguments() {
+                let id = argument.get_id();
+                let global = command.get_arguments().any(|other| other.get_id() == id);
+                assert!(!global, "{} {id}", part.get_name());
+            }
+        }
+        let cli = parsed("x shoot core/crazy --name other").unwrap();
+        assert_eq!(cli.connect.name.as_deref(), Some("other"));
+    }
+
     #[test]
     fn every_option_of_the_connection_can_stand_in_the_environment() {
         let mut options = 0;
