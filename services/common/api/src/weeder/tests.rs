@@ -103,11 +103,11 @@ servicesAndDependantSelectors:
     for (form, error) in [
         (
             "servicesAndDependantSelectors: {a: 7}",
-            "1:36: expected mapping start",
+            "1:36: servicesAndDependantSelectors.a: must be a mapping of fields",
         ),
         (
             "servicesAndDependantSelectors: {a: {podSelectors: [{matchLabels: {a: b, a: c}}]}}",
-            "1:73: a key is given twice",
+            "1:73: servicesAndDependantSelectors.a.podSelectors[0].matchLabels.a: is given twice",
         ),
     ] {
         assert_eq!(errors(form), [error]);
