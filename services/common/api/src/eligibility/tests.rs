@@ -31,7 +31,7 @@ fn with(pointer: &str, value: Value) -> Cluster {
 
 #[test]
 fn stop_rules_end_and_prevent_a_probe() {
-    use SkipReason::{Deleting, Hibernating, Migrating, NoWorkers};
+    use SkipReason::{Deleting, Hibernating, Migrating, NoWorkers, SelfHosted};
     let malformed = |reason: &str| SkipReason::Malformed(reason.to_owned());
     let zero = "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod is zero";
     let (deleted, grace) = (
@@ -46,6 +46,11 @@ fn stop_rules_end_and_prevent_a_probe() {
         ("spec/provider/workers", json!([]), NoWorkers),
         ("spec/provider/workers", json!(null), NoWorkers),
         ("spec/provider", json!({}), NoWorkers),
+        (
+            "spec/provider/workers",
+            json!([{"name": "a"}, {"name": "cp", "controlPlane": {}}]),
+            SelfHosted,
+        ),
         (grace, json!({"nodeMonitorGracePeriod": "0s"}), malformed(zero)),
     ] {
         let cluster = with(&format!("/spec/shoot/{pointer}"), value.clone());
@@ -146,6 +151,31 @@ fn settings_follow_the_shoot() {
     }
     let default = may_continue(&with("/spec/shoot/spec/kubernetes", json!({}))).unwrap();
     assert_eq!(default.node_monitor_grace, None);
+}
+
+/// As Gardener has written them at some time.
+#[test]
+fn clusters_of_all_shapes_are_judged() {
+    for (cluster, expected) in [
+        // Without machines of Gardener's own.
+        (
+            include_str!("../../tests/fixtures/cluster-self-hosted.json"),
+            Err(SkipReason::SelfHosted),
+        ),
+        // Of garden.sapcloud.io/v1beta1, where the workers were somewhere else.
+        (
+            include_str!("../../tests/fixtures/cluster-old-group.json"),
+            Err(SkipReason::NoWorkers),
+        ),
+        // With a Shoot as Go writes it without its kind.
+        (
+            include_str!("../../tests/fixtures/cluster-unversioned.json"),
+            Ok(ShootSettings::default()),
+        ),
+    ] {
+        let cluster: Cluster = serde_json::from_str(cluster).unwrap();
+        assert_eq!(may_start(&cluster), expected, "{}", cluster.name());
+    }
 }
 
 #[test]
