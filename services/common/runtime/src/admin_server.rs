@@ -14,19 +14,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
+use tokio::time::{Instant, timeout};
 
 use crate::allowed_clients::AllowedClients;
 use crate::connection_tasks::ConnectionTasks;
 use crate::listeners::{AcceptedConnection, Acceptor};
-use crate::tls::Tls;
+use crate::tls::{DISTRUSTED, HANDSHAKE_TIMEOUT, Tls};
 
 /// Connections at the same time: a few scrapers and the kubelet. The reserve of file descriptors has more than that.
 const MAX_CONNECTIONS: usize = 64;
-
-/// A TLS handshake takes at most this time.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The head of a request arrives within this time, also that of the next one on a connection that stays open.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,13 +90,14 @@ async fn connection(
     let Some(AdminTls { tls, allowed }) = tls else {
         return serve_http1(tcp, None, keep_alive, router).await;
     };
-    let config = tls.admin().context("this program has no certificate yet")?;
-    let accept = TlsAcceptor::from(config).accept(tcp);
-    let handshake = timeout(HANDSHAKE_TIMEOUT, accept).await;
-    let stream = handshake.context("the TLS handshake took longer than 3 s")??;
-    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let refused = allowed.check(certificate).err().map(|why| format!("{why}\n"));
-    serve_http1(stream, refused, keep_alive, router).await
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let (stream, certificates) = tls.accept(tls.admin(), tcp, deadline).await?;
+    let refused = allowed.check(certificates.own()).err();
+    let refused = refused.map(|why| format!("{why}\n"));
+    tokio::select! {
+        served = serve_http1(stream, refused, keep_alive, router) => served,
+        () = certificates.distrusted() => anyhow::bail!(DISTRUSTED),
+    }
 }
 
 /// HTTP/1.1, the only one that scrapers and the kubelet need.
