@@ -3,9 +3,11 @@
 
 pub use crate::config_error::{ConfigError, ConfigErrors};
 
+use crate::config_error::{item_of, joined};
 use crate::{duration, names, text::cut, yaml};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_path_to_error::{Segment, Track};
+use serde_saphyr::Error;
 use serde_saphyr::granit_parser::{Event, Parser, Span};
 use std::{
     cell::{LazyCell, RefCell},
@@ -30,9 +32,6 @@ pub(crate) struct Setting<T> {
 
 /// Most faults that are reported: a file of another kind must not flood the log.
 const MAX_FAULTS: usize = 100;
-
-/// A longer key is quoted and cut: no field has such a name.
-const LONGEST_NAME: usize = 100;
 
 /// The treatment of a field that nobody knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +99,13 @@ pub(crate) fn read<F: DeserializeOwned, T>(
         Option::<F>::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
     });
     let file = file.map_err(|error| {
-        let given_twice = yaml::is_refused_by_type(&error).then(|| given_twice(text));
+        let given_twice = match yaml::cause(&error) {
+            // The type that is read refuses nothing else by itself.
+            Error::Message { .. } => given_twice(text),
+            _ => None,
+        };
         let of_form = || yaml::fault(&error, &tracked(&track.path()));
-        failed(given_twice.flatten().unwrap_or_else(of_form))
+        failed(given_twice.unwrap_or_else(of_form))
     })?;
     let file = file.ok_or_else(|| failed(ConfigError::new((1, 1), "", "the file is empty")))?;
     let faults = RefCell::default();
@@ -177,21 +180,6 @@ fn shown(path: &serde_ignored::Path<'_>) -> String {
             shown(parent)
         }
     }
-}
-
-/// The path to a key below another path.
-pub(crate) fn joined(path: &str, key: &str) -> String {
-    let is_simple = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    let is_name = (1..=LONGEST_NAME).contains(&key.len()) && key.chars().all(is_simple);
-    match (path.is_empty(), is_name) {
-        (true, true) => key.to_owned(),
-        (false, true) => format!("{path}.{key}"),
-        (_, false) => format!("{path}[{:?}]", cut(key)),
-    }
-}
-
-fn item_of(path: &str, index: usize) -> String {
-    format!("{path}[{index}]")
 }
 
 /// Line and column.

@@ -1,7 +1,6 @@
 //! The limits within which serde-saphyr reads every file, and what its errors mean.
 
-use crate::config::joined;
-use crate::config_error::ConfigError;
+use crate::config_error::{ConfigError, joined};
 use crate::text::{begin, cut};
 use serde_saphyr::{Error, Location, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
 
@@ -52,11 +51,6 @@ pub(crate) fn cause(error: &Error) -> &Error {
     }
 }
 
-/// True if the type that is read refuses the file, not the reader: a field has two of its names.
-pub(crate) fn is_refused_by_type(error: &Error) -> bool {
-    matches!(cause(error), Error::Message { .. })
-}
-
 /// An error of a configuration file, in which nothing is secret: of the field at a path, or of the file as a whole.
 pub(crate) fn fault(error: &Error, path: &str) -> ConfigError {
     let at = error.location().unwrap_or(Location::UNKNOWN);
@@ -76,28 +70,24 @@ pub(crate) fn fault(error: &Error, path: &str) -> ConfigError {
 
 /// The form that a value should have.
 fn fault_of_value(error: &Error) -> Option<&'static str> {
-    match error {
-        Error::Unexpected {
-            expected: "mapping start",
-            ..
-        } => Some("must be a mapping of fields"),
-        Error::Unexpected {
-            expected: "sequence start",
-            ..
-        } => Some("must be a list"),
-        Error::Unexpected { .. } => Some("must be a single value, not a list or a mapping"),
-        Error::InvalidScalar { ty: "boolean", .. } => Some("must be true or false"),
-        Error::InvalidScalar {
-            ty: "floating point", ..
-        } => Some("must be a number"),
-        Error::InvalidScalar { ty, .. } if ty.starts_with('u') => Some("must be a whole number, 0 or more"),
-        Error::InvalidScalar { .. } => Some("must be a whole number"),
-        Error::NullIntoString { .. } => Some("must be text, not null"),
-        Error::BinaryNotUtf8 { .. }
+    let wanted = match error {
+        Error::Unexpected { expected, .. } => *expected,
+        Error::InvalidScalar { ty, .. } => *ty,
+        Error::NullIntoString { .. }
+        | Error::BinaryNotUtf8 { .. }
         | Error::InvalidBinaryBase64 { .. }
-        | Error::TaggedScalarCannotDeserializeIntoString { .. } => Some("must be text, without a tag"),
-        _ => None,
-    }
+        | Error::TaggedScalarCannotDeserializeIntoString { .. } => return Some("must be text"),
+        _ => return None,
+    };
+    Some(match wanted {
+        "mapping start" => "must be a mapping of fields",
+        "sequence start" => "must be a list",
+        "boolean" => "must be true or false",
+        "floating point" => "must be a number",
+        integer if integer.starts_with('u') => "must be a whole number, 0 or more",
+        integer if integer.starts_with('i') => "must be a whole number",
+        _ => "must be a single value, not a list or a mapping",
+    })
 }
 
 /// The fault of a file that is not read to its end.

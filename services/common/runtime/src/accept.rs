@@ -30,6 +30,7 @@ use tower::{Service, ServiceExt as _};
 use crate::allowed_clients::AllowedClients;
 use crate::caller_quota::{Caller, CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
 use crate::connection_tasks::ConnectionTasks;
+use crate::failure::chain;
 use crate::listeners::Acceptor;
 use crate::refusal_log::{CloseReason, RefusalLog};
 use crate::tls::{CallerCertificates, DISTRUSTED, HANDSHAKE_TIMEOUT, Tls};
@@ -220,7 +221,7 @@ where
                 let accepted = tls.accept(tls.server(), tcp, deadline).await;
                 let (stream, certificates) = accepted.map_err(|error| match error.kind() {
                     io::ErrorKind::TimedOut => (CloseReason::Timeout, error.to_string()),
-                    _ => (CloseReason::Handshake, error.to_string()),
+                    _ => (CloseReason::Handshake, chain(&error)),
                 })?;
                 let checked = self.allowed.check(certificates.own());
                 (Either::Right(Box::new(stream)), Some(certificates), checked)

@@ -103,10 +103,7 @@ servicesAndDependantSelectors:
             "servicesAndDependantSelectors: {a: {podSelectors: [{matchLabels: {a: b, a: c}}]}}",
             "1:73: servicesAndDependantSelectors.a.podSelectors[0].matchLabels.a: is given twice",
         ),
-        (
-            "excludeKinds: [null]",
-            "1:16: excludeKinds[0]: must be text, not null",
-        ),
+        ("excludeKinds: [null]", "1:16: excludeKinds[0]: must be text"),
         // As Gardener writes it for a seed without dependants.
         (
             "servicesAndDependantSelectors: null",
