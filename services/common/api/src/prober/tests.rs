@@ -66,8 +66,6 @@ fn the_file_that_gardener_deploys_loads_unchanged() {
         success_threshold: 1,
         failure_threshold: 1,
         internal_probe_failure_back_off_duration: secs(30),
-        name: None,
-        namespace: None,
         dependent_resource_infos: vec![
             dependent("kube-controller-manager", false, 0, 0, 1),
             dependent("machine-controller-manager", false, 1, 30, 0),
@@ -99,10 +97,6 @@ fn the_names_of_older_releases_load() {
         (0.5, 0.75)
     );
     assert_eq!(config.kcm_node_monitor_grace_duration, secs(120));
-    assert_eq!(
-        (config.name.as_deref(), config.namespace.as_deref()),
-        (Some("default"), Some("garden"))
-    );
     let [kcm, ca] = config.dependent_resource_infos.as_slice() else {
         panic!("two")
     };
