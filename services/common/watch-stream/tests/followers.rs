@@ -283,19 +283,20 @@ async fn a_reader_that_missed_forgotten_removals_is_told_so() {
     slow.next().await.unwrap();
 }
 
+/// A stream of the events of a store.
+fn events(store: &StreamStore<u32, u32>) -> Responses<Event<u32, Arc<u32>>> {
+    let streams = Streams::new(CancellationToken::new());
+    let subscription = store.subscribe(|_| true);
+    let nobody = Extensions::default();
+    let body = streams.serve("Watch", &nobody, subscription, |message| Ok(message.event));
+    body.unwrap()
+}
+
 /// It holds no old state and is not closed.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_stalled_goes_on_with_the_newest_state() {
     let store: StreamStore<u32, u32> = StreamStore::new();
-    let streams = Streams::new(CancellationToken::new());
-    let mut stalled = streams
-        .serve(
-            "Watch",
-            &Extensions::default(),
-            store.subscribe(|_| true),
-            |message| Ok(message.event),
-        )
-        .unwrap();
+    let mut stalled = events(&store);
     for round in 0..100 {
         (0..1_000).for_each(|shoot| store.upsert(shoot, round));
         tokio::time::sleep(2 * HEARTBEAT_INTERVAL).await;
@@ -316,15 +317,7 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
     for key in 0..700 {
         store.upsert(key, 0);
     }
-    let streams = Streams::new(CancellationToken::new());
-    let mut body = streams
-        .serve(
-            "Watch",
-            &Extensions::default(),
-            store.subscribe(|_| true),
-            |message| Ok(message.event),
-        )
-        .unwrap();
+    let mut body = events(&store);
     let (mut items, mut snapshot) = (BTreeMap::new(), None);
     for step in 0.. {
         match step {
@@ -350,7 +343,7 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
+async fn a_stream_gives_its_place_back_and_ends_with_the_drain_from_which_on_none_is_opened() {
     let draining = CancellationToken::new();
     let streams = Streams::new(draining.clone());
     let store: StreamStore<u32, u32> = StreamStore::new();
@@ -391,19 +384,6 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
     draining.cancel();
     assert_eq!(body.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
     assert!(body.next().await.is_none());
-}
-
-#[test]
-fn a_stream_that_is_opened_after_the_drain_began_is_refused() {
-    let draining = CancellationToken::new();
-    let streams = Streams::new(draining.clone());
-    let store: StreamStore<u32, u32> = StreamStore::new();
-    draining.cancel();
-    let opened = streams.serve(
-        "Watch",
-        &Extensions::default(),
-        store.subscribe(|_| true),
-        |message| Ok(message.event),
-    );
-    assert_eq!(opened.err().unwrap().code(), Code::Unavailable);
+    let opened = serve("d", false).err().unwrap();
+    assert_eq!(opened.code(), Code::Unavailable);
 }
