@@ -62,11 +62,15 @@ pub(crate) fn fault(error: &Error, path: &str) -> ConfigError {
         return ConfigError::new(place, path, "is given twice");
     }
     match fault_of_value(cause(error)) {
-        Some(message) if path.is_empty() => ConfigError::new(place, path, format!("the file {message}")),
+        Some(MAPPING) if path.is_empty() => ConfigError::new(place, path, format!("the file {MAPPING}")),
+        // Of the whole, nothing else is read than its keys.
+        Some(_) if path.is_empty() => ConfigError::new(place, path, "the name of a field must be text"),
         Some(message) => ConfigError::new(place, path, message),
         None => ConfigError::new(place, "", begin(&fault_of_file(cause(error)), 200)),
     }
 }
+
+const MAPPING: &str = "must be a mapping of fields";
 
 /// The form that a value should have.
 fn fault_of_value(error: &Error) -> Option<&'static str> {
@@ -80,7 +84,7 @@ fn fault_of_value(error: &Error) -> Option<&'static str> {
         _ => return None,
     };
     Some(match wanted {
-        "mapping start" => "must be a mapping of fields",
+        "mapping start" => MAPPING,
         "sequence start" => "must be a list",
         "boolean" => "must be true or false",
         "floating point" => "must be a number",
@@ -93,7 +97,7 @@ fn fault_of_value(error: &Error) -> Option<&'static str> {
 /// The fault of a file that is not read to its end.
 fn fault_of_file(error: &Error) -> String {
     match error {
-        Error::ExternalMessage { msg, .. } => msg.clone(),
+        Error::ExternalMessage { msg, .. } => format!("the file is not valid YAML: {msg}"),
         Error::Eof { .. } => "the file ends within a value".to_owned(),
         Error::MultipleDocuments { .. } => "the file holds more than one YAML document".to_owned(),
         Error::MergeValueNotMapOrSeqOfMaps { .. } => "<< can merge mappings only".to_owned(),

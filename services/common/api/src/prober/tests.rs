@@ -198,6 +198,11 @@ fn a_file_as_a_whole_may_be_wrong() {
         ("--- null\n", "1:1: the file is empty"),
         ("- a\n", "1:1: the file must be a mapping of fields"),
         ("just text", "1:1: the file must be a mapping of fields"),
+        ("{{ template }}: 1", "1:1: the name of a field must be text"),
+        (
+            "a: b: c",
+            "1:5: the file is not valid YAML: mapping values are not allowed in this context",
+        ),
         (
             "a: 1\n---\nb: 2\n",
             "3:1: the file holds more than one YAML document",
