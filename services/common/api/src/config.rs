@@ -3,8 +3,11 @@
 
 pub use crate::config_error::{ConfigError, ConfigErrors};
 
+use crate::config_error::{item_of, joined};
 use crate::{duration, names, text::cut, yaml};
 use serde::{Deserialize, de::DeserializeOwned};
+use serde_path_to_error::{Segment, Track};
+use serde_saphyr::Error;
 use serde_saphyr::granit_parser::{Event, Parser, Span};
 use std::{
     cell::{LazyCell, RefCell},
@@ -29,9 +32,6 @@ pub(crate) struct Setting<T> {
 
 /// Most faults that are reported: a file of another kind must not flood the log.
 const MAX_FAULTS: usize = 100;
-
-/// A longer key is quoted and cut: no field has such a name.
-const LONGEST_NAME: usize = 100;
 
 /// The treatment of a field that nobody knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,15 +88,25 @@ pub(crate) fn read<F: DeserializeOwned, T>(
     let failed = |error| ConfigErrors::new(vec![error]);
     let text = yaml::text(bytes).map_err(failed)?;
     let mut unknown_fields: Vec<PathFault> = Vec::new();
+    let mut track = Track::new();
     let file = serde_saphyr::with_deserializer_from_str_with_options(text, yaml::options(), |yaml| {
         let mut note = |path: serde_ignored::Path<'_>| {
             let path = shown(&path);
             let message = unknown_field(&path).to_owned();
             unknown_fields.push((path, message));
         };
-        Option::<F>::deserialize(serde_ignored::Deserializer::new(yaml, &mut note))
+        let yaml = serde_ignored::Deserializer::new(yaml, &mut note);
+        Option::<F>::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
     });
-    let file = file.map_err(|error| failed(yaml::fault(&error)))?;
+    let file = file.map_err(|error| {
+        let given_twice = match yaml::cause(&error) {
+            // The type that is read refuses nothing else by itself.
+            Error::Message { .. } => given_twice(text),
+            _ => None,
+        };
+        let of_form = || yaml::fault(&error, &tracked(&track.path()));
+        failed(given_twice.unwrap_or_else(of_form))
+    })?;
     let file = file.ok_or_else(|| failed(ConfigError::new((1, 1), "", "the file is empty")))?;
     let faults = RefCell::default();
     let root = Section {
@@ -108,7 +118,9 @@ pub(crate) fn read<F: DeserializeOwned, T>(
     // One more than is shown says that there are more.
     faults.truncate(MAX_FAULTS + 1);
     unknown_fields.truncate(MAX_FAULTS + 1);
-    let places = LazyCell::new(|| Places::of(text, faults.iter().chain(&unknown_fields)));
+    let paths = faults.iter().chain(&unknown_fields).map(|(path, _)| path);
+    let names = paths.flat_map(|path| names_of(path));
+    let places = LazyCell::new(move || Places::of(text, names));
     let mut errors = located(&faults, |path| places.value(path));
     let mut ignored = located(&unknown_fields, |path| places.key(path));
     if unknown == UnknownFields::Refused {
@@ -148,6 +160,15 @@ fn located(faults: &[PathFault], place: impl Fn(&str) -> Place) -> Vec<ConfigErr
 
 // === paths and places ===
 
+/// The path to the value that could not be read.
+fn tracked(path: &serde_path_to_error::Path) -> String {
+    path.iter().fold(String::new(), |path, segment| match segment {
+        Segment::Seq { index } => item_of(&path, *index),
+        Segment::Map { key } => joined(&path, key),
+        Segment::Enum { .. } | Segment::Unknown => path,
+    })
+}
+
 /// A path as errors show it.
 fn shown(path: &serde_ignored::Path<'_>) -> String {
     use serde_ignored::Path;
@@ -161,37 +182,21 @@ fn shown(path: &serde_ignored::Path<'_>) -> String {
     }
 }
 
-/// The path to a key below another path.
-fn joined(path: &str, key: &str) -> String {
-    let is_simple = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    let is_name = (1..=LONGEST_NAME).contains(&key.len()) && key.chars().all(is_simple);
-    match (path.is_empty(), is_name) {
-        (true, true) => key.to_owned(),
-        (false, true) => format!("{path}.{key}"),
-        (_, false) => format!("{path}[{:?}]", cut(key)),
-    }
-}
-
-fn item_of(path: &str, index: usize) -> String {
-    format!("{path}[{index}]")
-}
-
 /// Line and column.
 type Place = (u64, u64);
 
 /// The places of the keys and values with faults, and of all that holds them, by their paths.
 #[derive(Default)]
-struct Places {
-    wanted: BTreeSet<String>,
+struct Places<'p> {
+    wanted: BTreeSet<&'p str>,
     found: HashMap<String, (Place, Place)>,
 }
 
-impl Places {
-    /// Of a file that was read before: it is neither broken nor too deep.
-    fn of<'f>(text: &str, faults: impl Iterator<Item = &'f PathFault>) -> Self {
-        let names = faults.flat_map(|(path, _)| names_of(path));
+impl<'p> Places<'p> {
+    /// Of the keys and values at these paths.
+    fn of(text: &str, wanted: impl Iterator<Item = &'p str>) -> Self {
         let mut places = Self {
-            wanted: names.map(str::to_owned).collect(),
+            wanted: wanted.collect(),
             ..Self::default()
         };
         let events = Parser::new_from_str(text).map_while(Result::ok);
@@ -211,8 +216,8 @@ impl Places {
         (event, span): (Event<'t>, Span),
         nodes: &mut impl Iterator<Item = (Event<'t>, Span)>,
     ) {
-        let mut wanted = self.wanted.range(path.clone()..).take(2);
-        let holds_wanted = wanted.any(|wanted| wanted.len() > path.len() && wanted.starts_with(&path));
+        let is_in_it = |wanted: &&str| wanted.len() > path.len() && wanted.starts_with(&path);
+        let holds_wanted = self.wanted.iter().any(is_in_it);
         match event {
             _ if !holds_wanted => skip(&event, nodes),
             Event::MappingStart(..) => {
@@ -237,7 +242,7 @@ impl Places {
             }
             _ => {}
         }
-        if holds_wanted || self.wanted.contains(&path) {
+        if holds_wanted || self.wanted.contains(path.as_str()) {
             self.found.insert(path, (key, place(&span)));
         }
     }
@@ -265,6 +270,24 @@ impl Places {
 fn names_of(path: &str) -> impl Iterator<Item = &str> {
     let older = OLDER_NAMES.iter().filter(move |(name, _)| *name == path);
     [path].into_iter().chain(older.map(|(_, older)| *older))
+}
+
+/// The field that a file has by two of its names.
+fn given_twice(text: &str) -> Option<ConfigError> {
+    let fields = OLDER_NAMES.map(|(name, _)| name);
+    let places = Places::of(text, fields.into_iter().flat_map(names_of));
+    fields.into_iter().find_map(|name| {
+        let place = |name| Some((places.found.get(name)?.0, name));
+        let mut given: Vec<_> = names_of(name).filter_map(place).collect();
+        given.sort_unstable();
+        let (_, first) = given.first()?;
+        let (again, second) = given.get(1)?;
+        Some(ConfigError::new(
+            *again,
+            *second,
+            format!("is given already, as {first}"),
+        ))
+    })
 }
 
 /// Passes over all that is in a node.

@@ -1,6 +1,10 @@
 //! Errors in a file, with their places: what the reader of YAML and the check of a configuration both report.
 
+use crate::text::cut;
 use std::fmt;
+
+/// A longer key is quoted and cut: no field has such a name.
+const LONGEST_NAME: usize = 100;
 
 /// One error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,3 +92,21 @@ impl fmt::Display for ConfigErrors {
 }
 
 impl std::error::Error for ConfigErrors {}
+
+// === paths ===
+
+/// The path to a key below another path.
+pub(crate) fn joined(path: &str, key: &str) -> String {
+    let is_simple = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let is_name = (1..=LONGEST_NAME).contains(&key.len()) && key.chars().all(is_simple);
+    match (path.is_empty(), is_name) {
+        (true, true) => key.to_owned(),
+        (false, true) => format!("{path}.{key}"),
+        (_, false) => format!("{path}[{:?}]", cut(key)),
+    }
+}
+
+/// The path to an item of a list.
+pub(crate) fn item_of(path: &str, index: usize) -> String {
+    format!("{path}[{index}]")
+}

@@ -34,10 +34,6 @@ pub struct ProberConfig {
     pub failure_threshold: u32,
     /// Pause after the internal endpoint failed.
     pub internal_probe_failure_back_off_duration: Duration,
-    /// Name of this set of rules, for people.
-    pub name: Option<String>,
-    /// Namespace of this set of rules, for people.
-    pub namespace: Option<String>,
     /// The scaled resources; at least one.
     pub dependent_resource_infos: Vec<DependentResource>,
 }
@@ -64,8 +60,11 @@ struct ProberFile {
         alias = "internalProbeFailureBackoffDuration"
     )]
     internal_probe_failure_back_off_duration: Option<String>,
-    name: Option<String>,
-    namespace: Option<String>,
+    // For people.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+    #[serde(rename = "namespace")]
+    _namespace: Option<String>,
     dependent_resource_infos: Option<Vec<DependentFile>>,
 }
 
@@ -100,8 +99,9 @@ fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
         .required("kubeConfigSecretName", file.kube_config_secret_name)
         .and_then(|name| at.object_name("kubeConfigSecretName", name));
     // Go writes a text that is not set as an empty one.
-    let set = |name: &String| !name.is_empty();
-    let external = file.external_kube_config_secret_name.filter(set);
+    let external = file
+        .external_kube_config_secret_name
+        .filter(|name| !name.is_empty());
     let external = external.and_then(|name| at.object_name("externalKubeConfigSecretName", name));
     let dependents = at
         .required("dependentResourceInfos", file.dependent_resource_infos)
@@ -117,8 +117,6 @@ fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
         failure_threshold: at.number(FAILURE_THRESHOLD, file.failure_threshold),
         internal_probe_failure_back_off_duration: at
             .duration(INTERNAL_BACK_OFF, file.internal_probe_failure_back_off_duration),
-        name: file.name.filter(set),
-        namespace: file.namespace.filter(set),
         kube_config_secret_name: secret?,
         external_kube_config_secret_name: external,
         dependent_resource_infos: dependents?,

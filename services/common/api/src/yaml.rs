@@ -1,6 +1,6 @@
 //! The limits within which serde-saphyr reads every file, and what its errors mean.
 
-use crate::config_error::ConfigError;
+use crate::config_error::{ConfigError, joined};
 use crate::text::{begin, cut};
 use serde_saphyr::{Error, Location, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
 
@@ -51,11 +51,54 @@ pub(crate) fn cause(error: &Error) -> &Error {
     }
 }
 
-/// An error of a configuration file, in which nothing is secret.
-pub(crate) fn fault(error: &Error) -> ConfigError {
-    let message = match cause(error) {
-        Error::ExternalMessage { msg, .. } => msg.clone(),
-        Error::DuplicateMappingKey { .. } => "a key is given twice".to_owned(),
+/// An error of a configuration file, in which nothing is secret: of the field at a path, or of the file as a whole.
+pub(crate) fn fault(error: &Error, path: &str) -> ConfigError {
+    let at = error.location().unwrap_or(Location::UNKNOWN);
+    let place = (at.line(), at.column());
+    if let Error::DuplicateMappingKey { key, .. } = cause(error) {
+        let path = key
+            .as_ref()
+            .map_or_else(|| path.to_owned(), |key| joined(path, key));
+        return ConfigError::new(place, path, "is given twice");
+    }
+    match fault_of_value(cause(error)) {
+        Some(MAPPING) if path.is_empty() => ConfigError::new(place, path, format!("the file {MAPPING}")),
+        // Of the whole, nothing else is read than its keys.
+        Some(_) if path.is_empty() => ConfigError::new(place, path, "the name of a field must be text"),
+        Some(message) => ConfigError::new(place, path, message),
+        None => ConfigError::new(place, "", begin(&fault_of_file(cause(error)), 200)),
+    }
+}
+
+const MAPPING: &str = "must be a mapping of fields";
+
+/// The form that a value should have.
+fn fault_of_value(error: &Error) -> Option<&'static str> {
+    let wanted = match error {
+        Error::Unexpected { expected, .. } => *expected,
+        Error::InvalidScalar { ty, .. } => *ty,
+        Error::NullIntoString { .. }
+        | Error::BinaryNotUtf8 { .. }
+        | Error::InvalidBinaryBase64 { .. }
+        | Error::TaggedScalarCannotDeserializeIntoString { .. } => return Some("must be text"),
+        _ => return None,
+    };
+    Some(match wanted {
+        "mapping start" => MAPPING,
+        "sequence start" => "must be a list",
+        "boolean" => "must be true or false",
+        "floating point" => "must be a number",
+        integer if integer.starts_with('u') => "must be a whole number, 0 or more",
+        integer if integer.starts_with('i') => "must be a whole number",
+        _ => "must be a single value, not a list or a mapping",
+    })
+}
+
+/// The fault of a file that is not read to its end.
+fn fault_of_file(error: &Error) -> String {
+    match error {
+        Error::ExternalMessage { msg, .. } => format!("the file is not valid YAML: {msg}"),
+        Error::Eof { .. } => "the file ends within a value".to_owned(),
         Error::MultipleDocuments { .. } => "the file holds more than one YAML document".to_owned(),
         Error::MergeValueNotMapOrSeqOfMaps { .. } => "<< can merge mappings only".to_owned(),
         Error::UnsupportedTag { tag, .. } => {
@@ -75,23 +118,12 @@ pub(crate) fn fault(error: &Error) -> ConfigError {
         Error::Budget { .. } | Error::AliasReplayLimitExceeded { .. } => {
             format!("the file holds more than {MAX_NODES} values, aliases expanded")
         }
-        Error::InvalidScalar { ty: "boolean", .. } => "must be true or false".to_owned(),
-        Error::InvalidScalar {
-            ty: "floating point", ..
-        } => "must be a number".to_owned(),
-        Error::InvalidScalar { ty, .. } if ty.starts_with('u') => {
-            "must be a whole number, 0 or more".to_owned()
-        }
-        Error::InvalidScalar { .. } => "must be a whole number".to_owned(),
-        Error::Unexpected { expected, .. } => format!("expected {expected}"),
         other => {
             let message = other.to_string();
             // The place is shown before it.
             message.split(" at line ").next().unwrap_or_default().to_owned()
         }
-    };
-    let at = error.location().unwrap_or(Location::UNKNOWN);
-    ConfigError::new((at.line(), at.column()), "", begin(&message, 200))
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,11 +16,9 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt as _, Join, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
@@ -31,12 +30,10 @@ use tower::{Service, ServiceExt as _};
 use crate::allowed_clients::AllowedClients;
 use crate::caller_quota::{Caller, CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
 use crate::connection_tasks::ConnectionTasks;
+use crate::failure::chain;
 use crate::listeners::Acceptor;
 use crate::refusal_log::{CloseReason, RefusalLog};
-use crate::tls::Tls;
-
-/// A stranger has this time for the TLS handshake and the start of HTTP/2 together.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+use crate::tls::{CallerCertificates, DISTRUSTED, HANDSHAKE_TIMEOUT, Tls};
 
 /// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -119,8 +116,8 @@ type Replayed = Join<tokio::io::Chain<&'static [u8], ReadHalf<Plain>>, WriteHalf
 struct Connection {
     io: Replayed,
     peer: Peer,
-    /// The certificates of the caller, and what must go on trusting them.
-    trust: Option<(Tls, Vec<CertificateDer<'static>>)>,
+    /// None without TLS.
+    certificates: Option<CallerCertificates>,
     _permit: Option<QuotaPermit>,
 }
 
@@ -212,20 +209,22 @@ where
 {
     /// Authenticates a caller and gives it a connection, or refuses it.
     async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Result<Connection, CloseCause> {
+        // For the TLS handshake and the start of HTTP/2 together.
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let by_address = Caller::at(address.ip());
-        let (io, trust, checked) = match &self.tls {
+        let (io, certificates, checked) = match &self.tls {
             None => (Either::Left(tcp), None, Ok(by_address.clone())),
             Some(tls) => {
-                let stream = handshake(tls, tcp, deadline).await?;
-                let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-                let checked = self.allowed.check(shown.first());
-                let shown = shown.iter().map(|shown| shown.clone().into_owned()).collect();
-                let trust = Some((tls.clone(), shown));
-                (Either::Right(Box::new(stream)), trust, checked)
+                let accepted = tls.accept(tls.server(), tcp, deadline).await;
+                let (stream, certificates) = accepted.map_err(|error| match error.kind() {
+                    io::ErrorKind::TimedOut => (CloseReason::Timeout, error.to_string()),
+                    _ => (CloseReason::Handshake, chain(&error)),
+                })?;
+                let checked = self.allowed.check(certificates.own());
+                (Either::Right(Box::new(stream)), Some(certificates), checked)
             }
         };
         let io = speak(io, deadline).await?;
@@ -247,7 +246,7 @@ where
                 caller,
                 refused,
             },
-            trust,
+            certificates,
             _permit: permit,
         })
     }
@@ -267,9 +266,9 @@ where
 
     /// Serves a connection until it ends or must end.
     async fn serve(&self, connection: Connection) {
-        let (io, peer, trust) = (connection.io, connection.peer, connection.trust);
+        let (io, peer, certificates) = (connection.io, connection.peer, connection.certificates);
         let (of_other, of_own) = MAX_STREAMS;
-        let has_few_streams = trust.is_some() && !peer.caller.is_own_service;
+        let has_few_streams = certificates.is_some() && !peer.caller.is_own_service;
         let max_streams = if has_few_streams { of_other } else { of_own };
         let (address, close) = (peer.address, CloseConnection::default());
         let unread = close.0.clone();
@@ -293,8 +292,8 @@ where
             served.await
         };
         let distrusted = async {
-            match trust {
-                Some((tls, chain)) => tls.distrusted(&chain).await,
+            match certificates {
+                Some(certificates) => certificates.distrusted().await,
                 None => pending().await,
             }
         };
@@ -303,27 +302,10 @@ where
                 tracing::debug!(peer = %address, %error, "a gRPC connection ended");
             },
             () = sleep(age + AGE_GRACE) => {}
-            () = distrusted => {
-                let why = "its certificate or certificate authority has expired or is no longer trusted";
-                self.refusals.refuse(address, CloseReason::Distrusted, why);
-            }
+            () = distrusted => self.refusals.refuse(address, CloseReason::Distrusted, DISTRUSTED),
             () = unread.cancelled() => {
                 self.refusals.refuse(address, CloseReason::Unread, "it did not read an answer within 10 s");
             }
-        }
-    }
-}
-
-async fn handshake(tls: &Tls, tcp: TcpStream, deadline: Instant) -> Result<TlsStream<TcpStream>, CloseCause> {
-    let Some(config) = tls.server() else {
-        let why = "this program has no certificate yet";
-        return Err((CloseReason::Handshake, why.to_owned()));
-    };
-    match timeout_at(deadline, TlsAcceptor::from(config).accept(tcp)).await {
-        Ok(stream) => stream.map_err(|error| (CloseReason::Handshake, error.to_string())),
-        Err(_) => {
-            let why = "the TLS handshake took longer than 3 s";
-            Err((CloseReason::Timeout, why.to_owned()))
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Router};
@@ -14,19 +14,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
+use tokio::time::{Instant, timeout};
 
 use crate::allowed_clients::AllowedClients;
 use crate::connection_tasks::ConnectionTasks;
 use crate::listeners::{AcceptedConnection, Acceptor};
-use crate::tls::Tls;
+use crate::tls::{DISTRUSTED, HANDSHAKE_TIMEOUT, Tls};
 
 /// Connections at the same time: a few scrapers and the kubelet. The reserve of file descriptors has more than that.
 const MAX_CONNECTIONS: usize = 64;
-
-/// A TLS handshake takes at most this time.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The head of a request arrives within this time, also that of the next one on a connection that stays open.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,13 +45,8 @@ pub struct AdminTls {
 /// Paths that need no certificate.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Why a caller may not ask for more than probes do, if it may not.
-#[derive(Debug, Clone)]
-struct RefusedCaller(Option<String>);
-
 /// Serves until the process ends.
 pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: Router) {
-    let router = router.layer(middleware::from_fn(refuse));
     let incoming = Acceptor {
         listener,
         refusal: "cannot accept a connection to the admin endpoint",
@@ -92,25 +83,26 @@ async fn connection(
     router: Router,
 ) -> anyhow::Result<()> {
     let Some(AdminTls { tls, allowed }) = tls else {
-        return serve_http1(tcp, None, keep_alive, router).await;
+        return serve_http1(tcp, keep_alive, router).await;
     };
-    let config = tls.admin().context("this program has no certificate yet")?;
-    let accept = TlsAcceptor::from(config).accept(tcp);
-    let handshake = timeout(HANDSHAKE_TIMEOUT, accept).await;
-    let stream = handshake.context("the TLS handshake took longer than 3 s")??;
-    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let refused = allowed.check(certificate).err().map(|why| format!("{why}\n"));
-    serve_http1(stream, refused, keep_alive, router).await
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let (stream, certificates) = tls.accept(tls.admin(), tcp, deadline).await?;
+    let router = match allowed.check(certificates.own()) {
+        Ok(_) => router,
+        Err(why) => router.layer(middleware::from_fn_with_state(format!("{why}\n"), only_probes)),
+    };
+    tokio::select! {
+        served = serve_http1(stream, keep_alive, router) => served,
+        () = certificates.distrusted() => anyhow::bail!(DISTRUSTED),
+    }
 }
 
 /// HTTP/1.1, the only one that scrapers and the kubelet need.
 async fn serve_http1(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    refused: Option<String>,
     keep_alive: bool,
     router: Router,
 ) -> anyhow::Result<()> {
-    let router = router.layer(Extension(RefusedCaller(refused)));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .keep_alive(keep_alive)
@@ -120,9 +112,11 @@ async fn serve_http1(
     Ok(served.await?)
 }
 
-async fn refuse(Extension(caller): Extension<RefusedCaller>, request: Request, next: Next) -> Response {
-    match caller.0 {
-        Some(why) if !PROBES.contains(&request.uri().path()) => (StatusCode::FORBIDDEN, why).into_response(),
-        _ => next.run(request).await,
+/// Answers what probes ask for, and everything else with why the caller may not ask for it.
+async fn only_probes(State(why): State<String>, request: Request, next: Next) -> Response {
+    if PROBES.contains(&request.uri().path()) {
+        next.run(request).await
+    } else {
+        (StatusCode::FORBIDDEN, why).into_response()
     }
 }

@@ -120,9 +120,6 @@ pub struct CommonArgs {
     pub check_config: bool,
 }
 
-/// Characters of a host name in the name of a replica: as many as Linux allows.
-const MAX_HOST_NAME: usize = 64;
-
 impl CommonArgs {
     /// Reads the configuration file.
     ///
@@ -207,16 +204,13 @@ pub fn advertised(bound: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip.unwrap_or(loopback), bound.port())
 }
 
-/// The name of a replica on this host, which is its Pod. Of a name that is too long the end is kept: that is where the
-/// names of the Pods of one Deployment differ.
+/// The name of a replica on this host, which is its Pod. Linux allows a host name 64 characters.
 fn identity(host: &str, suffix: u32) -> String {
     let host: String = host
         .chars()
         .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
         .collect();
-    let end = host.len().saturating_sub(MAX_HOST_NAME);
-    let host = host.get(end..).filter(|host| !host.is_empty());
-    let host = host.unwrap_or("replica");
+    let host = if host.is_empty() { "replica" } else { &host };
     format!("{}-{suffix:08x}", host.to_ascii_lowercase())
 }
 
@@ -240,11 +234,6 @@ mod tests {
         for pod in &pods {
             assert_eq!(identity(&format!("{pod}\n"), 7), format!("{pod}-00000007"));
         }
-        let long = ["a", "b"].map(|pod| identity(&format!("{}-{pod}", "x".repeat(100)), 7));
-        assert_eq!(
-            long,
-            ["a", "b"].map(|pod| format!("{}-{pod}-00000007", "x".repeat(62)))
-        );
         assert_eq!(identity("\u{e9}", 7), "replica-00000007");
         assert_ne!(
             identity(&pods[0], 7),

@@ -17,8 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use crate::accept::{CloseConnection, Peer};
-use crate::caller_quota::{CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
-use crate::rpc_error::{ErrorReason, error};
+use crate::caller_quota::{CallerQuota, QuotaLimits, QuotaPermit};
+use crate::rpc_error::{ErrorReason, error, too_many};
 use crate::rpc_metrics::Methods;
 
 /// RPCs under way, streams included.
@@ -112,17 +112,8 @@ impl RpcLimits {
         if let Some(why) = &peer.refused {
             return Err(error(ErrorReason::ClientNotAllowed, &**why));
         }
-        self.rpcs.acquire(&peer.caller).map_err(|exceeded| {
-            let why = match exceeded {
-                QuotaExceeded::Caller(most) => {
-                    format!("you already have {most} calls and streams to this replica: close some")
-                }
-                QuotaExceeded::Total(total) => {
-                    format!("all {total} calls of this replica are in use or reserved: try another replica")
-                }
-            };
-            error(ErrorReason::TooManyStreams, why)
-        })
+        let permit = self.rpcs.acquire(&peer.caller);
+        permit.map_err(|exceeded| too_many("calls and streams", exceeded))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Mutual TLS whose certificates are replaced while the process runs.
 
+use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -7,7 +8,11 @@ use anyhow::Context as _;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::NoServerSessionStorage;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use watchdog_certificates::{TrustStore, ValidityPeriod};
 pub use watchdog_client::tls::PemFiles;
@@ -29,6 +34,13 @@ label! {
         Issued = "issued",
     }
 }
+
+/// A caller has this time for the TLS handshake.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why an open connection ends when [`CallerCertificates::distrusted`] says so.
+pub(crate) const DISTRUSTED: &str =
+    "its certificate or certificate authority has expired or is no longer trusted";
 
 /// An open connection is judged again after this time at the latest: the clock of the host may be set.
 const LONGEST_TRUST: Duration = Duration::from_secs(10 * 60);
@@ -65,6 +77,13 @@ pub struct Tls {
     server: watch::Sender<Option<ServerTls>>,
     /// Shows the same certificate to other services.
     client: ClientTls,
+}
+
+/// The certificates that a caller showed in its handshake, its own one first, and what goes on judging them.
+#[derive(Debug)]
+pub(crate) struct CallerCertificates {
+    shown: Vec<CertificateDer<'static>>,
+    server: watch::Receiver<Option<ServerTls>>,
 }
 
 /// The server's side.
@@ -161,21 +180,27 @@ impl Tls {
         self.server.borrow().as_ref().map(|server| server.admin.clone())
     }
 
-    /// Waits until the certificates that a caller showed, its own one first, would not be accepted any more: one of
-    /// them ends, or the authority of the last one does or is not trusted any more.
-    pub(crate) async fn distrusted(&self, shown: &[CertificateDer<'static>]) {
-        let mut server = self.server.subscribe();
-        loop {
-            let left = server
-                .borrow_and_update()
-                .as_ref()
-                .and_then(|server| server.callers.accept_for(shown, UnixTime::now()));
-            let Some(left) = left else { return };
-            tokio::select! {
-                changed = server.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(left.min(LONGEST_TRUST)) => {}
-            }
-        }
+    /// Shakes hands with a caller, as a server with this configuration: [`Tls::server`] or [`Tls::admin`].
+    ///
+    /// # Errors
+    /// When there is no configuration yet, the handshake fails, or it has not ended by the deadline.
+    pub(crate) async fn accept(
+        &self,
+        config: Option<Arc<rustls::ServerConfig>>,
+        tcp: TcpStream,
+        deadline: Instant,
+    ) -> io::Result<(TlsStream<TcpStream>, CallerCertificates)> {
+        let config = config.ok_or_else(|| io::Error::other("this program has no certificate yet"))?;
+        let accepted = timeout_at(deadline, TlsAcceptor::from(config).accept(tcp)).await;
+        let stream = accepted.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake took longer than 3 s")
+        })??;
+        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let certificates = CallerCertificates {
+            shown: shown.iter().map(|shown| shown.clone().into_owned()).collect(),
+            server: self.server.subscribe(),
+        };
+        Ok((stream, certificates))
     }
 
     /// For channels to other services; has the newest credentials as this does.
@@ -208,6 +233,35 @@ impl Tls {
         };
         self.replace(credentials)
             .with_context(|| format!("{cert}, {key} and {ca}"))
+    }
+}
+
+// === impl CallerCertificates ===
+
+impl CallerCertificates {
+    /// The certificate of the caller itself; none if it showed none.
+    pub(crate) fn own(&self) -> Option<&CertificateDer<'static>> {
+        self.shown.first()
+    }
+
+    /// Waits until they would not be accepted any more: one of them ends, or the authority of the last one does or is
+    /// not trusted any more. Of a caller that showed none, nothing was trusted.
+    pub(crate) async fn distrusted(mut self) {
+        if self.shown.is_empty() {
+            return std::future::pending().await;
+        }
+        loop {
+            let left = self
+                .server
+                .borrow_and_update()
+                .as_ref()
+                .and_then(|server| server.callers.accept_for(&self.shown, UnixTime::now()));
+            let Some(left) = left else { return };
+            tokio::select! {
+                changed = self.server.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(left.min(LONGEST_TRUST)) => {}
+            }
+        }
     }
 }
 

@@ -9,9 +9,9 @@ use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Extensions, Status};
 use watchdog_runtime::accept::Peer;
-use watchdog_runtime::caller_quota::{CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
+use watchdog_runtime::caller_quota::{CallerQuota, QuotaLimits, QuotaPermit};
 use watchdog_runtime::metrics::GaugeGuard;
-use watchdog_runtime::rpc_error::{ErrorReason, error};
+use watchdog_runtime::rpc_error::{ErrorReason, error, too_many};
 
 use crate::message::Message;
 use crate::metrics::{DROPPED, DropReason, LAG, Rpc, SUBSCRIBERS};
@@ -67,7 +67,10 @@ impl Streams {
         }
         let caller = extensions.get::<Peer>().map(|peer| &peer.caller);
         let permit = caller.map(|caller| self.quota.acquire(caller)).transpose();
-        let permit = permit.map_err(|exceeded| too_many(rpc, exceeded))?;
+        let permit = permit.map_err(|exceeded| {
+            DROPPED.inc((Rpc(rpc), DropReason::Limit));
+            too_many("streams", exceeded)
+        })?;
         let reader = Reader {
             subscription,
             encode,
@@ -120,17 +123,4 @@ impl<K: Ord + Clone, V, R, F: FnMut(Message<K, Arc<V>>) -> Result<R, Status>> Re
 
 fn stopping() -> Status {
     error(ErrorReason::Draining, "this replica is stopping: connect again")
-}
-
-fn too_many(rpc: &'static str, exceeded: QuotaExceeded) -> Status {
-    DROPPED.inc((Rpc(rpc), DropReason::Limit));
-    let why = match exceeded {
-        QuotaExceeded::Caller(most) => {
-            format!("you already have {most} streams to this replica: close some, or try another replica")
-        }
-        QuotaExceeded::Total(total) => {
-            format!("all {total} streams of this replica are in use or reserved: try another replica")
-        }
-    };
-    error(ErrorReason::TooManyStreams, why)
 }

@@ -25,40 +25,48 @@ fn reads_a_cluster_as_gardener_writes_it() {
     assert_eq!(manager.node_conditions, ["KernelDeadlock", "DiskPressure"]);
 }
 
+/// Those of the Cluster itself come first, but only text is an annotation there.
 #[test]
 fn the_annotations_of_the_policy_are_kept_whatever_they_say() {
-    let annotations = |metadata: serde_json::Value| {
-        let cluster = json!({"metadata": {"name": "a"}, "spec": {"shoot": {"metadata": metadata}}});
-        let cluster: Cluster = serde_json::from_value(cluster).unwrap();
-        let shoot = cluster.shoot.unwrap();
+    let (mode, fraction) = (names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION);
+    let read = |own: serde_json::Value, of_shoot: serde_json::Value| {
+        let cluster = json!({
+            "metadata": {"name": "a", "annotations": own},
+            "spec": {"shoot": {"metadata": {"annotations": of_shoot}}},
+        });
+        let shoot = serde_json::from_value::<Cluster>(cluster).unwrap().shoot.unwrap();
         (shoot.mode, shoot.failure_fraction)
     };
-    let (mode, fraction) = (names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION);
-    for nothing in [
-        json!({}),
-        json!({"annotations": null}),
-        json!({"annotations": 1}),
-        json!({"annotations": {}}),
+    let both = json!({mode: "observe", fraction: 0.8, "other": "dropped"});
+    for (own, of_shoot, expected) in [
+        (json!({}), json!(null), (None, None)),
+        (json!(null), json!(1), (None, None)),
+        (json!(1), json!({}), (None, None)),
+        (json!({}), both.clone(), (Some("observe"), Some("0.8"))),
+        (json!({mode: "off"}), both.clone(), (Some("off"), Some("0.8"))),
+        (
+            json!({fraction: "0.5"}),
+            both.clone(),
+            (Some("observe"), Some("0.5")),
+        ),
+        (json!({mode: 1}), both, (Some("observe"), Some("0.8"))),
     ] {
-        assert_eq!(annotations(nothing), (None, None));
+        let (mode, fraction) = read(own.clone(), of_shoot);
+        assert_eq!((mode.as_deref(), fraction.as_deref()), expected, "{own}");
     }
-    assert_eq!(
-        annotations(json!({"annotations": {mode: "off", fraction: 0.8, "other": "dropped"}})),
-        (Some("off".into()), Some("0.8".into()))
-    );
-    let long = annotations(json!({"annotations": {mode: "x".repeat(1_000)}}))
-        .0
-        .unwrap();
-    assert_eq!(long.len(), LONGEST + 1, "bounded");
-    let cut = format!("off{}until=2026-12-01T06:00:00Z", " ".repeat(150));
-    let cut = annotations(json!({"annotations": {mode: cut}})).0.unwrap();
-    assert!(
-        parse_mode(&cut).is_err(),
-        "the part that is kept is no mode: {cut:?}"
-    );
-    let cut = format!("0.8{}x", " ".repeat(150));
-    let cut = annotations(json!({"annotations": {fraction: cut}})).1.unwrap();
-    assert!(parse_failure_fraction(&cut).is_err(), "{cut:?}");
+    // What is cut is longer than any valid text, so the part that is kept is not valid either.
+    let long = |begin: &str, end: &str| format!("{begin}{}{end}", " ".repeat(150));
+    let annotations = json!({mode: long("off", "until=2026-12-01T06:00:00Z"), fraction: long("0.8", "x")});
+    for (own, of_shoot) in [(json!({}), annotations.clone()), (annotations, json!({}))] {
+        let (mode, fraction) = read(own, of_shoot);
+        let (mode, fraction) = (mode.unwrap(), fraction.unwrap());
+        assert_eq!(
+            (mode.len(), fraction.len()),
+            (LONGEST + 1, LONGEST + 1),
+            "bounded"
+        );
+        assert!(parse_mode(&mode).is_err() && parse_failure_fraction(&fraction).is_err());
+    }
 }
 
 #[test]
@@ -137,36 +145,4 @@ fn one_bad_cluster_hides_no_other_in_lists_and_watches() {
         panic!("a deletion")
     };
     assert_eq!(cluster.name(), "bad");
-}
-
-#[test]
-fn the_annotations_of_the_cluster_take_precedence() {
-    let read = |own: serde_json::Value| {
-        let of_shoot = json!({names::MODE_ANNOTATION: "observe", names::FAILURE_FRACTION_ANNOTATION: "0.8"});
-        let cluster = json!({
-            "metadata": { "name": "shoot--a", "annotations": own },
-            "spec": { "shoot": { "metadata": { "annotations": of_shoot } } },
-        });
-        let shoot = serde_json::from_value::<Cluster>(cluster).unwrap().shoot.unwrap();
-        (shoot.mode.unwrap(), shoot.failure_fraction.unwrap())
-    };
-    for (own, mode, fraction) in [
-        (json!({}), "observe", "0.8"),
-        (
-            json!({ names::MODE_ANNOTATION: "off", "other": "x" }),
-            "off",
-            "0.8",
-        ),
-        (
-            json!({ names::FAILURE_FRACTION_ANNOTATION: "0.5" }),
-            "observe",
-            "0.5",
-        ),
-        // It is no text.
-        (json!({ names::MODE_ANNOTATION: 1 }), "observe", "0.8"),
-    ] {
-        assert_eq!(read(own), (mode.to_owned(), fraction.to_owned()));
-    }
-    let long = read(json!({ names::MODE_ANNOTATION: "x".repeat(1_000) }));
-    assert_eq!(long.0.len(), LONGEST + 1);
 }

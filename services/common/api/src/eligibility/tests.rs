@@ -31,7 +31,7 @@ fn with(pointer: &str, value: Value) -> Cluster {
 
 #[test]
 fn stop_rules_end_and_prevent_a_probe() {
-    use SkipReason::{Deleting, Hibernating, Migrating, NoWorkers};
+    use SkipReason::{Deleting, Hibernating, Migrating, NoWorkers, SelfHosted};
     let malformed = |reason: &str| SkipReason::Malformed(reason.to_owned());
     let zero = "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod is zero";
     let (deleted, grace) = (
@@ -46,6 +46,11 @@ fn stop_rules_end_and_prevent_a_probe() {
         ("spec/provider/workers", json!([]), NoWorkers),
         ("spec/provider/workers", json!(null), NoWorkers),
         ("spec/provider", json!({}), NoWorkers),
+        (
+            "spec/provider/workers",
+            json!([{"name": "a"}, {"name": "cp", "controlPlane": {}}]),
+            SelfHosted,
+        ),
         (grace, json!({"nodeMonitorGracePeriod": "0s"}), malformed(zero)),
     ] {
         let cluster = with(&format!("/spec/shoot/{pointer}"), value.clone());
@@ -59,35 +64,7 @@ fn stop_rules_end_and_prevent_a_probe() {
 
 #[test]
 fn start_rules_prevent_a_probe_but_do_not_end_one() {
-    let operation = "/spec/shoot/status/lastOperation";
-    let mut rows = vec![
-        (operation, json!(null)),
-        (operation, json!({})),
-        ("/spec/shoot/status", json!({})),
-        ("/spec/shoot/status", json!(null)),
-        (operation, json!({"type": "Delete", "state": "Succeeded"})),
-        (operation, json!({"type": "Delete", "state": "Processing"})),
-        (operation, json!({"type": "Rewind", "state": "Succeeded"})),
-    ];
-    for kind in ["Create", "Restore"] {
-        for state in ["Processing", "Error", "Failed", "Pending", "Aborted", ""] {
-            rows.push((operation, json!({"type": kind, "state": state})));
-        }
-    }
-    for (pointer, value) in rows {
-        let cluster = with(pointer, value.clone());
-        let expected = Err(SkipReason::NotReconciled);
-        assert_eq!(may_start(&cluster), expected, "{pointer} = {value}");
-        assert!(may_continue(&cluster).is_ok(), "{pointer} = {value}");
-    }
-    let waking_up = with("/spec/shoot/status/hibernated", json!(true));
-    assert_eq!(may_start(&waking_up), Err(SkipReason::WakingUp));
-    assert!(may_continue(&waking_up).is_ok());
-}
-
-#[test]
-fn probes_reconciled_created_and_restored_shoots() {
-    let mut rows = vec![("Create", "Succeeded"), ("Restore", "Succeeded")];
+    let operation = |kind, state| json!({"lastOperation": {"type": kind, "state": state}});
     let states = [
         "Processing",
         "Succeeded",
@@ -97,14 +74,34 @@ fn probes_reconciled_created_and_restored_shoots() {
         "Aborted",
         "",
     ];
-    rows.extend(states.map(|state| ("Reconcile", state)));
-    for (kind, state) in rows {
-        let operation = json!({"type": kind, "state": state});
-        let cluster = with("/spec/shoot/status/lastOperation", operation);
-        let settings = may_start(&cluster);
-        assert!(settings.is_ok(), "{kind} {state}");
-        assert_eq!(settings, may_continue(&cluster));
+    let mut rows = vec![
+        (json!(null), false),
+        (json!({}), false),
+        (json!({"lastOperation": null}), false),
+        (json!({"lastOperation": {}}), false),
+    ];
+    for state in states {
+        rows.push((operation("Reconcile", state), true));
+        for kind in ["Create", "Restore"] {
+            rows.push((operation(kind, state), state == "Succeeded"));
+        }
+        for kind in ["Delete", "Rewind"] {
+            rows.push((operation(kind, state), false));
+        }
     }
+    for (status, may) in rows {
+        let cluster = with("/spec/shoot/status", status.clone());
+        let runs_on = may_continue(&cluster).unwrap();
+        let expected = if may {
+            Ok(runs_on)
+        } else {
+            Err(SkipReason::NotReconciled)
+        };
+        assert_eq!(may_start(&cluster), expected, "{status}");
+    }
+    let waking_up = with("/spec/shoot/status/hibernated", json!(true));
+    assert_eq!(may_start(&waking_up), Err(SkipReason::WakingUp));
+    assert!(may_continue(&waking_up).is_ok());
     let scheduled = json!({"enabled": null, "schedules": [{"start": "0 20 * * *"}]});
     for hibernation in [json!(null), json!({}), scheduled] {
         assert!(may_start(&with("/spec/shoot/spec/hibernation", hibernation)).is_ok());
@@ -146,6 +143,31 @@ fn settings_follow_the_shoot() {
     }
     let default = may_continue(&with("/spec/shoot/spec/kubernetes", json!({}))).unwrap();
     assert_eq!(default.node_monitor_grace, None);
+}
+
+/// As Gardener has written them at some time.
+#[test]
+fn clusters_of_all_shapes_are_judged() {
+    for (cluster, expected) in [
+        // Without machines of Gardener's own.
+        (
+            include_str!("../../tests/fixtures/cluster-self-hosted.json"),
+            Err(SkipReason::SelfHosted),
+        ),
+        // Of garden.sapcloud.io/v1beta1, where the workers were somewhere else.
+        (
+            include_str!("../../tests/fixtures/cluster-old-group.json"),
+            Err(SkipReason::NoWorkers),
+        ),
+        // With a Shoot as Go writes it without its kind.
+        (
+            include_str!("../../tests/fixtures/cluster-unversioned.json"),
+            Ok(ShootSettings::default()),
+        ),
+    ] {
+        let cluster: Cluster = serde_json::from_str(cluster).unwrap();
+        assert_eq!(may_start(&cluster), expected, "{}", cluster.name());
+    }
 }
 
 #[test]

@@ -43,8 +43,11 @@ pub(super) struct FilePart<T> {
     pub(super) folder: PathBuf,
 }
 
-/// An entry of a list: `[{name: ..., cluster: {...}}, ...]`.
+/// An entry of a list, `[{name: ..., cluster: {...}}, ...]`, without its name.
 type Entry<'d> = FilePart<&'d Value>;
+
+/// An entry with its name, if it has one, its document, and its place in the list.
+type NamedEntry<'d> = (Option<Cow<'d, str>>, (&'d Document, usize), Entry<'d>);
 
 /// Reads the documents of a file.
 pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec<Document>> {
@@ -110,10 +113,8 @@ pub(super) fn select(
 /// The names of all contexts, in the order of the files.
 pub(super) fn context_names(documents: &[Document]) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
-    for document in documents {
-        for (name, _) in document.entries("contexts", "context")? {
-            names.extend(name.map(Cow::into_owned).filter(|name| !names.contains(name)));
-        }
+    for (name, ..) in entries(documents, "contexts", "context")? {
+        names.extend(name.map(Cow::into_owned).filter(|name| !names.contains(name)));
     }
     Ok(names)
 }
@@ -129,12 +130,9 @@ fn current<'d>(documents: &'d [Document], asked: Option<&'d str>) -> Result<Entr
         let found = find(documents, "contexts", "context", &name)?;
         return found.map_or_else(|| refuse("contexts", unknown()), Ok);
     }
-    let mut all = Vec::new();
-    for document in documents {
-        all.extend(document.entries("contexts", "context")?);
-    }
+    let mut all = entries(documents, "contexts", "context")?;
     match (all.pop(), all.is_empty()) {
-        (Some((_, only)), true) => Ok(only),
+        (Some((.., only)), true) => Ok(only),
         (Some(_), false) => refuse("current-context", "is required when there are several contexts"),
         (None, _) => refuse("contexts", "must hold a context"),
     }
@@ -145,7 +143,7 @@ fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
     for document in documents {
         match document.root.get(FIELD) {
             Some(value) if !is_empty(value) => {
-                let wrong = || refuse(located(&document.file, FIELD), WRONG_TYPE);
+                let wrong = || refuse(document.located(FIELD), WRONG_TYPE);
                 return name(value).map_or_else(wrong, |name| Ok(Some(name)));
             }
             _ => {}
@@ -156,21 +154,39 @@ fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
 
 /// The entry of a list by its name.
 fn find<'d>(documents: &'d [Document], list: &str, field: &str, wanted: &str) -> Result<Option<Entry<'d>>> {
-    for document in documents {
-        let entries = document.entries(list, field)?.into_iter().enumerate();
-        let mut found = entries.filter(|(_, (name, _))| name.as_deref() == Some(wanted));
-        let Some((_, (_, entry))) = found.next() else {
-            continue;
-        };
-        if let Some((second, _)) = found.next() {
-            return refuse(
-                located(&document.file, &format!("{list}[{second}].name")),
-                "is the same as that of an entry before",
-            );
-        }
-        return Ok(Some(entry));
+    let entries = entries(documents, list, field)?.into_iter();
+    let mut found = entries.filter(|(name, ..)| name.as_deref() == Some(wanted));
+    let Some((_, (document, _), entry)) = found.next() else {
+        return Ok(None);
+    };
+    match found.next() {
+        Some((_, (of_second, second), _)) if std::ptr::eq(of_second, document) => refuse(
+            document.located(&format!("{list}[{second}].name")),
+            "is the same as that of an entry before",
+        ),
+        _ => Ok(Some(entry)),
     }
-    Ok(None)
+}
+
+/// The entries of a list in all documents.
+fn entries<'d>(documents: &'d [Document], list: &str, field: &str) -> Result<Vec<NamedEntry<'d>>> {
+    let mut all = Vec::new();
+    for document in documents {
+        let items = match document.root.get(list) {
+            Some(Value::Array(items)) => items.as_slice(),
+            Some(value) if !is_empty(value) => return refuse(document.located(list), WRONG_TYPE),
+            _ => &[],
+        };
+        for (index, item) in items.iter().enumerate() {
+            let part = FilePart {
+                value: item.get(field).unwrap_or(&Value::Null),
+                path: document.located(&format!("{list}[{index}].{field}")),
+                folder: document.file.parent().unwrap_or(Path::new("")).to_owned(),
+            };
+            all.push((item.get("name").and_then(name), (document, index), part));
+        }
+    }
+    Ok(all)
 }
 
 /// A name is text; YAML takes one of digits for a number.
@@ -187,22 +203,9 @@ const WRONG_TYPE: &str = "has a value of the wrong type";
 // === impl Document ===
 
 impl Document {
-    /// The entries of a list, each with its name, if it has one.
-    fn entries<'d>(&'d self, list: &str, field: &str) -> Result<Vec<(Option<Cow<'d, str>>, Entry<'d>)>> {
-        let items = match self.root.get(list) {
-            Some(Value::Array(items)) => items.as_slice(),
-            Some(value) if !is_empty(value) => return refuse(located(&self.file, list), WRONG_TYPE),
-            _ => &[],
-        };
-        let entry = |(index, item): (usize, &'d Value)| {
-            let part = FilePart {
-                value: item.get(field).unwrap_or(&Value::Null),
-                path: located(&self.file, &format!("{list}[{index}].{field}")),
-                folder: self.file.parent().unwrap_or(Path::new("")).to_owned(),
-            };
-            (item.get("name").and_then(name), part)
-        };
-        Ok(items.iter().enumerate().map(entry).collect())
+    /// The path to something in it, as errors show it.
+    fn located(&self, path: &str) -> String {
+        located(&self.file, path)
     }
 }
 

@@ -27,13 +27,22 @@ fn reads_every_notation_of_a_time() {
     let expected: Timestamp = "2026-11-21T10:15:30Z".parse().unwrap();
     for text in [
         "2026-11-21T10:15:30Z",
+        "2026-11-21t10:15:30z",
         "2026-11-21T10:15:30.000000Z",
+        "2026-11-21T10:15:30.000000000Z",
         "2026-11-21T12:15:30.0+02:00",
     ] {
-        assert_eq!(
-            lease(json!({"renewTime": text})).unwrap().renew_time,
-            Some(expected),
-            "{text}"
+        let lease = lease(json!({"renewTime": text})).unwrap();
+        assert_eq!(lease.renew_time, Some(expected), "{text}");
+    }
+    for odd in [
+        "0001-01-01T00:00:00.000000Z",
+        "2099-01-01T00:00:00.000000Z",
+        "2016-12-31T23:59:60.000000Z",
+    ] {
+        assert!(
+            lease(json!({"renewTime": odd})).unwrap().renew_time.is_some(),
+            "{odd}"
         );
     }
 }

@@ -38,12 +38,6 @@ fn the_file_that_gardener_deploys_loads_unchanged() {
 }
 
 #[test]
-fn the_watch_duration_has_a_default() {
-    let text = GARDENER.replace("watchDuration: 5m0s", "watchDuration: null");
-    assert_eq!(parse(text.as_bytes()).unwrap().watch_duration, secs(300));
-}
-
-#[test]
 fn all_faults_of_content_are_reported_at_once_with_their_places() {
     let text = "\
 watchDuration: 0s
@@ -100,41 +94,39 @@ servicesAndDependantSelectors:
              the value of a label: letters, digits, -, _ and ., at most 63",
         ]
     );
-    for (form, error) in [
+    for (text, error) in [
         (
             "servicesAndDependantSelectors: {a: 7}",
-            "1:36: expected mapping start",
+            "1:36: servicesAndDependantSelectors.a: must be a mapping of fields",
         ),
         (
             "servicesAndDependantSelectors: {a: {podSelectors: [{matchLabels: {a: b, a: c}}]}}",
-            "1:73: a key is given twice",
+            "1:73: servicesAndDependantSelectors.a.podSelectors[0].matchLabels.a: is given twice",
+        ),
+        ("excludeKinds: [null]", "1:16: excludeKinds[0]: must be text"),
+        // As Gardener writes it for a seed without dependants.
+        (
+            "servicesAndDependantSelectors: null",
+            "1:32: servicesAndDependantSelectors: is required",
+        ),
+        (
+            "watchDuration: 5m",
+            "1:1: servicesAndDependantSelectors: is required",
+        ),
+        (
+            "servicesAndDependantSelectors: {}",
+            "1:32: servicesAndDependantSelectors: must name at least one service",
         ),
     ] {
-        assert_eq!(errors(form), [error]);
+        assert_eq!(errors(text), [error]);
     }
-}
-
-#[test]
-fn a_service_must_be_named() {
-    for (text, at) in [
-        ("servicesAndDependantSelectors: null", "1:32"),
-        ("watchDuration: 5m", "1:1"),
-    ] {
-        assert_eq!(
-            errors(text),
-            [format!("{at}: servicesAndDependantSelectors: is required")]
-        );
-    }
-    let none = errors("servicesAndDependantSelectors: {}");
-    assert_eq!(
-        none,
-        ["1:32: servicesAndDependantSelectors: must name at least one service"]
-    );
 }
 
 #[test]
 fn what_is_deleted_can_be_narrowed_and_widened() {
-    let defaults = parse(GARDENER.as_bytes()).unwrap();
+    let defaults = GARDENER.replace("watchDuration: 5m0s", "watchDuration: null");
+    let defaults = parse(defaults.as_bytes()).unwrap();
+    assert_eq!(defaults.watch_duration, secs(300));
     assert_eq!(defaults.ready_for, Duration::ZERO);
     assert!(defaults.exclude_kinds.is_empty());
     assert!(!defaults.delete_pods_without_controller && !defaults.delete_pods_of_jobs);

@@ -3,7 +3,7 @@ use super::*;
 /// Any document, of which nothing is kept.
 fn parse(text: &str) -> Result<(), ConfigError> {
     let read = serde_saphyr::from_str_with_options::<serde_json::Value>(text, options());
-    read.map(drop).map_err(|error| fault(&error))
+    read.map(drop).map_err(|error| fault(&error, ""))
 }
 
 fn error(text: &str) -> (u64, u64, String) {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -9,22 +10,24 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::admin_server::AdminTls;
 use watchdog_runtime::allowed_clients::AllowedClients;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::telemetry::LogLevel;
+use watchdog_runtime::tls::{CertificateSource, Tls};
 
 use crate::PATIENCE;
 use crate::certs::Authority;
 use crate::process::exchange;
 use crate::server::SERVER;
 
-async fn serve(authority: Option<&Authority>) -> SocketAddr {
+async fn serve(tls: Option<Tls>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let tls = authority.map(|authority| AdminTls {
-        tls: authority.tls(SERVER),
+    let tls = tls.map(|tls| AdminTls {
+        tls,
         allowed: AllowedClients::named(&[SERVER.to_owned()], &["scraper.test".to_owned()]),
     });
     let admin = Admin {
@@ -37,8 +40,8 @@ async fn serve(authority: Option<&Authority>) -> SocketAddr {
     address
 }
 
-/// A caller with a certificate for this name, or with none.
-fn caller(authority: &Authority, name: Option<&str>) -> TlsConnector {
+/// Connects as a caller with a certificate for this name, or with none.
+async fn connect(address: SocketAddr, authority: &Authority, name: Option<&str>) -> TlsStream<TcpStream> {
     let mut config = (*authority.tls(name.unwrap_or(SERVER)).client().current()).clone();
     config.alpn_protocols.clear();
     if name.is_none() {
@@ -51,18 +54,17 @@ fn caller(authority: &Authority, name: Option<&str>) -> TlsConnector {
             .with_root_certificates(roots)
             .with_no_client_auth();
     }
-    TlsConnector::from(Arc::new(config))
+    let tcp = TcpStream::connect(address).await.unwrap();
+    let connect = TlsConnector::from(Arc::new(config)).connect(SERVER.try_into().unwrap(), tcp);
+    tokio::time::timeout(PATIENCE, connect).await.unwrap().unwrap()
 }
 
 #[tokio::test]
 async fn with_tls_only_the_probes_are_answered_to_everybody() {
     let authority = Authority::new("ours");
-    let address = serve(Some(&authority)).await;
+    let address = serve(Some(authority.tls(SERVER))).await;
     let ask = async |name: Option<&str>, method: &str, path: &str| {
-        let tcp = TcpStream::connect(address).await.unwrap();
-        let connect = caller(&authority, name).connect(SERVER.try_into().unwrap(), tcp);
-        let stream = tokio::time::timeout(PATIENCE, connect).await.unwrap().unwrap();
-        exchange(stream, method, path, "debug").await
+        exchange(connect(address, &authority, name).await, method, path, "debug").await
     };
     for (name, why) in [(None, "certificate"), (Some("other.test"), "\"other.test\"")] {
         for path in ["/healthz", "/readyz"] {
@@ -125,14 +127,40 @@ async fn the_oldest_of_64_silent_connections_gives_way_to_a_probe() {
 
 #[tokio::test]
 async fn a_connection_on_which_nothing_comes_is_closed_with_and_without_tls() {
-    for authority in [None, Some(Authority::new("ours"))] {
-        let address = serve(authority.as_ref()).await;
+    for tls in [None, Some(Authority::new("ours").tls(SERVER))] {
+        let address = serve(tls).await;
         let mut caller = TcpStream::connect(address).await.unwrap();
         tokio::time::pause();
         let began = tokio::time::Instant::now();
         assert_eq!(caller.read(&mut [0; 1]).await.unwrap(), 0);
         let open = began.elapsed();
-        assert!(open <= std::time::Duration::from_secs(11), "{open:?}");
+        assert!(open <= Duration::from_secs(11), "{open:?}");
         tokio::time::resume();
     }
+}
+
+/// As one to the gRPC API. Without that, an idle one ends after 10 s by the same clock.
+#[tokio::test]
+async fn a_kept_connection_ends_when_its_authority_is_not_trusted_any_more() {
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let tls = old.tls(SERVER);
+    let address = serve(Some(tls.clone())).await;
+    let mut kept = connect(address, &old, Some("scraper.test")).await;
+    kept.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"ok\n") {
+        let read = tokio::time::timeout(PATIENCE, kept.read_buf(&mut answer)).await;
+        assert_ne!(read.unwrap().unwrap(), 0, "{answer:?}");
+    }
+
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    tls.replace(new.credentials(SERVER, CertificateSource::Files))
+        .unwrap();
+    let closed = kept.read(&mut [0; 1]).await;
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    let open = began.elapsed();
+    assert!(open <= Duration::from_secs(6), "{open:?}");
 }

@@ -56,6 +56,18 @@ fn verdict(shoot: &str, observer: &str) -> Received<probe::Verdict> {
     }
 }
 
+/// The view's own replica has a verdict on a shoot.
+fn set_own(view: &SeedView<probe::Verdict>, shoot: &str) {
+    let now = Instant::now();
+    let item = TimedItem {
+        item: Arc::new(verdict(shoot, "me").value),
+        as_of: now,
+        set_at: now,
+    };
+    view.own
+        .update(shoot.to_owned(), now, |_| KeyUpdate::Changed(item));
+}
+
 fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Update<String, probe::Verdict> {
     let items = shoots
         .iter()
@@ -367,23 +379,14 @@ async fn a_handler_in_the_process_is_told_of_the_own_items() {
         }
     }
     let (view, peers) = view();
-    let set = |shoot: &str| {
-        let report = TimedItem {
-            item: Arc::new(verdict(shoot, "me").value),
-            as_of: Instant::now(),
-            set_at: Instant::now(),
-        };
-        let changed = |_: Option<&TimedItem<_>>| KeyUpdate::Changed(report);
-        view.own.update(shoot.to_owned(), Instant::now(), changed);
-    };
-    set("one");
+    set_own(&view, "one");
     // Reports of others do not reach it.
     peers.on_join(&"other".into());
     peers.on_update(&"other".into(), snapshot(&["theirs"], "other", COMPLETE));
     let (told, stop) = (Arc::new(Told::default()), CancellationToken::new());
     let play = async {
         tokio::time::sleep(SECOND).await;
-        set("two");
+        set_own(&view, "two");
         tokio::time::sleep(SECOND).await;
         view.own.remove(&"one".to_owned());
         tokio::time::sleep(SECOND).await;
@@ -409,13 +412,7 @@ async fn a_replica_has_all_items_anew_each_time_it_begins_to_lead() {
         leads.send_replace(true);
         tokio::time::sleep(SECOND).await;
         assert_eq!(completeness(), missing(&["me"]));
-        let report = TimedItem {
-            item: Arc::new(verdict("one", "me").value),
-            as_of: Instant::now(),
-            set_at: Instant::now(),
-        };
-        let set = |_: Option<&TimedItem<_>>| KeyUpdate::Changed(report);
-        view.own.update("one".to_owned(), Instant::now(), set);
+        set_own(&view, "one");
         tokio::time::sleep(SECOND).await;
         assert_eq!(completeness(), COMPLETE);
         leads.send_replace(false);
