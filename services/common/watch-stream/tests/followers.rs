@@ -283,30 +283,64 @@ async fn a_reader_that_missed_forgotten_removals_is_told_so() {
     slow.next().await.unwrap();
 }
 
-/// A stream of the events of a store.
-fn events(store: &StreamStore<u32, u32>) -> Responses<Event<u32, Arc<u32>>> {
-    let streams = Streams::new(CancellationToken::new());
-    let subscription = store.subscribe(|_| true);
-    let nobody = Extensions::default();
-    let body = streams.serve("Watch", &nobody, subscription, |message| Ok(message.event));
-    body.unwrap()
-}
-
-/// It holds no old state and is not closed.
+/// A verdict of every shoot each 10 s, read by a hundred; one of them reads nothing.
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_stalled_goes_on_with_the_newest_state() {
+async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
+    const SHOOTS: u32 = 10_000;
+    const READERS: usize = 100;
+    const ROUNDS: u32 = 1;
     let store: StreamStore<u32, u32> = StreamStore::new();
-    let mut stalled = events(&store);
-    for round in 0..100 {
-        (0..1_000).for_each(|shoot| store.upsert(shoot, round));
+    for shoot in 0..SHOOTS {
+        store.upsert(shoot, 0);
+    }
+    let streams = Streams::new(CancellationToken::new());
+    let same = |message: Message<u32, Arc<u32>>| Ok(message);
+    let mut stalled = streams
+        .serve("Watch", &Extensions::default(), store.subscribe(|_| true), same)
+        .unwrap();
+    let readers: Vec<_> = (1..READERS)
+        .map(|_| {
+            let mut body = streams
+                .serve("Watch", &Extensions::default(), store.subscribe(|_| true), same)
+                .unwrap();
+            tokio::spawn(async move {
+                // Newest state of all shoots; only the last round's is reported for every one.
+                let (mut newest, mut complete) = (vec![0_u32; SHOOTS as usize], 0_u32);
+                while let Some(Ok(message)) = body.next().await {
+                    if let Event::Upsert(shoot, round) = message.event {
+                        let known = &mut newest[shoot as usize];
+                        assert!(*round >= *known, "a state that is older than the one before");
+                        *known = *round;
+                        complete += u32::from(*round == ROUNDS);
+                    }
+                    if complete == SHOOTS {
+                        return;
+                    }
+                }
+                panic!("the stream ended");
+            })
+        })
+        .collect();
+    for round in 1..=ROUNDS {
+        let began = tokio::time::Instant::now();
+        for shoot in 0..SHOOTS {
+            // Does not wait for readers: it is not even async.
+            store.upsert(shoot, round);
+        }
+        assert_eq!(tokio::time::Instant::now(), began);
         tokio::time::sleep(2 * HEARTBEAT_INTERVAL).await;
     }
-    for shoot in 0..1_000 {
-        let event = stalled.next().await.unwrap().unwrap();
-        assert_eq!(event, Event::Upsert(shoot, Arc::new(99)));
+    for reader in readers {
+        reader.await.unwrap();
     }
-    assert_eq!(stalled.next().await.unwrap().unwrap(), complete(1_000));
-    let heartbeat = stalled.next().await.unwrap().unwrap();
+    // The one that read nothing holds no old state, and is not closed: it starts with the newest.
+    for shoot in 0..SHOOTS {
+        let message = stalled.next().await.unwrap().unwrap();
+        assert_eq!(message.event, Event::Upsert(shoot, Arc::new(ROUNDS)));
+    }
+    let end = stalled.next().await.unwrap().unwrap();
+    assert_eq!(end.event, complete(SHOOTS.into()));
+    let heartbeat = stalled.next().await.unwrap().unwrap().event;
     assert!(matches!(heartbeat, Event::Heartbeat { .. }), "{heartbeat:?}");
 }
 
@@ -317,7 +351,15 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
     for key in 0..700 {
         store.upsert(key, 0);
     }
-    let mut body = events(&store);
+    let streams = Streams::new(CancellationToken::new());
+    let mut body = streams
+        .serve(
+            "Watch",
+            &Extensions::default(),
+            store.subscribe(|_| true),
+            |message| Ok(message.event),
+        )
+        .unwrap();
     let (mut items, mut snapshot) = (BTreeMap::new(), None);
     for step in 0.. {
         match step {
@@ -343,7 +385,7 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_gives_its_place_back_and_ends_with_the_drain_from_which_on_none_is_opened() {
+async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
     let draining = CancellationToken::new();
     let streams = Streams::new(draining.clone());
     let store: StreamStore<u32, u32> = StreamStore::new();
@@ -384,6 +426,19 @@ async fn a_stream_gives_its_place_back_and_ends_with_the_drain_from_which_on_non
     draining.cancel();
     assert_eq!(body.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
     assert!(body.next().await.is_none());
-    let opened = serve("d", false).err().unwrap();
-    assert_eq!(opened.code(), Code::Unavailable);
+}
+
+#[test]
+fn a_stream_that_is_opened_after_the_drain_began_is_refused() {
+    let draining = CancellationToken::new();
+    let streams = Streams::new(draining.clone());
+    let store: StreamStore<u32, u32> = StreamStore::new();
+    draining.cancel();
+    let opened = streams.serve(
+        "Watch",
+        &Extensions::default(),
+        store.subscribe(|_| true),
+        |message| Ok(message.event),
+    );
+    assert_eq!(opened.err().unwrap().code(), Code::Unavailable);
 }

@@ -151,17 +151,17 @@ fn clusters_of_all_shapes_are_judged() {
     for (cluster, expected) in [
         // Without machines of Gardener's own.
         (
-            include_str!("../../tests/fixtures/cluster-self-hosted.json"),
+            include_str!("../../tests/fixtures/reports/clusters/unmanaged-infra.json"),
             Err(SkipReason::SelfHosted),
         ),
         // Of garden.sapcloud.io/v1beta1, where the workers were somewhere else.
         (
-            include_str!("../../tests/fixtures/cluster-old-group.json"),
+            include_str!("../../tests/fixtures/reports/clusters/old-garden-sapcloud-io.json"),
             Err(SkipReason::NoWorkers),
         ),
         // With a Shoot as Go writes it without its kind.
         (
-            include_str!("../../tests/fixtures/cluster-unversioned.json"),
+            include_str!("../../tests/fixtures/reports/clusters/shoot-as-unversioned-go.json"),
             Ok(ShootSettings::default()),
         ),
     ] {
