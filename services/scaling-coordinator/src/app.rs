@@ -129,9 +129,11 @@ pub fn start(
     base.tasks.critical("controller", controller.run());
 
     let leadership = replica.leadership().clone();
+    let (known, planned) = (inputs.clone(), inputs.clone());
     let api = ScalingApi {
         scaling: scaling_view(base, &leadership, reconciler.clone()),
-        overview: inputs.clone(),
+        is_unknown: Box::new(move |shoot| known.is_unknown(shoot)),
+        plan: Box::new(move |shoot, direction| planned.plan(shoot, direction)),
         streams: Streams::new(base.draining.clone()),
         identity: base.identity.clone(),
     };

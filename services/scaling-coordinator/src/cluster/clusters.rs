@@ -122,15 +122,11 @@ impl Clusters {
             Some(_) => found(shoot, request_within(CLUSTER_DEADLINE, api.get(shoot)).await)?,
             None => None,
         };
-        let mut index = self.index.lock();
-        match cluster {
-            Some(cluster) => {
-                let version = version_of(&cluster.metadata);
-                index.confirm(before.as_deref(), version);
-                index.apply(shoot, version, |old| KnownCluster::of(&cluster, old));
-            }
-            None => index.absent(shoot, before.as_deref()),
-        }
+        let found = cluster.as_ref().map(|cluster| {
+            let make = |old: Option<&KnownCluster>| KnownCluster::of(cluster, old);
+            (version_of(&cluster.metadata), make)
+        });
+        self.index.lock().read(shoot, before.as_deref(), found);
         Ok(())
     }
 }

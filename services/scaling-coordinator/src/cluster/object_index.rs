@@ -114,18 +114,24 @@ impl<T: PartialEq> ObjectIndex<T> {
         }
     }
 
-    /// A consistent read has shown an object of this version; `before` is the version that was known when the read was
-    /// asked for.
-    pub(crate) fn confirm(&self, before: Option<&str>, version: &str) {
-        if before.is_some_and(|before| is_newer(before, version)) {
-            self.signals.restored.cancel();
-        }
-    }
-
-    /// A consistent read has found no object; `before` is the version that was known when the read was asked for.
-    pub(crate) fn absent(&mut self, shoot: &str, before: Option<&str>) {
-        if self.version(shoot).as_deref() == before {
-            self.remove(shoot);
+    /// A consistent read has found an object of a version, or none. `before` is the version that was known when the
+    /// read was asked for.
+    pub(crate) fn read(
+        &mut self,
+        shoot: &str,
+        before: Option<&str>,
+        found: Option<(&str, impl FnOnce(Option<&T>) -> T)>,
+    ) {
+        match found {
+            Some((version, make)) => {
+                if before.is_some_and(|before| is_newer(before, version)) {
+                    self.signals.restored.cancel();
+                }
+                self.apply(shoot, version, make);
+            }
+            None if self.version(shoot).as_deref() == before => self.remove(shoot),
+            // It has come since.
+            None => {}
         }
     }
 
@@ -212,10 +218,11 @@ mod tests {
     fn a_read_that_found_nothing_does_not_remove_what_came_since() {
         let mut index = index();
         index.apply("s", "9", |_| ());
-        index.absent("s", Some("8"));
-        index.absent("s", None);
+        let none = None::<(&str, fn(Option<&()>))>;
+        index.read("s", Some("8"), none);
+        index.read("s", None, none);
         assert!(index.get("s").is_some());
-        index.absent("s", Some("9"));
+        index.read("s", Some("9"), none);
         assert!(index.is_empty());
     }
 
@@ -234,13 +241,13 @@ mod tests {
 
     #[test]
     fn a_read_that_shows_an_older_version_than_the_one_before_shows_a_restored_etcd() {
-        let index = index();
+        let mut index = index();
         for (before, version, is_restored) in [
             (None, "1", false),
             (Some("1"), "2", false),
             (Some("2"), "1", true),
         ] {
-            index.confirm(before, version);
+            index.read("s", before, Some((version, |_: Option<&()>| ())));
             assert_eq!(index.signals.restored.is_cancelled(), is_restored);
         }
     }

@@ -137,13 +137,11 @@ impl Resources {
         before: Option<&str>,
         found: Option<&Workload>,
     ) {
-        let Some(workload) = found else {
-            return self.change(reference, |watched| watched.objects.absent(shoot, before));
-        };
-        self.of(reference, |watched| {
-            watched.objects.confirm(before, version_of(&workload.metadata))
+        let found = found.map(|workload| {
+            let make = |old: Option<&ResourceEntry>| self.entry(workload, None, old);
+            (version_of(&workload.metadata), make)
         });
-        self.applied(reference, workload, None);
+        self.change(reference, |watched| watched.objects.read(shoot, before, found));
     }
 
     fn entry(

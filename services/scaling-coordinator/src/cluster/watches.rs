@@ -99,46 +99,31 @@ struct ResourceWatch {
 }
 
 impl ResourceWatch {
+    /// Follows the resource until `stop` is cancelled. A kind that is not served may come with the next component of
+    /// the seed, at any time.
     async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
-        loop {
-            let Some((served, unlisted)) = self.resolve(&mut backoff, &stop).await else {
-                return Ok(());
-            };
-            if self.watch(&served, unlisted, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
-                return Ok(());
-            }
-            tracing::warn!("the seed no longer serves the kind of a resource; looking it up again");
-            let gone = Observed::Unknown("the seed no longer serves its kind".to_owned());
-            self.resources.set_kind(&self.reference, Err(gone));
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(backoff.next_delay()) => {}
-            }
-        }
-    }
-
-    /// Returns how the seed serves the kind, as soon as it does, and what blocks until it is listed; `None` when the
-    /// process stops.
-    async fn resolve(
-        &self,
-        backoff: &mut Backoff,
-        stop: &CancellationToken,
-    ) -> Option<(ApiResource, Blocker)> {
         let (reference, readiness, name) = (&self.reference, &self.readiness, name(&self.reference));
-        let blocker = readiness.block(name.clone(), "not listed yet");
+        let mut backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let mut missing_since = None;
-        // A kind that is not served may come with the next component of the seed, at any time.
+        let mut unlisted = None;
         loop {
+            let blocker = unlisted.get_or_insert_with(|| readiness.block(name.clone(), "not listed yet"));
             let found = kinds::resolve(&self.seed, reference).await;
-            let pause = pause(backoff, found.is_err());
+            let mut pause = pause(&mut backoff, found.is_err());
             if !matches!(found, Ok(Err(Observed::Absent))) {
                 missing_since = None;
             }
             match found {
                 Ok(Ok(served)) => {
                     self.resources.set_kind(reference, Ok(served.clone()));
-                    return Some((served, blocker));
+                    let ended = self.watch(&served, unlisted.take(), &mut backoff, stop.clone());
+                    if ended.await? == WatchEnd::Stopped {
+                        return Ok(());
+                    }
+                    tracing::warn!("the seed no longer serves the kind of a resource; looking it up again");
+                    let gone = Observed::Unknown("the seed no longer serves its kind".to_owned());
+                    self.resources.set_kind(reference, Err(gone));
+                    pause = backoff.next_delay();
                 }
                 Ok(Err(everywhere)) => {
                     let why = match &everywhere {
@@ -165,7 +150,7 @@ impl ResourceWatch {
                 }
             }
             tokio::select! {
-                () = stop.cancelled() => return None,
+                () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -174,7 +159,7 @@ impl ResourceWatch {
     async fn watch(
         &self,
         served: &ApiResource,
-        unlisted: Blocker,
+        unlisted: Option<Blocker>,
         backoff: &mut Backoff,
         stop: CancellationToken,
     ) -> anyhow::Result<WatchEnd> {

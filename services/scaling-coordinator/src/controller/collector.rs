@@ -9,6 +9,7 @@ use watchdog_runtime::metrics::{Collector, Exposition, Gauge, ShootLabel};
 use watchdog_watch_stream::server::StreamStore;
 
 use super::inputs::DecisionInputs;
+use crate::domain::Direction;
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
 use crate::metrics::{self, ModeLabels, ReplicaState, ScalingLabels, WriteResult};
@@ -33,7 +34,10 @@ impl Collector for Scrape {
         for (shoot, scaling) in &all {
             let shoot = ShootLabel(shoot);
             let state = ScalingLabels {
-                direction: scaling.direction,
+                // A release is shown as a hold.
+                direction: scaling
+                    .direction
+                    .filter(|direction| *direction != Direction::Release),
                 flow: scaling.status.state,
                 held: scaling.held,
             };

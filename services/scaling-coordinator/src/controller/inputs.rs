@@ -19,7 +19,7 @@ use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason, decide};
 use crate::domain::next_step::{Request, earliest};
-use crate::domain::overview::{Overview, ShootPlan};
+use crate::domain::overview::ShootPlan;
 use crate::domain::plan;
 
 pub(crate) struct DecisionInputs {
@@ -161,12 +161,16 @@ fn switched_off(mode: ModeInForce) -> String {
     format!("The Shoot's annotation {MODE_ANNOTATION} switches the watchdog off{until}.")
 }
 
-impl Overview for DecisionInputs {
-    fn is_unknown(&self, shoot: &str) -> bool {
+// === for the API ===
+
+impl DecisionInputs {
+    /// Returns true if it is certain that the seed has no Cluster of this name.
+    pub(crate) fn is_unknown(&self, shoot: &str) -> bool {
         self.clusters.is_listed() && !self.exists(shoot)
     }
 
-    fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan> {
+    /// The effect that a direction would have on a shoot; none when the seed has no such Cluster.
+    pub(crate) fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan> {
         if !self.exists(shoot) {
             return None;
         }

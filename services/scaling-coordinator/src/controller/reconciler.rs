@@ -1,16 +1,16 @@
 //! The reconciliation of one shoot: look, wait for a turn, read what a write rests on, write, look again.
 //!
-//! [`Reconciler::look`] only computes. [`Reconciler::act`] makes requests until nothing is left to do now. A conflict,
-//! a lost answer, a watch that lags or is half open, and a new leader need no rule of their own: what is there is read,
-//! and the next look derives what follows from it.
+//! [`Reconciler::look`] only computes. A conflict, a lost answer, a watch that lags or is half open, and a new leader
+//! need no rule of their own: what is there is read, and the next look derives what follows from it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::OptionFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tracing::Instrument as _;
 use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
@@ -52,12 +52,12 @@ pub(crate) struct Reconciler {
 
 impl Reconciler {
     /// Computes what a shoot needs now, and publishes its state.
-    pub(super) fn look(&self, shoot: &Arc<str>, memory: &mut ShootMemory) -> NextStep {
+    fn look(&self, shoot: &Arc<str>, memory: &mut ShootMemory) -> NextStep {
         let now = Instant::now();
         let config = self.inputs.config();
         let mode = self.inputs.mode(shoot, now);
         let decision = self.inputs.decide(shoot, now);
-        memory.keep_mode(now, mode.mode);
+        memory.keep_mode(now, mode);
         memory.keep_decision(now, &decision);
         let mut dependents = self.inputs.resources.dependents(&config, shoot);
         for dependent in &mut dependents {
@@ -73,13 +73,13 @@ impl Reconciler {
                 self.report_write(shoot, write, &outcome, &decision.reason);
             }
         }
-        memory.keep_state(now, next.status.state);
+        memory.keep_status(now, &next.status);
         if mode.mode == Mode::Observe {
             for other in memory.others.find(&dependents) {
                 let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
                 let (from, to) = (other.from, other.to);
                 tracing::info!(%resource, by, direction, from, to, "another writer scaled a resource");
-                memory.incidents.note_other(now, &other);
+                memory.shown.incidents.note_other(now, &other);
             }
         }
         self.report_alerts(shoot, mode.mode, &next.alerts);
@@ -87,47 +87,55 @@ impl Reconciler {
         let is_restored = decision.direction == Some(Direction::Up)
             && next.status.state == FlowState::Settled
             && next.status.held_down() == 0;
-        if is_restored && let Some(ended) = memory.incidents.end(now) {
+        if is_restored && let Some(ended) = memory.shown.incidents.end(now) {
             history::log(shoot, &ended);
             history::measure(&ended);
             self.publish_notice(mode.mode, events::incident_ended(shoot, ended.summary()));
         }
-        let scaling = ShootScaling {
-            direction: decision
-                .direction
-                .filter(|direction| *direction != Direction::Release),
-            held: decision.held,
-            reason: decision.reason,
-            since: memory.since.unwrap_or(now),
-            mode,
-            status: next.status.clone(),
-            incidents: memory.incidents.clone(),
-            write_counts: memory.write_counts.clone(),
-            replica: self.inputs.leadership.identity().clone(),
-        };
         self.states
-            .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
+            .upsert_unless(shoot.to_string(), memory.shown.clone(), |old, new| old == new);
         next
     }
 
-    /// Makes the requests that a shoot needs, until nothing is left to do now. `news` says that something about the
-    /// shoot has changed meanwhile.
-    pub(super) async fn act(&self, shoot: &Arc<str>, memory: &mut ShootMemory, news: &Notify) {
-        while !self.inputs.draining.is_cancelled() && self.inputs.acts_on(shoot) {
-            let next = self.look(shoot, memory);
-            let Some(direction) = next.work() else {
-                return;
-            };
-            if let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await {
-                for _ in 0..ROUNDS_OF_A_TURN {
-                    memory.begin_round(Instant::now());
-                    if !self.use_turn(shoot, memory, direction, &turn).await {
-                        break;
-                    }
-                }
-                memory.end_round();
+    /// Reconciles a shoot until this replica no longer acts on it, or the process drains. `news` says that something
+    /// about the shoot has changed. Returns the shoot.
+    pub(super) async fn run(self: Arc<Self>, shoot: Arc<str>, news: Arc<Notify>) -> Arc<str> {
+        let (now, draining) = (Instant::now(), &self.inputs.draining);
+        let replica = self.inputs.leadership.identity().clone();
+        let mut memory = ShootMemory::new(ShootScaling::new(now, self.inputs.mode(&shoot, now), replica));
+        while !draining.is_cancelled() {
+            if !self.inputs.acts_on(&shoot) {
+                self.states.remove(&shoot.to_string());
+                break;
+            }
+            let next = self.look(&shoot, &mut memory);
+            if let Some(direction) = next.work() {
+                // In memory only while it runs: most shoots never need it.
+                Box::pin(self.act(&shoot, &mut memory, direction, &news)).await;
+                continue;
+            }
+            let wake = OptionFuture::from(next.wake.map(sleep_until));
+            tokio::select! {
+                () = draining.cancelled() => {}
+                () = news.notified() => {}
+                Some(()) = wake => {}
             }
         }
+        shoot
+    }
+
+    /// Waits for a turn in this direction, and uses it.
+    async fn act(&self, shoot: &Arc<str>, memory: &mut ShootMemory, direction: Direction, news: &Notify) {
+        let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await else {
+            return;
+        };
+        for _ in 0..ROUNDS_OF_A_TURN {
+            memory.round_began = Some(Instant::now());
+            if !self.use_turn(shoot, memory, direction, &turn).await {
+                break;
+            }
+        }
+        memory.round_began = None;
     }
 
     /// Waits for a turn; none if nothing is left to do, or in another direction. A shoot keeps its place while
@@ -228,8 +236,8 @@ impl Reconciler {
         requests: Vec<Request>,
         turn: &Turn<'_>,
     ) {
-        let (mut running, mode) = (FuturesUnordered::new(), memory.mode);
-        let reason = memory.reason.clone();
+        let (mut running, mode) = (FuturesUnordered::new(), memory.shown.mode.mode);
+        let reason = memory.shown.reason.clone();
         for request in requests {
             let within = memory
                 .hints
@@ -381,7 +389,7 @@ impl Reconciler {
                     events::malformed_policy(shoot, warning)
                 }
             };
-            self.publish_notice(memory.mode, notice);
+            self.publish_notice(memory.shown.mode.mode, notice);
         }
     }
 
@@ -390,10 +398,5 @@ impl Reconciler {
         if mode != Mode::Observe || self.observe_events {
             self.events.publish(notice);
         }
-    }
-
-    /// A shoot is gone, or another replica leads.
-    pub(super) fn forget(&self, shoot: &Arc<str>) {
-        self.states.remove(&shoot.to_string());
     }
 }

@@ -1,19 +1,19 @@
 //! The memory of a shoot from one reconciliation to the next: hints, and what was reported.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use watchdog_api::policy::Mode;
+use watchdog_api::policy::ModeInForce;
 use watchdog_api::prober::ResourceRef;
 
 use crate::domain::attempts::{FlowHints, RequestOutcome};
 use crate::domain::decision::{Decision, HoldReason};
-use crate::domain::incident::ShootIncidents;
 use crate::domain::next_step::Request;
 use crate::domain::other_writes::OtherWrites;
-use crate::domain::overview::WriteCounts;
-use crate::domain::status::FlowState;
+use crate::domain::overview::ShootScaling;
+use crate::domain::status::{FlowState, FlowStatus};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
 
@@ -28,56 +28,56 @@ const CLUSTER_LASTS: Duration = Duration::from_secs(5);
 type AnnotationWarning = (Option<ResourceRef>, String);
 
 /// It may be lost at any time; a shoot whose mode changes begins with nothing, too.
-#[derive(Default)]
 pub(super) struct ShootMemory {
-    pub(super) mode: Mode,
+    /// The state that was published last.
+    pub(super) shown: ShootScaling,
     pub(super) hints: FlowHints,
     /// When each resource was read last, or an answer showed what a write has made of it.
     read_at: BTreeMap<ResourceRef, Instant>,
     cluster_read_at: Option<Instant>,
     /// When the round began that the shoot is in. On a slow API server the reads of a round take longer than
     /// [`JUST_NOW`].
-    round_began: Option<Instant>,
+    pub(super) round_began: Option<Instant>,
     /// The writes that mode observe has kept back since the direction changed.
     kept_back: BTreeSet<ResourceRef>,
     pub(super) others: OtherWrites,
-    pub(super) incidents: ShootIncidents,
-    pub(super) write_counts: WriteCounts,
-    pub(super) direction: Option<Direction>,
-    held: Option<HoldReason>,
-    /// The sentence of the last decision.
-    pub(super) reason: String,
-    /// When the direction last changed.
-    pub(super) since: Option<Instant>,
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
-    state: Option<FlowState>,
     /// Warnings that were published.
     warnings: BTreeSet<AnnotationWarning>,
 }
 
 impl ShootMemory {
-    pub(super) fn new(now: Instant, mode: Mode) -> Self {
+    pub(super) fn new(shown: ShootScaling) -> Self {
         Self {
-            mode,
-            since: Some(now),
-            ..Self::default()
+            shown,
+            hints: FlowHints::default(),
+            read_at: BTreeMap::new(),
+            cluster_read_at: None,
+            round_began: None,
+            kept_back: BTreeSet::new(),
+            others: OtherWrites::default(),
+            verdict: None,
+            first_write: false,
+            warnings: BTreeSet::new(),
         }
     }
 
     /// Another mode is like a restart of the coordinator: what follows is derived from what is really there. Only what
     /// is reported about the past stays.
-    pub(super) fn keep_mode(&mut self, now: Instant, mode: Mode) {
-        if self.mode != mode {
-            let (from, to) = (self.mode.as_str(), mode.as_str());
+    pub(super) fn keep_mode(&mut self, now: Instant, mode: ModeInForce) {
+        let (before, replica) = (self.shown.mode.mode, self.shown.replica.clone());
+        if before != mode.mode {
+            let (from, to) = (before.as_str(), mode.mode.as_str());
             tracing::info!(from, to, "the mode of a shoot has changed");
-            *self = Self {
-                incidents: std::mem::take(&mut self.incidents),
-                write_counts: std::mem::take(&mut self.write_counts),
-                ..Self::new(now, mode)
-            };
+            *self = Self::new(ShootScaling {
+                incidents: std::mem::take(&mut self.shown.incidents),
+                write_counts: std::mem::take(&mut self.shown.write_counts),
+                ..ShootScaling::new(now, mode, replica)
+            });
         }
+        self.shown.mode = mode;
     }
 
     pub(super) fn was_read(&self, now: Instant, reference: &ResourceRef) -> bool {
@@ -88,14 +88,6 @@ impl ShootMemory {
 
     fn is_recent(&self, now: Instant, at: Instant, lasts: Duration) -> bool {
         now < at + lasts || self.round_began.is_some_and(|began| began <= at)
-    }
-
-    pub(super) const fn begin_round(&mut self, now: Instant) {
-        self.round_began = Some(now);
-    }
-
-    pub(super) const fn end_round(&mut self) {
-        self.round_began = None;
     }
 
     pub(super) fn note_read(&mut self, now: Instant, reference: &ResourceRef) {
@@ -129,15 +121,15 @@ impl ShootMemory {
 
     /// Notes a write that has ended or was kept back.
     pub(super) fn note_write(&mut self, now: Instant, write: &Request, outcome: &RequestOutcome) {
-        let direction = write.direction;
-        self.incidents.note_write(now, write, outcome);
+        let (direction, shown) = (write.direction, &mut self.shown);
+        shown.incidents.note_write(now, write, outcome);
         WRITES.inc((direction, outcome.clone()));
-        let counted = self.write_counts.entry((direction, outcome.as_str()));
+        let counted = shown.write_counts.entry((direction, outcome.as_str()));
         *counted.or_default() += 1;
         if !matches!(outcome, RequestOutcome::Done | RequestOutcome::KeptBack) {
             return;
         }
-        let first = self.direction == Some(direction) && !self.first_write;
+        let first = shown.direction == Some(direction) && !self.first_write;
         self.first_write |= first;
         if let Some(sent) = self.verdict.filter(|_| first) {
             FIRST_WRITE.record(direction, now.saturating_duration_since(sent));
@@ -145,17 +137,18 @@ impl ShootMemory {
     }
 
     pub(super) fn keep_decision(&mut self, now: Instant, decision: &Decision) {
-        self.incidents.note_decision(now, decision);
-        self.reason.clone_from(&decision.reason);
-        let reason = &self.reason;
-        let held = std::mem::replace(&mut self.held, decision.held);
+        let shown = &mut self.shown;
+        shown.incidents.note_decision(now, decision);
+        shown.reason.clone_from(&decision.reason);
+        let reason = &shown.reason;
+        let held = std::mem::replace(&mut shown.held, decision.held);
         if held != decision.held && decision.held == Some(HoldReason::Disagreement) {
             tracing::warn!(
                 reason,
                 "a shoot is held because its lease-probe replicas disagree"
             );
         }
-        let before = std::mem::replace(&mut self.direction, decision.direction);
+        let before = std::mem::replace(&mut shown.direction, decision.direction);
         if before == decision.direction {
             return;
         }
@@ -166,19 +159,22 @@ impl ShootMemory {
         } else {
             tracing::debug!(from, to, reason, "the direction of a shoot has changed");
         }
-        self.since = Some(now);
+        shown.since = now;
         self.verdict = decision.decided_by.as_ref().map(|verdict| verdict.sent);
         self.first_write = false;
         self.kept_back.clear();
     }
 
-    /// Notes the state of the shoot; measures when everything has reached its target.
-    pub(super) fn keep_state(&mut self, now: Instant, state: FlowState) {
-        let before = self.state.replace(state);
-        let Some(direction) = self.direction else {
+    /// Notes the status of the shoot; measures when everything has reached its target.
+    pub(super) fn keep_status(&mut self, now: Instant, status: &FlowStatus) {
+        let before = self.shown.status.state;
+        if *self.shown.status != *status {
+            self.shown.status = Arc::new(status.clone());
+        }
+        let Some(direction) = self.shown.direction else {
             return;
         };
-        if state != FlowState::Settled || !matches!(before, Some(FlowState::Running | FlowState::Failed)) {
+        if status.state != FlowState::Settled || !matches!(before, FlowState::Running | FlowState::Failed) {
             return;
         }
         // A flow that only waited for something to become ready has not scaled.

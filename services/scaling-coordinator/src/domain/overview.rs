@@ -27,7 +27,7 @@ pub(crate) struct ShootScaling {
     pub(crate) since: Instant,
     /// The mode that is in force.
     pub(crate) mode: ModeInForce,
-    pub(crate) status: FlowStatus,
+    pub(crate) status: Arc<FlowStatus>,
     pub(crate) incidents: ShootIncidents,
     pub(crate) write_counts: WriteCounts,
     /// The replica that reports this: the leader.
@@ -35,6 +35,21 @@ pub(crate) struct ShootScaling {
 }
 
 impl ShootScaling {
+    /// The state of a shoot of which nothing is known.
+    pub(crate) fn new(now: Instant, mode: ModeInForce, replica: Arc<str>) -> Self {
+        Self {
+            direction: None,
+            held: None,
+            reason: String::new(),
+            since: now,
+            mode,
+            status: Arc::default(),
+            incidents: ShootIncidents::default(),
+            write_counts: WriteCounts::new(),
+            replica,
+        }
+    }
+
     /// Resources that the coordinator must restore. In mode observe those are only its own: what another watchdog holds
     /// down is restored by that one.
     pub(crate) fn to_restore(&self) -> usize {
@@ -58,12 +73,4 @@ pub(crate) struct ShootPlan {
     pub(crate) allowed: bool,
     /// One sentence for people: why or why not.
     pub(crate) reason: String,
-}
-
-/// Answers questions about shoots.
-pub(crate) trait Overview: Send + Sync {
-    /// Returns true if it is certain that the seed has no Cluster of this name.
-    fn is_unknown(&self, shoot: &str) -> bool;
-    /// The effect that a direction would have on a shoot; `None` when the seed has no such Cluster.
-    fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan>;
 }

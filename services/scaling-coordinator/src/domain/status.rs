@@ -3,9 +3,10 @@
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) enum FlowState {
     /// Nothing to do: there is no direction.
+    #[default]
     Holding,
     /// Nothing to do: every resource is where the direction wants it.
     Settled,
@@ -74,7 +75,7 @@ pub(crate) struct Progress {
 }
 
 /// How far the flow of a shoot is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct FlowStatus {
     pub(crate) state: FlowState,
     /// The level that is being worked on or has failed.

@@ -14,29 +14,18 @@ use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
 use crate::domain::Direction;
-use crate::domain::overview::{Overview, ShootPlan};
+use crate::domain::overview::ShootPlan;
 
 /// The gRPC service of a replica.
 pub struct ScalingApi {
     pub(crate) scaling: SeedView<pb::ShootScaling>,
-    /// This replica's own knowledge of every shoot, and plans.
-    pub(crate) overview: Arc<dyn Overview>,
+    /// Says whether it is certain that the seed has no Cluster of this name.
+    pub(crate) is_unknown: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    /// The effect that a direction would have on a shoot; none when the seed has no such Cluster.
+    pub(crate) plan: Box<dyn Fn(&str, Direction) -> Option<ShootPlan> + Send + Sync>,
     pub(crate) streams: Streams,
     /// The name of this replica, which leads when it answers.
     pub(crate) identity: Arc<str>,
-}
-
-/// The overview of a replica without shoots.
-struct NoShoots;
-
-impl Overview for NoShoots {
-    fn is_unknown(&self, _: &str) -> bool {
-        false
-    }
-
-    fn plan(&self, _: &str, _: Direction) -> Option<ShootPlan> {
-        None
-    }
 }
 
 impl ScalingApi {
@@ -45,7 +34,8 @@ impl ScalingApi {
     pub fn empty() -> Self {
         Self {
             scaling: SeedView::new("empty".into()),
-            overview: Arc::new(NoShoots),
+            is_unknown: Box::new(|_| false),
+            plan: Box::new(|_, _| None),
             streams: Streams::new(CancellationToken::new()),
             identity: "empty".into(),
         }
@@ -53,7 +43,7 @@ impl ScalingApi {
 
     /// The answer for a shoot without a state.
     fn not_reported(&self, shoot: &str) -> Status {
-        if self.overview.is_unknown(shoot) {
+        if (self.is_unknown)(shoot) {
             return request::unknown_shoot(shoot);
         }
         let message = format!("{shoot} has no state yet: try again in 1 s");
@@ -85,7 +75,7 @@ impl ScalingService for ScalingApi {
     ) -> Result<Response<pb::GetScalingResponse>, Status> {
         let shoot = request.into_inner().shoot;
         request::shoot("shoot", &shoot)?;
-        if self.overview.is_unknown(&shoot) {
+        if (self.is_unknown)(&shoot) {
             return Err(request::unknown_shoot(&shoot));
         }
         let answer = self.scaling.get(&shoot).await;
@@ -130,10 +120,8 @@ impl ScalingService for ScalingApi {
             let why = "must be DIRECTION_DOWN or DIRECTION_UP";
             invalid_field("direction", why)
         })?;
-        let plan = self
-            .overview
-            .plan(&request.shoot, direction)
-            .ok_or_else(|| self.not_reported(&request.shoot))?;
+        let plan = (self.plan)(&request.shoot, direction);
+        let plan = plan.ok_or_else(|| self.not_reported(&request.shoot))?;
         Ok(Response::new(convert::plan(&plan)))
     }
 
@@ -142,13 +130,13 @@ impl ScalingService for ScalingApi {
         request: Request<pb::GetSeedSummaryRequest>,
     ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
         let scope = scope(request.into_inner().scope)?;
-        // By the numbers of the enums.
-        let [mut directions, mut states, mut hold_reasons, mut modes] =
-            [const { BTreeMap::<i32, u32>::new() }; 4];
         let mut summary = pb::SeedSummary {
             leader: self.identity.to_string(),
             ..pb::SeedSummary::default()
         };
+        // By the numbers of the enums.
+        let [mut directions, mut states, mut hold_reasons, mut modes] =
+            [const { BTreeMap::<i32, u32>::new() }; 4];
         let counted = self.scaling.visit(scope, |scaling| {
             summary.shoots += 1;
             summary.meltdown_protection_active += u32::from(scaling.meltdown_protection_active);
@@ -161,25 +149,28 @@ impl ScalingService for ScalingApi {
             }
         });
         let (position, completeness) = counted.await;
-        let directions = directions.into_iter();
-        let (states, modes) = (states.into_iter(), modes.into_iter());
-        let hold_reasons = hold_reasons.into_iter();
-        summary.directions = directions
-            .map(|(direction, shoots)| pb::DirectionCount { direction, shoots })
-            .collect();
-        summary.states = states
-            .map(|(state, shoots)| pb::FlowStateCount { state, shoots })
-            .collect();
-        summary.hold_reasons = hold_reasons
-            .map(|(hold_reason, shoots)| pb::HoldReasonCount { hold_reason, shoots })
-            .collect();
-        summary.modes = modes
-            .map(|(mode, shoots)| pb::ModeCount { mode, shoots })
-            .collect();
+        summary.directions = counts(directions, |direction, shoots| pb::DirectionCount {
+            direction,
+            shoots,
+        });
+        summary.states = counts(states, |state, shoots| pb::FlowStateCount { state, shoots });
+        summary.hold_reasons = counts(hold_reasons, |hold_reason, shoots| pb::HoldReasonCount {
+            hold_reason,
+            shoots,
+        });
+        summary.modes = counts(modes, |mode, shoots| pb::ModeCount { mode, shoots });
         Ok(Response::new(pb::GetSeedSummaryResponse {
             summary: Some(summary),
             position: Some(position),
             completeness: Some(completeness),
         }))
     }
+}
+
+/// The shoots by the number of an enum, as messages.
+fn counts<T>(by_number: BTreeMap<i32, u32>, message: impl Fn(i32, u32) -> T) -> Vec<T> {
+    by_number
+        .into_iter()
+        .map(|(number, shoots)| message(number, shoots))
+        .collect()
 }

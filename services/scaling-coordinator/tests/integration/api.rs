@@ -2,11 +2,13 @@
 
 use tonic::Code;
 use watchdog_proto::scaling::v1 as pb;
-use watchdog_test_support::fake_probe::FakeProbe;
+use watchdog_proto::scaling::v1::watch_scaling_response::Event;
+use watchdog_sandbox::resource::keys;
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, one_shoot};
 use crate::seed::{IGNORE, Seed};
-use crate::{MCM, SHOOT};
+use crate::{BOUND, MCM, SHOOT};
 
 #[tokio::test]
 async fn a_state_is_found_by_name_and_on_the_page_of_its_shoot() {
@@ -198,4 +200,45 @@ async fn a_plan_tells_and_touches_nothing() {
         refused.reason
     );
     assert_eq!(seed.writes(SHOOT), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_stream_brings_the_states_of_a_shoot_and_its_end() {
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
+    coordinator.recover(&probe, SHOOT).await;
+    seed.freeze(SHOOT, MCM);
+    let mut client = coordinator.client.clone();
+    let request = pb::WatchScalingRequest {
+        shoots: vec![SHOOT.into()],
+        ..Default::default()
+    };
+    let mut stream = client.watch_scaling(request).await.unwrap().into_inner();
+    let mut is_deleted = false;
+    let removed = async {
+        loop {
+            match stream.message().await.unwrap().unwrap().event.unwrap() {
+                Event::SnapshotComplete(snapshot) => {
+                    assert_eq!(snapshot.items, 1);
+                    probe.say([SHOOT], Outcome::LeasesExpired);
+                }
+                Event::Upsert(scaling) => match (scaling.direction(), scaling.state(), scaling.level) {
+                    // It does not go on before the stream has shown that it waits.
+                    (pb::Direction::Down, pb::FlowState::Running, Some(0)) => seed.thaw(SHOOT, MCM),
+                    (pb::Direction::Down, pb::FlowState::Settled, None) => {
+                        if !std::mem::replace(&mut is_deleted, true) {
+                            seed.delete(&keys::CLUSTERS, "", SHOOT);
+                        }
+                    }
+                    _ => {}
+                },
+                Event::Removed(shoot) => return shoot,
+                Event::Heartbeat(_) => {}
+            }
+        }
+    };
+    let removed = tokio::time::timeout(BOUND, removed).await;
+    assert_eq!(removed.expect("it is removed"), SHOOT);
+    let request = pb::GetScalingRequest { shoot: SHOOT.into() };
+    let status = client.get_scaling(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound, "{status}");
 }

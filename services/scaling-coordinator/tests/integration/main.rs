@@ -17,7 +17,6 @@ mod release;
 mod restored;
 mod seed;
 mod streams;
-mod watch_scaling;
 
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::in_process::{eventually, eventually_async};

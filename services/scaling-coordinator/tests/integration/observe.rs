@@ -286,13 +286,6 @@ async fn malformed_annotations_are_named_and_change_nothing() {
     assert_eq!(seed.all(SHOOT), [0, 0, 0]);
 }
 
-/// The position of a write among those of the shoot.
-fn place(seed: &Seed, write: &str) -> usize {
-    let writes = seed.writes(SHOOT);
-    let found = writes.iter().position(|other| other == write);
-    found.unwrap_or_else(|| panic!("{write} is not among {writes:?}"))
-}
-
 #[tokio::test]
 async fn what_another_watchdog_takes_down_again_is_left_to_it() {
     let (seed, probe, coordinator) = start(&[]).await;
@@ -316,40 +309,6 @@ async fn what_another_watchdog_takes_down_again_is_left_to_it() {
     let up = coordinator.until_settled(SHOOT, Direction::Up).await;
     assert!(!up.meltdown_protection_active);
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
-}
-
-#[tokio::test]
-async fn a_mode_that_changes_all_the_time_breaks_no_order() {
-    let (seed, probe, coordinator) = start(&[]).await;
-    let changes = [
-        ("observe", Mode::Observe),
-        ("protect", Mode::Protect),
-        ("off", Mode::Off),
-        ("observe until=2000-01-01T00:00:00Z", Mode::Protect),
-        ("off until=2126-12-01T06:00:00Z", Mode::Off),
-        ("watch", Mode::Protect),
-    ];
-    for (outcome, direction, end) in [
-        (Outcome::LeasesExpired, Direction::Down, [0, 0, 0]),
-        (Outcome::Healthy, Direction::Up, [2, 1, 1]),
-    ] {
-        probe.say([SHOOT], outcome);
-        for (text, mode) in changes.iter().cycle().take(30) {
-            seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(text));
-            until_mode(&coordinator, *mode).await;
-        }
-        seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
-        coordinator.until_settled(SHOOT, direction).await;
-        assert_eq!(seed.all(SHOOT), end);
-    }
-    let kcm = place(&seed, &format!("down {KCM} 2"));
-    assert!(kcm > place(&seed, &format!("down {MCM} 1")));
-    assert!(kcm > place(&seed, &format!("down {CA} 1")));
-    let mcm = place(&seed, &format!("scale {MCM} 1"));
-    assert!(place(&seed, &format!("scale {KCM} 2")) < mcm);
-    assert!(mcm < place(&seed, &format!("scale {CA} 1")));
-    let protected = [KCM, MCM, CA].map(|name| seed.annotation(SHOOT, name, PROTECTED));
-    assert_eq!(protected, [None, None, None]);
 }
 
 #[tokio::test]

@@ -15,6 +15,8 @@ fn down_runs_level_by_level_and_waits_for_ready_replicas() {
     let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
     assert_eq!(bench.steps(DOWN), "Pending Writing Absent");
+    let message = &bench.next(DOWN).status.resources[0].message;
+    assert_eq!(message, "level 0 comes first; it has 2 replicas, target 0");
     bench.done(DOWN, "down mcm 1", stopping(1));
     assert_eq!(bench.wanted(DOWN), [""; 0]);
     assert_eq!(
@@ -53,6 +55,11 @@ fn up_restores_counts_after_delays_and_cleans_up() {
     let started = bench.now;
     let steps = bench.next(UP);
     assert_eq!(steps.status.resources[1].state, ResourceState::Delayed);
+    let message = &steps.status.resources[1].message;
+    assert!(
+        message.ends_with("waiting for the initial delay of 30s"),
+        "{message}"
+    );
     assert_eq!(steps.wake, Some(started + 30 * S));
     bench.now += 10 * S;
     assert_eq!(
