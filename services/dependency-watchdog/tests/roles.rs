@@ -252,25 +252,6 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
-    let fixture = Fixture::start().await;
-    let shoot = fixture.shoot();
-    // No write of the leader scales the second level: it dies before one is answered.
-    let second_level = format!("/apis/apps/v1/namespaces/{}/deployments/{KCM}", shoot.namespace());
-    let hangs = Fault::always(FaultAction::Hang).verb("patch").path(&second_level);
-    fixture.seed().inject(hangs.user("leader-0"));
-    let leader = DropIn::start(&fixture, "prober", "leader-0").await;
-    eventually("the first process leads", || !fixture.leader("prober").is_empty()).await;
-    let _standby = DropIn::start(&fixture, "prober", "leader-1").await;
-    shoot.cut(Cut::All);
-    eventually("the first level is scaled down", || wants(&shoot, MCM) == 0).await;
-    leader.kill();
-    until_all(&shoot, "the standby scales the second level down", 0).await;
-    shoot.heal();
-    until_all(&shoot, "the standby restores what both scaled down", 1).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_rights_are_named() {
     let fixture = Fixture::start().await;
     let without = |resources: &[&str]| {

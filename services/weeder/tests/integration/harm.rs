@@ -9,7 +9,7 @@ use watchdog_test_support::in_process::{CapturedOutput, eventually};
 use crate::seed::Seed;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
+async fn the_event_and_the_log_name_the_evidence_of_a_deletion() {
     let log = CapturedOutput::default();
     let writer = log.clone();
     let (subscriber, _) = telemetry::subscriber(LogFormat::Json, "info", move || writer.clone()).unwrap();
@@ -19,7 +19,7 @@ async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
     seed.recover("shoot", "etcd");
     let weeder = seed.ready().await;
 
-    let shown = weeder.wait_deleted("shoot", "etcd", 1).await;
+    weeder.wait_deleted("shoot", "etcd", 1).await;
     let mut line = Value::Null;
     eventually("the deletion is logged", || {
         let text = log.text();
@@ -58,20 +58,6 @@ async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
         })
     };
     eventually("an Event says so", is_event).await;
-
-    let deletion = &shown.deletions[0];
-    assert_eq!(
-        (deletion.pod.as_str(), deletion.container.as_str()),
-        ("evidence", "main")
-    );
-    assert_eq!(
-        (deletion.exit_code, deletion.exit_reason.as_str()),
-        (Some(1), "Error")
-    );
-    assert_eq!((deletion.restart_count, deletion.init_container), (5, false));
-    assert_eq!(shown.key.unwrap().service, "etcd");
-    let since = since.parse::<jiff::Timestamp>().unwrap();
-    assert_eq!(deletion.service_ready_time.unwrap().seconds, since.as_second());
     weeder.stop().await;
 }
 

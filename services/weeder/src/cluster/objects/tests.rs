@@ -66,12 +66,6 @@ fn pods() {
         let status = json!({"initContainerStatuses": [init], "containerStatuses": [main]});
         assert!(pod(status).unwrap().crash.init);
     }
-    let mut worse = waiting("worse", "CrashLoopBackOff");
-    worse["restartCount"] = json!(5);
-    let mut pulling = waiting("pulling", "ImagePullBackOff");
-    pulling["restartCount"] = json!(9);
-    let several = json!({"containerStatuses": [worse, waiting("main", "CrashLoopBackOff"), pulling]});
-    assert_eq!(pod(several).unwrap().crash.container, "worse", "it waits longest");
     let running = json!({"name": "main", "restartCount": 4, "state": {"running": {}}, "lastState": {}});
     for well in [
         json!({"containerStatuses": [running]}),
