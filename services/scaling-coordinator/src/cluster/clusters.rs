@@ -28,6 +28,14 @@ pub(crate) struct KnownCluster {
     pub(crate) malformed: Vec<String>,
 }
 
+/// Why nothing may be scaled in a shoot.
+pub(crate) struct Refusal {
+    /// A sentence.
+    pub(crate) why: String,
+    /// True if the Cluster says that the shoot is no longer protected, so that leftover protection may be removed.
+    pub(crate) is_released: bool,
+}
+
 pub(crate) struct Clusters {
     seed: kube::Client,
     index: Mutex<ObjectIndex<KnownCluster>>,
@@ -79,20 +87,21 @@ impl Clusters {
         index.get(shoot).filter(|_| index.is_listed()).cloned()
     }
 
-    /// Why nothing may be scaled in a shoot (S4), in a sentence; none if it may.
-    pub(crate) fn refusal(&self, shoot: &str) -> Option<String> {
+    /// Why nothing may be scaled in a shoot (S4); none if it may.
+    pub(crate) fn refusal(&self, shoot: &str) -> Option<Refusal> {
+        let refused = |why: &str| Refusal {
+            why: why.to_owned(),
+            is_released: false,
+        };
         match self.get(shoot) {
-            Some(known) => known.stopped.map(|reason| reason.to_string()),
-            None if self.is_listed() => Some("The Cluster does not exist.".to_owned()),
-            None => Some("The Clusters of the seed are not listed yet.".to_owned()),
+            Some(known) => known.stopped.map(|reason| Refusal {
+                // A malformed Cluster proves nothing.
+                is_released: !matches!(reason, SkipReason::Malformed(_)),
+                ..refused(&reason.to_string())
+            }),
+            None if self.is_listed() => Some(refused("The Cluster does not exist.")),
+            None => Some(refused("The Clusters of the seed are not listed yet.")),
         }
-    }
-
-    /// Returns true if the Cluster says that the shoot is no longer protected, so that leftover protection may be
-    /// removed. A malformed Cluster proves nothing.
-    pub(crate) fn is_released(&self, shoot: &str) -> bool {
-        let stopped = self.get(shoot).and_then(|known| known.stopped);
-        stopped.is_some_and(|reason| !matches!(reason, SkipReason::Malformed(_)))
     }
 
     pub(crate) fn is_listed(&self) -> bool {

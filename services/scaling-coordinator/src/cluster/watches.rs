@@ -22,8 +22,7 @@ use super::kinds;
 use super::resources::Resources;
 use crate::domain::observed::Observed;
 
-/// The interval at which the index is checked for dropped resources that are still held down. It runs only while there
-/// are dropped resources.
+/// The interval at which the index is checked for dropped resources that are still held down.
 const LOOK_AT_DROPPED: Duration = Duration::from_secs(5);
 
 /// A kind counts as absent once the seed has answered for this long that it does not serve the kind. A starting API
@@ -73,7 +72,7 @@ pub(crate) async fn resources(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             Ok(()) = file.changed() => {}
-            () = tokio::time::sleep(LOOK_AT_DROPPED), if resources.has_dropped() => {}
+            () = tokio::time::sleep(LOOK_AT_DROPPED) => {}
             Some(ended) = tasks.join_next() => ended??,
         }
     }

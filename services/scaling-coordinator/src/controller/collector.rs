@@ -10,8 +10,7 @@ use watchdog_watch_stream::server::StreamStore;
 
 use super::inputs::DecisionInputs;
 use crate::domain::Direction;
-use crate::domain::overview::ShootScaling;
-use crate::domain::status::FlowState;
+use crate::domain::status::{FlowState, ShootScaling};
 use crate::metrics::{self, ModeLabels, ReplicaState, ScalingLabels, WriteResult};
 
 /// Reads the state of the shoots while this replica leads. It lives as long as the servers of the process, so it must

@@ -19,8 +19,7 @@ use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason, decide};
 use crate::domain::next_step::{Request, earliest};
-use crate::domain::overview::ShootPlan;
-use crate::domain::plan;
+use crate::domain::plan::{self, ShootPlan};
 
 pub(crate) struct DecisionInputs {
     /// The configuration, completed by what was dropped from it and may still be held down.
@@ -72,12 +71,10 @@ impl DecisionInputs {
     /// The direction in which the dependants of a shoot should be scaled now.
     pub(crate) fn decide(&self, shoot: &str, now: Instant) -> Decision {
         let mode = self.mode(shoot, now);
-        let mut decision = match self.allowed(shoot) {
-            Err((held, reason)) if !self.is_released(shoot) => Decision::hold(held, reason),
-            _ if mode.mode == Mode::Off => Decision::hold(HoldReason::Mode, switched_off(mode)),
-            Err((_, reason)) => Decision::release(reason),
-            Ok(()) if self.resources.restores_only => Decision::restore(),
-            Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
+        let mut decision = match self.restraint(shoot, mode) {
+            Some(restraint) => restraint,
+            None if self.resources.restores_only => Decision::restore(),
+            None => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
         };
         for malformed in self.malformed_policy(shoot) {
             decision.explain(&malformed);
@@ -112,15 +109,22 @@ impl DecisionInputs {
             .ok_or("this replica is no longer the leader")
     }
 
-    /// Checks everything except the verdict that must hold before the coordinator acts on a shoot.
-    fn allowed(&self, shoot: &str) -> Result<(), (HoldReason, String)> {
-        if let Some(why) = self.clusters.refusal(shoot) {
-            return Err((HoldReason::Cluster, why));
+    /// What comes before the verdicts on a shoot: its Cluster, the leadership and its mode. None if they count.
+    fn restraint(&self, shoot: &str, mode: ModeInForce) -> Option<Decision> {
+        let (refusal, leads) = (self.clusters.refusal(shoot), self.leadership.is_leader());
+        match refusal {
+            Some(refusal) if !(refusal.is_released && leads) => {
+                Some(Decision::hold(HoldReason::Cluster, refusal.why))
+            }
+            None if !leads => Some(Decision::hold(HoldReason::NotLeading, self.who_leads())),
+            _ if mode.mode == Mode::Off => Some(Decision::hold(HoldReason::Mode, switched_off(mode))),
+            refusal => refusal.map(|refusal| Decision::release(refusal.why)),
         }
-        if self.leadership.is_leader() {
-            return Ok(());
-        }
-        let why = match self.leadership.leader().borrow().as_ref() {
+    }
+
+    /// Why this replica does not lead.
+    fn who_leads(&self) -> String {
+        match self.leadership.leader().borrow().as_ref() {
             Some(leader) if leader.name != *self.leadership.identity() => {
                 format!("Replica {} is the leader.", leader.name)
             }
@@ -128,14 +132,7 @@ impl DecisionInputs {
                 "This replica must not act: it could not renew its leader election Lease in time.".to_owned()
             }
             None => "No replica is the leader.".to_owned(),
-        };
-        Err((HoldReason::NotLeading, why))
-    }
-
-    /// Returns true if the Cluster says that the shoot is no longer protected, and this replica may remove leftover
-    /// protection.
-    fn is_released(&self, shoot: &str) -> bool {
-        self.clusters.is_released(shoot) && self.leadership.is_leader()
+        }
     }
 
     fn is_configured(&self, write: &Request) -> bool {
@@ -177,14 +174,13 @@ impl DecisionInputs {
         let config = self.config();
         let levels = plan::plan(direction, &self.resources.dependents(&config, shoot));
         let mode = self.mode(shoot, Instant::now());
-        let (allowed, reason) = match (self.allowed(shoot), mode.mode) {
-            (Err((_, why)), _) => (false, why),
-            (Ok(()), Mode::Off) => (false, switched_off(mode)),
-            (Ok(()), Mode::Observe) => {
+        let (allowed, reason) = match self.restraint(shoot, mode) {
+            Some(restraint) => (false, restraint.reason),
+            None if mode.mode == Mode::Observe => {
                 let why = "The mode of the shoot is observe: actions are reported, but nothing is written.";
                 (false, why.to_owned())
             }
-            (Ok(()), Mode::Protect) => (
+            None => (
                 true,
                 "Scaling is allowed, and this replica is the leader.".to_owned(),
             ),

@@ -27,9 +27,8 @@ use crate::domain::Direction;
 use crate::domain::attempts::RequestOutcome;
 use crate::domain::next_step::{Alert, NextStep, Request, earliest, next_step};
 use crate::domain::observed::Dependent;
-use crate::domain::overview::ShootScaling;
 use crate::domain::resource_step::ResourceWrite;
-use crate::domain::status::FlowState;
+use crate::domain::status::{FlowState, ShootScaling};
 use crate::metrics::FAILURES;
 
 /// After a write that met a newer version or got no answer the resource is read within this time.

@@ -14,9 +14,9 @@ use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
 use crate::cluster::resources::dropped::LAST_WRITES;
 use crate::domain::Direction;
-use crate::domain::overview::ShootScaling;
 use crate::domain::plan;
 use crate::domain::resource_step::{ResourceStep, ResourceWrite};
+use crate::domain::status::ShootScaling;
 
 /// The interval at which the indexes are checked, without a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -87,8 +87,8 @@ impl Releaser {
     fn direction(&self, shoot: &str) -> Result<Direction, String> {
         match self.clusters.refusal(shoot) {
             None => Ok(Direction::Up),
-            Some(_) if self.clusters.is_released(shoot) => Ok(Direction::Release),
-            Some(why) => Err(why),
+            Some(refusal) if refusal.is_released => Ok(Direction::Release),
+            Some(refusal) => Err(refusal.why),
         }
     }
 

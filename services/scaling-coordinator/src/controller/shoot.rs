@@ -12,8 +12,7 @@ use crate::domain::attempts::{FlowHints, RequestOutcome};
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::next_step::Request;
 use crate::domain::other_writes::OtherWrites;
-use crate::domain::overview::ShootScaling;
-use crate::domain::status::{FlowState, FlowStatus};
+use crate::domain::status::{FlowState, FlowStatus, ShootScaling};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
 

@@ -11,7 +11,6 @@ pub(crate) mod incident;
 pub mod next_step;
 pub mod observed;
 pub(crate) mod other_writes;
-pub(crate) mod overview;
 pub(crate) mod plan;
 pub mod resource_step;
 pub(crate) mod status;

@@ -25,6 +25,17 @@ pub(crate) struct Planned {
     pub(crate) why: String,
 }
 
+/// The effect that a direction would have on a shoot now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ShootPlan {
+    /// Its levels, in the order in which they would run.
+    pub(crate) levels: BTreeMap<i32, Vec<Planned>>,
+    /// True if everything except the verdict allows the coordinator to act on the shoot now.
+    pub(crate) allowed: bool,
+    /// One sentence for people: why or why not.
+    pub(crate) reason: String,
+}
+
 /// Plans a direction: what it would do to each resource once the levels before have reached their targets. The levels
 /// come in the order in which they run, the resources of a level in configuration order.
 pub(crate) fn plan(direction: Direction, dependents: &[Dependent<'_>]) -> BTreeMap<i32, Vec<Planned>> {

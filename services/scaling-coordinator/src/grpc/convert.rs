@@ -17,10 +17,9 @@ use watchdog_watch_stream::wire::{self, duration, forward, signed};
 use crate::domain::Direction;
 use crate::domain::decision::{EvidenceCounts, HoldReason, ReceivedVerdict, ReportedOutcome};
 use crate::domain::incident::{Incident, micros_between};
-use crate::domain::overview::{ShootPlan, ShootScaling};
-use crate::domain::plan::Planned;
+use crate::domain::plan::{Planned, ShootPlan};
 use crate::domain::resource_step::{ResourceStep, ResourceWrite};
-use crate::domain::status::{FlowState, Progress, ResourceState};
+use crate::domain::status::{FlowState, Progress, ResourceState, ShootScaling};
 
 /// Zones whose counts are kept. A region has a handful.
 const MAX_ZONES: usize = 16;

@@ -14,7 +14,7 @@ use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
 use crate::domain::Direction;
-use crate::domain::overview::ShootPlan;
+use crate::domain::plan::ShootPlan;
 
 /// The gRPC service of a replica.
 pub struct ScalingApi {

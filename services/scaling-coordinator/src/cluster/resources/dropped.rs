@@ -88,12 +88,6 @@ impl Resources {
         self.restores_only || dropped.unwrap_or_default()
     }
 
-    /// Returns true if any watched resource was dropped from the configuration.
-    pub(crate) fn has_dropped(&self) -> bool {
-        let all = self.watched.read();
-        all.values().any(|watched| watched.dropped_at.is_some())
-    }
-
     /// The configuration in force: the file, followed by the dropped resources that are still watched.
     pub(crate) fn in_force(&self, file: &ProberConfig) -> Arc<ProberConfig> {
         let mut config = file.clone();
@@ -205,7 +199,7 @@ dependentResourceInfos:
         bench.see(1, true);
         bench.configure(false);
         assert!(bench.is_watched_after(100 * LAST_WRITES));
-        assert!(bench.resources.has_dropped() && bench.resources.is_dropped(&bench.mcm));
+        assert!(bench.resources.is_dropped(&bench.mcm));
         let in_force = bench.resources.in_force(&bench.only_kcm);
         assert_eq!(in_force.dependent_resource_infos.len(), 2);
         bench.configure(false);
