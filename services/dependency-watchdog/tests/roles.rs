@@ -14,22 +14,14 @@ use tonic::transport::Channel;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::stream::v1::Completeness;
-use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
-use watchdog_proto::weeder::v1::{ListEndpointReadinessRequest, ListWeedersRequest, WeederState};
 use watchdog_runtime::process::Process;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{ApiServer, AuditEntry, Fault, FaultAction, Rule};
+use watchdog_sandbox::{ApiServer, Rule};
 use watchdog_test_support::fixtures::{self, KCM, MCM};
-use watchdog_test_support::in_process::{self, InProcess, ServiceFiles, eventually, eventually_async};
+use watchdog_test_support::in_process::{self, InProcess, ServiceFiles, eventually};
 use watchdog_test_support::simulation::{
     Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
 };
-
-/// The namespace that a weeder weeds.
-const WEEDED: &str = "shoot--weeded";
-
-/// The Lease of the weeder.
-const LEASE: &str = "/leases/dwd-weeder-leader-election";
 
 /// From pkg/component/nodemanagement/dependencywatchdog/bootstrap.go of Gardener.
 fn permissions(role: &str) -> Vec<Rule> {
@@ -294,196 +286,42 @@ async fn missing_rights_are_named() {
     }
 }
 
-/// A namespace in which the kube-apiserver is not ready, and a weeder that leads.
-struct Weeded {
-    fixture: Fixture,
-    weeder: DropIn,
-}
-
-impl Weeded {
-    async fn start() -> Self {
-        let fixture = Fixture::start().await;
-        let weeder = DropIn::start(&fixture, "weeder", "leader-0").await;
-        eventually("the process leads", || !fixture.leader("weeder").is_empty()).await;
-        let seed = fixture.seed();
-        seed.create(&keys::NAMESPACES, "", json!({"metadata": {"name": WEEDED}}))
-            .unwrap();
-        let slice = json!({
-            "metadata": {"name": "kube-apiserver", "labels": {"kubernetes.io/service-name": "kube-apiserver"}},
-            "addressType": "IPv4",
-            "endpoints": endpoints(false),
-        });
-        seed.create(&keys::ENDPOINT_SLICES, WEEDED, slice).unwrap();
-        let weeded = Self { fixture, weeder };
-        // Were it first seen ready, nothing would prove that a pod crashed because of it.
-        eventually_async("the service is seen", async || weeded.knows_the_service().await).await;
-        weeded
-    }
-
-    fn crashing(&self, name: &str) {
-        self.create(name, &crash_loop());
-    }
-
-    fn running(&self, name: &str) {
-        let running = json!({
-            "name": "main", "image": "none", "imageID": "", "ready": true, "restartCount": 0,
-            "state": {"running": {}},
-        });
-        self.create(name, &running);
-    }
-
-    /// A pod that runs crashes from now on.
-    fn crash(&self, name: &str) {
-        let crash = |pod: &mut serde_json::Value| {
-            pod["status"]["containerStatuses"] = json!([crash_loop()]);
-        };
-        in_process::modify(self.fixture.seed(), &keys::PODS, WEEDED, name, crash).unwrap();
-    }
-
-    fn create(&self, name: &str, container: &serde_json::Value) {
-        let owner = json!({
-            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": name, "controller": true,
-        });
-        let pod = json!({
-            "metadata": {
-                "name": name,
-                "labels": {"gardener.cloud/role": "controlplane", "role": name},
-                "ownerReferences": [owner],
-            },
-            "spec": {"containers": [{"name": "main", "image": "none"}]},
-            "status": {"containerStatuses": [container]},
-        });
-        self.fixture.seed().create(&keys::PODS, WEEDED, pod).unwrap();
-    }
-
-    fn recover(&self) {
-        let ready = |object: &mut serde_json::Value| object["endpoints"] = endpoints(true);
-        let seed = self.fixture.seed();
-        in_process::modify(seed, &keys::ENDPOINT_SLICES, WEEDED, "kube-apiserver", ready).unwrap();
-    }
-
-    fn exists(&self, pod: &str) -> bool {
-        self.fixture
-            .seed()
-            .store()
-            .find(&keys::PODS, WEEDED, pod)
-            .is_some()
-    }
-
-    /// The requests on a path so far, in the order of their ends.
-    fn requests(&self, verb: &str, path: &str) -> Vec<AuditEntry> {
-        let mut audit = self.fixture.seed().audit();
-        audit.retain(|entry| entry.verb == verb && entry.path.ends_with(path));
-        audit
-    }
-
-    fn client(&self) -> WeederServiceClient<Channel> {
-        WeederServiceClient::new(self.weeder.channel().unwrap())
-    }
-
-    /// True once the readiness of the service is known.
-    async fn knows_the_service(&self) -> bool {
-        let request = ListEndpointReadinessRequest::default();
-        let answer = self.client().list_endpoint_readiness(request).await;
-        let mut services = answer.unwrap().into_inner().services.into_iter();
-        services.any(|service| service.key.is_some_and(|key| key.namespace == WEEDED))
-    }
-
-    /// The active weeders of the namespace.
-    async fn weeders(&self) -> usize {
-        let answer = self
-            .client()
-            .list_weeders(ListWeedersRequest::default())
-            .await
-            .unwrap();
-        let weeders = answer.into_inner().weeders.into_iter();
-        weeders
-            .filter(|weeder| weeder.key.as_ref().is_some_and(|key| key.namespace == WEEDED))
-            .filter(|weeder| weeder.state() == WeederState::Active)
-            .count()
-    }
-}
-
-fn crash_loop() -> serde_json::Value {
-    json!({
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
+    let fixture = Fixture::start().await;
+    let _weeder = DropIn::start(&fixture, "weeder", "leader-0").await;
+    let seed = fixture.seed();
+    let namespace = "shoot--weeded";
+    seed.create(&keys::NAMESPACES, "", json!({"metadata": {"name": namespace}}))
+        .unwrap();
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "scheduler", "uid": "1", "controller": true,
+    });
+    let crash_loop = json!({
         "name": "main", "image": "none", "imageID": "", "ready": false, "restartCount": 7,
         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
         "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2020-11-21T08:00:00Z"}},
-    })
-}
-
-fn endpoints(ready: bool) -> serde_json::Value {
-    json!([{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}])
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
-    let weeded = Weeded::start().await;
-    weeded.crashing("scheduler");
-    weeded.recover();
-    eventually("the crashing pod is deleted", || !weeded.exists("scheduler")).await;
-    weeded.fixture.assert_nothing_refused();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_weeder_that_cannot_renew_its_lease_deletes_nothing_and_goes_on_with_what_it_knew() {
-    let weeded = Weeded::start().await;
-    weeded.crashing("scheduler");
-    weeded.running("controller-manager");
-    // Times of objects are whole seconds, and only a pod that is older than the recovery is deleted for it.
-    let second = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    let created = second();
-    eventually("the next second", || second() > created).await;
-    weeded.recover();
-    eventually("the crashing pod is deleted", || !weeded.exists("scheduler")).await;
-    let seed = weeded.fixture.seed();
-    let fault = seed.inject(
-        Fault::always(FaultAction::InternalError)
-            .verb("update")
-            .path("/apis/coordination.k8s.io/v1/namespaces/garden/leases/"),
-    );
-    let failed = |least: usize| {
-        let renewals = weeded.requests("update", LEASE).into_iter();
-        renewals.filter(|entry| entry.code == 500).count() >= least
-    };
-    // Renewals begin at least 400 ms apart, and the leader acts for 2 s from the last one.
-    eventually("the Lease has lapsed", || failed(7)).await;
-    weeded.crash("controller-manager");
-    eventually("renewals still fail", || failed(12)).await;
-    assert!(weeded.exists("controller-manager"));
-    assert_eq!(weeded.requests("delete", "/pods/controller-manager").len(), 0);
-    assert_eq!(weeded.weeders().await, 1, "it leads and has all items");
-    assert!(seed.clear_fault(fault));
-    eventually("the pod that crashed meanwhile is deleted", || {
-        !weeded.exists("controller-manager")
+    });
+    let pod = json!({
+        "metadata": {
+            "name": "scheduler",
+            "labels": {"gardener.cloud/role": "controlplane", "role": "scheduler"},
+            "ownerReferences": [owner],
+        },
+        "spec": {"containers": [{"name": "main", "image": "none"}]},
+        "status": {"containerStatuses": [crash_loop]},
+    });
+    seed.create(&keys::PODS, namespace, pod).unwrap();
+    let slice = json!({
+        "metadata": {"name": "kube-apiserver", "labels": {"kubernetes.io/service-name": "kube-apiserver"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
+    });
+    // A service that becomes ready while it is watched has recovered.
+    seed.create(&keys::ENDPOINT_SLICES, namespace, slice).unwrap();
+    eventually("the crashing pod is deleted", || {
+        seed.store().find(&keys::PODS, namespace, "scheduler").is_none()
     })
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_weeder_that_stops_keeps_its_lease_until_a_deletion_is_answered() {
-    let weeded = Weeded::start().await;
-    let seed = weeded.fixture.seed();
-    let delay = FaultAction::Delay { millis: 500 };
-    seed.inject(Fault::always(delay).verb("delete").times(1));
-    weeded.crashing("scheduler");
-    weeded.recover();
-    eventually("the deletion is under way", || seed.faults().is_empty()).await;
-    let Weeded { fixture, weeder } = weeded;
-    weeder.stop().await;
-    let audit = fixture.seed().audit();
-    let ended = |wanted: &dyn Fn(&AuditEntry) -> bool| audit.iter().position(wanted);
-    let deleted = ended(&|entry| entry.verb == "delete" && entry.path.ends_with("/pods/scheduler"));
-    let released = ended(&|entry| {
-        let body = String::from_utf8_lossy(&entry.body);
-        entry.verb == "update" && entry.path.ends_with(LEASE) && body.contains(r#""holderIdentity":"""#)
-    });
-    assert!(
-        deleted.is_some() && released.is_some(),
-        "{deleted:?}, {released:?}"
-    );
-    assert!(
-        deleted < released,
-        "released while a deletion was under way: {released:?} before {deleted:?}"
-    );
+    fixture.assert_nothing_refused();
 }

@@ -1,9 +1,8 @@
 //! Joins the parts; the only place that knows all of them.
 
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures::future::{try_join, try_join3};
+use futures::future::try_join;
 use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::policy::Mode;
@@ -17,6 +16,7 @@ use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::readiness::Blocker;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::{NamePair, StreamItem};
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
@@ -162,14 +162,8 @@ fn spawn_watches(
             needed
         };
         let preflight = preflight(client, readiness, needed, rules.clone(), stop);
-        // Polled last: by then the watches block.
-        let discovered = async move {
-            drop(undiscovered);
-            Ok(())
-        };
-        try_join3(preflight, watch_seed(watches, served, rules, state), discovered)
-            .await
-            .map(drop)
+        let watching = watch_seed(watches, served, undiscovered, rules, state);
+        try_join(preflight, watching).await.map(drop)
     });
 }
 
@@ -177,9 +171,11 @@ fn spawn_watches(
 async fn watch_seed(
     watches: SeedWatches,
     served: EndpointsApi,
+    undiscovered: Blocker,
     mut rules: watch::Receiver<Arc<WeederConfig>>,
     state: Arc<SharedState>,
 ) -> anyhow::Result<()> {
+    let mut undiscovered = Some(undiscovered);
     loop {
         let config = rules.borrow_and_update().clone();
         state.lock().restart(config.clone());
@@ -188,14 +184,16 @@ async fn watch_seed(
             ..watches.clone()
         };
         let (slices, pods) = (state.clone(), state.clone());
-        let mut watching = pin!(try_join(
+        let mut watching = try_join(
             watches.endpoints(served, &config, move |watched, update| {
                 slices.lock().slices_updated(watched, update, slices.now());
             }),
             watches.pods(&config, move |selector, update| {
                 pods.lock().pods_updated(selector, update, pods.now());
             }),
-        ));
+        );
+        // From now on the watches block.
+        drop(undiscovered.take());
         tokio::select! {
             ended = &mut watching => return ended.map(drop),
             Ok(()) = rules.changed() => {}

@@ -1,6 +1,6 @@
 //! Resources that leave the configuration while something is done with them.
 
-use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
+use watchdog_proto::scaling::v1::{Direction, ShootScaling};
 use watchdog_test_support::fake_probe::Outcome;
 
 use crate::coordinator::{one_shoot, resource};
@@ -68,12 +68,4 @@ async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
     coordinator.until_settled(SHOOT, Direction::Down).await;
     assert_eq!(seed.all(SHOOT), [2, 0, -1]);
     assert_eq!(seed.annotation(SHOOT, KCM, PROTECTED), None);
-    // It may come back before it is forgotten.
-    seed.configure(CONFIG);
-    eventually("it is scaled down after all", || seed.replicas(SHOOT, KCM) == 0).await;
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert_eq!(
-        (down.state(), is_dropped(&down, KCM)),
-        (FlowState::Settled, false)
-    );
 }

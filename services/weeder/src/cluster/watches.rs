@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
+use futures::{FutureExt, TryFutureExt};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -41,30 +41,25 @@ pub(crate) struct SeedWatches {
 }
 
 impl SeedWatches {
-    /// Watches the endpoints of the configured services; an update comes with the one service that its watch sees.
+    /// Watches the endpoints of the configured services; an update comes with the one service that its watch sees. From
+    /// this call on the watches block readiness until everything is listed.
     ///
     /// # Errors
     /// When a watch ends.
-    pub(crate) async fn endpoints(
+    pub(crate) fn endpoints(
         &self,
         served: EndpointsApi,
         config: &WeederConfig,
         on_update: impl Fn(Option<&str>, WatchUpdate<Slice>) + Clone + Send + 'static,
-    ) -> Result<()> {
+    ) -> BoxFuture<'static, Result<()>> {
         let (name, all) = (served.watch_name(), Config::default().page_size(LIST_PAGE));
         match served {
             EndpointsApi::EndpointSlices => {
                 let names: Vec<&str> = config.services.keys().map(|name| &**name).collect();
                 let config = all.labels(&format!("{SERVICE_NAME_LABEL} in ({})", names.join(",")));
                 let on_update = move |update| on_update(None, update);
-                self.watch(
-                    name,
-                    config,
-                    self.readiness.clone(),
-                    SliceObject::into_slice,
-                    on_update,
-                )
-                .await
+                let readiness = self.readiness.clone();
+                self.watch(name, config, readiness, SliceObject::into_slice, on_update)
             }
             // Selected by name, so that RBAC may limit them by resourceNames.
             EndpointsApi::Endpoints => {
@@ -75,7 +70,7 @@ impl SeedWatches {
                     let on_update = move |update| on_update(Some(&service), update);
                     self.watch(name, config, readiness, EndpointsObject::into_slice, on_update)
                 });
-                try_join_all(watches).await.map(drop)
+                try_join_all(watches).map_ok(drop).boxed()
             }
         }
     }
@@ -84,14 +79,15 @@ impl SeedWatches {
     ///
     /// One watch for each selector, over all namespaces, so that these pods are known at the moment at which their
     /// service recovers. A list for each recovery would take 20,000 requests when a seed with 10,000 shoots recovers.
+    /// From this call on the watches block readiness until everything is listed.
     ///
     /// # Errors
     /// When a watch ends.
-    pub(crate) async fn pods(
+    pub(crate) fn pods(
         &self,
         config: &WeederConfig,
         on_update: impl Fn(&Selector, WatchUpdate<Pod>) + Clone + Send + 'static,
-    ) -> Result<()> {
+    ) -> BoxFuture<'static, Result<()>> {
         let mut seen = BTreeSet::new();
         let selectors = config.services.values().flatten();
         let distinct = selectors.filter(|selector| seen.insert(selector.to_string()));
@@ -104,7 +100,7 @@ impl SeedWatches {
                 on_update(&selector, update)
             })
         });
-        try_join_all(watches).await.map(drop)
+        try_join_all(watches).map_ok(drop).boxed()
     }
 
     /// Watches objects of one kind; `convert` gives none for those that count as absent. The objects of a list are

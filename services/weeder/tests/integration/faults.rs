@@ -10,7 +10,7 @@ use watchdog_test_support::in_process::{eventually, rule};
 use crate::seed::{Seed, Weeder, pod_watches};
 
 /// A seed with a namespace in which etcd has recovered after these pods were created, which run, and its weeder.
-async fn following(pods: &[&str]) -> (Seed, Weeder) {
+pub async fn following(pods: &[&str]) -> (Seed, Weeder) {
     let seed = Seed::new().await;
     seed.service("shoot", "etcd", false);
     for pod in pods {

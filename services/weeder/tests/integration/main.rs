@@ -9,6 +9,7 @@ mod harm;
 mod hostile;
 #[path = "../../../common/api/tests/fixtures/hostile_documents.rs"]
 mod hostile_documents;
+mod leadership;
 mod observe;
 mod seed;
 mod weeding;

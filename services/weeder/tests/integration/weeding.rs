@@ -118,24 +118,3 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
     weeder.wait_ready().await;
     weeder.stop().await;
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_recovery_that_comes_while_nobody_leads_is_not_lost() {
-    let seed = Seed::new().await;
-    seed.service("shoot", "etcd", false);
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
-    let first = seed.start("weeder-0").await;
-    let second = seed.start("weeder-1").await;
-    first.wait_ready().await;
-    second.wait_ready().await;
-    eventually("one of them leads", || seed.leader().is_some()).await;
-    let (leader, standby) = match seed.leader().is_some_and(|leader| leader.starts_with("weeder-0")) {
-        true => (first, second),
-        false => (second, first),
-    };
-    leader.kill();
-    seed.service("shoot", "etcd", true);
-    seed.gone("shoot", "kube-apiserver").await;
-    standby.wait_deleted("shoot", "etcd", 1).await;
-    standby.stop().await;
-}
