@@ -29,7 +29,7 @@ pub(crate) struct KnownCluster {
 }
 
 /// Why nothing may be scaled in a shoot.
-pub(crate) struct Refusal {
+pub(crate) struct ClusterRefusal {
     /// A sentence.
     pub(crate) why: String,
     /// True if the Cluster says that the shoot is no longer protected, so that leftover protection may be removed.
@@ -88,13 +88,13 @@ impl Clusters {
     }
 
     /// Why nothing may be scaled in a shoot (S4); none if it may.
-    pub(crate) fn refusal(&self, shoot: &str) -> Option<Refusal> {
-        let refused = |why: &str| Refusal {
+    pub(crate) fn refusal(&self, shoot: &str) -> Option<ClusterRefusal> {
+        let refused = |why: &str| ClusterRefusal {
             why: why.to_owned(),
             is_released: false,
         };
         match self.get(shoot) {
-            Some(known) => known.stopped.map(|reason| Refusal {
+            Some(known) => known.stopped.map(|reason| ClusterRefusal {
                 // A malformed Cluster proves nothing.
                 is_released: !matches!(reason, SkipReason::Malformed(_)),
                 ..refused(&reason.to_string())

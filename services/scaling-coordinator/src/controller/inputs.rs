@@ -109,7 +109,8 @@ impl DecisionInputs {
             .ok_or("this replica is no longer the leader")
     }
 
-    /// What comes before the verdicts on a shoot: its Cluster, the leadership and its mode. None if they count.
+    /// The decision that no verdict on a shoot can change, by its Cluster, the leadership and its mode, in this order;
+    /// none if its verdicts count.
     fn restraint(&self, shoot: &str, mode: ModeInForce) -> Option<Decision> {
         let (refusal, leads) = (self.clusters.refusal(shoot), self.leadership.is_leader());
         match refusal {
