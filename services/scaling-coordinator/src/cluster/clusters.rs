@@ -12,6 +12,7 @@ use watchdog_kube::client::{RequestError, found, request_within};
 use watchdog_kube::watch::Change;
 
 use super::object_index::{IndexSignals, ObjectIndex, version_of};
+use crate::domain::decision::ClusterRefusal;
 
 /// Deadline of one request for a Cluster. A write waits for it, and is tried again when the request fails.
 const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
@@ -26,14 +27,6 @@ pub(crate) struct KnownCluster {
     /// Malformed annotations, a sentence each. That of the failure fraction is here too, because lease-probe, which
     /// applies it, writes no Events.
     pub(crate) malformed: Vec<String>,
-}
-
-/// Why nothing may be scaled in a shoot.
-pub(crate) struct ClusterRefusal {
-    /// A sentence.
-    pub(crate) why: String,
-    /// True if the Cluster says that the shoot is no longer protected, so that leftover protection may be removed.
-    pub(crate) is_released: bool,
 }
 
 pub(crate) struct Clusters {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::names::MODE_ANNOTATION;
 use watchdog_api::policy::{Mode, ModeInForce, mode_in_force};
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
@@ -17,7 +16,7 @@ use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
-use crate::domain::decision::{Decision, HoldReason, decide};
+use crate::domain::decision::{Decision, decide, decide_without_verdicts};
 use crate::domain::next_step::{Request, earliest};
 use crate::domain::plan::{self, ShootPlan};
 
@@ -109,18 +108,10 @@ impl DecisionInputs {
             .ok_or("this replica is no longer the leader")
     }
 
-    /// The decision that no verdict on a shoot can change, by its Cluster, the leadership and its mode, in this order;
-    /// none if its verdicts count.
+    /// The decision that no verdict on a shoot can change; none if its verdicts count.
     fn restraint(&self, shoot: &str, mode: ModeInForce) -> Option<Decision> {
-        let (refusal, leads) = (self.clusters.refusal(shoot), self.leadership.is_leader());
-        match refusal {
-            Some(refusal) if !(refusal.is_released && leads) => {
-                Some(Decision::hold(HoldReason::Cluster, refusal.why))
-            }
-            None if !leads => Some(Decision::hold(HoldReason::NotLeading, self.who_leads())),
-            _ if mode.mode == Mode::Off => Some(Decision::hold(HoldReason::Mode, switched_off(mode))),
-            refusal => refusal.map(|refusal| Decision::release(refusal.why)),
-        }
+        let not_leading = (!self.leadership.is_leader()).then(|| self.who_leads());
+        decide_without_verdicts(self.clusters.refusal(shoot), not_leading, mode)
     }
 
     /// Why this replica does not lead.
@@ -149,14 +140,6 @@ impl DecisionInputs {
     fn exists(&self, shoot: &str) -> bool {
         self.clusters.get(shoot).is_some()
     }
-}
-
-fn switched_off(mode: ModeInForce) -> String {
-    let until = mode
-        .until
-        .map(|until| format!(" until {until}"))
-        .unwrap_or_default();
-    format!("The Shoot's annotation {MODE_ANNOTATION} switches the watchdog off{until}.")
 }
 
 // === for the API ===

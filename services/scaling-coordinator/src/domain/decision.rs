@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use watchdog_api::names::MODE_ANNOTATION;
+use watchdog_api::policy::{Mode, ModeInForce};
 
 use super::Direction;
 
@@ -269,6 +271,39 @@ impl ReceivedVerdict {
     fn looked_since(&self, other: &Self) -> bool {
         self.observed > other.outcome_since
             && (self.list_revision == 0 || self.list_revision >= other.first_revision)
+    }
+}
+
+/// Why a Cluster forbids to scale in its shoot (S4).
+pub(crate) struct ClusterRefusal {
+    /// A sentence.
+    pub(crate) why: String,
+    /// True if the Cluster says that the shoot is no longer protected, so that leftover protection may be removed.
+    pub(crate) is_released: bool,
+}
+
+/// The decision that no verdict can change: by the Cluster, the leadership and the mode, in this order. None if the
+/// verdicts count. `not_leading` says why this replica does not lead.
+pub(crate) fn decide_without_verdicts(
+    refusal: Option<ClusterRefusal>,
+    not_leading: Option<String>,
+    mode: ModeInForce,
+) -> Option<Decision> {
+    match (refusal, not_leading) {
+        (Some(refusal), None) if refusal.is_released && mode.mode != Mode::Off => {
+            Some(Decision::release(refusal.why))
+        }
+        (Some(refusal), not_leading) if !refusal.is_released || not_leading.is_some() => {
+            Some(Decision::hold(HoldReason::Cluster, refusal.why))
+        }
+        (None, Some(why)) => Some(Decision::hold(HoldReason::NotLeading, why)),
+        _ if mode.mode == Mode::Off => {
+            let until = mode.until.map(|until| format!(" until {until}"));
+            let until = until.unwrap_or_default();
+            let why = format!("The Shoot's annotation {MODE_ANNOTATION} switches the watchdog off{until}.");
+            Some(Decision::hold(HoldReason::Mode, why))
+        }
+        _ => None,
     }
 }
 

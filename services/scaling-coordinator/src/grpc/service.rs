@@ -16,13 +16,15 @@ use super::convert;
 use crate::domain::Direction;
 use crate::domain::plan::ShootPlan;
 
+/// The effect that a direction would have on a shoot; none when the seed has no such Cluster.
+type PlanShoot = Box<dyn Fn(&str, Direction) -> Option<ShootPlan> + Send + Sync>;
+
 /// The gRPC service of a replica.
 pub struct ScalingApi {
     pub(crate) scaling: SeedView<pb::ShootScaling>,
     /// Says whether it is certain that the seed has no Cluster of this name.
     pub(crate) is_unknown: Box<dyn Fn(&str) -> bool + Send + Sync>,
-    /// The effect that a direction would have on a shoot; none when the seed has no such Cluster.
-    pub(crate) plan: Box<dyn Fn(&str, Direction) -> Option<ShootPlan> + Send + Sync>,
+    pub(crate) plan: PlanShoot,
     pub(crate) streams: Streams,
     /// The name of this replica, which leads when it answers.
     pub(crate) identity: Arc<str>,

@@ -197,10 +197,9 @@ async fn a_stream_brings_the_states_of_a_shoot_and_its_end() {
                 Event::Upsert(scaling) => match (scaling.direction(), scaling.state(), scaling.level) {
                     // It does not go on before the stream has shown that it waits.
                     (pb::Direction::Down, pb::FlowState::Running, Some(0)) => seed.thaw(SHOOT, MCM),
-                    (pb::Direction::Down, pb::FlowState::Settled, None) => {
-                        if !std::mem::replace(&mut is_deleted, true) {
-                            seed.delete(&keys::CLUSTERS, "", SHOOT);
-                        }
+                    (pb::Direction::Down, pb::FlowState::Settled, None) if !is_deleted => {
+                        is_deleted = true;
+                        seed.delete(&keys::CLUSTERS, "", SHOOT);
                     }
                     _ => {}
                 },

@@ -311,24 +311,6 @@ async fn what_another_watchdog_takes_down_again_is_left_to_it() {
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
 }
 
-#[tokio::test]
-async fn off_leaves_what_a_hibernating_shoot_carries_until_it_is_removed() {
-    let (seed, probe, coordinator) = start(&[]).await;
-    coordinator.lose(&probe, SHOOT).await;
-    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("off"));
-    coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
-    seed.hibernate(SHOOT);
-    // Another shoot shows that the change has arrived.
-    seed.shoot("shoot--other", 1, false).await;
-    coordinator.recover(&probe, "shoot--other").await;
-    assert_eq!(seed.writes(SHOOT).len(), 3, "{:?}", seed.writes(SHOOT));
-    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
-    for name in [KCM, MCM, CA] {
-        until_written(&seed, SHOOT, &format!("clean {name}")).await;
-    }
-    assert_eq!(seed.all(SHOOT), [0, 0, 0], "others set the replicas");
-}
-
 /// gardenlet copies the annotations of a Shoot only when it reconciles the Shoot.
 #[tokio::test]
 async fn the_annotation_of_the_cluster_is_the_brake_and_takes_precedence() {

@@ -39,6 +39,38 @@ fn verdict(
 }
 
 #[test]
+fn the_cluster_the_leadership_and_the_mode_come_before_the_verdicts() {
+    let (released, malformed) = (Some(true), Some(false));
+    let hold = |reason| Some((None, Some(reason)));
+    let release = Some((Some(Direction::Release), Some(HoldReason::Cluster)));
+    for (refusal, leads, mode, expected) in [
+        (None, true, Mode::Protect, None),
+        (None, true, Mode::Observe, None),
+        (None, true, Mode::Off, hold(HoldReason::Mode)),
+        (None, false, Mode::Protect, hold(HoldReason::NotLeading)),
+        (None, false, Mode::Off, hold(HoldReason::NotLeading)),
+        (released, true, Mode::Protect, release),
+        (released, true, Mode::Off, hold(HoldReason::Mode)),
+        (released, false, Mode::Protect, hold(HoldReason::Cluster)),
+        (malformed, true, Mode::Protect, hold(HoldReason::Cluster)),
+        (malformed, true, Mode::Off, hold(HoldReason::Cluster)),
+    ] {
+        let cluster = refusal.map(|is_released| ClusterRefusal {
+            why: "It hibernates.".to_owned(),
+            is_released,
+        });
+        let not_leading = (!leads).then(|| "Another one leads.".to_owned());
+        let in_force = ModeInForce {
+            mode,
+            ..ModeInForce::default()
+        };
+        let decision = decide_without_verdicts(cluster, not_leading, in_force);
+        let found = decision.map(|decision| (decision.direction, decision.held));
+        assert_eq!(found, expected, "{refusal:?}, leads: {leads}, {mode:?}");
+    }
+}
+
+#[test]
 fn one_valid_verdict_decides_until_its_validity_ends() {
     let now = start();
     for outcome in ALL {
