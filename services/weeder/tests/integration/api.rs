@@ -72,7 +72,7 @@ async fn one_service_is_found_by_its_name_and_all_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_are_filtered_and_end_with_the_drain() {
+async fn streams_are_filtered() {
     let seed = Seed::new().await;
     twelve_weeders(&seed).await;
     let mut weeder = seed.ready().await;
@@ -136,12 +136,4 @@ async fn streams_are_filtered_and_end_with_the_drain() {
         pb::watch_endpoint_readiness_response::Event::Removed(key)
     );
     weeder.stop().await;
-    let ended = loop {
-        match weeding.message().await {
-            Ok(Some(_)) => {}
-            Ok(None) => panic!("ended without a status"),
-            Err(status) => break status,
-        }
-    };
-    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
 }
