@@ -119,8 +119,7 @@ pub fn start(
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
     let on_cluster_change = indexes.on_cluster_change();
     let inputs = indexes.inputs(in_force, replica.leadership().clone(), config.args.mode);
-    let observers = Observers::new(inputs.verdicts.clone(), base.readiness.clone());
-    observe(base, lease_probes, observers);
+    observe(base, lease_probes, Observers(inputs.verdicts.clone()));
     let reconciler = Arc::new(Reconciler {
         observe_events: config.args.observe_events,
         ..indexes.reconciler(inputs.clone(), replica.granted_by, config.args.request_rate)
@@ -262,7 +261,10 @@ impl Indexes {
         self.wake_all_on_changes(config.clone(), &leadership);
         Arc::new(DecisionInputs {
             config,
-            verdicts: Arc::new(VerdictTable::new(self.signals.work_queue.clone())),
+            verdicts: Arc::new(VerdictTable::new(
+                self.signals.work_queue.clone(),
+                self.readiness.clone(),
+            )),
             clusters: self.clusters.clone(),
             resources: self.resources.clone(),
             leadership,

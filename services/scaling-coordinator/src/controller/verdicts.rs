@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use watchdog_runtime::readiness::{Blocker, Readiness};
 use watchdog_runtime::work_queue::WorkQueue;
 
 use crate::domain::decision::{ReceivedVerdict, ReportedOutcome, StreamCounts};
@@ -12,9 +13,13 @@ use crate::domain::decision::{ReceivedVerdict, ReportedOutcome, StreamCounts};
 /// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
+/// Name of the blocker while no lease-probe reports: the coordinator protects nobody.
+const BLOCKER: &str = "verdicts";
+
 pub(crate) struct VerdictTable {
     work_queue: Arc<WorkQueue>,
+    readiness: Readiness,
+    blocker: Mutex<Option<Blocker>>,
     streams: Mutex<BTreeMap<Arc<str>, VerdictStream>>,
 }
 
@@ -26,30 +31,52 @@ struct VerdictStream {
 }
 
 impl VerdictTable {
-    pub(crate) fn new(work_queue: Arc<WorkQueue>) -> Self {
-        Self {
+    pub(crate) fn new(work_queue: Arc<WorkQueue>, readiness: Readiness) -> Self {
+        let table = Self {
             work_queue,
+            readiness,
+            blocker: Mutex::default(),
             streams: Mutex::default(),
-        }
+        };
+        table.streams_changed();
+        table
+    }
+
+    /// Blocks readiness unless a stream is synchronized. All shoots may have other verdicts now.
+    fn streams_changed(&self) {
+        let mut blocker = self.blocker.lock();
+        let streams = self.streams();
+        let why = match streams.known {
+            _ if streams.synced > 0 => None,
+            0 => Some(
+                "no lease-probe replica is known: check that it runs and keeps its Leases in the same namespace"
+                    .to_owned(),
+            ),
+            known => Some(format!(
+                "none of the {known} known lease-probe replicas has a synchronized stream"
+            )),
+        };
+        *blocker = why.map(|why| self.readiness.block(BLOCKER, why));
+        self.work_queue.add_all();
     }
 
     /// A lease-probe replica is known, and its stream will be opened.
     pub(crate) fn joined(&self, stream: &Arc<str>) {
         self.streams.lock().entry(stream.clone()).or_default();
-        self.work_queue.add_all();
+        self.streams_changed();
     }
 
     /// A replica of lease-probe is gone.
     pub(crate) fn left(&self, stream: &str) {
         self.streams.lock().remove(stream);
-        self.work_queue.add_all();
+        self.streams_changed();
     }
 
     /// A stream is lost: its verdicts can be neither renewed nor cancelled.
     pub(crate) fn lost(&self, stream: &str) {
         let lost = self.streams.lock().get_mut(stream).map(std::mem::take);
         if lost.is_some_and(|lost| lost.is_synced) {
-            self.work_queue.add_all();
+            self.streams_changed();
         }
     }
 
@@ -67,7 +94,7 @@ impl VerdictTable {
         if let Some(known) = self.streams.lock().get_mut(stream) {
             *known = synced;
         }
-        self.work_queue.add_all();
+        self.streams_changed();
     }
 
     /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
@@ -121,8 +148,31 @@ mod tests {
     use crate::domain::testing::verdict;
 
     #[test]
+    fn it_is_ready_only_with_a_synchronized_stream() {
+        let readiness = Readiness::default();
+        let verdicts = VerdictTable::new(Arc::default(), readiness.clone());
+        let assert_blocked = |why: &str| {
+            let blocker = readiness.blockers().get(BLOCKER).cloned().unwrap_or_default();
+            assert!(blocker.starts_with(why), "{blocker}");
+        };
+        assert_blocked("no lease-probe replica is known");
+        let replica: Arc<str> = "lease-probe-0".into();
+        verdicts.joined(&replica);
+        assert_blocked("none of the 1 known lease-probe replicas");
+        verdicts.snapshot(&replica, []);
+        assert_eq!(readiness.blockers().get(BLOCKER), None);
+        verdicts.lost(&replica);
+        assert_blocked("none of the 1 known lease-probe replicas");
+        verdicts.left(&replica);
+        assert_blocked("no lease-probe replica is known");
+    }
+
+    #[test]
     fn what_is_older_than_before_does_not_count_until_something_new_comes() {
-        let (verdicts, stream) = (VerdictTable::new(Arc::default()), Arc::from("a"));
+        let (verdicts, stream) = (
+            VerdictTable::new(Arc::default(), Readiness::default()),
+            Arc::from("a"),
+        );
         verdicts.joined(&stream);
         let now = Instant::now() + Duration::from_secs(1_000);
         let upsert = |observed: Instant, outcome| {
@@ -159,7 +209,10 @@ mod tests {
 
     #[test]
     fn the_first_revision_of_an_outcome_lasts_as_long_as_the_outcome() {
-        let (verdicts, stream) = (VerdictTable::new(Arc::default()), Arc::from("a"));
+        let (verdicts, stream) = (
+            VerdictTable::new(Arc::default(), Readiness::default()),
+            Arc::from("a"),
+        );
         verdicts.joined(&stream);
         let start = Instant::now() + Duration::from_secs(1_000);
         let after = |seconds| start + Duration::from_secs(seconds);
@@ -194,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_verdicts_of_a_stream_go_with_it() {
-        let verdicts = VerdictTable::new(Arc::default());
+        let verdicts = VerdictTable::new(Arc::default(), Readiness::default());
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let healthy = || verdict(ReportedOutcome::Healthy, Instant::now());
         verdicts.upsert(&a, "s", healthy());
