@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 use watchdog_api::text;
@@ -16,11 +16,14 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNREACHABLE: u8 = 3;
 
 /// Why a command failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct CommandError {
     /// The exit code of the process.
+    #[serde(skip)]
     pub(crate) code: u8,
+    #[serde(rename = "error")]
     what: String,
+    #[serde(rename = "advice")]
     what_to_do: String,
 }
 
@@ -137,13 +140,6 @@ impl Display for CommandError {
 }
 
 impl std::error::Error for CommandError {}
-
-/// Its cause, for programs.
-impl Serialize for CommandError {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.what)
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -160,13 +160,6 @@ pub(crate) fn missing(program: Program, completeness: Option<&Completeness>) -> 
     }
 }
 
-/// Adds the replicas that another answer misses, each once.
-pub(crate) fn add_missing(all: &mut Vec<String>, more: Vec<String>) {
-    all.extend(more);
-    all.sort();
-    all.dedup();
-}
-
 /// A program in numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ProgramSummary {

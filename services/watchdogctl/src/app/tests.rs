@@ -1,6 +1,7 @@
 //! Every command against programs whose answers are set: what it shows, and how it fails.
 
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 
 use prost::{Message, Name};
 use prost_reflect::{DescriptorPool, DynamicMessage, Value};
@@ -134,13 +135,8 @@ async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
         &["2 more; watchdogctl verdicts and watchdogctl scaling"],
     );
 
-    // A coordinator that knows no modes, with a replica that is away.
-    for scaling in &mut services.answers().scalings {
-        scaling.mode = 0;
-    }
     services.answers().missing = vec!["lease-probe-1".to_owned()];
     let status = shown(&format!("{options} status")).await;
-    assert!(!status.contains("not protected"), "{status}");
     assert_parts(&status, &["INCOMPLETE: lease-probe-1 not reached"]);
 
     *services.answers() = Answers::default();
@@ -377,6 +373,26 @@ async fn status_keeps_the_last_answer_while_a_program_is_away() {
         let given_back = recording.text().ends_with("\x1b[?25h\x1b[?1049l");
         assert_eq!(given_back, size.is_some(), "the terminal is given back");
     }
+}
+
+#[tokio::test]
+async fn status_is_drawn_for_the_size_that_the_terminal_has_now() {
+    let (_services, _server, options) = start(incident()).await;
+    let cli = args::parse(format!("x {options} status --watch").split(' ').map(Into::into)).unwrap();
+    let size = Arc::new(Mutex::new(Some((200, 40))));
+    let (output, mut recording) = Recording::resized(size.clone());
+    let until_narrow = async {
+        let wide = recording.until("It has 1 ready replica.").await;
+        *size.lock().unwrap() = Some((60, 6));
+        (wide.len(), recording.until("…").await)
+    };
+    let (wide, text) = tokio::select! {
+        ended = super::dispatch(cli, &output) => panic!("{ended:?}"),
+        shown = until_narrow => shown,
+    };
+    let narrow = text.get(wide..).unwrap();
+    assert!(!narrow.contains("It has 1 ready replica."), "{narrow:?}");
+    assert_eq!(narrow.matches("\r\n").count(), 5, "{narrow:?}");
 }
 
 #[tokio::test]

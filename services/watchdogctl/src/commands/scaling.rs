@@ -39,10 +39,10 @@ impl CommandAnswer for Scalings {
             .column("SHOOT", |scaling| scaling.shoot.clone())
             .column("DIRECTION", |scaling| cells::direction(scaling.direction()))
             .column("SINCE", |scaling| {
-                text::since(scaling.direction_change_time.as_ref(), frame.now)
+                text::since(scaling.direction_change_time, frame.now)
             })
             .column("STATE", |scaling| cells::flow_state(scaling.state()))
-            .column("LEVEL", |scaling| text::number(scaling.level))
+            .column("LEVEL", |scaling| text::shown(scaling.level))
             .column("HELD DOWN", |scaling| held_down(scaling))
             .column_if(wide, "REPLICA", |scaling| scaling.replica.clone())
             .column_if(wide, "REASON", |scaling| scaling.reason.clone())

@@ -68,12 +68,8 @@ impl CommandAnswer for Weeders {
             .column("SHOOT", |weeder| namespace(weeder.key.as_ref()))
             .column("SERVICE", |weeder| service(weeder.key.as_ref()))
             .column("STATE", |weeder| state(weeder.state()))
-            .column("STARTED", |weeder| {
-                text::since(weeder.start_time.as_ref(), frame.now)
-            })
-            .column("REMAINING", |weeder| {
-                text::sent_duration(weeder.remaining.as_ref())
-            })
+            .column("STARTED", |weeder| text::since(weeder.start_time, frame.now))
+            .column("REMAINING", |weeder| text::sent_duration(weeder.remaining))
             .column("DELETED", |weeder| weeder.deleted.to_string())
             .column("LEFT ALONE", |weeder| weeder.left_alone.len().to_string())
             .column("MESSAGE", |weeder| weeder.message.clone());
@@ -106,7 +102,7 @@ fn deletions(weeders: &[Weeder], frame: &Frame) -> String {
         .column("SHOOT", |(weeder, _)| namespace(weeder.key.as_ref()))
         .column("POD", |(_, deletion)| deletion.pod.clone())
         .column("WHEN", |(_, deletion)| {
-            text::since(deletion.delete_time.as_ref(), frame.now)
+            text::since(deletion.delete_time, frame.now)
         })
         .column("RESULT", |(_, deletion)| result(deletion))
         .column("CONTAINER", |(_, deletion)| deletion.container.clone())
@@ -137,12 +133,10 @@ fn left_alone(weeders: &[Weeder], frame: &Frame) -> String {
         .column("SHOOT", |(weeder, _)| namespace(weeder.key.as_ref()))
         .column("LEFT ALONE", |(_, pod)| pod.pod.clone())
         .column("CONTAINER", |(_, pod)| pod.container.clone())
-        .column("SINCE", |(_, pod)| {
-            text::since(pod.decide_time.as_ref(), frame.now)
-        })
+        .column("SINCE", |(_, pod)| text::since(pod.decide_time, frame.now))
         .column("REASON", |(_, pod)| reason(pod))
         .column("EXIT", |(_, pod)| {
-            exit(&text::number(pod.exit_code), &pod.exit_reason)
+            exit(&text::shown(pod.exit_code), &pod.exit_reason)
         })
         .column("TERMINATION MESSAGE", |(_, pod)| pod.exit_message.clone())
         .render_rows(frame)
@@ -169,9 +163,7 @@ impl CommandAnswer for EndpointServices {
             .column("ENDPOINTS", |one| {
                 format!("{}/{}", one.ready_endpoints, one.endpoints)
             })
-            .column("SINCE", |one| {
-                text::since(one.readiness_change_time.as_ref(), frame.now)
-            })
+            .column("SINCE", |one| text::since(one.readiness_change_time, frame.now))
             .column("OBSERVER", |one| one.observer.clone());
         out + &table.render(frame)
     }

@@ -293,11 +293,9 @@ impl SeedModel {
     }
 
     /// The cell of each shoot as it is now.
-    pub(crate) fn cells(&self, now: &ClockReading) -> BTreeMap<String, ShootCell> {
-        let shoots = self.shoots.iter();
-        let cells =
-            shoots.map(|(name, record)| (name.clone(), ShootCell::new(name, self.input(record, now))));
-        cells.collect()
+    pub(crate) fn cells(&self, now: &ClockReading) -> Vec<ShootCell> {
+        let cell = |(name, record): (&String, &_)| ShootCell::new(name, self.input(record, now));
+        self.shoots.iter().map(cell).collect()
     }
 
     /// The number of shoots that are cut off or scaled.

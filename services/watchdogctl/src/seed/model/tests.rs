@@ -93,48 +93,35 @@ fn states(message: &Value) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_page_gets_all_cells_and_then_those_that_change() {
+fn a_page_gets_the_seed_whenever_that_has_changed() {
     let now = at(Instant::now(), 0);
     let mut model = healthy(&["a", "b"], &now);
     let mut page = PageView::default();
     let (_, first) = next(&mut page, &model, &now);
-    assert_eq!(first["whole"], true);
     assert_eq!(states(&first), [("a", "healthy"), ("b", "healthy")]);
 
-    // Renewed without another change: the page needs nothing.
+    // Renewed without another change: the page needs nothing but the time.
     let renewed = received(testing::verdict("a", Outcome::Healthy), &now);
     model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &now);
-    let (is_news, silent) = next(&mut page, &model, &now);
-    assert_eq!((is_news, states(&silent)), (false, Vec::new()));
+    let time = serde_json::json!({"at": testing::NOW * 1_000});
+    assert_eq!(next(&mut page, &model, &now), (false, time));
 
     let expired = received(testing::verdict("a", Outcome::LeasesExpired), &now);
     model.on_verdicts(Update::Upsert("a".to_owned(), expired), &now);
     let (is_news, changed) = next(&mut page, &model, &now);
-    assert_eq!(
-        (is_news, changed["whole"].as_bool(), states(&changed)),
-        (true, Some(false), vec![("a", "losing")])
-    );
+    assert!(is_news);
+    assert_eq!(states(&changed), [("a", "losing"), ("b", "healthy")]);
 }
 
 #[test]
-fn a_shoot_that_is_gone_makes_every_page_start_anew() {
+fn a_shoot_is_gone_when_no_program_reports_it() {
     let now = at(Instant::now(), 0);
     let mut model = healthy(&["a", "b"], &now);
-    let mut page = PageView::default();
-    next(&mut page, &model, &now);
     model.on_verdicts(Update::Removed("a".to_owned()), &now);
-    let (_, half) = next(&mut page, &model, &now);
-    assert_eq!(
-        states(&half),
-        [("a", "unknown")],
-        "the coordinator still reports it"
-    );
+    let half = message(&model, &now);
+    assert_eq!(states(&half), [("a", "unknown"), ("b", "healthy")]);
     model.on_scaling(Update::Removed("a".to_owned()), &now);
-    let (_, rest) = next(&mut page, &model, &now);
-    assert_eq!(
-        (rest["whole"].as_bool(), states(&rest)),
-        (Some(true), vec![("b", "healthy")])
-    );
+    assert_eq!(states(&message(&model, &now)), [("b", "healthy")]);
 }
 
 #[test]

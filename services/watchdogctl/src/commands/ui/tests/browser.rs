@@ -145,7 +145,7 @@ async fn names_with_markup_are_text_everywhere() {
 /// Draws all cells anew, and gives the milliseconds until the browser has laid them out.
 const DRAW_ALL: &str = "(() => {
   const all = [...cells.values()].map(({ name, state, share, since, note }) => ({ name, state, share, since, note }));
-  const message = { ...seed, whole: true, cells: all };
+  const message = { ...seed, cells: all };
   $('grid').replaceChildren();
   cells.clear();
   const start = performance.now();
@@ -205,6 +205,11 @@ async fn thousands_of_shoots_are_drawn_within_a_second_and_the_keyboard_reaches_
     let shown = "[...$('grid').children].filter((cell) => !cell.hidden).map((cell) => cell.dataset.name)";
     assert_eq!(page.eval(shown).await, serde_json::json!([names[1_234]]));
     assert_eq!(page.eval("document.activeElement.id").await, "find");
+    assert_eq!(page.text("none").await, "");
+    page.eval("$('find').value = 'nowhere'; filter()").await;
+    assert_eq!(page.eval(shown).await, serde_json::json!([]));
+    let none = "No shoot with \"nowhere\" in its name.";
+    assert_eq!(page.text("none").await, none);
     page.close_at_home().await;
 }
 
