@@ -47,14 +47,8 @@ impl Output {
             format,
             now: Timestamp::now(),
             width: (self.size)().map(|(columns, _)| columns),
-            rows: None,
             color: self.color,
         }
-    }
-
-    /// Rows of the terminal; none in a pipe.
-    pub(crate) fn rows(&self) -> Option<usize> {
-        (self.size)().map(|(_, rows)| rows)
     }
 
     /// Writes a text. False if nobody reads it: the text is dropped.
@@ -86,18 +80,24 @@ impl<'a> LiveScreen<'a> {
         Some(Self { output })
     }
 
-    /// Replaces the screen.
+    /// Replaces the screen. What does not fit is counted in its last line.
     pub(crate) fn draw(&self, text: &str) {
-        let rows = self.output.rows().unwrap_or(usize::MAX);
+        let rows = (self.output.size)().map_or(usize::MAX, |(_, rows)| rows);
+        let mut lines: Vec<&str> = text.lines().collect();
+        let rest;
+        if lines.len() > rows {
+            let shown = rows.saturating_sub(1);
+            rest = format!(
+                "{} more lines, for which the terminal is too small",
+                lines.len() - shown
+            );
+            lines.truncate(shown);
+            lines.push(&rest);
+        }
         // To the end of each line; the terminal is raw neither before nor after. A line break after the last one would
         // move a full screen.
-        let lines: Vec<String> = text
-            .lines()
-            .take(rows)
-            .map(|line| format!("{line}\x1b[K"))
-            .collect();
-        let screen = format!("\x1b[H{}\x1b[J", lines.join("\r\n"));
-        self.output.print(&screen);
+        let screen = lines.join("\x1b[K\r\n");
+        self.output.print(&format!("\x1b[H{screen}\x1b[K\x1b[J"));
     }
 }
 

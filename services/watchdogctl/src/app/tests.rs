@@ -393,6 +393,10 @@ async fn status_is_drawn_for_the_size_that_the_terminal_has_now() {
     let narrow = text.get(wide..).unwrap();
     assert!(!narrow.contains("It has 1 ready replica."), "{narrow:?}");
     assert_eq!(narrow.matches("\r\n").count(), 5, "{narrow:?}");
+    assert_parts(
+        narrow,
+        &["\r\n9 more lines, for which the terminal is too small\x1b[K\x1b[J"],
+    );
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use watchdog_client::wire::micros;
-use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
+use watchdog_proto::probe::v1::{Evidence, ExclusionCount, Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, ResourceScaling, ShootScaling};
 
 use super::CommandAnswer;
@@ -153,10 +153,8 @@ pub(crate) fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
         .column("EXPIRED", |zone| zone.expired.to_string())
         .column("CANDIDATES", |zone| zone.candidates.to_string());
     out.push_str(&zones.render_rows(frame));
-    let excluded = evidence.excluded.iter();
-    let excluded: Vec<String> = excluded
-        .map(|count| format!("{} {}", count.leases, text::exclusion(count.reason())))
-        .collect();
+    let shown = |one: &ExclusionCount| format!("{} {}", one.leases, text::exclusion(one.reason()));
+    let excluded: Vec<String> = evidence.excluded.iter().map(shown).collect();
     if !excluded.is_empty() {
         out.push_str(&format!("  not counted: {}\n", excluded.join(", ")));
     }
@@ -166,44 +164,43 @@ pub(crate) fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
 /// The rule that decided, and what follows from it.
 pub(crate) fn rule(verdict: &Verdict) -> String {
     let evidence = verdict.evidence.clone().unwrap_or_default();
-    let share = evidence
-        .expired_fraction
-        .map_or_else(|| "none".to_owned(), text::percent);
+    let share = evidence.expired_fraction.map(text::percent);
+    let share = share.unwrap_or_else(|| "none".to_owned());
     let threshold = text::percent(evidence.threshold);
-    match verdict.outcome() {
-        Outcome::Healthy => format!(
-            "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run. \
-             Direction: up."
-        ),
-        Outcome::LeasesExpired => format!(
-            "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut off. \
-             Direction: down."
-        ),
+    let why = match verdict.outcome() {
+        Outcome::Healthy => {
+            return format!(
+                "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run. \
+                 Direction: up."
+            );
+        }
+        Outcome::LeasesExpired => {
+            return format!(
+                "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut \
+                 off. Direction: down."
+            );
+        }
         Outcome::ExternalUnreachable => {
-            "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 renew \
-             intervals since: the nodes are cut off. Direction: down."
-                .to_owned()
+            return "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 \
+                    renew intervals since: the nodes are cut off. Direction: down."
+                .to_owned();
+        }
+        Outcome::Skipped => {
+            let reason = text::skip_reason(verdict.skip_reason());
+            return format!("The shoot is not probed ({reason}). Direction: hold.");
         }
         Outcome::ApiServerUnreachable => {
-            "The API server does not answer, so the state of the nodes is unknown. Direction: hold.".to_owned()
+            "The API server does not answer, so the state of the nodes is unknown"
         }
-        Outcome::Throttled => "The API server answered 429; lease-probe waits. Direction: hold.".to_owned(),
-        Outcome::Inconclusive => {
-            "The API server answers, but leases, nodes or Machines could not be read. Direction: hold.".to_owned()
-        }
-        Outcome::TooFewCandidates => {
-            "A single lease is eligible and it is expired: too little evidence. Direction: hold.".to_owned()
-        }
-        Outcome::Skipped => format!(
-            "The shoot is not probed ({}). Direction: hold.",
-            text::skip_reason(verdict.skip_reason())
-        ),
+        Outcome::Throttled => "The API server answered 429; lease-probe waits",
+        Outcome::Inconclusive => "The API server answers, but leases, nodes or Machines could not be read",
+        Outcome::TooFewCandidates => "A single lease is eligible and it is expired: too little evidence",
         Outcome::Pending | Outcome::Unspecified => {
             "No result yet, or it is not proven that the kubelets are cut off, because the API server may have been \
-             down. Direction: hold."
-                .to_owned()
+             down"
         }
-    }
+    };
+    format!("{why}. Direction: hold.")
 }
 
 fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {

@@ -102,6 +102,41 @@ struct VerdictAnswers {
     missing: Vec<String>,
 }
 
+impl VerdictAnswers {
+    /// Keeps the last answers if there are no others.
+    async fn read(&mut self, dialer: &ProgramDialer) -> Result<LeaseProbe, CommandError> {
+        let sent_at = Instant::now();
+        let summary = fetch::summary(dialer, Program::LeaseProbe).await?;
+        let mut counts = Vec::new();
+        // Outcomes that are newer than this program.
+        let mut unknown = summary.items;
+        for outcome in text::OUTCOMES {
+            let counted = summary.outcomes.iter().find(|count| count.outcome() == outcome);
+            let shoots = counted.map_or(0, |count| count.shoots);
+            unknown = unknown.saturating_sub(shoots);
+            counts.push(CountedOutcome { outcome, shoots });
+        }
+        if unknown > 0 {
+            let (outcome, shoots) = (Outcome::Unspecified, unknown);
+            counts.push(CountedOutcome { outcome, shoots });
+        }
+        let mut urgent = text::OUTCOMES.to_vec();
+        urgent.retain(|outcome| !is_calm(*outcome));
+        let lease_probe = dialer.lease_probe().await?;
+        let listed = fetch::verdicts(&lease_probe, &urgent).await?.verdicts.into_iter();
+        let known = listed.map(|verdict| {
+            let shoot = verdict.shoot.clone();
+            (shoot, KnownVerdict::new(ApiMessage(verdict), sent_at))
+        });
+        *self = Self {
+            counts,
+            verdicts: known.collect(),
+            missing: summary.missing,
+        };
+        Ok(lease_probe)
+    }
+}
+
 /// The last answers of the coordinator.
 #[derive(Debug, Default)]
 struct ScalingAnswers {
@@ -109,6 +144,51 @@ struct ScalingAnswers {
     scalings: BTreeMap<String, ApiMessage<ShootScaling>>,
     /// The first of those that are not in mode protect, and their number.
     unprotected: ListScalingResponse,
+}
+
+impl ScalingAnswers {
+    /// Keeps the last answers if there are no others. The fields of a filter must all match, so there are two lists. A
+    /// shoot that goes down between them is in the second one. A shoot that is cut off is in neither until it is
+    /// scaled, but has a verdict that says so.
+    async fn read(&mut self, dialer: &ProgramDialer, limit: u16) -> Result<ScalingCoordinator, CommandError> {
+        let coordinator = dialer.coordinator().await?;
+        let states = [FlowState::Running, FlowState::Failed, FlowState::KeptBack];
+        let on_their_way = ListScalingRequest {
+            meltdown_protection_active: Some(false),
+            states: states.map(Into::into).to_vec(),
+            ..ListScalingRequest::default()
+        };
+        let held_down = ListScalingRequest {
+            meltdown_protection_active: Some(true),
+            ..ListScalingRequest::default()
+        };
+        let mut scalings = BTreeMap::new();
+        for filter in [on_their_way, held_down] {
+            for scaling in fetch::scalings(&coordinator, filter).await?.scalings {
+                scalings.insert(scaling.shoot.clone(), ApiMessage(scaling));
+            }
+        }
+        // Its first page is enough: the rest is only counted.
+        let request = ListScalingRequest {
+            page_size: limit.into(),
+            modes: vec![Mode::Observe.into(), Mode::Off.into()],
+            ..ListScalingRequest::default()
+        };
+        let unprotected = fetch::ask(Program::ScalingCoordinator, coordinator.list_scaling(request)).await?;
+        *self = Self {
+            scalings,
+            unprotected,
+        };
+        Ok(coordinator)
+    }
+}
+
+/// Nothing of the weeder is shown, only which of its replicas are missing.
+async fn read_weeder(dialer: &ProgramDialer) -> Result<Vec<String>, CommandError> {
+    if !dialer.programs().any(|program| program == Program::Weeder) {
+        return Ok(Vec::new());
+    }
+    Ok(fetch::summary(dialer, Program::Weeder).await?.missing)
 }
 
 /// Reads the status of a seed. It keeps the last answers of a program that does not answer any more.
@@ -132,30 +212,21 @@ impl StatusReader {
 
     pub(crate) async fn read(&mut self) -> SeedStatus {
         let (verdicts, scaling, weeder, pods) = tokio::join!(
-            self.read_verdicts(),
-            self.read_scaling(),
-            self.read_weeder(),
+            self.verdicts.read(&self.dialer),
+            self.scaling.read(&self.dialer, self.limit),
+            read_weeder(&self.dialer),
             self.dialer.pods()
         );
         let mut status = SeedStatus {
             time: Timestamp::now(),
             ..SeedStatus::default()
         };
-        let (mut lease_probe, mut coordinator) = (None, None);
-        if let Some((answers, client)) = status.gaps.answered(Program::LeaseProbe, verdicts) {
-            (self.verdicts, lease_probe) = (answers, Some(client));
-        }
-        if let Some((answers, client)) = status.gaps.answered(Program::ScalingCoordinator, scaling) {
-            (self.scaling, coordinator) = (answers, Some(client));
-        }
+        let lease_probe = status.gaps.answered(Program::LeaseProbe, verdicts);
+        let coordinator = status.gaps.answered(Program::ScalingCoordinator, scaling);
         let missing = status.gaps.answered(Program::Weeder, weeder);
         status.gaps.add_missing(missing.into_iter().flatten());
-        let pods = status
-            .gaps
-            .answered("the Pods", pods)
-            .flatten()
-            .unwrap_or_default();
-        status.replicas = pods::findings(&pods, status.time);
+        let pods = status.gaps.answered("the Pods", pods).flatten();
+        status.replicas = pods::findings(&pods.unwrap_or_default(), status.time);
         let is_wrong = |finding: &CheckFinding| finding.severity == Severity::Wrong;
         status.replicas.retain(is_wrong);
         status.add_answers(&self.verdicts, &self.scaling, self.limit.into());
@@ -164,81 +235,6 @@ impl StatusReader {
         status.rows = stream::iter(rows).buffered(AT_ONCE).collect().await;
         status.conclusion = status.rows.is_empty().then(|| status.all_clear());
         status
-    }
-
-    async fn read_verdicts(&self) -> Result<(VerdictAnswers, LeaseProbe), CommandError> {
-        let sent_at = Instant::now();
-        let summary = fetch::summary(&self.dialer, Program::LeaseProbe).await?;
-        let mut answers = VerdictAnswers {
-            missing: summary.missing,
-            ..VerdictAnswers::default()
-        };
-        // Outcomes that are newer than this program.
-        let mut unknown = summary.items;
-        for outcome in text::OUTCOMES {
-            let counted = summary.outcomes.iter().find(|count| count.outcome() == outcome);
-            let shoots = counted.map_or(0, |count| count.shoots);
-            unknown = unknown.saturating_sub(shoots);
-            answers.counts.push(CountedOutcome { outcome, shoots });
-        }
-        if unknown > 0 {
-            answers.counts.push(CountedOutcome {
-                outcome: Outcome::Unspecified,
-                shoots: unknown,
-            });
-        }
-        let mut urgent = text::OUTCOMES.to_vec();
-        urgent.retain(|outcome| !is_calm(*outcome));
-        let lease_probe = self.dialer.lease_probe().await?;
-        for verdict in fetch::verdicts(&lease_probe, &urgent).await?.verdicts {
-            let shoot = verdict.shoot.clone();
-            let known = KnownVerdict::new(ApiMessage(verdict), sent_at);
-            answers.verdicts.insert(shoot, known);
-        }
-        Ok((answers, lease_probe))
-    }
-
-    /// The fields of a filter must all match, so there are two lists. A shoot that goes down between them is in the
-    /// second one. A shoot that is cut off is in neither until it is scaled, but has a verdict that says so.
-    async fn read_scaling(&self) -> Result<(ScalingAnswers, ScalingCoordinator), CommandError> {
-        let coordinator = self.dialer.coordinator().await?;
-        let states = [FlowState::Running, FlowState::Failed, FlowState::KeptBack];
-        let on_their_way = ListScalingRequest {
-            meltdown_protection_active: Some(false),
-            states: states.map(Into::into).to_vec(),
-            ..ListScalingRequest::default()
-        };
-        let held_down = ListScalingRequest {
-            meltdown_protection_active: Some(true),
-            ..ListScalingRequest::default()
-        };
-        let mut scalings = BTreeMap::new();
-        for filter in [on_their_way, held_down] {
-            for scaling in fetch::scalings(&coordinator, filter).await?.scalings {
-                scalings.insert(scaling.shoot.clone(), ApiMessage(scaling));
-            }
-        }
-        // Its first page is enough: the rest is only counted.
-        let request = ListScalingRequest {
-            page_size: self.limit.into(),
-            modes: vec![Mode::Observe.into(), Mode::Off.into()],
-            ..ListScalingRequest::default()
-        };
-        let unprotected = fetch::ask(Program::ScalingCoordinator, coordinator.list_scaling(request));
-        let unprotected = unprotected.await?;
-        let answers = ScalingAnswers {
-            scalings,
-            unprotected,
-        };
-        Ok((answers, coordinator))
-    }
-
-    /// Nothing of the weeder is shown, only which of its replicas are missing.
-    async fn read_weeder(&self) -> Result<Vec<String>, CommandError> {
-        if !self.dialer.programs().any(|program| program == Program::Weeder) {
-            return Ok(Vec::new());
-        }
-        Ok(fetch::summary(&self.dialer, Program::Weeder).await?.missing)
     }
 }
 
@@ -309,10 +305,7 @@ async fn redraw(
         ticks.tick().await;
         let frame = output.frame(format);
         let shown = match seeds.as_slice() {
-            [(_, latest)] if !has_contexts => {
-                let rows = output.rows();
-                WrittenAnswer::new(&latest.borrow().clone()?, &Frame { rows, ..frame })?
-            }
+            [(_, latest)] if !has_contexts => WrittenAnswer::new(&latest.borrow().clone()?, &frame)?,
             seeds => WrittenAnswer::new(&several(seeds, &frame), &frame)?,
         };
         let shown = shown.printed(format)?;
@@ -327,22 +320,17 @@ async fn redraw(
 
 /// The seeds that need attention first: a terminal may end before the last one.
 fn several(seeds: &[(String, watch::Receiver<LatestStatus>)], frame: &Frame) -> SeedAnswers {
-    let (mut calm, mut urgent) = (Vec::new(), Vec::new());
-    for (seed, latest) in seeds {
-        let latest = latest.borrow().clone();
-        let is_calm = |status: &SeedStatus| status.is_complete() && status.rows.is_empty();
-        let seeds = if latest.as_ref().is_ok_and(is_calm) {
-            &mut calm
-        } else {
-            &mut urgent
-        };
-        seeds.push(SeedAnswer {
-            seed: seed.clone(),
-            result: latest.and_then(|status| WrittenAnswer::new(&status, frame)),
-        });
+    let latest = seeds.iter().map(|(seed, latest)| (seed, latest.borrow().clone()));
+    let mut latest: Vec<_> = latest.collect();
+    let is_calm = |status: &SeedStatus| status.is_complete() && status.rows.is_empty();
+    latest.sort_by_key(|(_, status)| status.as_ref().is_ok_and(is_calm));
+    let answer = |(seed, status): (&String, LatestStatus)| SeedAnswer {
+        seed: seed.clone(),
+        result: status.and_then(|status| WrittenAnswer::new(&status, frame)),
+    };
+    SeedAnswers {
+        seeds: latest.into_iter().map(answer).collect(),
     }
-    urgent.extend(calm);
-    SeedAnswers { seeds: urgent }
 }
 
 impl StatusRow {
@@ -480,26 +468,9 @@ impl SeedStatus {
         }
         out
     }
-
-    /// The most rows that fit on a terminal, less lines that are used already; any number in a pipe.
-    fn most_rows(&self, used: usize, frame: &Frame) -> usize {
-        // An empty line, a title and a header for each section, and the line about the rest.
-        let rows_of = |sections: usize| {
-            let used = used + 3 * sections + 1;
-            frame
-                .rows
-                .map_or(usize::MAX, |lines| lines.saturating_sub(used).max(1))
-        };
-        // The second section is there only where the first one leaves room for it.
-        match self.held_down {
-            0 => rows_of(1),
-            held => rows_of(2).max(rows_of(1).min(held)),
-        }
-    }
 }
 
 impl CommandAnswer for SeedStatus {
-    /// The screen, no longer than the terminal where it is drawn again and again.
     fn text(&self, frame: &Frame) -> String {
         let mut out = format!("{}  {}\n", text::day_and_clock(frame.now), self.headline(frame));
         out.push_str(&self.gaps.lines(frame));
@@ -508,20 +479,13 @@ impl CommandAnswer for SeedStatus {
         if self.rows.is_empty() {
             return format!("{out}\n{}\n{unprotected}", self.all_clear());
         }
-        let used = out.lines().count() + unprotected.lines().count();
-        let shown = self.rows.get(..self.most_rows(used, frame)).unwrap_or(&self.rows);
-        let (held, others) = shown.split_at(self.held_down.min(shown.len()));
+        let (held, others) = self.rows.split_at(self.held_down);
         let title = frame.paint(Style::Bad, &format!("Held down: {}", self.held_down));
         out.push_str(&table(held, frame).under(&title, frame));
         out.push_str(&table(others, frame).under("Other shoots that need attention", frame));
-        let not_shown = self.rows.len() - shown.len() + self.not_shown;
-        if not_shown > 0 {
-            let held = match self.held_down - held.len() {
-                0 => String::new(),
-                held => format!(", {held} of them held down"),
-            };
-            let rest =
-                format!("{not_shown} more{held}; watchdogctl verdicts and watchdogctl scaling list them");
+        if self.not_shown > 0 {
+            let what = "watchdogctl verdicts and watchdogctl scaling list them";
+            let rest = format!("{} more; {what}", self.not_shown);
             out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
         }
         out + &unprotected
@@ -615,14 +579,6 @@ mod tests {
         status.text(&testing::pipe())
     }
 
-    /// Of this height.
-    fn terminal(lines: usize) -> Frame {
-        Frame {
-            rows: Some(lines),
-            ..testing::pipe()
-        }
-    }
-
     fn rows() -> Vec<StatusRow> {
         let settled = ShootScaling {
             state: FlowState::Settled.into(),
@@ -689,24 +645,6 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
-        let status = SeedStatus {
-            not_shown: 10,
-            ..status(rows())
-        };
-        for (lines, rest) in [
-            (7, "\n14 more, 3 of them held down; "),
-            (9, "\n12 more, 1 of them held down; "),
-            (10, "\n11 more; "),
-            (14, "\n10 more; "),
-        ] {
-            let text = status.text(&terminal(lines));
-            assert_eq!(text.lines().count(), lines, "{text}");
-            assert!(text.contains(rest), "{text}");
-        }
-    }
-
-    #[test]
     fn the_shoots_that_are_not_protected_are_listed() {
         let unprotected = |n: usize| {
             ApiMessage(ShootScaling {
@@ -738,9 +676,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
             ..testing::scaling_down("a")
         })];
         status.unprotected_count = 1;
-        status.set_rows(rows(), 100);
-        let shown = status.text(&terminal(14));
-        assert_eq!(shown.lines().count(), 14, "{shown}");
+        let shown = self::shown(&status);
         let expected = "\
 Shoots that are not protected: 1
 SHOOT  MODE  BY          UNTIL

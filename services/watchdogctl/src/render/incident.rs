@@ -152,7 +152,8 @@ impl<'a> ShootIncident<'a> {
         let marks_after = grace.saturating_sub(before);
         if stopped > marks_after.as_secs_f64() {
             let text = format!(
-                "nothing: kube-controller-manager was scaled down {} after the verdict, and marks nodes Unknown after {}",
+                "nothing: kube-controller-manager was scaled down {} after the verdict, and marks nodes Unknown after \
+                 {}",
                 duration_of(stopped),
                 text::duration(marks_after)
             );

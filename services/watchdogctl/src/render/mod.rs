@@ -41,8 +41,6 @@ pub(crate) struct Frame {
     pub(crate) now: Timestamp,
     /// Columns of the terminal; none in a pipe, where nothing is cut.
     pub(crate) width: Option<usize>,
-    /// Rows of the terminal, for a screen that is drawn again and again; none where all is shown.
-    pub(crate) rows: Option<usize>,
     /// True if colours may be used.
     pub(crate) color: bool,
     pub(crate) format: Format,
@@ -54,7 +52,6 @@ impl Frame {
         Self {
             now,
             width: None,
-            rows: None,
             color: false,
             format: Format::Table,
         }
@@ -91,7 +88,7 @@ pub(crate) fn missing(missing: &[String], frame: &Frame) -> String {
     format!("{}\n", frame.paint(Style::Bad, &text))
 }
 
-/// What an answer lacks.
+/// The parts that an answer lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AnswerGaps {

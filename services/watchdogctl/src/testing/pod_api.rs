@@ -1,6 +1,6 @@
-//! An API server that lists Deployments and pods, has Secrets, and forwards ports as the Kubernetes API does (WebSocket,
-//! `v4.channel.k8s.io`). Forwarding to a real pod needs a kubelet, which the real control planes of the tests do not
-//! have.
+//! An API server that lists Deployments and pods, has Secrets, and forwards ports as the Kubernetes API does
+//! (WebSocket, `v4.channel.k8s.io`). Forwarding to a real pod needs a kubelet, which the real control planes of the
+//! tests do not have.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

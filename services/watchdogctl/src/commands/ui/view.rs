@@ -18,7 +18,7 @@ use super::super::shoot::{evidence_lines, rule};
 
 /// All about a seed that its page shows.
 #[derive(Debug, PartialEq, Serialize)]
-struct SeedView {
+struct SeedNews {
     title: String,
     /// The seeds to choose from, each with its number of shoots that are cut off or scaled.
     seeds: Vec<(String, usize)>,
@@ -31,13 +31,13 @@ struct SeedView {
 struct SeedMessage<'a> {
     at: i64,
     #[serde(flatten)]
-    news: Option<&'a SeedView>,
+    news: Option<&'a SeedNews>,
 }
 
-/// What a page was sent last.
+/// Keeps the news that a page was sent last.
 #[derive(Debug, Default)]
 pub(crate) struct PageView {
-    last: Option<SeedView>,
+    last: Option<SeedNews>,
 }
 
 impl PageView {
@@ -48,7 +48,7 @@ impl PageView {
         seeds: Vec<(String, usize)>,
         now: &ClockReading,
     ) -> (bool, String) {
-        let view = Some(SeedView {
+        let view = Some(SeedNews {
             title: seed.title.clone(),
             seeds,
             programs: ProgramView::all(seed, now),
