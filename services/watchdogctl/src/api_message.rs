@@ -41,7 +41,7 @@ impl<M: Message + Name + Default> ApiMessage<M> {
 
 impl<M: Message + Name> Serialize for ApiMessage<M> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let dynamic = dynamic(&self.0).map_err(|error| S::Error::custom(error.what()))?;
+        let dynamic = dynamic(&self.0).map_err(|error| S::Error::custom(error.what))?;
         dynamic.serialize(serializer)
     }
 }

@@ -206,10 +206,7 @@ pub(crate) enum CtlCommand {
     /// One screen: the shoots that are held down, and those that are not healthy, the most urgent first.
     Status(StatusArgs),
     /// Why a shoot is where it is: verdict, evidence, dependants, what would happen now, incidents.
-    Shoot {
-        #[command(flatten)]
-        shoot: ShootArg,
-    },
+    Shoot(ShootArg),
     /// The levels that a direction would run now. Nothing is changed.
     Plan {
         #[command(flatten)]
@@ -222,10 +219,7 @@ pub(crate) enum CtlCommand {
     Incidents,
     /// The current and the last incident of a shoot: what happened when and why, who did what, how long each stage
     /// took, and what it prevented. -o markdown adds a picture.
-    Report {
-        #[command(flatten)]
-        shoot: ShootArg,
-    },
+    Report(ShootArg),
     /// The weeders and their deletions.
     Weeders(ServiceFilterArgs),
     /// The services that weeders watch, and whether they are ready.

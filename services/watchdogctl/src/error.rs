@@ -21,10 +21,11 @@ pub(crate) struct CommandError {
     /// The exit code of the process.
     #[serde(skip)]
     pub(crate) code: u8,
+    /// The cause.
     #[serde(rename = "error")]
-    what: String,
+    pub(crate) what: String,
     #[serde(rename = "advice")]
-    what_to_do: String,
+    pub(crate) what_to_do: String,
 }
 
 impl CommandError {
@@ -47,15 +48,6 @@ impl CommandError {
             what: text::printable(&what.into()),
             what_to_do: what_to_do.into(),
         }
-    }
-
-    /// The cause.
-    pub(crate) fn what(&self) -> &str {
-        &self.what
-    }
-
-    pub(crate) fn what_to_do(&self) -> &str {
-        &self.what_to_do
     }
 
     /// An answer is not what the API says: a defect.

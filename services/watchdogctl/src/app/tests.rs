@@ -25,12 +25,9 @@ const SILENT: &str = "shoot--a--silent";
 /// One shoot is held down, one is scaled up again, one gives no verdict while it is held, one is healthy.
 fn incident() -> Answers {
     let scaling = |shoot: &str, direction: Direction, state: FlowState| ShootScaling {
-        shoot: shoot.to_owned(),
         direction: direction.into(),
         state: state.into(),
-        mode: Mode::Protect.into(),
-        replica: "scaling-coordinator-0".to_owned(),
-        ..Default::default()
+        ..states::settled(shoot)
     };
     let key = |namespace: &str, service: &str| {
         Some(ServiceKey {
@@ -73,7 +70,7 @@ fn incident() -> Answers {
             scaling(SILENT, Direction::Hold, FlowState::Settled),
             ShootScaling {
                 mode: Mode::Observe.into(),
-                ..scaling("shoot--a--well", Direction::Up, FlowState::Settled)
+                ..states::settled("shoot--a--well")
             },
         ],
         plan: PlanScalingResponse {
@@ -152,14 +149,7 @@ async fn status_of_a_large_seed_reads_only_the_shoots_that_need_attention() {
     let mut answers = incident();
     for n in 0..10_000 {
         let shoot = format!("shoot--calm--{n}");
-        let settled = ShootScaling {
-            shoot: shoot.clone(),
-            direction: Direction::Up.into(),
-            state: FlowState::Settled.into(),
-            mode: Mode::Protect.into(),
-            ..ShootScaling::default()
-        };
-        answers.scalings.push(settled);
+        answers.scalings.push(states::settled(&shoot));
         answers.verdicts.push(states::verdict(&shoot, Outcome::Healthy));
     }
     let (services, _server, options) = start(answers).await;
@@ -175,10 +165,8 @@ async fn status_of_a_large_seed_reads_only_the_shoots_that_need_attention() {
 async fn a_shoot_that_is_held_down_is_shown_whatever_its_verdict_and_never_called_healthy() {
     let healthy = |shoot| states::verdict(shoot, Outcome::Healthy);
     let held = ShootScaling {
-        direction: Direction::Up.into(),
-        state: FlowState::Settled.into(),
-        mode: Mode::Protect.into(),
-        ..states::scaling_down("shoot--a--ignored")
+        meltdown_protection_active: true,
+        ..states::settled("shoot--a--ignored")
     };
     let (services, _server, options) = start(Answers {
         verdicts: vec![healthy("shoot--a--ignored"), healthy("shoot--a--well")],

@@ -95,7 +95,7 @@ fn action(action: Action) -> Cell {
         Action::FailAbsent => Style::Bad,
         _ => Style::Plain,
     };
-    Cell::styled(style, text::action(action))
+    Cell::styled(style, text::bare(action.as_str_name(), "ACTION_"))
 }
 
 fn replicas(resource: &PlannedResource) -> String {

@@ -91,7 +91,7 @@ impl SeedAnswer<WrittenAnswer> {
     fn result(&self) -> Cell {
         let headline = match &self.result {
             Ok(answer) => &answer.headline,
-            Err(error) => error.what(),
+            Err(error) => &error.what,
         };
         match self.code() {
             0 => headline.into(),

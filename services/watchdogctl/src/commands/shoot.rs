@@ -153,7 +153,13 @@ pub(crate) fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
         .column("EXPIRED", |zone| zone.expired.to_string())
         .column("CANDIDATES", |zone| zone.candidates.to_string());
     out.push_str(&zones.render_rows(frame));
-    let shown = |one: &ExclusionCount| format!("{} {}", one.leases, text::exclusion(one.reason()));
+    let shown = |one: &ExclusionCount| {
+        format!(
+            "{} {}",
+            one.leases,
+            text::bare(one.reason().as_str_name(), "EXCLUSION_")
+        )
+    };
     let excluded: Vec<String> = evidence.excluded.iter().map(shown).collect();
     if !excluded.is_empty() {
         out.push_str(&format!("  not counted: {}\n", excluded.join(", ")));
@@ -210,7 +216,10 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
         ""
     };
     let why = match found.direction() {
-        Direction::Hold => format!(" ({})", text::hold_reason(found.hold_reason())),
+        Direction::Hold => format!(
+            " ({})",
+            text::bare(found.hold_reason().as_str_name(), "HOLD_REASON_")
+        ),
         _ => String::new(),
     };
     let mut out = format!(

@@ -10,7 +10,7 @@ use crate::error::CommandError;
 use crate::fetch::{self, of_shoots};
 use crate::program::Program;
 use crate::render::table::TextTable;
-use crate::render::{self, Frame, cells, text};
+use crate::render::{self, Format, Frame, cells, text};
 
 pub(crate) type Verdicts = ApiMessage<ListVerdictsResponse>;
 
@@ -29,7 +29,7 @@ pub(crate) async fn read(dialer: &ProgramDialer, args: &VerdictsArgs) -> Result<
 impl CommandAnswer for Verdicts {
     /// One row for each verdict; a wide table also has who observed it and the sentence.
     fn text(&self, frame: &Frame) -> String {
-        let wide = frame.is_wide();
+        let wide = frame.format == Format::Wide;
         let table = TextTable::of(&self.verdicts)
             .column("SHOOT", |verdict| verdict.shoot.clone())
             .column("OUTCOME", |verdict| cells::outcome(verdict))

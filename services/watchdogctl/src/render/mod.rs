@@ -65,11 +65,6 @@ impl Frame {
         }
     }
 
-    /// True for a table with more columns.
-    pub(crate) fn is_wide(&self) -> bool {
-        self.format == Format::Wide
-    }
-
     /// A part of an answer under its title.
     pub(crate) fn section(&self, title: &str, content: &str) -> String {
         format!("\n{}\n{content}", self.paint(Style::Bold, title))
@@ -156,11 +151,11 @@ impl AnswerGaps {
         let mut out = missing(&self.missing_replicas, frame);
         for (n, one) in self.unanswered.iter().enumerate() {
             let from = one.program.or(one.context.as_deref()).unwrap_or_default();
-            let line = format!("NO ANSWER from {from}: {}", one.error.what());
+            let line = format!("NO ANSWER from {from}: {}", one.error.what);
             out.push_str(&format!("{}\n", frame.paint(Style::Bad, &line)));
             let mut before = self.unanswered.iter().take(n);
             if !before.any(|before| before.error == one.error) {
-                out.push_str(&format!("  {}\n", one.error.what_to_do()));
+                out.push_str(&format!("  {}\n", one.error.what_to_do));
             }
         }
         out

@@ -6,10 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use watchdog_client::wire::forward;
-use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason, ZoneEvidence};
-use watchdog_proto::scaling::v1::{
-    Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ResourceState, ShootScaling,
-};
+use watchdog_proto::probe::v1::{Evidence, Outcome, SkipReason, ZoneEvidence};
+use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ResourceRef, ResourceState, ShootScaling};
 
 /// Outcomes, the most urgent first.
 pub(crate) const OUTCOMES: [Outcome; 9] = [
@@ -31,10 +29,6 @@ pub(crate) fn outcome(outcome: Outcome) -> &'static str {
 
 pub(crate) fn skip_reason(reason: SkipReason) -> &'static str {
     bare(reason.as_str_name(), "SKIP_REASON_")
-}
-
-pub(crate) fn exclusion(exclusion: Exclusion) -> &'static str {
-    bare(exclusion.as_str_name(), "EXCLUSION_")
 }
 
 pub(crate) fn direction(direction: Direction) -> String {
@@ -60,14 +54,6 @@ pub(crate) fn flow_state(state: FlowState) -> String {
 
 pub(crate) fn resource_state(state: ResourceState) -> &'static str {
     bare(state.as_str_name(), "RESOURCE_STATE_")
-}
-
-pub(crate) fn action(action: Action) -> &'static str {
-    bare(action.as_str_name(), "ACTION_")
-}
-
-pub(crate) fn hold_reason(reason: HoldReason) -> &'static str {
-    bare(reason.as_str_name(), "HOLD_REASON_")
 }
 
 pub(crate) fn bare(name: &'static str, prefix: &str) -> &'static str {

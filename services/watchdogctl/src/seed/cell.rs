@@ -195,8 +195,7 @@ mod tests {
             direction: direction.into(),
             state: state.into(),
             meltdown_protection_active: held,
-            mode: Mode::Protect.into(),
-            ..testing::scaling_down("a")
+            ..testing::settled("a")
         }
     }
 

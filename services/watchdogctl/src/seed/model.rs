@@ -28,7 +28,7 @@ const STREAM_GRACE: Duration = Duration::from_secs(15);
 const SLEEP: Duration = Duration::from_secs(5);
 
 /// Counts of leases that are kept of a shoot, for the strip.
-const MAX_SAMPLES: usize = 120;
+pub(crate) const MAX_SAMPLES: usize = 120;
 
 /// Both clocks, read together.
 #[derive(Debug, Clone, Copy)]
@@ -319,6 +319,3 @@ fn shown<V: Message + Name + Default>(received: Received<V>) -> Received<ApiMess
         set_at: received.set_at,
     }
 }
-
-#[cfg(test)]
-mod tests;

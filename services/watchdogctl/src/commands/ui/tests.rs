@@ -12,7 +12,6 @@ use tokio::runtime::Runtime;
 use tonic::Status;
 use watchdog_api::text;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
 
 use super::*;
 use crate::args;
@@ -46,17 +45,6 @@ impl Drop for Served {
     }
 }
 
-fn settled(shoot: &str) -> ShootScaling {
-    ShootScaling {
-        direction: Direction::Up.into(),
-        state: FlowState::Settled.into(),
-        mode: Mode::Protect.into(),
-        level: None,
-        meltdown_protection_active: false,
-        ..states::scaling_down(shoot)
-    }
-}
-
 /// Healthy shoots.
 fn healthy(shoots: &[&str]) -> Answers {
     Answers {
@@ -64,7 +52,7 @@ fn healthy(shoots: &[&str]) -> Answers {
             .iter()
             .map(|shoot| states::verdict(shoot, Outcome::Healthy))
             .collect(),
-        scalings: shoots.iter().map(|shoot| settled(shoot)).collect(),
+        scalings: shoots.iter().map(|shoot| states::settled(shoot)).collect(),
         ..Answers::default()
     }
 }

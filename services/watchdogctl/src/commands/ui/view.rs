@@ -116,7 +116,7 @@ impl ProgramView {
 
     fn lost(name: &str, lost: &LostContact, now: &ClockReading) -> Self {
         let mut view = Self::named(name, "lost");
-        let why = lost.error.what();
+        let why = lost.error.what.as_str();
         let named = why.strip_prefix(name).and_then(|why| why.strip_prefix(": "));
         let since = text::clock(lost.since.wall, now.wall);
         view.text
@@ -217,62 +217,4 @@ fn written(message: &impl Serialize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::Value;
-    use tokio::time::Instant;
-    use watchdog_client::follow::{Received, Update};
-    use watchdog_client::message::COMPLETE;
-    use watchdog_proto::probe::v1::Outcome;
-    use watchdog_proto::scaling::v1::Incident;
-
-    use super::*;
-    use crate::render::testing;
-
-    fn at(start: Instant, seconds: u64) -> ClockReading {
-        ClockReading {
-            instant: start + Duration::from_secs(seconds),
-            wall: testing::pipe().now,
-        }
-    }
-
-    fn snapshot<V>(value: V, now: &ClockReading) -> Update<String, V> {
-        let received = Received {
-            value,
-            sent_at: now.instant,
-            set_at: now.instant,
-        };
-        Update::Snapshot([("a".to_owned(), received)].into(), COMPLETE)
-    }
-
-    #[test]
-    fn a_shoot_has_its_messages_how_long_the_verdict_is_valid_and_what_happened() {
-        let now = at(Instant::now(), 0);
-        let mut model = SeedModel::new(String::new());
-        model.on_connected(&Program::ALL);
-        model.on_verdicts(
-            snapshot(testing::verdict("a", Outcome::LeasesExpired), &now),
-            &now,
-        );
-        let scaling = ShootScaling {
-            last_incident: Some(Incident {
-                verdict_to_restored: testing::seconds(312),
-                ..Incident::default()
-            }),
-            ..testing::scaling_down("a")
-        };
-        model.on_scaling(snapshot(scaling, &now), &now);
-        for (seconds, valid_for) in [(2, 10_000), (15, -3_000)] {
-            let shown = shoot_message(&model, "a", &at(now.instant, seconds));
-            let shown: Value = serde_json::from_str(&shown).unwrap();
-            let verdict = &shown["verdict"];
-            assert_eq!(verdict["validForMillis"], valid_for);
-            assert_eq!(verdict["observedMillisAgo"], (seconds + 1) * 1_000);
-            assert_eq!(verdict["message"]["evidence"]["expiryAge"], "32s");
-            assert_eq!(shown["scaling"]["meltdownProtectionActive"], true);
-            assert_eq!(shown["incidents"][0]["moments"][1]["what"], "everything restored");
-            assert_eq!(shown["incidents"][0]["moments"][1]["after"], 312.0);
-        }
-        let unknown: Value = serde_json::from_str(&shoot_message(&model, "b", &now)).unwrap();
-        assert_eq!((&unknown["name"], &unknown["state"]), (&"b".into(), &Value::Null));
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use watchdog_proto::probe::v1::ZoneEvidence;
-use watchdog_proto::scaling::v1::Incident;
+use watchdog_proto::scaling::v1::{Direction, Incident, Mode, ScaleTimes, ShootScaling};
 use watchdog_test_support::browser::{Browser, Tab};
 use watchdog_test_support::scratch::Scratch;
 
@@ -29,7 +29,7 @@ fn incident(shoot: &str) -> ShootScaling {
             last_renewal_to_verdict: states::seconds(34),
             scaled_down: 1,
             reason: "A sentence.".to_owned(),
-            scale_times: vec![watchdog_proto::scaling::v1::ScaleTimes {
+            scale_times: vec![ScaleTimes {
                 resource: states::resource("kube-controller-manager", 0, Default::default()).resource,
                 direction: Direction::Down.into(),
                 scaled_after: Some(prost_types::Duration {
